@@ -10,8 +10,7 @@ const SRC = join(import.meta.dirname, 'src')
 const DIST = join(import.meta.dirname, 'dist')
 
 /** How sources name what they start: a thread, a process, a task of a pool. One that this misses is started from what tsc made. */
-const STARTED =
-  /new URL\('(\.[^']+)\.[jt]s', import\.meta\.url\)|taskPlace\(import\.meta\.url, '(\.[^']+)\.js'/g
+const STARTED = /new URL\('(\.[^']+)\.[jt]s', import\.meta\.url\)|taskPlace\(import\.meta\.url, '(\.[^']+)\.js'/g
 
 function entries(): string[] {
   const files = readdirSync(SRC, { recursive: true, encoding: 'utf8' })

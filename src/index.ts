@@ -10,25 +10,13 @@
  * Many calls may run at once; they share one batch.
  */
 import { randomUUID } from 'node:crypto'
-import {
-  type Message,
-  type Tool,
-  type ToolCall,
-  type ToolChoice,
-  thinking,
-} from './api/chat/conversation.ts'
+import { type Message, type Tool, type ToolCall, type ToolChoice, thinking } from './api/chat/conversation.ts'
 import { prepareChat } from './api/chat/prepare.ts'
 import { type ChoiceEnd, type PromptRead, type ReplyPiece, replyEvents } from './api/chat/reply.ts'
 import { embedAll } from './api/embeddings/vectors.ts'
 import { LocalEngineClient } from './engine/client/local-client.ts'
 import type { EngineClient } from './engine/client.ts'
-import type {
-  EngineInfo,
-  FinishReason,
-  GenerateRequest,
-  SamplingParams,
-  SessionInfo,
-} from './engine/messages.ts'
+import type { EngineInfo, FinishReason, GenerateRequest, SamplingParams, SessionInfo } from './engine/messages.ts'
 import { SkeinError } from './errors.ts'
 import { checkConstraint } from './grammar/check.ts'
 import type { JsonSchema } from './grammar/constraint.ts'
@@ -141,10 +129,7 @@ export async function load(
   options: { readonly onProgress?: LoadProgress | undefined } = {},
 ): Promise<Llm> {
   const given = typeof choice === 'string' ? { model: choice } : choice
-  const { engine, tokenizer } = await loadEngine(
-    { ...given, model: modelPath(given.model) },
-    options.onProgress,
-  )
+  const { engine, tokenizer } = await loadEngine({ ...given, model: modelPath(given.model) }, options.onProgress)
   const client = new LocalEngineClient(engine)
   const model: Loaded = { id: 'model', created: 0, client, tokenizer }
   return {
@@ -183,11 +168,7 @@ async function* pieces(
   }
 }
 
-function requestOf(
-  tokenizer: Tokenizer,
-  prompt: string,
-  options: GenerateOptions,
-): GenerateRequest {
+function requestOf(tokenizer: Tokenizer, prompt: string, options: GenerateOptions): GenerateRequest {
   return {
     id: randomUUID(),
     startState: options.startState,
@@ -210,18 +191,13 @@ function samplingOf(options: SamplingOptions & Pick<GenerateOptions, 'seed'>): S
   }
 }
 
-async function* replyTo(
-  model: Loaded,
-  messages: string | readonly Message[],
-  options: ChatOptions,
-) {
+async function* replyTo(model: Loaded, messages: string | readonly Message[], options: ChatOptions) {
   const { tools = [], toolChoice = 'auto', schema, session, from, ifVersion } = options
   const constraint = schema === undefined ? null : ({ type: 'schema', schema } as const)
   if (constraint !== null) checkConstraint(constraint, 'schema')
   const { signal = new AbortController().signal } = options
   const conversation = {
-    messages:
-      typeof messages === 'string' ? [{ role: 'user', content: messages } as const] : messages,
+    messages: typeof messages === 'string' ? [{ role: 'user', content: messages } as const] : messages,
     tools,
     choice: tools.length === 0 ? ('none' as const) : toolChoice,
     parallel: true,
@@ -269,8 +245,7 @@ async function answerOf(
     else all.push(...event.pieces)
     if (event.type === 'end') end = event
   }
-  const textOf = (type: 'text' | 'reasoning') =>
-    all.map((piece) => (piece.type === type ? piece.text : '')).join('')
+  const textOf = (type: 'text' | 'reasoning') => all.map((piece) => (piece.type === type ? piece.text : '')).join('')
   return {
     text: textOf('text').trim(),
     reasoning: textOf('reasoning').trim(),
@@ -290,9 +265,7 @@ function callsOf(pieces: readonly ReplyPiece[]): readonly ToolCall[] {
   return pieces
     .filter((piece) => piece.type === 'call')
     .map(({ id, name, call }) => {
-      const parts = pieces.map((one) =>
-        one.type === 'arguments' && one.call === call ? one.text : '',
-      )
+      const parts = pieces.map((one) => (one.type === 'arguments' && one.call === call ? one.text : ''))
       return { id, name, arguments: parts.join('') }
     })
 }

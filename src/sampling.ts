@@ -140,10 +140,7 @@ export type SamplingField = (typeof SAMPLING)[SamplingName]['fields'][number]
 
 /** The usual name of each. */
 export type SamplingUsualField = {
-  [K in SamplingName]: (typeof SAMPLING)[K]['fields'] extends readonly [
-    infer F extends string,
-    ...unknown[],
-  ]
+  [K in SamplingName]: (typeof SAMPLING)[K]['fields'] extends readonly [infer F extends string, ...unknown[]]
     ? F
     : never
 }[SamplingName]
@@ -154,9 +151,7 @@ export const SAMPLING_ROWS: readonly (readonly [SamplingName, SamplingParameter]
   Object.entries(SAMPLING) as [SamplingName, SamplingParameter][]
 
 /** One number for every row. */
-export function samplingNumbers(
-  numberOf: (name: SamplingName, row: SamplingParameter) => number,
-): SamplingNumbers {
+export function samplingNumbers(numberOf: (name: SamplingName, row: SamplingParameter) => number): SamplingNumbers {
   // An entry for each name.
   return Object.fromEntries(
     SAMPLING_ROWS.map(([name, row]) => [name, numberOf(name, row)]),

@@ -103,10 +103,7 @@ class Call<T> implements AsyncIterableIterator<Answered | T> {
 }
 
 /** The same iterator with something made of each item, again without a generator. */
-export function mapped<A, B>(
-  source: AsyncIterableIterator<A>,
-  map: (item: A) => B,
-): AsyncIterableIterator<B> {
+export function mapped<A, B>(source: AsyncIterableIterator<A>, map: (item: A) => B): AsyncIterableIterator<B> {
   const result = (one: IteratorResult<A>): IteratorResult<B> => {
     if (one.done) return one
     try {
@@ -134,11 +131,7 @@ function widthOf({ info }: EngineClient, requests: readonly GenerateRequest[]): 
   return Math.max(1, Math.min(fill, info.maxWaiting))
 }
 
-async function* answerOf<T>(
-  run: Run<T>,
-  request: GenerateRequest,
-  prompt: number,
-): AsyncGenerator<Answered | T> {
+async function* answerOf<T>(run: Run<T>, request: GenerateRequest, prompt: number): AsyncGenerator<Answered | T> {
   const { client, signal } = run
   for (;;) {
     let unfinished = request.n

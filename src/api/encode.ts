@@ -79,11 +79,7 @@ export function checkPrompt(tokens: Int32Array, model: ServedModel, param: strin
  * The lengths of the prompt's beginnings that end at, or at the last token before, these byte offsets of its text:
  * where the engine may keep a state for prompts that begin alike.
  */
-export function boundariesAt(
-  tokens: Int32Array,
-  codec: TextCodec,
-  ends: readonly number[],
-): Int32Array {
+export function boundariesAt(tokens: Int32Array, codec: TextCodec, ends: readonly number[]): Int32Array {
   const lengths = new Set<number>()
   let bytes = 0
   let next = 0

@@ -28,8 +28,7 @@ export function checkFields(
   for (const [name, value] of Object.entries(given)) {
     if (value === null || read.includes(name) || harmless.includes(name)) continue
     if (Object.hasOwn(refused, name)) {
-      if (!refused[name]!.some((off) => isSame(off, value)))
-        throw notRead(`${at}${name}`, instead[name])
+      if (!refused[name]!.some((off) => isSame(off, value))) throw notRead(`${at}${name}`, instead[name])
       continue
     }
     const meant = closest(name, [...read, ...Object.keys(refused)])

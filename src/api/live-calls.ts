@@ -112,8 +112,7 @@ export class LiveCalls {
       get ending() {
         return entry.ending
       },
-      failureOf: (thrown) =>
-        entry.ending === 'stopped' ? new SkeinError('conflict', 'Request cancelled') : thrown,
+      failureOf: (thrown) => (entry.ending === 'stopped' ? new SkeinError('conflict', 'Request cancelled') : thrown),
       leave: () => this.#live.delete(key),
     }
   }
@@ -152,8 +151,7 @@ export class LiveCalls {
     const fits = (kept: readonly Kept[], most: number) =>
       kept.length <= MAX_PAUSED && kept.reduce((sum, one) => sum + one.bytes, 0) <= most
     while (!fits(this.#keptOf(call.tenant), MAX_BYTES)) this.#forgetFirst(call.tenant)
-    while ([...this.#paused.values()].reduce((sum, one) => sum + one.bytes, 0) > MAX_BYTES_OF_ALL)
-      this.#forgetFirst()
+    while ([...this.#paused.values()].reduce((sum, one) => sum + one.bytes, 0) > MAX_BYTES_OF_ALL) this.#forgetFirst()
     return true
   }
 
@@ -190,10 +188,7 @@ function keyOf({ tenant, id }: { readonly tenant: string; readonly id: string })
 /** Bytes of prompts and texts, with the overhead of each row. */
 function bytesOf({ rows, owed }: PausedCall): number {
   const ofRow = ({ request, overlap }: PausedRow) =>
-    1024 +
-    request.prompt.byteLength +
-    (request.promptAtBeginning?.byteLength ?? 0) +
-    2 * overlap.length
+    1024 + request.prompt.byteLength + (request.promptAtBeginning?.byteLength ?? 0) + 2 * overlap.length
   const texts = owed.reduce((sum, { content }) => sum + 2 * content.length, 0)
   return rows.reduce((sum, row) => sum + ofRow(row), texts)
 }

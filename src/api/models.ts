@@ -160,11 +160,7 @@ export interface ModelFetcher {
 }
 
 /** `param` is the field that the weights came in. */
-export function weighted(
-  states: readonly (string | null)[],
-  weights: readonly number[],
-  param: string,
-): MixedState[] {
+export function weighted(states: readonly (string | null)[], weights: readonly number[], param: string): MixedState[] {
   const total = weights.reduce((sum, weight) => sum + weight, 0)
   if (weights.length !== states.length || !(total > 0)) {
     const expected = `${states.length} numbers (one for each file, then one for the model's own state where it takes part) with a sum above 0`

@@ -37,8 +37,7 @@ export async function tokensOfAll(
   signal: AbortSignal,
 ): Promise<Int32Array[]> {
   const paramOf = (i: number) => (list.length === 1 ? field : `${field}[${i}]`)
-  if (list.every((entry) => typeof entry === 'string'))
-    return encodePrompts(model, list, paramOf, signal)
+  if (list.every((entry) => typeof entry === 'string')) return encodePrompts(model, list, paramOf, signal)
   const ids = list as readonly (readonly number[])[] // a list is of one kind: see the schema
   return ids.map((entry, i) => checkPrompt(new Int32Array(entry), model, paramOf(i)))
 }

@@ -140,19 +140,11 @@ export function mayLackBody(route: Route): Route {
   return { ...route, mayLackBody: true }
 }
 
-export function get(
-  path: string,
-  summary: string,
-  handle: (call: Call) => Promise<Reply> | Reply,
-): Route {
+export function get(path: string, summary: string, handle: (call: Call) => Promise<Reply> | Reply): Route {
   return { method: 'GET', path, summary, body: null, handle: async (call) => handle(call) }
 }
 
-export function del(
-  path: string,
-  summary: string,
-  handle: (call: Call) => Promise<Reply> | Reply,
-): Route {
+export function del(path: string, summary: string, handle: (call: Call) => Promise<Reply> | Reply): Route {
   return { ...get(path, summary, handle), method: 'DELETE' }
 }
 

@@ -59,10 +59,8 @@ export const CHAT_STOPS: readonly string[] = ['\n\nUser:', '\n\nSystem:']
  * Lines that begin with a head of our template, or with another name that RWKV models were taught for the two sides; the colon may
  * be that of Chinese text, and line ends are all those that a model may read as one. Second: with a space before them.
  */
-const FORGED =
-  /(?<=^|[\n\r\v\f\u0085\u2028\u2029])(?= *(?:system|user|assistant|human|bot)[ \t]*[:：])/giu
-const ESCAPED =
-  /(?<=^|[\n\r\v\f\u0085\u2028\u2029]) (?= *(?:system|user|assistant|human|bot)[ \t]*[:：])/giu
+const FORGED = /(?<=^|[\n\r\v\f\u0085\u2028\u2029])(?= *(?:system|user|assistant|human|bot)[ \t]*[:：])/giu
+const ESCAPED = /(?<=^|[\n\r\v\f\u0085\u2028\u2029]) (?= *(?:system|user|assistant|human|bot)[ \t]*[:：])/giu
 /** Behind a line end that is put before the text, so that its first line is one like the others. */
 const LINE_STARTS = /[\n\r\v\f\u0085\u2028\u2029]( *)/gu
 
@@ -82,9 +80,7 @@ export const CHAT_LAYOUT: Layout = {
 }
 
 /** A layout with other names for the speakers, where they have some. */
-export function layoutOf(
-  names: Readonly<Partial<Record<Exclude<Role, 'tool'>, string | null | undefined>>>,
-): Layout {
+export function layoutOf(names: Readonly<Partial<Record<Exclude<Role, 'tool'>, string | null | undefined>>>): Layout {
   const headOf = (role: keyof typeof names) => (names[role] ? `${names[role]}:` : HEADS[role])
   const heads = {
     system: headOf('system'),
@@ -118,11 +114,7 @@ export function turnEnds(turns: readonly Turn[], layout: Layout = CHAT_LAYOUT): 
 }
 
 /** The turns, and the beginning of the next one if given. */
-export function renderTurns(
-  turns: readonly Turn[],
-  tail?: string,
-  layout: Layout = CHAT_LAYOUT,
-): string {
+export function renderTurns(turns: readonly Turn[], tail?: string, layout: Layout = CHAT_LAYOUT): string {
   const parts = turns.map((turn) => renderTurn(turn, layout))
   if (tail !== undefined) parts.push(tail)
   return parts.join(layout.between)
@@ -139,8 +131,7 @@ function escapeHeads(content: string, heads: Heads): string {
   const own = Object.values(heads).filter((head) => !Object.values(HEADS).includes(head))
   if (own.length === 0) return content
   const whole = `\n${content}`
-  const beginsTurn = (at: number) =>
-    own.some((head) => folded(whole.slice(at, at + head.length)) === folded(head))
+  const beginsTurn = (at: number) => own.some((head) => folded(whole.slice(at, at + head.length)) === folded(head))
   return whole
     .replace(LINE_STARTS, (line, spaces: string, at: number) =>
       beginsTurn(at + line.length) ? `${line[0]} ${spaces}` : line,

@@ -196,13 +196,7 @@ export interface Ops {
    *   y ← GN(y)·ln_x + (Σ r·k·r_k)·v;   out = y·g
    * out [T, C]. The state of each row's slot at `layer` is updated in place. Source: gpu maths of RWKV-7 "Goose".
    */
-  wkv7(
-    out: Tensor,
-    operands: Wkv7Operands,
-    weights: Wkv7Weights,
-    states: StatePool,
-    layer: number,
-  ): void
+  wkv7(out: Tensor, operands: Wkv7Operands, weights: Wkv7Weights, states: StatePool, layer: number): void
 
   /**
    * The data-dependent token shift of RWKV-6, in place over its data-dependent part:
@@ -217,13 +211,7 @@ export interface Ops {
    *   out = (GN(y)·ln_x)·silu(g)
    * out [T, C]. The state of each row's slot at `layer` is updated in place. Source: maths of RWKV-6 "Finch".
    */
-  wkv6(
-    out: Tensor,
-    operands: Wkv6Operands,
-    weights: Wkv6Weights,
-    states: StatePool,
-    layer: number,
-  ): void
+  wkv6(out: Tensor, operands: Wkv6Operands, weights: Wkv6Weights, states: StatePool, layer: number): void
 
   /**
    * DeepEmbed of RWKV-7a: a matrix of the token's own scales the channels of u.

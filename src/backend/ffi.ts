@@ -38,14 +38,7 @@ const KOFFI_TYPES: Readonly<Record<NativeType, string>> = {
 }
 
 /** Memory for the time of one call. */
-export type Memory =
-  | Pointer
-  | Float32Array
-  | Int32Array
-  | Uint32Array
-  | Uint8Array
-  | BigUint64Array
-  | null
+export type Memory = Pointer | Float32Array | Int32Array | Uint32Array | Uint8Array | BigUint64Array | null
 
 /** name → result and arguments of a C function. */
 export type Signatures = Readonly<Record<string, readonly [NativeType, readonly NativeType[]]>>
@@ -77,8 +70,7 @@ export type Bound<S extends Signatures> = {
 /** Binds every function of the table; a library that lacks one is refused by that name. */
 export function bindAll<S extends Signatures>(library: NativeLibrary, signatures: S): Bound<S> {
   const entries = Object.entries(signatures).map(([name, [result, args]]) => {
-    if (!library.has(name))
-      throw new SkeinError('backend_unavailable', `${library.path} has no function ${name}`)
+    if (!library.has(name)) throw new SkeinError('backend_unavailable', `${library.path} has no function ${name}`)
     return [name, library.bind(name, result, args)]
   })
   // Each entry was bound with the signature that the type of Bound is made from.
@@ -88,11 +80,7 @@ export function bindAll<S extends Signatures>(library: NativeLibrary, signatures
 export interface NativeLibrary {
   readonly path: string
   /** Binds one function; its TypeScript type is the caller's word. */
-  bind<F extends (...args: never[]) => unknown>(
-    name: string,
-    result: NativeType,
-    args: readonly NativeType[],
-  ): F
+  bind<F extends (...args: never[]) => unknown>(name: string, result: NativeType, args: readonly NativeType[]): F
   /** Whether the library exports the name. */
   has(name: string): boolean
 }
@@ -102,11 +90,7 @@ export function openLibrary(path: string): NativeLibrary {
   const library = load(path)
   return {
     path,
-    bind<F extends (...args: never[]) => unknown>(
-      name: string,
-      result: NativeType,
-      args: readonly NativeType[],
-    ): F {
+    bind<F extends (...args: never[]) => unknown>(name: string, result: NativeType, args: readonly NativeType[]): F {
       const types = args.map((type) => KOFFI_TYPES[type])
       // The caller declares the C signature twice, as native types and as F; nothing can check that they agree.
       return library.func(name, KOFFI_TYPES[result], types) as unknown as F
@@ -159,12 +143,7 @@ interface MemoryCopy {
 let memcpy: MemoryCopy | null = null
 
 /** Copies `bytes` bytes on another thread and then calls back. The caller keeps both memories until then. */
-export function copyMemoryAside(
-  to: Memory,
-  from: Memory,
-  bytes: number,
-  done: (error: unknown) => void,
-): void {
+export function copyMemoryAside(to: Memory, from: Memory, bytes: number, done: (error: unknown) => void): void {
   // The C library's, which is in the process already. Its type says nothing of `async`, which every koffi function has.
   memcpy ??= koffi.load(null).func('memcpy', 'void *', ['void *', 'void *', 'size_t']) as never
   memcpy!.async(to, from, bytes, done)

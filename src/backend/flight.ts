@@ -49,10 +49,7 @@ export function flightOf<T>(promise: Promise<T>): Flight<T> {
 }
 
 /** Several flights as one, over when all are; `join` makes its result. */
-export function allFlights<T, R>(
-  flights: readonly Flight<T>[],
-  join: (results: T[]) => R,
-): Flight<R> {
+export function allFlights<T, R>(flights: readonly Flight<T>[], join: (results: T[]) => R): Flight<R> {
   return {
     get isDone() {
       // Each is asked: asking may be what moves it on.

@@ -9,9 +9,7 @@ import type { PackedType, QuantisedRows, QuantisedType } from './weight-types.ts
 export const SCALE_INPUTS: Readonly<Record<QuantisedType, number>> = { i8: 32, q4: 32, nf4: 64 }
 
 /** Inputs and bytes of a block of GGUF. */
-export const PACKED_BLOCKS: Readonly<
-  Record<PackedType, { readonly elements: number; readonly bytes: number }>
-> = {
+export const PACKED_BLOCKS: Readonly<Record<PackedType, { readonly elements: number; readonly bytes: number }>> = {
   Q4_0: { elements: 32, bytes: 18 },
   Q4_1: { elements: 32, bytes: 20 },
   Q5_0: { elements: 32, bytes: 22 },
@@ -32,9 +30,7 @@ export function packedRowBytes(type: PackedType, columns: number): number {
  * The sixteen values of nf4: quantiles of the normal distribution (Dettmers et al., "QLoRA", 2023), rounded to 1/127
  * of the largest, so that products stay exact integers.
  */
-export const NF4_LEVELS: readonly number[] = [
-  -127, -88, -67, -50, -36, -23, -12, 0, 10, 20, 31, 43, 56, 71, 92, 127,
-]
+export const NF4_LEVELS: readonly number[] = [-127, -88, -67, -50, -36, -23, -12, 0, 10, 20, 31, 43, 56, 71, 92, 127]
 
 /** For backends without fp8 arithmetic. */
 export function refuseFp8(): never {
@@ -59,11 +55,7 @@ export function numScales(type: QuantisedType, columns: number): number {
 }
 
 /** The weights that rows stand for, exact in f32. [rows, columns] */
-export function decodeRows(
-  type: QuantisedType,
-  { values, scales }: QuantisedRows,
-  columns: number,
-): Float32Array {
+export function decodeRows(type: QuantisedType, { values, scales }: QuantisedRows, columns: number): Float32Array {
   const rowBytes = valueBytes(type, columns)
   const rowScales = numScales(type, columns)
   const factors = decodeScales(scales)

@@ -13,11 +13,7 @@ export function blockRows(rowBytes: number, unit = 1): number {
 }
 
 /** Ranges of rows that make up a block each. */
-export function* rowBlocks(
-  rows: number,
-  rowBytes: number,
-  unit = 1,
-): Generator<[start: number, end: number]> {
+export function* rowBlocks(rows: number, rowBytes: number, unit = 1): Generator<[start: number, end: number]> {
   const step = blockRows(rowBytes, unit)
   for (let start = 0; start < rows; start += step) yield [start, Math.min(start + step, rows)]
 }
@@ -31,10 +27,7 @@ export function checkBytes(
 ): void {
   const expected = (end - start) * rowBytes
   if (length === expected) return
-  throw new SkeinError(
-    'corrupt_weights',
-    `${name}: rows ${start} to ${end} hold ${length} bytes, expected ${expected}`,
-  )
+  throw new SkeinError('corrupt_weights', `${name}: rows ${start} to ${end} hold ${length} bytes, expected ${expected}`)
 }
 
 /** The rows of a source in blocks. */

@@ -188,8 +188,7 @@ export class ClusterBatchStore implements BatchStore {
     }
     const { id, status, data } = ended
     const isDone = await this.#database.transaction(async (connection) => {
-      const sql =
-        'update batch set status = $3, data = $4, owner = null where id = $1 and owner = $2'
+      const sql = 'update batch set status = $3, data = $4, owner = null where id = $1 and owner = $2'
       const { count } = await connection.query(sql, [id, owner, status, JSON.stringify(data)])
       if (count === 0) return false
       for (const file of written) await insertFile(connection, file)
@@ -254,11 +253,7 @@ export class ClusterBatchStore implements BatchStore {
   }
 }
 
-async function hasRoom(
-  on: Connection,
-  { tenant, bytes }: FileRow,
-  mostBytes: number,
-): Promise<boolean> {
+async function hasRoom(on: Connection, { tenant, bytes }: FileRow, mostBytes: number): Promise<boolean> {
   const sql = 'select coalesce(sum(bytes), 0)::bigint as bytes from batch_file where tenant = $1'
   const { rows } = await on.query<{ bytes: number }>(sql, [tenant])
   return rows[0]!.bytes + bytes <= mostBytes
@@ -268,10 +263,16 @@ async function insertFile(on: Connection, file: StoredFile): Promise<void> {
   const { id, tenant, filename, purpose, bytes, created, expires, parts } = file
   // The one character that the database does not take.
   const shown = filename.replaceAll('\0', '\ufffd')
-  await on.query(
-    `insert into batch_file (${FILE}, parts) values ($1, $2, $3, $4, $5, $6, $7, $8)`,
-    [id, tenant, shown, purpose, bytes, created, expires, JSON.stringify(parts)],
-  )
+  await on.query(`insert into batch_file (${FILE}, parts) values ($1, $2, $3, $4, $5, $6, $7, $8)`, [
+    id,
+    tenant,
+    shown,
+    purpose,
+    bytes,
+    created,
+    expires,
+    JSON.stringify(parts),
+  ])
 }
 
 function batchOf(row: StoredBatch): BatchRow {

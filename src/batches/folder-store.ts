@@ -151,8 +151,7 @@ export class FolderBatchStore implements BatchStore {
     return this.#atOnce(() => {
       if (!this.#isOwned(batch, owner)) return false
       const sql = 'INSERT OR IGNORE INTO results (batch, line, failed, text) VALUES (?, ?, ?, ?)'
-      for (const { line, isFailed, text } of results)
-        this.#run(sql, batch, line, isFailed ? 1 : 0, text)
+      for (const { line, isFailed, text } of results) this.#run(sql, batch, line, isFailed ? 1 : 0, text)
       return true
     })
   }
@@ -204,8 +203,7 @@ export class FolderBatchStore implements BatchStore {
 
   /** A page at a time: no statement is open while others go on. */
   *#resultLines(batch: string, isFailed: number): Generator<string> {
-    const sql =
-      'SELECT line, text FROM results WHERE batch = ? AND failed = ? AND line > ? ORDER BY line LIMIT 100'
+    const sql = 'SELECT line, text FROM results WHERE batch = ? AND failed = ? AND line > ? ORDER BY line LIMIT 100'
     for (let last = -1; ; ) {
       const rows = this.#all(sql, batch, isFailed, last)
       if (rows.length === 0) return

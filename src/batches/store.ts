@@ -24,12 +24,7 @@ export type BatchStatus =
   | 'cancelling'
   | 'cancelled'
 
-export const UNFINISHED: readonly BatchStatus[] = [
-  'validating',
-  'in_progress',
-  'finalizing',
-  'cancelling',
-]
+export const UNFINISHED: readonly BatchStatus[] = ['validating', 'in_progress', 'finalizing', 'cancelling']
 
 /** Facts of a batch besides its status; they grow as it runs. */
 export interface BatchData {

@@ -5,14 +5,7 @@
  * the runner can, the next is launched before the last is looked at; on a pipeline each device has a part of the rows.
  * A figure is the median over repeated steps, the host's part included. Knows nothing of files or devices.
  */
-import {
-  type BatchRow,
-  type Flight,
-  fedByDraw,
-  type ModelInfo,
-  type RowResult,
-  type Runner,
-} from '../model/runner.ts'
+import { type BatchRow, type Flight, fedByDraw, type ModelInfo, type RowResult, type Runner } from '../model/runner.ts'
 import { sampleSpec } from './plain-request.ts'
 
 interface PrefillCase {
@@ -149,9 +142,7 @@ async function timeDecode(
       if (!draws || position === 0) return someToken(runner, slot, position)
       return flights.length > 0 ? fedByDraw(slot) : last[slot]!
     }
-    const rows = Array.from({ length: batch }, (_, slot) =>
-      row(slot, [feeds(slot)], draws, position),
-    )
+    const rows = Array.from({ length: batch }, (_, slot) => row(slot, [feeds(slot)], draws, position))
     // Last, so that draw s is that of row s. It goes on where the one of the step before ended.
     if (kind === 'mixed') rows.push(row(batch, prompt, draws, position))
     position++
@@ -265,10 +256,7 @@ function row(slot: number, tokens: readonly number[], draws: boolean, position: 
 }
 
 /** Repeats until both minima are met, after two repeats that warm caches and threads. */
-async function measure(
-  run: () => Promise<void>,
-  { minRepeats, minSeconds }: BenchPlan,
-): Promise<number[]> {
+async function measure(run: () => Promise<void>, { minRepeats, minSeconds }: BenchPlan): Promise<number[]> {
   await run()
   await run()
   const times: number[] = []

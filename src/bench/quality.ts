@@ -25,12 +25,7 @@ export interface QualityRow {
  * As many texts as there are prompts, `tokens` together with the prompts: drawn at temperature 1 by a runner that has a
  * slot for each. The same for the same seed.
  */
-export function drawTexts(
-  runner: Runner,
-  prompts: readonly Int32Array[],
-  tokens: number,
-  seed = 1n,
-): Int32Array[] {
+export function drawTexts(runner: Runner, prompts: readonly Int32Array[], tokens: number, seed = 1n): Int32Array[] {
   const length = Math.ceil(tokens / prompts.length)
   const texts = prompts.map((prompt) => [...prompt.subarray(0, length)])
   for (const [slot, text] of texts.entries()) {
@@ -68,8 +63,7 @@ export function compareLogits(
       const tokens = text.subarray(start, start + chunk)
       const wanted = positionsOf(exact, tokens).map(peakOf)
       for (const [i, runner] of others.entries())
-        for (const [t, logits] of positionsOf(runner, tokens).entries())
-          totals[i]!.add(wanted[t]!, peakOf(logits))
+        for (const [t, logits] of positionsOf(runner, tokens).entries()) totals[i]!.add(wanted[t]!, peakOf(logits))
       done += tokens.length
       onProgress(done, totalTokens)
     }

@@ -8,12 +8,7 @@ import { BYTES_PER_ELEMENT, encodeFloats } from '../backend/half.ts'
 import type { SourceType } from '../backend/weight-types.ts'
 import type { Checkpoint, TensorEntry } from '../model/formats/format.ts'
 import { type Rwkv6Dimensions, rwkv6Tensors } from '../model/formats/rwkv6-layout.ts'
-import {
-  type NamedShape,
-  type Rwkv7Dimensions,
-  type Rwkv7Ranks,
-  rwkv7Tensors,
-} from '../model/formats/rwkv7-layout.ts'
+import { type NamedShape, type Rwkv7Dimensions, type Rwkv7Ranks, rwkv7Tensors } from '../model/formats/rwkv7-layout.ts'
 import { type PthOptions, type PthTensor, writePth } from '../model/formats/torch/pth-writer.ts'
 import { seededRandom } from './serve/random.ts'
 
@@ -85,11 +80,7 @@ interface RandomWeightsOptions extends PthOptions {
   readonly dtype: SourceType
 }
 
-export function writeRandomWeights(
-  path: string,
-  dimensions: Rwkv7Dimensions,
-  options: RandomWeightsOptions,
-): void {
+export function writeRandomWeights(path: string, dimensions: Rwkv7Dimensions, options: RandomWeightsOptions): void {
   writeTensors(path, rwkv7Tensors(dimensions), dimensions, options)
 }
 

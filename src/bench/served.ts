@@ -10,11 +10,7 @@ const LEAD = 16
 const TAIL = 4
 
 /** Tokens a second of `batch` answers at once, over at least `minSteps` tokens of each. */
-export async function benchServed(
-  client: EngineClient,
-  batch: number,
-  minSteps: number,
-): Promise<number> {
+export async function benchServed(client: EngineClient, batch: number, minSteps: number): Promise<number> {
   const first = batch * LEAD
   const last = first + batch * minSteps
   const marks: { readonly tokens: number; readonly time: number }[] = []

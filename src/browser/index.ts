@@ -123,20 +123,14 @@ function stored(url: string, { keep, onProgress, signal }: LoadOptions) {
   return openStored(url, {
     keep,
     signal,
-    onProgress: (doneBytes, totalBytes) =>
-      onProgress?.({ stage: 'download', doneBytes, totalBytes }),
+    onProgress: (doneBytes, totalBytes) => onProgress?.({ stage: 'download', doneBytes, totalBytes }),
   })
 }
 
-async function loadTokenizer(
-  checkpoint: Checkpoint,
-  url: string,
-  options: LoadOptions,
-): Promise<TokenCodec> {
+async function loadTokenizer(checkpoint: Checkpoint, url: string, options: LoadOptions): Promise<TokenCodec> {
   const own = options.vocabulary === undefined ? checkpoint.vocabulary?.() : undefined
   if (own) return new TokenCodec(own, url)
-  const place =
-    options.vocabulary ?? url.replace(/\.(pth|safetensors|st|gguf)(?=$|\?)/, '.vocab.txt')
+  const place = options.vocabulary ?? url.replace(/\.(pth|safetensors|st|gguf)(?=$|\?)/, '.vocab.txt')
   const source = await openStored(place, { keep: options.keep, signal: options.signal })
   try {
     const bytes = new Uint8Array(source.size)
@@ -154,8 +148,7 @@ function createRunner(
 ): ModelRunner {
   const model = loadModel(checkpoint, backend, {
     weightType: weightTypeOf(quant),
-    onProgress: (doneBytes, totalBytes) =>
-      onProgress?.({ stage: 'weights', doneBytes, totalBytes }),
+    onProgress: (doneBytes, totalBytes) => onProgress?.({ stage: 'weights', doneBytes, totalBytes }),
   })
   return new ModelRunner(model, backend, {
     // Each state has a spare; see slots.ts.

@@ -18,10 +18,7 @@ export class Slots {
   take(): number {
     const slot = this.#free.shift()
     if (slot === undefined)
-      throw new SkeinError(
-        'queue_full',
-        `all ${this.#numStates} states are in use: close one, or load with more slots`,
-      )
+      throw new SkeinError('queue_full', `all ${this.#numStates} states are in use: close one, or load with more slots`)
     this.#runner.clearSlot(slot)
     return slot
   }

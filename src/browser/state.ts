@@ -209,8 +209,7 @@ export class LlmState {
     const { drawn } = await this.#home.steps.run({ slot, tokens: this.#tail, samples: [sample] })
     this.#took(1)
     const { token } = drawn[0]!
-    if (token < 0)
-      throw new SkeinError('kernel_failed', 'the model computed numbers that are not finite')
+    if (token < 0) throw new SkeinError('kernel_failed', 'the model computed numbers that are not finite')
     return token
   }
 

@@ -107,8 +107,7 @@ function sourceOf(path: string, handle: OpenFile): ByteSource {
     size: handle.getSize(),
     readInto(target, offset) {
       const count = handle.read(target, { at: offset })
-      if (count !== target.length)
-        throw new SkeinError('corrupt_weights', `${path}: what was kept of it is too short`)
+      if (count !== target.length) throw new SkeinError('corrupt_weights', `${path}: what was kept of it is too short`)
     },
     close: () => handle.close(),
   }

@@ -92,8 +92,7 @@ async function checkNodes(database: Database): Promise<Finding[]> {
     found: `it speaks protocol ${protocolOf(info)} of clusters, this release ${PROTOCOL}`,
     fix: 'releases of a cluster may be one apart: upgrade by way of those between',
   }))
-  if (urls.size + strangers.length === 0)
-    return [{ what: 'nodes', found: 'none is alive', fix: null }]
+  if (urls.size + strangers.length === 0) return [{ what: 'nodes', found: 'none is alive', fix: null }]
   const found = await Promise.all([...urls].map(([node, url]) => checkNode(node, url)))
   return [...found, ...strangers]
 }

@@ -17,8 +17,7 @@ export const ENTRIES: readonly Entry[] = [
   {
     name: 'serve',
     group: 'Serve',
-    about:
-      'Serve a model over HTTP (without FILE the demo model; with --host and without FILE none)',
+    about: 'Serve a model over HTTP (without FILE the demo model; with --host and without FILE none)',
     load: async () => (await import('./serve.ts')).serve,
   },
   {
@@ -145,8 +144,7 @@ export const ENTRIES: readonly Entry[] = [
   },
 ]
 
-const EXIT_CODES =
-  'Exit codes: 0 done, 1 failed, 2 the command line or the configuration is wrong, 130 interrupted.'
+const EXIT_CODES = 'Exit codes: 0 done, 1 failed, 2 the command line or the configuration is wrong, 130 interrupted.'
 
 export function entryOf(word: string | undefined): Entry | undefined {
   return ENTRIES.find(({ name, aliases = [] }) => name === word || aliases.includes(word ?? ''))

@@ -51,8 +51,7 @@ function casesOf(command: Command, path: readonly string[] = []): Case[] {
 function bashScript(program: Command, shell: 'bash' | 'zsh'): string {
   const cases = casesOf(program)
   const arms = cases.map(
-    ({ path, completions }) =>
-      `    '${path}') words='${completions.map(({ word }) => word).join(' ')}' ;;`,
+    ({ path, completions }) => `    '${path}') words='${completions.map(({ word }) => word).join(' ')}' ;;`,
   )
   const deep = cases.filter(({ path }) => path.includes(' ')).map(({ path }) => `'${path}'`)
   return `${shell === 'zsh' ? 'autoload -U +X bashcompinit && bashcompinit\n' : ''}_skein() {

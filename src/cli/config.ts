@@ -32,8 +32,7 @@ const check = defineCommand({
     const path = configPath(args.file, existsSync)
     const settings = settleServe(NO_COMMAND_LINE, path)
     const found = withFields(settings, () => examine(settings))
-    if (args.json)
-      printJson({ file: settings.file?.path ?? null, ...found, settings: listed(settings) })
+    if (args.json) printJson({ file: settings.file?.path ?? null, ...found, settings: listed(settings) })
     else printFound(settings, found)
   },
 })
@@ -70,9 +69,7 @@ function examine(settings: ServeSettings): Found {
   for (const [i, entry] of models.entries()) {
     const [launch] = launchesOf([entry], args)
     if (launch === undefined) continue
-    const own = withPlace(`models[${i}]`, () =>
-      engineChoiceOf(launch, { defaults, adaptedFile: null }),
-    )
+    const own = withPlace(`models[${i}]`, () => engineChoiceOf(launch, { defaults, adaptedFile: null }))
     withPlace(`models[${i}].file`, () => checkModelFile(own))
   }
   const { model } = choice
@@ -81,9 +78,7 @@ function examine(settings: ServeSettings): Found {
   }
   const numNamed = readKeys(keyFilePath(args)).length
   const auth = resolveAuth({ ...access, numNamed })
-  const holdsSecret = [...values.values()].some(
-    ({ setting, origin }) => setting.isSecret && origin === 'file',
-  )
+  const holdsSecret = [...values.values()].some(({ setting, origin }) => setting.isSecret && origin === 'file')
   return {
     models: grouped(launches),
     // One that would be made up is made up anew by every start.
@@ -157,9 +152,6 @@ function printFound(settings: ServeSettings, { models, access, notes }: Found): 
   }
   if (models.length === 0) process.stdout.write('model    none\n')
   process.stdout.write(`access   ${access}\n\n`)
-  printTable([
-    ['setting', 'value', 'from'],
-    ...listed(settings).map(({ field, value, from }) => [field, value, from]),
-  ])
+  printTable([['setting', 'value', 'from'], ...listed(settings).map(({ field, value, from }) => [field, value, from])])
   for (const note of notes) process.stderr.write(`skein: ${note}\n`)
 }

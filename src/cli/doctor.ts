@@ -17,10 +17,7 @@ import { formatBytes, printJson, printTable } from './terminal/output.ts'
 export const doctor = defineCommand({
   examples: [
     ['skein doctor', 'what runs here, what is missing, what to do'],
-    [
-      'skein doctor --cluster postgres://HOST/skein',
-      'the database, the clocks, the way to each node',
-    ],
+    ['skein doctor --cluster postgres://HOST/skein', 'the database, the clocks, the way to each node'],
   ],
   flags: { json: toggle('One JSON object'), ...settingsCalled('cluster', 'blobs') },
   async run({ args }) {
@@ -104,8 +101,7 @@ function compiler(): Finding {
     if (version !== null) return { what: 'compiler', found: version, fix: null }
   }
   // Without one the kernels that are already built go on working.
-  const fix =
-    cpuReport().chosen === null ? 'apt-get install g++, or the Xcode command line tools' : null
+  const fix = cpuReport().chosen === null ? 'apt-get install g++, or the Xcode command line tools' : null
   return { what: 'compiler', found: 'no C++ compiler', fix }
 }
 
@@ -142,10 +138,7 @@ function gpu({ devices, hasCard, problems }: CudaReport): Finding {
 }
 
 function cudaCompiler({ nvrtc, nvcc, problems }: CudaReport): Finding {
-  const found = [
-    nvrtc === null ? 'no NVRTC' : `NVRTC ${nvrtc}`,
-    nvcc === null ? 'no nvcc' : `nvcc ${nvcc}`,
-  ]
+  const found = [nvrtc === null ? 'no NVRTC' : `NVRTC ${nvrtc}`, nvcc === null ? 'no nvcc' : `nvcc ${nvcc}`]
   return { what: 'cuda compiler', found: found.join(', '), fix: fixOf(problems, 'compiler') }
 }
 

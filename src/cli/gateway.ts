@@ -27,17 +27,14 @@ export const gateway = defineCommand({
         'a gateway needs its cluster: --cluster postgres://USER:PASSWORD@HOST/DATABASE (or SKEIN_CLUSTER)',
       )
     const logger = createLogger(logLevel)
-    const membership = await joinCluster(cluster, (error) =>
-      logger.error({ err: error }, 'the keys stay as they were'),
-    )
+    const membership = await joinCluster(cluster, (error) => logger.error({ err: error }, 'the keys stay as they were'))
     const { keyRing } = membership
     const auth = resolveAuth({ ...access, numNamed: keyRing.keys.length })
     keyRing.follow()
     const server = await startFront(membership, { ...options, keys: auth.keys, logger })
     const { app, drain, url, members } = server
-    shutDownOnSignals(
-      { app, drain, stopWorkers: async () => {}, timeoutMs: 1000 * drainSeconds },
-      (code) => process.exit(code),
+    shutDownOnSignals({ app, drain, stopWorkers: async () => {}, timeoutMs: 1000 * drainSeconds }, (code) =>
+      process.exit(code),
     )
     const nodes = new Set(members.list.map(({ node }) => node)).size
     process.stdout.write(`skein ${packageVersion()} gateway

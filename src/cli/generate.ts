@@ -3,14 +3,7 @@ import { readFileSync } from 'node:fs'
 import { SkeinError } from '../errors.ts'
 import { load } from '../index.ts'
 import { engineChoice } from '../settings/engine-choice.ts'
-import {
-  MAX_TOKENS,
-  SAMPLING_FLAGS,
-  samplingOptions,
-  text,
-  toggle,
-  whole,
-} from '../settings/flags.ts'
+import { MAX_TOKENS, SAMPLING_FLAGS, samplingOptions, text, toggle, whole } from '../settings/flags.ts'
 import { ENGINE_FLAGS, MODEL_WORDS, SETTINGS } from '../settings/table.ts'
 import { defineCommand } from './terminal/command.ts'
 import { INTERRUPTED, printJson, progressBar } from './terminal/output.ts'
@@ -34,12 +27,8 @@ export const generate = defineCommand({
   async run({ args }) {
     const prompt = promptOf(args.text, args.prompt)
     const { stop, state: states = [], seed } = args
-    if (states.length > 1)
-      throw new SkeinError('invalid_request', '--state: one text starts from one state')
-    const llm = await load(
-      { ...engineChoice(args), startStates: states },
-      { onProgress: progressBar('loading') },
-    )
+    if (states.length > 1) throw new SkeinError('invalid_request', '--state: one text starts from one state')
+    const llm = await load({ ...engineChoice(args), startStates: states }, { onProgress: progressBar('loading') })
     const abort = new AbortController()
     process.once('SIGINT', () => abort.abort())
     const started = performance.now()

@@ -33,17 +33,14 @@ const MAX = Number.MAX_SAFE_INTEGER
 /** Of `--stored-mb`, as of every flag that ends so. */
 const MIB = 2 ** 20
 
-const LAST_KEY =
-  'note: no keys are left; running servers go on asking for one, a server started now is as without keys'
+const LAST_KEY = 'note: no keys are left; running servers go on asking for one, a server started now is as without keys'
 
 const FIRST_KEY =
   'note: this is the first key: a server that uses this file and was open to this machine asks for one from now on'
 
 const add = defineCommand({
   description: 'Make a key and print it, once: only its hash is kept',
-  examples: [
-    ['skein keys add ada --role operator --expires 30d', 'for the dashboard, a month long'],
-  ],
+  examples: [['skein keys add ada --role operator --expires 30d', 'for the dashboard, a month long']],
   words: NAME,
   flags: {
     role: choice(KEY_ROLES)(`${KEY_ROLES.join(', ')}`, { default: 'user' }),
@@ -55,9 +52,7 @@ const add = defineCommand({
     priority: whole(...KEY_PRIORITIES)(
       'Of its requests, against 0 of other keys: higher ones go first and take slots of lower ones',
     ),
-    timeout: number(...KEY_TIMEOUTS)(
-      'Seconds in which a request has to be answered; it is ended then',
-    ),
+    timeout: number(...KEY_TIMEOUTS)('Seconds in which a request has to be answered; it is ended then'),
     expires: text('Ends after this time: 12h, 30d', { hint: 'TIME' }),
     ...FILE_FLAGS,
   },
@@ -109,8 +104,7 @@ const revoke = defineCommand({
     const left = await changeKeys(path, (keys) => ({ keys: revokeKey(keys, args.name) }))
     if (left.keys.length === 0) process.stderr.write(`${LAST_KEY}\n`)
     if (args.json) printJson({ file: path, name: args.name, revoked: true })
-    else
-      process.stdout.write(`revoked ${args.name}; servers that use ${path} refuse it in seconds\n`)
+    else process.stdout.write(`revoked ${args.name}; servers that use ${path} refuse it in seconds\n`)
   },
 })
 
@@ -140,11 +134,7 @@ export const keys = defineCommands({ add, list, revoke, rotate }, [
 ])
 
 /** The secret alone on stdout, so that a script can take it. */
-function printIssued(
-  { keys, key, secret }: Issued,
-  path: string,
-  asJson: boolean | undefined,
-): void {
+function printIssued({ keys, key, secret }: Issued, path: string, asJson: boolean | undefined): void {
   if (asJson) {
     printJson({ file: path, ...wireKey(key), secret })
     return
@@ -153,9 +143,7 @@ function printIssued(
   if (keys.length === 1) process.stderr.write(`${FIRST_KEY}\n`)
   if (note !== null) process.stderr.write(`note: ${note}\n`)
   process.stdout.write(`${secret}\n`)
-  process.stderr.write(
-    `key of ${key.name} (${key.role}); shown once, only its hash is in ${path}\n`,
-  )
+  process.stderr.write(`key of ${key.name} (${key.role}); shown once, only its hash is in ${path}\n`)
 }
 
 /** What none of the keys opens. This command can make such a key at any time: it needs the file, not a key. */

@@ -11,9 +11,7 @@ import { defineCommand } from './terminal/command.ts'
 import { printJson, progressBar } from './terminal/output.ts'
 
 export const logits = defineCommand({
-  examples: [
-    ['skein logits demo --tokens 1,2,3 --out logits.f32', 'to compare with another program'],
-  ],
+  examples: [['skein logits demo --tokens 1,2,3 --out logits.f32', 'to compare with another program']],
   words: MODEL_WORDS,
   flags: {
     tokens: integers('Token ids: 1,2,3', { isRequired: true }),
@@ -25,18 +23,14 @@ export const logits = defineCommand({
   },
   run({ args }) {
     const tokens = Int32Array.from(args.tokens ?? [])
-    if (tokens.length === 0)
-      throw new SkeinError('invalid_request', '--tokens needs at least one id')
+    if (tokens.length === 0) throw new SkeinError('invalid_request', '--tokens needs at least one id')
     const { out, state } = args
     const runner = loadRunner({ ...engineChoice(args), slots: 1 }, progressBar('loading'))
     try {
       const V = runner.info.vocabSize
       const outside = tokens.find((token) => token >= V)
       if (outside !== undefined)
-        throw new SkeinError(
-          'invalid_request',
-          `token ${outside} is not below the vocabulary size ${V}`,
-        )
+        throw new SkeinError('invalid_request', `token ${outside} is not below the vocabulary size ${V}`)
       const start = state === undefined ? null : openTunedState(state, runner.info.stateShape)
       const logitsOf = args.all ? logitsOfAll : logitsOfLast
       const values = logitsOf(runner, tokens, start)

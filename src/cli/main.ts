@@ -73,9 +73,7 @@ run(process.argv.slice(2)).catch((error: unknown) => {
   const { code, message } = SkeinError.from(error)
   const isOurs = code === 'internal' && !isSystemError(error)
   // Whoever interrupted it knows.
-  if (code !== 'aborted')
-    process.stderr.write(`skein: ${message}${isOurs ? ' (internal error)' : ''}\n`)
-  if (code === 'internal' && error instanceof Error && process.env.SKEIN_DEBUG)
-    process.stderr.write(`${error.stack}\n`)
+  if (code !== 'aborted') process.stderr.write(`skein: ${message}${isOurs ? ' (internal error)' : ''}\n`)
+  if (code === 'internal' && error instanceof Error && process.env.SKEIN_DEBUG) process.stderr.write(`${error.stack}\n`)
   process.exitCode = exitCodeOf(code)
 })

@@ -21,10 +21,7 @@ interface ServerAddress {
   readonly apiKey: string | undefined
 }
 
-export function serverOf(args: {
-  readonly url: string
-  readonly 'api-key': string | undefined
-}): ServerAddress {
+export function serverOf(args: { readonly url: string; readonly 'api-key': string | undefined }): ServerAddress {
   return { url: serverUrl(args.url), apiKey: args['api-key'] ?? process.env.SKEIN_API_KEY }
 }
 
@@ -83,15 +80,11 @@ export const stop = defineCommand({
       ({ model, worker_id }) => model === args.name || worker_id === args.name,
     )
     if (workers.length === 0)
-      throw new SkeinError(
-        'not_found',
-        `nothing called "${args.name}" is running; skein ps lists what is`,
-      )
+      throw new SkeinError('not_found', `nothing called "${args.name}" is running; skein ps lists what is`)
     for (const { worker_id } of workers) await ask(server, 'POST', `/api/workers/${worker_id}/stop`)
     const stopped = new Set(workers.map(({ worker_id }) => worker_id))
     // Requests that have begun are finished first.
-    while ((await runningOf(server)).some(({ worker_id }) => stopped.has(worker_id)))
-      await setTimeout(POLL_MS)
+    while ((await runningOf(server)).some(({ worker_id }) => stopped.has(worker_id))) await setTimeout(POLL_MS)
     process.stdout.write(`stopped ${args.name} (${workers.length} workers)\n`)
   },
 })
@@ -106,11 +99,7 @@ async function workersOf(server: ServerAddress): Promise<readonly WorkerRecord[]
 }
 
 /** A call of a server of this kind, and its JSON. Throws what the server refuses, by its own code. */
-export async function ask(
-  { url, apiKey }: ServerAddress,
-  method: string,
-  path: string,
-): Promise<unknown> {
+export async function ask({ url, apiKey }: ServerAddress, method: string, path: string): Promise<unknown> {
   const headers: Record<string, string> = apiKey ? { authorization: `Bearer ${apiKey}` } : {}
   const response = await fetch(`${url}${path}`, { method, headers }).catch(() => {
     const message = `no server answers at ${url}; start one with \`skein serve\``
@@ -121,10 +110,7 @@ export async function ask(
   if (response.ok) return body
   const message = body?.detail ?? body?.error?.message ?? `the server answered ${response.status}`
   const code = codeOf(response.status)
-  throw new SkeinError(
-    code,
-    code === 'unauthorized' ? `${message} (give the key with --api-key)` : message,
-  )
+  throw new SkeinError(code, code === 'unauthorized' ? `${message} (give the key with --api-key)` : message)
 }
 
 interface Refusal {

@@ -17,13 +17,7 @@ import type { ConfigFile } from '../settings/config-file.ts'
 import { clusterChoice, doorChoice, refuseEmptyKeys } from '../settings/door.ts'
 import { bytesOf, engineChoice, keyFilePath, stateChoice } from '../settings/engine-choice.ts'
 import { entriesOf, launchesOf, refuseFlagsOfOneModel } from '../settings/models.ts'
-import {
-  configPath,
-  type ServeSettings,
-  settleServe,
-  valuesOf,
-  withFields,
-} from '../settings/serve-settings.ts'
+import { configPath, type ServeSettings, settleServe, valuesOf, withFields } from '../settings/serve-settings.ts'
 import { MODEL_WORDS, SETTINGS } from '../settings/table.ts'
 import { offerFirst, offerMissing } from './models/fetch.ts'
 import { pullAll } from './models/pull.ts'
@@ -51,9 +45,7 @@ export const serve = defineCommand({
     const { file, notes } = asked
     for (const note of notes) process.stderr.write(`skein: ${note}\n`)
     const settings = await withModel(asked)
-    const { choice, options, access, logLevel, drainSeconds, keyFile } = withFields(settings, () =>
-      servePlan(settings),
-    )
+    const { choice, options, access, logLevel, drainSeconds, keyFile } = withFields(settings, () => servePlan(settings))
     noteMissingFolder(options.modelDir)
     const logger = createLogger(logLevel)
     const onProblem = (error: SkeinError) => {
@@ -106,9 +98,7 @@ async function withModel(settings: ServeSettings): Promise<ServeSettings> {
 }
 
 function batchesOf(membership: Membership | null, blobs: string | undefined) {
-  return membership === null || blobs === undefined
-    ? undefined
-    : openClusterBatches(membership, blobs)
+  return membership === null || blobs === undefined ? undefined : openClusterBatches(membership, blobs)
 }
 
 /** systemd, if it is that: it waits for the first word, and starts a server anew that falls silent. */
@@ -121,11 +111,7 @@ function tellStarter(): void {
 /** Gateways ask a node that they have not asked for a while within seconds, and then pass it by. */
 const REFUSE_MS = 3000
 
-function endOnSignals(
-  { app, drain, models }: Server,
-  drainSeconds: number,
-  refuseMs: number,
-): void {
+function endOnSignals({ app, drain, models }: Server, drainSeconds: number, refuseMs: number): void {
   shutDownOnSignals(
     {
       app,
@@ -196,10 +182,7 @@ interface Greeting {
   readonly host: string
 }
 
-function greet(
-  { url, models }: Server,
-  { file, access, needsKey, isKeySet, host }: Greeting,
-): void {
+function greet({ url, models }: Server, { file, access, needsKey, isKeySet, host }: Greeting): void {
   const config = file === null ? '' : `config   ${file.path}\n`
   const list = models.registry.list()
   const elsewhere = networkUrls(url, host).map((one) => `         ${one}  (from other machines)\n`)

@@ -18,9 +18,7 @@ export const tokenize = defineCommand({
     json: toggle('One JSON object: count, tokens, pieces'),
   },
   run({ args }) {
-    const tokenizer = args.vocab
-      ? Tokenizer.fromFile(args.vocab)
-      : loadTokenizer({ model: modelPath(undefined) })
+    const tokenizer = args.vocab ? Tokenizer.fromFile(args.vocab) : loadTokenizer({ model: modelPath(undefined) })
     const bytes = readFileSync(args.file === '-' ? 0 : args.file)
     const tokens = tokenizer.encodeBytes(bytes)
     if (args.json) {

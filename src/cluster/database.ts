@@ -10,13 +10,7 @@ import Postgrator from 'postgrator'
 import { SkeinError } from '../errors.ts'
 
 /** What stands for a value in a statement: $1, $2, … Objects become JSON. */
-export type Value =
-  | string
-  | number
-  | boolean
-  | null
-  | Uint8Array
-  | readonly (string | number | null | Uint8Array)[]
+export type Value = string | number | boolean | null | Uint8Array | readonly (string | number | null | Uint8Array)[]
 
 export interface Result<Row> {
   readonly rows: readonly Row[]
@@ -59,10 +53,7 @@ export class Database implements Connection {
   }
 
   /** Connects, and makes what tables are missing. Throws invalid_request for no such address, else state_unavailable. */
-  static async open(
-    url: string,
-    { connections = CONNECTIONS }: DatabaseOptions = {},
-  ): Promise<Database> {
+  static async open(url: string, { connections = CONNECTIONS }: DatabaseOptions = {}): Promise<Database> {
     const config = configOf(url)
     const pool = new pg.Pool({ ...config, max: connections })
     // Connections that nobody uses end with the server; the next statement makes a new one.
@@ -91,8 +82,7 @@ export class Database implements Connection {
         await client.query('begin')
         try {
           const result = await work({
-            query: <Row>(sql: string, values: readonly Value[] = []) =>
-              run<Row>(client, sql, values),
+            query: <Row>(sql: string, values: readonly Value[] = []) => run<Row>(client, sql, values),
           })
           await client.query('commit')
           return result
@@ -198,20 +188,13 @@ function configOf(url: string): pg.ClientConfig {
   }
 }
 
-async function run<Row>(
-  on: pg.Pool | pg.ClientBase,
-  sql: string,
-  values: readonly Value[],
-): Promise<Result<Row>> {
+async function run<Row>(on: pg.Pool | pg.ClientBase, sql: string, values: readonly Value[]): Promise<Result<Row>> {
   // The driver takes a mutable list, and rows are as the statement says.
   const { rows, rowCount } = await on.query(sql, values as unknown[])
   return { rows: rows as Row[], count: rowCount ?? 0 }
 }
 
-async function withClient<T>(
-  pool: pg.Pool,
-  work: (client: pg.PoolClient) => Promise<T>,
-): Promise<T> {
+async function withClient<T>(pool: pg.Pool, work: (client: pg.PoolClient) => Promise<T>): Promise<T> {
   const client = await pool.connect()
   let failure: Error | undefined
   // Without a listener an error of the connection would end the process; the statement fails as well.

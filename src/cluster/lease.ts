@@ -73,11 +73,7 @@ export class Lease {
   }
 
   /** Resolves when the row is there. Throws conflict beside a member of a release that is too far from this one. */
-  static async join(
-    database: Database,
-    facts: WorkerFacts,
-    options: LeaseOptions = {},
-  ): Promise<Lease> {
+  static async join(database: Database, facts: WorkerFacts, options: LeaseOptions = {}): Promise<Lease> {
     const lease = new Lease(database, facts, options)
     await database.query("delete from worker where expires < now() - interval '10 minutes'")
     const sentAt = monotonicNow()
@@ -133,9 +129,7 @@ export class Lease {
   async leave(): Promise<void> {
     if (this.#timer !== null) clearInterval(this.#timer)
     this.view.end()
-    await this.#database.query('update session set owner = null, former = owner where owner = $1', [
-      this.id,
-    ])
+    await this.#database.query('update session set owner = null, former = owner where owner = $1', [this.id])
     await this.#database.query('delete from worker where id = $1', [this.id])
     await this.#tell()
   }

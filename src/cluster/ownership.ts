@@ -66,11 +66,7 @@ export async function take(
 }
 
 /** Lets a session go that this worker has by its row alone, and not by any claim that it knows of. */
-export async function letGo(
-  on: Connection,
-  { model, tenant, id }: SessionKey,
-  worker: string,
-): Promise<void> {
+export async function letGo(on: Connection, { model, tenant, id }: SessionKey, worker: string): Promise<void> {
   await on.query(
     `with gone as (
        delete from session
@@ -82,10 +78,7 @@ export async function letGo(
 }
 
 /** The live worker that has it; null: any may take it. */
-export async function ownerOf(
-  on: Connection,
-  { model, tenant, id }: SessionKey,
-): Promise<Owner | null> {
+export async function ownerOf(on: Connection, { model, tenant, id }: SessionKey): Promise<Owner | null> {
   const { rows } = await on.query<Owner>(
     `select s.owner, w.node, w.url from session s join worker w on w.id = s.owner
      where s.model = $1 and s.tenant = $2 and s.id = $3 and w.expires > now()`,

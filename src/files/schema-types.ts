@@ -40,8 +40,7 @@ const MAKERS = {
     patternProperties: { [String(key.pattern ?? '^.*$')]: value },
     ...options,
   }),
-  Optional: (schema: Schema): Schema =>
-    Object.defineProperty({ ...schema }, OPTIONAL, { value: true }),
+  Optional: (schema: Schema): Schema => Object.defineProperty({ ...schema }, OPTIONAL, { value: true }),
   Object: (properties: Readonly<Record<string, Schema>>, options: Options = {}): Schema => {
     const required = Object.keys(properties).filter((name) => !(OPTIONAL in properties[name]!))
     return {

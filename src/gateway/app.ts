@@ -46,12 +46,7 @@ import { failureOf, isWorthRetrying, publicError } from './http/errors.ts'
 import { DEFAULT_LIMITS, type Limits } from './http/limits.ts'
 import { type Front, mountDialects } from './http/mount.ts'
 import { openApiPage } from './http/openapi.ts'
-import {
-  checkOneHost,
-  createOriginPolicy,
-  type OriginPolicy,
-  preflightHeaders,
-} from './http/origin.ts'
+import { checkOneHost, createOriginPolicy, type OriginPolicy, preflightHeaders } from './http/origin.ts'
 import { mountOwn, type OwnRoute } from './http/own-routes.ts'
 import { newTally, onRequestEnd, type RequestEnd, type RequestTally } from './http/request-end.ts'
 import { AJV_OPTIONS, compileAhead, sharedValidators } from './http/validators.ts'
@@ -131,10 +126,7 @@ export function buildApp(options: AppOptions): FastifyInstance {
   const { shared = createShared() } = options
   const mixtures = new Mixtures(options.models, shared.mixtures)
   const { isTraced = false } = options
-  const observersOf = (tally: RequestTally | null) => [
-    metrics.observer(tally),
-    ...(isTraced ? [tracer] : []),
-  ]
+  const observersOf = (tally: RequestTally | null) => [metrics.observer(tally), ...(isTraced ? [tracer] : [])]
   const models = observedModels(mixtures.registry, observersOf(null))
   const { keyRing = null } = options
   const { management } = options
@@ -260,11 +252,7 @@ function originOptions({ allowedOrigins = [], allowedHosts = [] }: AppOptions, h
 
 type Respond = (thrown: unknown, request: FastifyRequest, reply: FastifyReply) => void
 
-function createFastify(
-  { logger }: AppOptions,
-  limits: Limits,
-  onBadPath: Respond,
-): FastifyInstance {
+function createFastify({ logger }: AppOptions, limits: Limits, onBadPath: Respond): FastifyInstance {
   return fastify({
     ...(logger === undefined ? {} : { loggerInstance: logger }),
     logController: new LogController({ disableRequestLogging: true }),
@@ -300,12 +288,7 @@ type Gate = (request: FastifyRequest, reply: FastifyReply) => boolean
  * Deny by default: it looks at headers and the raw path only, so no spelling of a path gets around it. The one exception
  * is a route that takes its key from the body: what the header did not open, `mount.ts` decides when the body is there.
  */
-function createGate(
-  auth: Auth,
-  origins: OriginPolicy,
-  web: WebFiles,
-  seal: CallerSeal | null,
-): Gate {
+function createGate(auth: Auth, origins: OriginPolicy, web: WebFiles, seal: CallerSeal | null): Gate {
   return (request, reply) => {
     const { id, raw, headers, method } = request
     reply.header('x-request-id', id)
@@ -363,8 +346,7 @@ function createResponder(fallback: Dialect, metrics: Metrics, limits: Limits, dr
     const { retryAfterSeconds = limits.retryAfterSeconds } = shown
     if (isWorthRetrying(shown)) reply.header('retry-after', String(retryAfterSeconds))
     // OpenAI's clients send whatever failed with 409 or 5xx again, a call that was cancelled or came too late, too.
-    if (shown.code === 'conflict' || shown.code === 'deadline_exceeded')
-      reply.header('x-should-retry', 'false')
+    if (shown.code === 'conflict' || shown.code === 'deadline_exceeded') reply.header('x-should-retry', 'false')
     if (shown.code === 'unauthorized') reply.header('www-authenticate', 'Bearer')
     const dialect = request.entry?.dialect ?? request.routeOptions.config?.dialect ?? fallback
     const { error, status } = failureOf(thrown, request.routeOptions.bodyLimit)

@@ -138,15 +138,10 @@ interface Choice {
 
 /** Throws invalid_request. */
 function checkShortest(printed: string): void {
-  const rules = [...printed.matchAll(RULE)].map(
-    ([, name, body]) => [name!, choicesOf(body!)] as const,
-  )
+  const rules = [...printed.matchAll(RULE)].map(([, name, body]) => [name!, choicesOf(body!)] as const)
   const lengths = new Map(rules.map(([name]) => [name, Number.POSITIVE_INFINITY]))
   const lengthOf = ({ length, rules: parts }: Choice) =>
-    parts.reduce(
-      (sum, { name, times }) => sum + (times && times * (lengths.get(name) ?? 0)),
-      length,
-    )
+    parts.reduce((sum, { name, times }) => sum + (times && times * (lengths.get(name) ?? 0)), length)
   // Each round settles one rule at least; those that others use are mostly printed first.
   for (let hasChanged = true; hasChanged; ) {
     hasChanged = false
@@ -159,9 +154,7 @@ function checkShortest(printed: string): void {
   for (const [name, choices] of rules) {
     const longest = Math.max(...choices.map(lengthOf))
     if (longest === Number.POSITIVE_INFINITY) {
-      throw wrong(
-        `no text of its rule ${name} has an end; give it a choice that does not use itself`,
-      )
+      throw wrong(`no text of its rule ${name} has an end; give it a choice that does not use itself`)
     }
     if (longest > MAX_SHORTEST) {
       const most = `expected at most ${MAX_SHORTEST}`

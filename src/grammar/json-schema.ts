@@ -79,15 +79,13 @@ function checkTogether(schema: Readonly<Record<string, unknown>>, at: string): v
   if (Array.isArray(values)) {
     const types = schema.type === undefined ? TYPES : [schema.type].flat()
     const odd = values.find((value) => !types.some((type) => isOfType(value, type)))
-    if (odd !== undefined)
-      throw wrong(at, `${JSON.stringify(odd)} is not of the type that it must be`)
+    if (odd !== undefined) throw wrong(at, `${JSON.stringify(odd)} is not of the type that it must be`)
     const more = said.find((keyword) => !['type', 'enum', 'const'].includes(keyword))
     if (more !== undefined) throw refused(at, `${more} beside enum or const`)
     if ('const' in schema && 'enum' in schema) throw refused(at, 'const beside enum')
   }
   const bound = said.find((keyword) => /^(exclusiveM|m)(in|ax)imum$/.test(keyword))
-  if (bound !== undefined && schema.type !== 'integer')
-    throw refused(at, `${bound} of what is no integer`)
+  if (bound !== undefined && schema.type !== 'integer') throw refused(at, `${bound} of what is no integer`)
   const isLong = 'minLength' in schema || 'maxLength' in schema
   if ('pattern' in schema && isLong) throw refused(at, 'pattern beside a length')
   if ('prefixItems' in schema && ('minItems' in schema || 'maxItems' in schema))
@@ -95,16 +93,14 @@ function checkTogether(schema: Readonly<Record<string, unknown>>, at: string): v
   if (Array.isArray(schema.required)) {
     const properties = (schema.properties ?? {}) as object
     const unknown = schema.required.find((name) => !Object.hasOwn(properties, name))
-    if (unknown !== undefined)
-      throw wrong(`${at}.required`, `${JSON.stringify(unknown)} is none of the properties`)
+    if (unknown !== undefined) throw wrong(`${at}.required`, `${JSON.stringify(unknown)} is none of the properties`)
   }
 }
 
 function isOfType(value: unknown, type: unknown): boolean {
   if (value === null) return type === 'null'
   if (Array.isArray(value)) return type === 'array'
-  if (typeof value === 'number')
-    return type === 'number' || (type === 'integer' && Number.isInteger(value))
+  if (typeof value === 'number') return type === 'number' || (type === 'integer' && Number.isInteger(value))
   return typeof value === type
 }
 
@@ -123,8 +119,7 @@ export function narrowed(schema: JsonSchema): JsonSchema {
     const named = Object.entries(value as Record<string, JsonSchema>)
     return [keyword, Object.fromEntries(named.map(([name, one]) => [name, narrowed(one)]))] as const
   })
-  const { format, minimum, maximum, exclusiveMinimum, exclusiveMaximum, ...rest } =
-    Object.fromEntries(inner)
+  const { format, minimum, maximum, exclusiveMinimum, exclusiveMaximum, ...rest } = Object.fromEntries(inner)
   Object.assign(rest, boundsOf(schema))
   const hasNames = Object.keys((schema.properties ?? {}) as object).length > 0
   if (hasNames) rest.additionalProperties = false
@@ -140,14 +135,8 @@ function boundsOf(schema: Readonly<Record<string, unknown>>): object {
   const given = (keyword: string, inside: (bound: number) => number): number[] =>
     // checkSchema has seen that bounds are numbers.
     keyword in schema ? [inside(schema[keyword] as number)] : []
-  const least = [
-    ...given('minimum', Math.ceil),
-    ...given('exclusiveMinimum', (bound) => Math.floor(bound) + 1),
-  ]
-  const most = [
-    ...given('maximum', Math.floor),
-    ...given('exclusiveMaximum', (bound) => Math.ceil(bound) - 1),
-  ]
+  const least = [...given('minimum', Math.ceil), ...given('exclusiveMinimum', (bound) => Math.floor(bound) + 1)]
+  const most = [...given('maximum', Math.floor), ...given('exclusiveMaximum', (bound) => Math.ceil(bound) - 1)]
   if (least.length + most.length === 0) return {}
   return { minimum: Math.max(-FARTHEST, ...least), maximum: Math.min(FARTHEST, ...most) }
 }
@@ -167,10 +156,7 @@ function visitAll(
     return
   }
   if (typeof value !== 'object' || value === null || Array.isArray(value) !== (kind === 'many')) {
-    throw wrong(
-      at,
-      kind === 'many' ? 'expected a list of schemas' : 'expected an object of schemas',
-    )
+    throw wrong(at, kind === 'many' ? 'expected a list of schemas' : 'expected an object of schemas')
   }
   const parts = Object.entries(value)
   if (kind === 'many' && parts.length === 0) throw wrong(at, 'expected at least one schema')
@@ -197,10 +183,7 @@ function checkValue(keyword: string, value: unknown, at: string, root: unknown):
       throw wrong(at, 'expected a list of names')
     case '$ref':
       if (typeof value === 'string' && isKnown(value, root)) return
-      throw wrong(
-        at,
-        `${JSON.stringify(value)?.slice(0, 80)} is no schema of this one's; expected "#/$defs/…"`,
-      )
+      throw wrong(at, `${JSON.stringify(value)?.slice(0, 80)} is no schema of this one's; expected "#/$defs/…"`)
     case 'pattern':
       if (typeof value !== 'string') throw wrong(at, 'expected a regular expression')
       checkPattern(value, at)
@@ -212,8 +195,7 @@ function checkValue(keyword: string, value: unknown, at: string, root: unknown):
       if (typeof value === 'number' && Math.abs(value) <= 1e15) return
       throw wrong(at, 'expected a number of at most 1e15')
     default:
-      if (Number.isInteger(value) && (value as number) >= 0 && (value as number) <= MAX_COUNT)
-        return
+      if (Number.isInteger(value) && (value as number) >= 0 && (value as number) <= MAX_COUNT) return
       throw wrong(at, `expected an integer from 0 to ${MAX_COUNT}`)
   }
 }

@@ -90,8 +90,7 @@ export class MatcherRows {
         this.#work(message.row, message.turn, false, () => this.#open(message))
         break
       case 'advance':
-        for (const { row, turn, token } of message.steps)
-          this.#work(row, turn, true, () => this.#accept(row, token))
+        for (const { row, turn, token } of message.steps) this.#work(row, turn, true, () => this.#accept(row, token))
         break
       case 'close':
         this.#rows.get(message.row)?.matcher.delete()
@@ -157,9 +156,7 @@ export class MatcherRows {
 
   #mustEnd(row: number): boolean {
     const mask = this.#masks.maskOf(row)
-    return (
-      mask[0] === 1 << this.#vocabulary.stopToken && mask.every((word, i) => i === 0 || word === 0)
-    )
+    return mask[0] === 1 << this.#vocabulary.stopToken && mask.every((word, i) => i === 0 || word === 0)
   }
 
   /** A row of a model has a word for each 32 of its tokens, as xgrammar's own. */

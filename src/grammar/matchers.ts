@@ -286,8 +286,7 @@ export class Matchers {
     this.#steps = this.#steps.filter((step) => !isOwn(step))
     const rows = this.#startRows(thread)
     this.#rows[thread] = rows
-    for (const matcher of this.#open.values())
-      if (isOwn(matcher) && !matcher.hasFailed) rows.post(matcher.opening())
+    for (const matcher of this.#open.values()) if (isOwn(matcher) && !matcher.hasFailed) rows.post(matcher.opening())
   }
 }
 
@@ -306,13 +305,7 @@ export class Matcher {
   #hasTaken = false
   #hasFailed = false
 
-  constructor(
-    row: number,
-    grammar: Grammar,
-    forces: boolean,
-    masks: SharedMasks,
-    turns: Int32Array,
-  ) {
+  constructor(row: number, grammar: Grammar, forces: boolean, masks: SharedMasks, turns: Int32Array) {
     this.row = row
     this.#grammar = grammar
     this.#forces = forces

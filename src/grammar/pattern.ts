@@ -13,11 +13,8 @@ export function checkPattern(pattern: string, param: string): string {
   } catch (error) {
     throw wrong(param, error instanceof Error ? error.message : 'no regular expression')
   }
-  const plain = pattern.replaceAll(/\\[\s\S]/g, (pair) =>
-    /[1-9kbBpPc]/.test(pair[1]!) ? '\u0000' : '_',
-  )
-  if (plain.includes('\u0000'))
-    throw wrong(param, 'back references, word boundaries, \\c and \\p are not supported')
+  const plain = pattern.replaceAll(/\\[\s\S]/g, (pair) => (/[1-9kbBpPc]/.test(pair[1]!) ? '\u0000' : '_'))
+  if (plain.includes('\u0000')) throw wrong(param, 'back references, word boundaries, \\c and \\p are not supported')
   const outside = plain.replaceAll(/\[[^\]]*\]/g, '_')
   if (/\(\?(?!:)/.test(outside)) throw wrong(param, 'groups may only be (…) and (?:…)')
   // An answer begins and ends with it anyway.

@@ -7,7 +7,5 @@ import { openXgrammar } from './xgrammar.ts'
 assert(parentPort !== null, 'the thread of grammars was started as a process')
 const port = parentPort
 const options = workerData as RowsOptions // given by matchers.ts
-const rows = new MatcherRows(await openXgrammar(), options, (compiled) =>
-  port.postMessage(compiled),
-)
+const rows = new MatcherRows(await openXgrammar(), options, (compiled) => port.postMessage(compiled))
 port.on('message', (message: ToRows) => rows.handle(message))

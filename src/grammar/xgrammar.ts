@@ -39,11 +39,7 @@ interface Module {
     stopTokens: Handle,
     prependsSpace: boolean,
   ) => Handle
-  readonly GrammarCompiler: new (
-    tokenizer: Handle,
-    maxThreads: number,
-    isCached: boolean,
-  ) => CompilerHandle
+  readonly GrammarCompiler: new (tokenizer: Handle, maxThreads: number, isCached: boolean) => CompilerHandle
   readonly GrammarMatcher: new (
     grammar: Handle,
     stopTokens: undefined,

@@ -24,14 +24,7 @@ import type { FreeMemory } from './batch-size.ts'
  * `cuda:` takes an index as the driver counts or a UUID; bare `cuda` is the first GPU that can be used. `webgpu:` takes an
  * index of the adapters that "skein doctor" lists.
  */
-export type DeviceChoice =
-  | 'auto'
-  | 'cpu'
-  | 'reference'
-  | 'cuda'
-  | `cuda:${string}`
-  | 'webgpu'
-  | `webgpu:${number}`
+export type DeviceChoice = 'auto' | 'cpu' | 'reference' | 'cuda' | `cuda:${string}` | 'webgpu' | `webgpu:${number}`
 
 /** What messages say that --device takes. */
 export const DEVICES_TAKEN = 'auto, cpu, cuda, cuda:N, webgpu, webgpu:N or reference'
@@ -200,10 +193,7 @@ function wkvType(wkv: WkvChoice = 'fp32') {
   return wkv === 'fp16' ? ('f16' as const) : ('f32' as const)
 }
 
-function openCuda(
-  device: string,
-  { wkv, memoryBytes }: Pick<BackendOptions, 'wkv' | 'memoryBytes'>,
-): OpenedBackend {
+function openCuda(device: string, { wkv, memoryBytes }: Pick<BackendOptions, 'wkv' | 'memoryBytes'>): OpenedBackend {
   const backend = createCudaBackend({
     device: ordinalOrUuid(device),
     wkv: wkvType(wkv),
@@ -227,13 +217,9 @@ function onCuda(backend: CudaBackend): OpenedBackend {
 /** The bare device of a choice, for what measures it. */
 export function openCudaDevice(device: DeviceChoice): CudaDevice {
   if (device !== 'cuda' && !device.startsWith('cuda:'))
-    throw new SkeinError(
-      'invalid_request',
-      `--device takes cuda, cuda:N or cuda:UUID, not ${device}`,
-      {
-        param: 'device',
-      },
-    )
+    throw new SkeinError('invalid_request', `--device takes cuda, cuda:N or cuda:UUID, not ${device}`, {
+      param: 'device',
+    })
   return CudaDevice.open({ device: ordinalOrUuid(device) })
 }
 

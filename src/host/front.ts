@@ -21,8 +21,7 @@ import { bounded, listen, urlOf } from './server.ts'
 /** On the page about the cluster. */
 const LATEST_MOVES = 50
 
-interface FrontServerOptions
-  extends Pick<AppOptions, 'keys' | 'allowedOrigins' | 'allowedHosts' | 'openTranslate'> {
+interface FrontServerOptions extends Pick<AppOptions, 'keys' | 'allowedOrigins' | 'allowedHosts' | 'openTranslate'> {
   readonly host: string
   /** 0: any free one. */
   readonly port: number

@@ -77,9 +77,7 @@ export function engineChoiceOf(
     ...(adaptedFile === file && adapters === undefined ? {} : { adapters }),
     ...(adaptedFile === file ? {} : { reranker: undefined, draft: undefined }),
     ...given({ draft: draft ?? null }),
-    ...(defaults.cluster === undefined
-      ? {}
-      : { cluster: { ...defaults.cluster, model: id, aliases: spec.aliases } }),
+    ...(defaults.cluster === undefined ? {} : { cluster: { ...defaults.cluster, model: id, aliases: spec.aliases } }),
     model: file,
     startStates,
   }
@@ -112,11 +110,7 @@ function deviceOf(text: string): DeviceChoice {
   throw invalid('device', `expected ${DEVICES_TAKEN}`)
 }
 
-function oneOf<T extends string>(
-  field: string,
-  value: string | null,
-  choices: readonly T[],
-): T | null {
+function oneOf<T extends string>(field: string, value: string | null, choices: readonly T[]): T | null {
   if (value === null) return null
   const found = choices.find((choice) => choice === value)
   return found ?? raise(invalid(field, `expected one of ${choices.join(', ')}`))
@@ -143,12 +137,8 @@ function tokenizerOf({ vocab }: Launch, read: () => Tokenizer): Tokenizer {
 /** Fields that have no effect here, in words. */
 function notesOn({ max_prefill_batch, use_cuda_graph }: WorkerSpec): string[] {
   return [
-    max_prefill_batch === null
-      ? []
-      : ['max_prefill_batch has no effect: the prompts of a step share its tokens'],
-    use_cuda_graph === null
-      ? []
-      : ['use_cuda_graph has no effect: steps are replayed as graphs where the device can'],
+    max_prefill_batch === null ? [] : ['max_prefill_batch has no effect: the prompts of a step share its tokens'],
+    use_cuda_graph === null ? [] : ['use_cuda_graph has no effect: steps are replayed as graphs where the device can'],
   ].flat()
 }
 

@@ -6,16 +6,7 @@ import type { PlacementChoice } from './placement.ts'
 /** How the large matrices are held; 'file' keeps the checkpoint's own type. fp8 is for cuda alone. */
 export type QuantChoice = 'file' | 'f32' | 'f16' | 'bf16' | 'int8' | 'q4' | 'nf4' | 'fp8'
 
-export const QUANT_CHOICES: readonly QuantChoice[] = [
-  'file',
-  'f32',
-  'f16',
-  'bf16',
-  'int8',
-  'q4',
-  'nf4',
-  'fp8',
-]
+export const QUANT_CHOICES: readonly QuantChoice[] = ['file', 'f32', 'f16', 'bf16', 'int8', 'q4', 'nf4', 'fp8']
 
 export interface RunnerChoice extends PlacementChoice {
   /** Path of the checkpoint. */

@@ -17,12 +17,7 @@ import { joinStages, type Stage } from '../model/run/pipeline.ts'
 import { type GuessChoice, sparesOf } from '../model/run/speculate-choice.ts'
 import type { WeightOptions } from '../model/weights.ts'
 import { type BatchSize, chooseBatchSize, type FreeMemory } from './batch-size.ts'
-import {
-  type BackendOptions,
-  type DeviceChoice,
-  type OpenedBackend,
-  openBackend,
-} from './device-choice.ts'
+import { type BackendOptions, type DeviceChoice, type OpenedBackend, openBackend } from './device-choice.ts'
 
 /** Plain data, so that it can be handed to a worker process. */
 export interface PlacementChoice extends BackendOptions, GuessChoice {
@@ -46,11 +41,7 @@ interface PlacedModel {
   readonly size: BatchSize
 }
 
-export function placeModel(
-  checkpoint: Checkpoint,
-  choice: PlacementChoice,
-  options: PlacementOptions,
-): PlacedModel {
+export function placeModel(checkpoint: Checkpoint, choice: PlacementChoice, options: PlacementOptions): PlacedModel {
   const facts = { numParameters: describeCheckpoint(checkpoint).numParameters }
   const open = (device: DeviceChoice | undefined) => openBackend({ ...choice, device }, facts)
   const loadOn: LoadOn = (backend, own, layers) => loadModel(checkpoint, backend, own, layers)
@@ -157,19 +148,13 @@ function sharedProgress({ onProgress, ...options }: WeightOptions): () => Weight
  * Which way tensors take between two backends that hold parts of one model: from GPU to GPU by the driver (cuda/peer.ts),
  * from and to all others through host memory, while both wait. */
 const connect: Connect = (from, to, pairs, maxFlights) =>
-  isCuda(from) && isCuda(to)
-    ? new PeerLink(from.device, to.device, pairs, maxFlights)
-    : hostLink(from, to, pairs)
+  isCuda(from) && isCuda(to) ? new PeerLink(from.device, to.device, pairs, maxFlights) : hostLink(from, to, pairs)
 
 function isCuda(backend: Backend): backend is CudaBackend {
   return backend.name === 'cuda'
 }
 
-function hostLink(
-  from: Backend,
-  to: Backend,
-  pairs: readonly (readonly [from: Tensor, to: Tensor])[],
-): Link {
+function hostLink(from: Backend, to: Backend, pairs: readonly (readonly [from: Tensor, to: Tensor])[]): Link {
   const areExact = from.name === 'reference' && to.name === 'reference'
   return {
     send(rows) {

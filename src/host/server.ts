@@ -83,10 +83,7 @@ export interface Server {
  * Listens at once, so that probes get an answer; resolves when the models are ready or the server is told to end before,
  * throws if a model never will be ready. Without a model (`choice.model` null) there is nothing to wait for.
  */
-export async function startServer(
-  choice: ServedChoice,
-  options: ServerOptions = {},
-): Promise<Server> {
+export async function startServer(choice: ServedChoice, options: ServerOptions = {}): Promise<Server> {
   const { host = '127.0.0.1', port = 8000, logger = pino({ level: 'silent' }) } = options
   const { model, dataDir } = choice
   const launches = options.launches ?? workerOf(choice)
@@ -159,12 +156,7 @@ type CommonOptions = Omit<AppOptions, 'models' | 'host' | 'admin' | 'management'
 }
 
 /** What the server and the doors to single workers share: who may do what how often, calls, mixtures, figures, the way down. */
-function commonOptions(
-  options: ServerOptions,
-  logger: Logger,
-  fleet: Fleet,
-  drain: Drain,
-): CommonOptions {
+function commonOptions(options: ServerOptions, logger: Logger, fleet: Fleet, drain: Drain): CommonOptions {
   return {
     keys: options.keys ?? [],
     keyRing: options.keyRing ?? null,
@@ -184,14 +176,9 @@ function commonOptions(
 }
 
 /** What a server answers as a node of a cluster, beside what it answers alone. */
-function memberOf(
-  seal: CallerSeal,
-  fleet: Fleet,
-): Pick<AppOptions, 'seal' | 'modelsFor' | 'mount'> {
+function memberOf(seal: CallerSeal, fleet: Fleet): Pick<AppOptions, 'seal' | 'modelsFor' | 'mount'> {
   const enginesOf = (model: string) =>
-    fleet.workers.flatMap(({ launch, engine }) =>
-      launch.id === model && engine !== null ? [engine] : [],
-    )
+    fleet.workers.flatMap(({ launch, engine }) => (launch.id === model && engine !== null ? [engine] : []))
   const node = new ClusterNode({ seal, enginesOf })
   return {
     seal,
@@ -203,12 +190,7 @@ function memberOf(
   }
 }
 
-function manage(
-  fleet: Fleet,
-  folder: ModelFolder,
-  host: string,
-  common: CommonOptions,
-): Management {
+function manage(fleet: Fleet, folder: ModelFolder, host: string, common: CommonOptions): Management {
   const openDoor: OpenDoor = (worker, address) => {
     const { id, spec } = worker.launch
     const model = { id, aliases: spec.aliases, tokenizer: worker.tokenizer }
@@ -234,9 +216,7 @@ type ServedChoice = Omit<EngineChoice, 'model'> & { readonly model: string | nul
 /** Where RWKV-Infer has its files, unless a file or a folder was named. */
 function modelFolderOf(model: string | null, { modelDir }: ServerOptions): ModelFolder {
   if (modelDir !== undefined) return openModelFolder(modelDir)
-  return model === null
-    ? openModelFolder('models', ['states'])
-    : openModelFolder(dirname(realPath(model)))
+  return model === null ? openModelFolder('models', ['states']) : openModelFolder(dirname(realPath(model)))
 }
 
 /** A worker of the model that was chosen, where no others are asked for. */
@@ -252,12 +232,7 @@ function workerOf({ model, startStates = [] }: ServedChoice): Launch[] {
 }
 
 /** Adapters belong to the model that the server was started with; `--vocab` is for all. */
-function launcherOf(
-  choice: ServedChoice,
-  options: ServerOptions,
-  logger: Logger,
-  url: () => string | null,
-) {
+function launcherOf(choice: ServedChoice, options: ServerOptions, logger: Logger, url: () => string | null) {
   const { model, cluster, ...defaults } = choice
   // Where it listens is known by the time a worker is started.
   const placed = () => (cluster === undefined ? undefined : placedAt(cluster, url() ?? ''))
@@ -289,8 +264,7 @@ function placedAt({ node, url, ...cluster }: ClusterChoice, own: string): Cluste
 export function bounded(app: FastifyInstance, logger: FastifyBaseLogger): FastifyInstance {
   app.addHook('onListen', async () => {
     const reason = boundUnsentBytes(app.server)
-    if (reason !== null)
-      logger.warn({ reason }, 'what the system keeps for slow clients is its own')
+    if (reason !== null) logger.warn({ reason }, 'what the system keeps for slow clients is its own')
   })
   return app
 }
@@ -301,13 +275,9 @@ export async function listen(app: FastifyInstance, host: string, port: number): 
   } catch (error) {
     // Errors of listen carry a code; other values are passed on unchanged.
     const { code } = error as NodeJS.ErrnoException
-    if (code === 'EADDRINUSE')
-      throw new SkeinError('conflict', `port ${port} is in use; choose another with --port`)
+    if (code === 'EADDRINUSE') throw new SkeinError('conflict', `port ${port} is in use; choose another with --port`)
     if (code === 'EACCES')
-      throw new SkeinError(
-        'forbidden',
-        `not allowed to listen on port ${port}; choose one above 1023`,
-      )
+      throw new SkeinError('forbidden', `not allowed to listen on port ${port}; choose one above 1023`)
     if (code === 'EADDRNOTAVAIL' || code === 'ENOTFOUND')
       throw new SkeinError('invalid_request', `--host ${host} is not an address of this machine`)
     throw error

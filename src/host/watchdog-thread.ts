@@ -59,9 +59,7 @@ async function framesOf(): Promise<readonly string[]> {
 
 /** The path to where it was most of the time, innermost first. */
 function heaviest({ nodes }: Profiler.Profile): readonly string[] {
-  const parents = new Map(
-    nodes.flatMap((node) => (node.children ?? []).map((child) => [child, node] as const)),
-  )
+  const parents = new Map(nodes.flatMap((node) => (node.children ?? []).map((child) => [child, node] as const)))
   const hits = ({ hitCount = 0 }: Profiler.ProfileNode) => hitCount
   let node = nodes.toSorted((a, b) => hits(b) - hits(a))[0]
   const frames: string[] = []

@@ -33,10 +33,7 @@ export function modelsFolder(environment: Environment = process.env): string {
 /** Where a file of a repository belongs, or the repository for "". Both are safe names, or this throws. */
 export function cachePath(folder: string, repository: string, file: string): string {
   if (!isSafePath(repository) || (file !== '' && !isSafePath(file))) {
-    throw new SkeinError(
-      'invalid_request',
-      `${repository}/${file} is no plain file name; it would not be kept safely`,
-    )
+    throw new SkeinError('invalid_request', `${repository}/${file} is no plain file name; it would not be kept safely`)
   }
   return join(folder, repository.replace('/', SEPARATOR), ...file.split('/'))
 }
@@ -57,8 +54,7 @@ export function findModel(folder: string, name: string): CachedModel | undefined
   const [repository, file] = name.split(':')
   if (reference && repository === reference.repository) {
     const own = models.filter((model) => model.repository === repository)
-    if (file !== undefined)
-      return own.find(({ path }) => path === cachePath(folder, repository, file))
+    if (file !== undefined) return own.find(({ path }) => path === cachePath(folder, repository, file))
     // "deep/m" may also be a file in a folder of some repository.
     if (own.length > 0) return own.length === 1 ? own[0] : own.find(({ name: n }) => n === name)
   }
@@ -72,8 +68,7 @@ export function removeModel(folder: string, { path, bytes }: CachedModel): numbe
   checkInside(folder, path)
   rmSync(path, { recursive: true })
   const parent = dirname(path)
-  if (parent !== folder && existsSync(parent) && readdirSync(parent).length === 0)
-    rmSync(parent, { recursive: true })
+  if (parent !== folder && existsSync(parent) && readdirSync(parent).length === 0) rmSync(parent, { recursive: true })
   return bytes
 }
 

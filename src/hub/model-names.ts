@@ -54,9 +54,7 @@ export function findModelName(name: string): ModelReference | undefined {
 
 /** Whether a name is as those of releases are: of a line and size, or a file's. */
 export function isReleaseName(name: string): boolean {
-  return (
-    (parseShortName(name) ?? parseRelease(`${withoutCheckpointSuffix(name)}.pth`)) !== undefined
-  )
+  return (parseShortName(name) ?? parseRelease(`${withoutCheckpointSuffix(name)}.pth`)) !== undefined
 }
 
 /** Parts of letters, digits, dots, dashes and underlines, none of them a dot alone or hidden. */
@@ -94,10 +92,8 @@ interface ShortName {
 }
 
 function parseShortName(name: string): ShortName | undefined {
-  const [, deep, line, letter = '', size] =
-    /^rwkv7(a?)-(g\d)([a-z]\d?)?-(\d+(?:\.\d+)?b\d?)$/i.exec(name) ?? []
-  if (line !== undefined)
-    return { line: lineOf(deep, line), letter: letter.toLowerCase(), size: billions(size!) }
+  const [, deep, line, letter = '', size] = /^rwkv7(a?)-(g\d)([a-z]\d?)?-(\d+(?:\.\d+)?b\d?)$/i.exec(name) ?? []
+  if (line !== undefined) return { line: lineOf(deep, line), letter: letter.toLowerCase(), size: billions(size!) }
   const [, version, worldSize] = /^rwkv([67])-world-(\d+(?:\.\d+)?b\d?)$/i.exec(name) ?? []
   if (version === undefined) return undefined
   return { line: `x0${version}0`, letter: '', size: billions(worldSize!) }
@@ -140,14 +136,7 @@ function parseRelease(path: string): Release | undefined {
   return world ? release(path, world[1]!, '', world[2]!, world[3]!, world[4]!) : undefined
 }
 
-function release(
-  path: string,
-  line: string,
-  letter: string,
-  size: string,
-  date: string,
-  context: string,
-): Release {
+function release(path: string, line: string, letter: string, size: string, date: string, context: string): Release {
   return {
     path,
     line: line.toLowerCase(),

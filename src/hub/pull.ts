@@ -100,10 +100,7 @@ function chooseFiles(name: string, reference: ModelReference, files: readonly Hu
   const path = reference.choose(checkpoints.map((file) => file.path))
   const file = checkpoints.find((candidate) => candidate.path === path)
   if (file) return { path: file.path, files: [file] }
-  throw new SkeinError(
-    'not_found',
-    `${reference.repository} has no model "${name}"; it has ${listed(checkpoints)}`,
-  )
+  throw new SkeinError('not_found', `${reference.repository} has no model "${name}"; it has ${listed(checkpoints)}`)
 }
 
 /** What a directory in the layout of transformers consists of, less code and notes. */
@@ -117,11 +114,7 @@ export function directoryModel(files: readonly HubFile[]): readonly HubFile[] | 
   return files.filter(({ path }) => DIRECTORY_FILE.test(path))
 }
 
-function wholeRepository(
-  repository: string,
-  files: readonly HubFile[],
-  checkpoints: readonly HubFile[],
-): Choice {
+function wholeRepository(repository: string, files: readonly HubFile[], checkpoints: readonly HubFile[]): Choice {
   const whole = directoryModel(files)
   if (whole !== null) return { path: '', files: whole }
   const [only, ...others] = checkpoints

@@ -33,8 +33,7 @@ export async function searchHub(hub: Hub, words: string): Promise<HubRepository[
     limit: String(MOST_FOUND),
   })
   const found = await readJson(hub, `api/models?${query}`)
-  if (!Array.isArray(found))
-    throw new SkeinError('unsupported_weights', `${hub.endpoint.host} answered with no list`)
+  if (!Array.isArray(found)) throw new SkeinError('unsupported_weights', `${hub.endpoint.host} answered with no list`)
   return found.slice(0, MOST_FOUND).flatMap((one: unknown) => repositoryOf(one))
 }
 

@@ -73,9 +73,7 @@ function readAdapter(path: string): Adapter {
 
 /** The peft library puts this before every name, and `.weight` after its factors. */
 function plainName(name: string): string {
-  return name
-    .replace(/^base_model\.model\./, '')
-    .replace(/\.(lora_[AB])(?:\.default)?\.weight$/, '.$1')
+  return name.replace(/^base_model\.model\./, '').replace(/\.(lora_[AB])(?:\.default)?\.weight$/, '.$1')
 }
 
 /** A change to one tensor of the base. */
@@ -122,9 +120,7 @@ function changesOf(
       throw unfit(adapter.path, `has both Bone and LoRA for ${quote(module)}`)
     }
     changes.push(
-      bone
-        ? boneChange(adapter, entry, module, bone, scale)
-        : addition(adapter, entry, module, initial, scale),
+      bone ? boneChange(adapter, entry, module, bone, scale) : addition(adapter, entry, module, initial, scale),
     )
   }
   return changes
@@ -141,8 +137,7 @@ function replacement(base: Checkpoint, adapter: Adapter, name: string, given: Va
 function matrixOf(base: Checkpoint, adapter: Adapter, part: string, name: string): TensorEntry {
   const entry = base.tensors.get(name)
   if (!entry) throw unknown(base, adapter, part)
-  if (entry.shape.length !== 2)
-    throw unfit(adapter.path, `adapts ${quote(name)}, which is no matrix`)
+  if (entry.shape.length !== 2) throw unfit(adapter.path, `adapts ${quote(name)}, which is no matrix`)
   return entry
 }
 
@@ -262,12 +257,7 @@ function addProduct(y: Float32Array, product: Product, row: number, columns: num
   const coefficient = (k: number) => (k < rank ? factor * b[row * rank + k]! : 0)
   const start = (k: number) => Math.min(k, rank - 1) * columns
   for (let k = 0; k < rank; k += 4) {
-    const [b0, b1, b2, b3] = [
-      coefficient(k),
-      coefficient(k + 1),
-      coefficient(k + 2),
-      coefficient(k + 3),
-    ]
+    const [b0, b1, b2, b3] = [coefficient(k), coefficient(k + 1), coefficient(k + 2), coefficient(k + 3)]
     const [a0, a1, a2, a3] = [start(k), start(k + 1), start(k + 2), start(k + 3)]
     for (let i = 0; i < columns; i++) {
       y[i]! += b0 * a[a0 + i]! + b1 * a[a1 + i]! + b2 * a[a2 + i]! + b3 * a[a3 + i]!
@@ -321,8 +311,5 @@ function unknown(base: Checkpoint, adapter: Adapter, name: string): SkeinError {
 
 function misshapen(adapter: Adapter, name: string, given: Values, entry: TensorEntry): SkeinError {
   const [found, wanted] = [given.shape.join(', '), entry.shape.join(', ')]
-  return unfit(
-    adapter.path,
-    `has ${quote(name)} of shape [${found}], for ${quote(entry.name)} of [${wanted}]`,
-  )
+  return unfit(adapter.path, `has ${quote(name)} of shape [${found}], for ${quote(entry.name)} of [${wanted}]`)
 }

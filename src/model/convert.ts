@@ -47,11 +47,7 @@ export function convertCheckpoint(
   throw new SkeinError('invalid_request', `${path} ends in neither .pth nor .safetensors`)
 }
 
-function writtenTensor(
-  entry: TensorEntry,
-  dtype: SourceType,
-  onPiece: (bytes: number) => void,
-): WrittenTensor {
+function writtenTensor(entry: TensorEntry, dtype: SourceType, onPiece: (bytes: number) => void): WrittenTensor {
   const { name, shape } = entry
   const count = numElements(entry)
   function* chunks() {

@@ -3,15 +3,7 @@
  * implement it in one file over the ops of the backend. A model is loaded whole, or as a range of its layers: what one
  * device of several holds.
  */
-import type {
-  Backend,
-  Matrix,
-  Norm,
-  Ops,
-  StatePool,
-  StateShape,
-  Tensor,
-} from '../backend/backend.ts'
+import type { Backend, Matrix, Norm, Ops, StatePool, StateShape, Tensor } from '../backend/backend.ts'
 import type { Capacity } from '../backend/batch.ts'
 import type { Checkpoint } from './formats/format.ts'
 import type { WeightOptions } from './weights.ts'
@@ -51,9 +43,4 @@ export interface Model {
 }
 
 /** Loads the whole model, or only `layers` of it. */
-export type LoadModel = (
-  checkpoint: Checkpoint,
-  backend: Backend,
-  options: WeightOptions,
-  layers?: LayerRange,
-) => Model
+export type LoadModel = (checkpoint: Checkpoint, backend: Backend, options: WeightOptions, layers?: LayerRange) => Model

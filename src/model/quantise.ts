@@ -9,28 +9,13 @@ import type { MatrixSource, QuantisedRows, QuantisedType } from '../backend/weig
 import { SkeinError } from '../errors.ts'
 import { quote } from './formats/byte-source.ts'
 import { type Checkpoint, numElements, type TensorEntry } from './formats/format.ts'
-import {
-  quantisedSourceOf,
-  SCALE_SUFFIX,
-  SCHEME_KEY,
-  VERSION,
-  VERSION_KEY,
-} from './formats/safetensors/quantised.ts'
-import {
-  type WrittenBytes,
-  type WrittenTensor,
-  writeSafetensors,
-} from './formats/safetensors/writer.ts'
+import { quantisedSourceOf, SCALE_SUFFIX, SCHEME_KEY, VERSION, VERSION_KEY } from './formats/safetensors/quantised.ts'
+import { type WrittenBytes, type WrittenTensor, writeSafetensors } from './formats/safetensors/writer.ts'
 import { converted, heldType, matrixSource } from './formats/tensor-values.ts'
 import { quantisedType } from './weights.ts'
 
 /** Rounds rows [start, end) of a source. */
-export type Quantiser = (
-  type: QuantisedType,
-  source: MatrixSource,
-  start: number,
-  end: number,
-) => QuantisedRows
+export type Quantiser = (type: QuantisedType, source: MatrixSource, start: number, end: number) => QuantisedRows
 
 interface QuantiseOptions {
   readonly scheme: QuantisedType

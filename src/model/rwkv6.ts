@@ -49,12 +49,7 @@ interface Block {
   readonly ffn: ChannelMixing
 }
 
-export function loadRwkv6(
-  checkpoint: Checkpoint,
-  backend: Backend,
-  options: WeightOptions,
-  part?: LayerRange,
-): Model {
+export function loadRwkv6(checkpoint: Checkpoint, backend: Backend, options: WeightOptions, part?: LayerRange): Model {
   const { layers, channels, heads, headSize, vocabSize } = rwkv6Dimensions(checkpoint)
   const { from, to } = part ?? { from: 0, to: layers }
   const load = new WeightLoader(checkpoint, backend, options)
@@ -125,8 +120,7 @@ interface Rwkv6 {
 function createBuffers(backend: Backend, blocks: readonly Block[], T: number, C: number) {
   const channels = () => backend.activation([T, C])
   /** [T, D], D = the widest rank of that kind: ranks are the file's choice, layer by layer. */
-  const rank = (of: (block: Block) => number) =>
-    backend.activation([T, Math.max(...blocks.map((block) => of(block)))])
+  const rank = (of: (block: Block) => number) => backend.activation([T, Math.max(...blocks.map((block) => of(block)))])
   return {
     /** The residual stream is kept in f32 on every backend, and so is what is added to it. */
     x: backend.tensor([T, C]),
@@ -148,13 +142,7 @@ function createBuffers(backend: Backend, blocks: readonly Block[], T: number, C:
   }
 }
 
-function forward(
-  ops: Ops,
-  backend: Backend,
-  { input, blocks }: Rwkv6,
-  states: StatePool,
-  capacity: Capacity,
-): Carried {
+function forward(ops: Ops, backend: Backend, { input, blocks }: Rwkv6, states: StatePool, capacity: Capacity): Carried {
   const { channels } = states.shape
   const buffers = createBuffers(backend, blocks, capacity.tokens, channels)
   const { x, value, h, prev, xxx, low, mixed, low_w, r, w, k, v, g, y, u } = buffers

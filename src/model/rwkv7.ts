@@ -71,12 +71,7 @@ interface Block {
   readonly ffn: ChannelMixing
 }
 
-export function loadRwkv7(
-  checkpoint: Checkpoint,
-  backend: Backend,
-  options: WeightOptions,
-  part?: LayerRange,
-): Model {
+export function loadRwkv7(checkpoint: Checkpoint, backend: Backend, options: WeightOptions, part?: LayerRange): Model {
   const { layers, channels, heads, headSize, vocabSize, ranks } = rwkv7Dimensions(checkpoint)
   const isDeep = ranks.s !== undefined
   const { from, to } = part ?? { from: 0, to: layers }
@@ -219,13 +214,7 @@ function createDeepBuffers(backend: Backend, deepEmbed: DeepEmbed | null, T: num
   }
 }
 
-function forward(
-  ops: Ops,
-  backend: Backend,
-  { input, blocks }: Rwkv7,
-  states: StatePool,
-  capacity: Capacity,
-): Carried {
+function forward(ops: Ops, backend: Backend, { input, blocks }: Rwkv7, states: StatePool, capacity: Capacity): Carried {
   const buffers = createBuffers(backend, blocks, capacity.tokens, states.shape.channels)
   const { x, mixed, low, r, w, k, v, a, g, vGate, vFirst, y, u, deep } = buffers
   if (input) ops.embed(x, input.emb, input.ln0)

@@ -23,7 +23,5 @@ function refuseOthers({ path, tensors }: Checkpoint): void {
   if (tensors.has('emb.weight')) return
   const other = [...tensors.keys()].find((name) => !TIME_STATE.test(name))
   if (other !== undefined)
-    throw incompatible(
-      `${path} holds ${quote(other)}; a tuned state is blocks.N.att.time_state only`,
-    )
+    throw incompatible(`${path} holds ${quote(other)}; a tuned state is blocks.N.att.time_state only`)
 }

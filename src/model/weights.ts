@@ -110,8 +110,7 @@ export class WeightLoader {
 
   #entry(name: string): TensorEntry {
     const entry = this.#checkpoint.tensors.get(name)
-    if (!entry)
-      throw new SkeinError('unsupported_weights', `${this.#checkpoint.path} has no tensor ${name}`)
+    if (!entry) throw new SkeinError('unsupported_weights', `${this.#checkpoint.path} has no tensor ${name}`)
     return entry
   }
 
@@ -157,8 +156,7 @@ function stackedParts(entry: TensorEntry): TensorEntry[] {
 /** The n matrices [rows, columns/n] of a tensor [rows, columns]. */
 function columnParts(entry: TensorEntry, n: number): TensorEntry[] {
   const [rows = 0, columns = 0] = entry.shape
-  if (entry.shape.length !== 2 || columns % n !== 0)
-    throw misshapen(entry, `${n} matrices side by side`)
+  if (entry.shape.length !== 2 || columns % n !== 0) throw misshapen(entry, `${n} matrices side by side`)
   const width = columns / n
   return Array.from({ length: n }, (_, i) => ({
     name: `${entry.name}[:, ${i * width}:]`,
@@ -201,10 +199,7 @@ const LARGE_MATRIX =
  * The head has integers of 8 bits under every scheme: its errors go into the logits undamped, and it is read once a
  * token, not once a layer.
  */
-export function quantisedType<Scheme extends RoundedType>(
-  name: string,
-  scheme: Scheme,
-): Scheme | 'i8' | null {
+export function quantisedType<Scheme extends RoundedType>(name: string, scheme: Scheme): Scheme | 'i8' | null {
   if (!LARGE_MATRIX.test(name)) return null
   return name === 'head.weight' ? 'i8' : scheme
 }

@@ -17,9 +17,7 @@ const Name = Type.String({ pattern: '^[^\\u0000-\\u001f\\u007f@]{1,128}$' })
 const Text = (description: string) => Type.Optional(Type.String({ minLength: 1, description }))
 const Count = (description: string) => Type.Optional(Type.Integer({ minimum: 1, description }))
 const Indices = (description: string) =>
-  Type.Optional(
-    Type.Array(Type.Integer({ minimum: 0, maximum: 1023 }), { minItems: 1, description }),
-  )
+  Type.Optional(Type.Array(Type.Integer({ minimum: 0, maximum: 1023 }), { minItems: 1, description }))
 
 /** One of several models. What it leaves out is as the file or the flags say for all. */
 const ModelEntrySchema = Type.Object(
@@ -68,14 +66,8 @@ function modelSchema(settings: readonly Setting[]): TSchema {
 }
 
 /** `limits`: the bounds that a server has by default, by name. */
-export function fileSchema(
-  settings: readonly Setting[],
-  limits: Readonly<Record<string, number>>,
-): TSchema {
-  const fields = settings.map((setting) => [
-    fieldOf(setting.flag),
-    Type.Optional(schemaOf(setting)),
-  ])
+export function fileSchema(settings: readonly Setting[], limits: Readonly<Record<string, number>>): TSchema {
+  const fields = settings.map((setting) => [fieldOf(setting.flag), Type.Optional(schemaOf(setting))])
   const bounds = Object.entries(limits).map(([name, value]) => [
     name,
     Type.Optional(Type.Integer({ minimum: 1, maximum: Number.MAX_SAFE_INTEGER, default: value })),
@@ -83,12 +75,8 @@ export function fileSchema(
   return Type.Object(
     {
       $schema: Type.Optional(Type.String({ description: 'Where this schema is, for editors' })),
-      model: Type.Optional(
-        Type.String({ minLength: 1, description: 'The model, where there is one' }),
-      ),
-      models: Type.Optional(
-        Type.Array(modelSchema(settings), { minItems: 1, description: 'Several models' }),
-      ),
+      model: Type.Optional(Type.String({ minLength: 1, description: 'The model, where there is one' })),
+      models: Type.Optional(Type.Array(modelSchema(settings), { minItems: 1, description: 'Several models' })),
       ...Object.fromEntries(fields),
       limits: Type.Optional(
         Type.Object(Object.fromEntries(bounds), {
@@ -194,7 +182,5 @@ function refusal(path: string, schema: TSchema, errors: readonly Problem[]): Ske
 
 /** "models[1].quant" */
 function fieldAt(parts: readonly string[]): string {
-  return parts
-    .map((part, i) => (/^\d+$/.test(part) ? `[${part}]` : i === 0 ? part : `.${part}`))
-    .join('')
+  return parts.map((part, i) => (/^\d+$/.test(part) ? `[${part}]` : i === 0 ? part : `.${part}`)).join('')
 }

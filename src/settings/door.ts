@@ -63,14 +63,11 @@ export function clusterChoice(given: Values<typeof SETTINGS>): ClusterChoice | u
   const { blobs } = given
   const membership = membershipChoice(given)
   if (membership === null) {
-    const other = (['blobs', 'node-name', 'node-url', 'cluster-key'] as const).find(
-      (name) => given[name] !== undefined,
-    )
+    const other = (['blobs', 'node-name', 'node-url', 'cluster-key'] as const).find((name) => given[name] !== undefined)
     if (other !== undefined) throw refusal(other, 'to be given together with --cluster')
     return undefined
   }
-  if (blobs === undefined)
-    throw refusal('blobs', 'where states are kept, s3://BUCKET/PREFIX or file:///DIR')
+  if (blobs === undefined) throw refusal('blobs', 'where states are kept, s3://BUCKET/PREFIX or file:///DIR')
   if (given['no-store']) throw refusal('no-store', 'nothing: a cluster keeps what its sessions are')
   return { ...membership, blobs, node: given['node-name'] ?? '', url: nodeUrl(given) }
 }
@@ -78,14 +75,10 @@ export function clusterChoice(given: Values<typeof SETTINGS>): ClusterChoice | u
 /** Empty: as it listens, which others reach only where that is an address of its own. */
 function nodeUrl({ host, 'node-url': url }: Values<typeof SETTINGS>): string {
   if (url !== undefined) {
-    if (!/^https?:\/\//.test(url) || !URL.canParse(url))
-      throw refusal('node-url', `http://HOST:PORT, not "${url}"`)
+    if (!/^https?:\/\//.test(url) || !URL.canParse(url)) throw refusal('node-url', `http://HOST:PORT, not "${url}"`)
     return url.replace(/\/$/, '')
   }
   if (host === '0.0.0.0' || host === '::')
-    throw refusal(
-      'node-url',
-      `where others reach this server: it listens on ${host}, which is no address of it`,
-    )
+    throw refusal('node-url', `where others reach this server: it listens on ${host}, which is no address of it`)
   return ''
 }

@@ -82,8 +82,7 @@ function ppDevices(values: Devices): DeviceChoice[] | undefined {
     return device
   })
   if (devices.length < 2) throw refusal('pp-devices', expected)
-  if (deviceChoice(values) !== undefined)
-    throw refusal('pp-devices', 'all devices of the model; leave --device out')
+  if (deviceChoice(values) !== undefined) throw refusal('pp-devices', 'all devices of the model; leave --device out')
   return devices
 }
 

@@ -90,14 +90,10 @@ export const SAMPLING_FLAGS: Flags = Object.fromEntries(
 )
 
 /** The values that were given, by the names of the rows. */
-export function samplingOptions(
-  args: Readonly<Record<string, unknown>>,
-): Partial<Record<SamplingName, number>> {
+export function samplingOptions(args: Readonly<Record<string, unknown>>): Partial<Record<SamplingName, number>> {
   const given = ROWS.map(([name, row]) => [name, args[nameOf(row)]] as const)
   // Flags of kinds number and integer have numbers.
-  return Object.fromEntries(given.filter(([, value]) => value !== undefined)) as Partial<
-    Record<SamplingName, number>
-  >
+  return Object.fromEntries(given.filter(([, value]) => value !== undefined)) as Partial<Record<SamplingName, number>>
 }
 
 function nameOf({ fields }: SamplingParameter): string {

@@ -45,8 +45,7 @@ export const FOREIGN_FLAGS: readonly ForeignFlag[] = [
   {
     flag: 'served-model-name',
     systems: 'vLLM',
-    means:
-      '`--model-name`; of several the first, the others are `aliases` of the configuration file',
+    means: '`--model-name`; of several the first, the others are `aliases` of the configuration file',
     meaning: (value) => as(['--model-name', value]),
   },
   { flag: 'model', systems: 'conRWKV', means: 'FILE', meaning: (value) => as([value]) },
@@ -75,9 +74,7 @@ export const FOREIGN_FLAGS: readonly ForeignFlag[] = [
     meaning: (value) =>
       whole('dynamic_state_cache_size', value) === 0
         ? as(['--prefix-cache-mb', '0'])
-        : noEffect(
-            '--dynamic_state_cache_size has no effect: kept prefixes are bounded by --prefix-cache-mb',
-          ),
+        : noEffect('--dynamic_state_cache_size has no effect: kept prefixes are bounded by --prefix-cache-mb'),
   },
   {
     flag: 'dynamic_state_cache_store',
@@ -128,8 +125,7 @@ export const FOREIGN_FLAGS: readonly ForeignFlag[] = [
     flag: 'max-prefill-batch',
     systems: 'Albatross',
     means: 'nothing: prompts share the tokens of a step, however many they are',
-    meaning: () =>
-      noEffect('--max-prefill-batch has no effect: prompts share the tokens of a step'),
+    meaning: () => noEffect('--max-prefill-batch has no effect: prompts share the tokens of a step'),
   },
   {
     flag: 'pp-devices',
@@ -142,9 +138,7 @@ export const FOREIGN_FLAGS: readonly ForeignFlag[] = [
     systems: 'conRWKV',
     means: 'nothing: a request says `max_tokens`, or has the default of its route',
     meaning: () =>
-      noEffect(
-        '--max_completion_tokens has no effect: a request says max_tokens, or has the default of its route',
-      ),
+      noEffect('--max_completion_tokens has no effect: a request says max_tokens, or has the default of its route'),
   },
   {
     flag: 'wkv',
@@ -168,8 +162,7 @@ export const FOREIGN_FLAGS: readonly ForeignFlag[] = [
     flag: 'state-db-path',
     systems: 'rwkv_lightning_cuda',
     means: 'nothing: states are in the folder of `--data-dir`',
-    meaning: () =>
-      noEffect('--state-db-path has no effect: states are in the folder of --data-dir'),
+    meaning: () => noEffect('--state-db-path has no effect: states are in the folder of --data-dir'),
   },
   {
     flag: 'chunk-load',

@@ -29,8 +29,7 @@ export function entriesOf(words: readonly string[], given: Given): readonly Mode
       if (given[flag] !== undefined) throw refusal(flag, `--${flag} needs a model: name its file`)
     return []
   }
-  if (isEmpty)
-    throw refusal('without-model', '--without-model and a model exclude each other; give one')
+  if (isEmpty) throw refusal('without-model', '--without-model and a model exclude each other; give one')
   const name = given['model-name']
   if (name !== undefined && first.name !== undefined)
     throw refusal('model-name', `--model-name and ${first.name}= both name the model`)
@@ -64,9 +63,7 @@ export function refuseFlagsOfOneModel(given: Given): void {
 /** `given` say what an entry does not say itself. */
 export function launchesOf(entries: readonly ModelEntry[], given: Given): readonly Launch[] {
   const gpus = gpusOf(given)
-  const launches = entries.flatMap((entry, i) =>
-    workersOf(entry, `models[${i}]`, { ...given, gpus }),
-  )
+  const launches = entries.flatMap((entry, i) => workersOf(entry, `models[${i}]`, { ...given, gpus }))
   for (const [i, launch] of launches.entries()) refuseSharedNames(launch, launches.slice(0, i))
   return launches
 }
@@ -97,8 +94,7 @@ function workersOf(entry: ModelEntry, field: string, given: Given): Launch[] {
     states: Object.entries(entry.states ?? {}).map(([name, at]) => ({ name, path: at })),
   } satisfies WorkerSpec
   const gpus = said.length === 0 ? (given.gpus ?? []) : (entry.gpus ?? [])
-  const places: Partial<Pick<WorkerSpec, 'gpu_id'>>[] =
-    gpus.length === 0 ? [{}] : gpus.map((gpu_id) => ({ gpu_id }))
+  const places: Partial<Pick<WorkerSpec, 'gpu_id'>>[] = gpus.length === 0 ? [{}] : gpus.map((gpu_id) => ({ gpu_id }))
   // On the host they would all start as many threads as there are cores.
   const isCrowded = gpus.length === 0 && replicas > 1 && (spec.threads ?? given.threads) == null
   const share = Math.max(1, Math.floor(availableParallelism() / replicas))
@@ -110,13 +106,10 @@ function workersOf(entry: ModelEntry, field: string, given: Given): Launch[] {
 function gpusOf(given: Given): readonly number[] {
   const { gpus = [] } = given
   if (gpus.length === 0) return gpus
-  if (new Set(gpus).size < gpus.length)
-    throw refusal('gpus', '--gpus names one twice; --replicas adds workers')
+  if (new Set(gpus).size < gpus.length) throw refusal('gpus', '--gpus names one twice; --replicas adds workers')
   const device = deviceChoice(given) ?? 'auto'
-  if (device !== 'auto' && device !== 'cuda')
-    throw refusal('gpus', `--gpus and --device ${device} exclude each other`)
-  if (given['pp-devices'] !== undefined)
-    throw refusal('gpus', '--gpus and --pp-devices exclude each other')
+  if (device !== 'auto' && device !== 'cuda') throw refusal('gpus', `--gpus and --device ${device} exclude each other`)
+  if (given['pp-devices'] !== undefined) throw refusal('gpus', '--gpus and --pp-devices exclude each other')
   return gpus
 }
 

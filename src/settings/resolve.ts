@@ -102,22 +102,15 @@ function strongestFirst({ flags, environment, file, isPulled }: Sources): readon
         if (value === undefined) return undefined
         const raw = fromFile(setting, value, file!.folder)
         // A model, as `model` is.
-        return setting.flag === 'draft' && typeof raw === 'string'
-          ? fileOrName(raw, file!.folder, isPulled)
-          : raw
+        return setting.flag === 'draft' && typeof raw === 'string' ? fileOrName(raw, file!.folder, isPulled) : raw
       },
-      modelPath:
-        file?.model === undefined ? undefined : fileOrName(file.model, file.folder, isPulled),
+      modelPath: file?.model === undefined ? undefined : fileOrName(file.model, file.folder, isPulled),
     },
     { origin: 'default', of: (setting) => setting.default },
   ]
 }
 
-function placed(
-  entry: ModelEntry,
-  { folder }: ConfigFile,
-  isPulled: Sources['isPulled'],
-): ModelEntry {
+function placed(entry: ModelEntry, { folder }: ConfigFile, isPulled: Sources['isPulled']): ModelEntry {
   const { file, vocab, draft, states } = entry
   return {
     ...entry,
@@ -127,9 +120,7 @@ function placed(
     ...(states === undefined
       ? {}
       : {
-          states: Object.fromEntries(
-            Object.entries(states).map(([name, path]) => [name, resolve(folder, path)]),
-          ),
+          states: Object.fromEntries(Object.entries(states).map(([name, path]) => [name, resolve(folder, path)])),
         }),
   }
 }

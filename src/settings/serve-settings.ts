@@ -92,10 +92,7 @@ export function serveSchema() {
 }
 
 /** The file that --config names, or the one that lies here; null where there is none, and after --no-config. */
-export function configPath(
-  given: Raw | undefined,
-  exists: (path: string) => boolean,
-): string | null {
+export function configPath(given: Raw | undefined, exists: (path: string) => boolean): string | null {
   if (given === false) return null
   const named = given ?? process.env.SKEIN_CONFIG
   if (typeof named === 'string' && named !== '') return named

@@ -28,21 +28,13 @@ export function variableOf(flag: string): string {
 }
 
 /** SKEIN_* variables that nothing reads; usually typos. */
-export function unknownVariables(
-  environment: Readonly<Record<string, string | undefined>>,
-): string[] {
+export function unknownVariables(environment: Readonly<Record<string, string | undefined>>): string[] {
   const known = new Set([...SETTING_ROWS.map(({ flag }) => variableOf(flag)), ...OTHER_VARIABLES])
   return Object.keys(environment).filter((name) => /^SKEIN_/.test(name) && !known.has(name))
 }
 
 /** The file of settings and the model, which are no flags; and what is read outside `serve`. */
-const OTHER_VARIABLES = [
-  'SKEIN_CONFIG',
-  'SKEIN_MODEL',
-  'SKEIN_DEBUG',
-  'SKEIN_ISA',
-  'SKEIN_SIMULATE_CARD',
-]
+const OTHER_VARIABLES = ['SKEIN_CONFIG', 'SKEIN_MODEL', 'SKEIN_DEBUG', 'SKEIN_ISA', 'SKEIN_SIMULATE_CARD']
 
 /** A comma would divide it. */
 const Item = Type.String({ pattern: '^[^,]+$' })

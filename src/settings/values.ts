@@ -40,10 +40,7 @@ export type Values<F extends Flags> = {
 }
 
 export function parseValues<F extends Flags>(flags: F, raw: RawValues): Values<F> {
-  const entries = Object.entries(flags).map(([name, flag]) => [
-    name,
-    flagValue(name, flag, raw[name]),
-  ])
+  const entries = Object.entries(flags).map(([name, flag]) => [name, flagValue(name, flag, raw[name])])
   // An entry for each flag; parse() gives what ValueOf says for its kind.
   return Object.fromEntries(entries) as Values<F>
 }
@@ -84,10 +81,8 @@ function parseNumber(
   given: string,
 ): number {
   const value = Number(given)
-  if (!(value >= min && value <= max))
-    throw refusal(name, `a number from ${min} to ${max}, not "${given}"`)
-  if (type === 'integer' && !Number.isInteger(value))
-    throw refusal(name, `a whole number, not ${value}`)
+  if (!(value >= min && value <= max)) throw refusal(name, `a number from ${min} to ${max}, not "${given}"`)
+  if (type === 'integer' && !Number.isInteger(value)) throw refusal(name, `a whole number, not ${value}`)
   return value
 }
 

@@ -148,9 +148,7 @@ export class Saver {
   /** Something of it is to be written, or is being. */
   isPending(session: Session): boolean {
     return (
-      this.#changed.has(session) ||
-      this.#batch?.sessions.includes(session) === true ||
-      missingOf(session).length > 0
+      this.#changed.has(session) || this.#batch?.sessions.includes(session) === true || missingOf(session).length > 0
     )
   }
 
@@ -279,9 +277,7 @@ export class Saver {
    */
   #lose({ sessions }: Batch, names: readonly SessionName[]): Session[] {
     const lost = sessions.filter((session) => names.some((name) => isSame(session, name)))
-    const states = new Set(
-      lost.flatMap(({ turns }) => [...turns.values()].map(({ state }) => state)),
-    )
+    const states = new Set(lost.flatMap(({ turns }) => [...turns.values()].map(({ state }) => state)))
     for (const session of lost) {
       this.#changed.delete(session)
       this.#events.lost(session)
@@ -309,8 +305,7 @@ export class Saver {
     this.counters.failedSaves++
     this.#hasFailed = true
     // Never 0: one state is always tried.
-    if (states.length > 0)
-      this.#batchBytes = Math.max(1, Math.min(this.#batchBytes, bytesOf(states)) / 2)
+    if (states.length > 0) this.#batchBytes = Math.max(1, Math.min(this.#batchBytes, bytesOf(states)) / 2)
     for (const key of deleteKeys) this.#deletedKeys.add(key)
     // Keep the old order: of two sessions with one id the later one counts.
     const later = [...this.#changed]

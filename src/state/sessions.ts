@@ -113,12 +113,7 @@ export class Sessions {
   }
 
   /** Adds a turn after `parent` and makes it the head. Turns beyond the limit stay until `prune`. */
-  addTurn(
-    session: Session,
-    parent: number,
-    state: KeptState,
-    made: Pick<Turn, 'origin' | 'note'> = {},
-  ): Turn {
+  addTurn(session: Session, parent: number, state: KeptState, made: Pick<Turn, 'origin' | 'note'> = {}): Turn {
     const { origin, note } = made
     const turn = { turn: session.nextTurn, parent, createdAt: this.#now(), state, origin, note }
     session.nextTurn++
@@ -161,10 +156,7 @@ export class Sessions {
     const turn = turns.get(number)
     if (turn !== undefined) return turn
     const kept = [...turns.keys()].join(', ') || 'none'
-    throw new SkeinError(
-      'not_found',
-      `session ${id} has no turn ${number}; kept are: ${kept} (older ones are pruned)`,
-    )
+    throw new SkeinError('not_found', `session ${id} has no turn ${number}; kept are: ${kept} (older ones are pruned)`)
   }
 
   /** Makes another turn the head; none is lost. */
@@ -294,10 +286,7 @@ export class Sessions {
 }
 
 /** The head, or the nearest turn before it for which `isSuch` holds; 0 when there is none. */
-export function headAmong(
-  { head, turns }: Pick<Session, 'head' | 'turns'>,
-  isSuch: (turn: Turn) => boolean,
-): number {
+export function headAmong({ head, turns }: Pick<Session, 'head' | 'turns'>, isSuch: (turn: Turn) => boolean): number {
   let at = head
   while (at !== 0) {
     const turn = turns.get(at)
@@ -318,10 +307,7 @@ export function isHead(state: KeptState): boolean {
   return [...state.holders].some(({ turns, head }) => turns.get(head)?.state === state)
 }
 
-export function expiresAt({
-  updatedAt,
-  ttlMs,
-}: Pick<Session, 'updatedAt' | 'ttlMs'>): number | null {
+export function expiresAt({ updatedAt, ttlMs }: Pick<Session, 'updatedAt' | 'ttlMs'>): number | null {
   return ttlMs === null ? null : updatedAt + ttlMs
 }
 

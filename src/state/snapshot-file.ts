@@ -125,11 +125,7 @@ export function viewSnapshot(file: Uint8Array, identity: ModelIdentity): Decoded
 }
 
 /** As decodeSnapshot, a megabyte per step. The file must not change meanwhile. */
-export function* decoding(
-  file: Uint8Array,
-  identity: ModelIdentity,
-  mayView = false,
-): Steps<DecodedSnapshot> {
+export function* decoding(file: Uint8Array, identity: ModelIdentity, mayView = false): Steps<DecodedSnapshot> {
   const { header, version, payloadStart } = readHeader(file)
   checkIdentity(header, identity)
   const { numTokens, numTail } = header
@@ -221,9 +217,7 @@ function continueCrc(crc: number, bytes: Uint8Array): number {
 
 function piecesOf(bytes: Uint8Array): Uint8Array[] {
   const count = Math.ceil(bytes.length / PIECE_BYTES)
-  return Array.from({ length: count }, (_, i) =>
-    bytes.subarray(i * PIECE_BYTES, (i + 1) * PIECE_BYTES),
-  )
+  return Array.from({ length: count }, (_, i) => bytes.subarray(i * PIECE_BYTES, (i + 1) * PIECE_BYTES))
 }
 
 function bytesIn({ buffer, byteOffset, byteLength }: ArrayBufferView): Uint8Array {
@@ -237,9 +231,7 @@ function readHeader(file: Uint8Array) {
   }
   const version = view.getUint32(8, true)
   if (CHECKSUM_BYTES[version] === undefined) {
-    throw incompatible(
-      `it has format version ${version}; this Skein reads versions 1 to ${VERSION}`,
-    )
+    throw incompatible(`it has format version ${version}; this Skein reads versions 1 to ${VERSION}`)
   }
   const headerBytes = view.getUint32(12, true)
   const payloadStart = PREAMBLE_BYTES + headerBytes

@@ -40,10 +40,7 @@ export class Tenants {
     this.change(namespace, {})
   }
 
-  change(
-    namespace: string,
-    { bytes = 0, numBusy = 0 }: { bytes?: number; numBusy?: number },
-  ): void {
+  change(namespace: string, { bytes = 0, numBusy = 0 }: { bytes?: number; numBusy?: number }): void {
     const tenant = this.#of(namespace)
     tenant.bytes += bytes
     tenant.numBusy += numBusy

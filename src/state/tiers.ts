@@ -4,13 +4,7 @@
  */
 import type { StateData } from '../backend/state-shape.ts'
 import { assert, SkeinError } from '../errors.ts'
-import {
-  createKept,
-  type KeptState,
-  newKey,
-  type SnapshotText,
-  type StateFacts,
-} from './kept-state.ts'
+import { createKept, type KeptState, newKey, type SnapshotText, type StateFacts } from './kept-state.ts'
 import { type Capacity, Lru } from './lru.ts'
 import { isHead } from './sessions.ts'
 import type { Snapshot } from './snapshot.ts'
@@ -53,12 +47,7 @@ export class Tiers {
   /** States in a slot and in memory. */
   #numInBoth = 0
 
-  constructor(
-    slots: KeptSlots,
-    sizes: TierSizes,
-    bytesPerState: number,
-    load: (kept: KeptState) => Promise<Snapshot>,
-  ) {
+  constructor(slots: KeptSlots, sizes: TierSizes, bytesPerState: number, load: (kept: KeptState) => Promise<Snapshot>) {
     this.#slots = slots
     this.#device = new Lru({ count: sizes.slots, bytes: Number.POSITIVE_INFINITY })
     this.#memory = new Lru(sizes.memory)
@@ -169,8 +158,7 @@ export class Tiers {
     const isSecond = (kept: KeptState) => kept.slot !== null && isFree(kept)
     const isSaved = (kept: KeptState) => kept.slot === null && kept.disk === 'saved' && isFree(kept)
     const oldest =
-      (haveManySeconds ? this.#memory.oldest(isSecond) : null) ??
-      (this.isMemoryFull ? this.#oldest(isSaved) : null)
+      (haveManySeconds ? this.#memory.oldest(isSecond) : null) ?? (this.isMemoryFull ? this.#oldest(isSaved) : null)
     if (oldest === null) return false
     this.#dropArrays(oldest)
     return true
@@ -179,10 +167,7 @@ export class Tiers {
   /** The state in memory alone that was used least recently and that no request needs or is about to replace. */
   get oldestInMemory(): KeptState | null {
     return this.#oldest(
-      (kept) =>
-        kept.slot === null &&
-        kept.users === 0 &&
-        [...kept.holders].every((session) => !session.isBusy),
+      (kept) => kept.slot === null && kept.users === 0 && [...kept.holders].every((session) => !session.isBusy),
     )
   }
 

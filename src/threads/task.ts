@@ -3,9 +3,7 @@ import { type ErrorShape, SkeinError } from '../errors.ts'
 
 export type Outcome<Out> = { readonly value: Out } | { readonly error: ErrorShape }
 
-export function task<In, Out>(
-  work: (input: In) => Out | Promise<Out>,
-): (input: In) => Promise<Outcome<Out>> {
+export function task<In, Out>(work: (input: In) => Out | Promise<Out>): (input: In) => Promise<Outcome<Out>> {
   return async (input) => {
     try {
       return { value: await work(input) }

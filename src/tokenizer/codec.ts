@@ -97,13 +97,10 @@ function checkTokens(tokens: readonly VocabularyToken[], name: string): void {
   for (const { id, bytes } of tokens) {
     const key = latin1Of(bytes)
     const other = ids.get(key)
-    if (other !== undefined)
-      throw vocabularyError(name, `ids ${other} and ${id} are the same token`)
+    if (other !== undefined) throw vocabularyError(name, `ids ${other} and ${id} are the same token`)
     ids.set(key, id)
   }
-  const missing = Array.from({ length: 256 }, (_, byte) => byte).filter(
-    (byte) => !ids.has(String.fromCharCode(byte)),
-  )
+  const missing = Array.from({ length: 256 }, (_, byte) => byte).filter((byte) => !ids.has(String.fromCharCode(byte)))
   if (missing.length === 0) return
   const shown = missing.slice(0, 8).map((byte) => `0x${byte.toString(16).padStart(2, '0')}`)
   const more = missing.length > shown.length ? ` and ${missing.length - shown.length} more` : ''

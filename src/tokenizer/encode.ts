@@ -32,9 +32,7 @@ export function encodeBytes(
     chunk[numTokens++] = token
     at += starts[token + 1]! - starts[token]!
   }
-  return full.length === 0
-    ? chunk.slice(0, numTokens)
-    : concatenate([...full, chunk.subarray(0, numTokens)])
+  return full.length === 0 ? chunk.slice(0, numTokens) : concatenate([...full, chunk.subarray(0, numTokens)])
 }
 
 export interface EncodeTexts {

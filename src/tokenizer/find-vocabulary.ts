@@ -59,11 +59,8 @@ function isDirectory(path: string): boolean {
 function vocabulariesIn(folder: string): string[] {
   if (!existsSync(folder)) return []
   const names = readdirSync(folder).sort()
-  const models = new Set(
-    names.filter((name) => hasCheckpointSuffix(name)).map((name) => withoutCheckpointSuffix(name)),
-  )
-  const isOthers = (name: string) =>
-    name.endsWith(OWN_SUFFIX) && models.has(name.slice(0, -OWN_SUFFIX.length))
+  const models = new Set(names.filter((name) => hasCheckpointSuffix(name)).map((name) => withoutCheckpointSuffix(name)))
+  const isOthers = (name: string) => name.endsWith(OWN_SUFFIX) && models.has(name.slice(0, -OWN_SUFFIX.length))
   return names
     .filter((name) => /vocab/i.test(name) && /\.txt$/i.test(name) && !isOthers(name))
     .map((name) => join(folder, name))
@@ -74,17 +71,10 @@ export function cacheFolder(environment: Readonly<Record<string, string | undefi
   return join(environment.XDG_CACHE_HOME || join(homedir(), '.cache'), 'skein')
 }
 
-function notFound(
-  model: string,
-  own: string,
-  cached: string,
-  beside: readonly string[],
-): SkeinError {
+function notFound(model: string, own: string, cached: string, beside: readonly string[]): SkeinError {
   const { fileName, sha256 } = WORLD_VOCABULARY
   const several =
-    beside.length > 1
-      ? ` (its folder has several: ${beside.map((path) => basename(path)).join(', ')})`
-      : ''
+    beside.length > 1 ? ` (its folder has several: ${beside.map((path) => basename(path)).join(', ')})` : ''
   return new SkeinError(
     'not_found',
     `no vocabulary found for ${model}${several}; \`skein pull vocabulary\` fetches ${fileName} (sha256 ${sha256}) to ${cached}; or put it beside the model, or name the model's own with --vocab, SKEIN_VOCAB or as ${basename(own)}`,

@@ -126,8 +126,6 @@ function shared(array: Int32Array): Int32Array {
 export function sharedInts(length: number): Int32Array<ArrayBufferLike> {
   const bytes = 4 * length
   return new Int32Array(
-    typeof SharedArrayBuffer === 'undefined'
-      ? new ArrayBuffer(bytes)
-      : new SharedArrayBuffer(bytes),
+    typeof SharedArrayBuffer === 'undefined' ? new ArrayBuffer(bytes) : new SharedArrayBuffer(bytes),
   )
 }

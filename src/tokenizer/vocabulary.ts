@@ -42,10 +42,7 @@ export function formatVocabulary(tokens: readonly VocabularyToken[]): string {
 }
 
 export function vocabularyError(name: string, problem: string): SkeinError {
-  return new SkeinError(
-    'corrupt_weights',
-    `${name}: ${problem}; a vocabulary in the RWKV World format was expected`,
-  )
+  return new SkeinError('corrupt_weights', `${name}: ${problem}; a vocabulary in the RWKV World format was expected`)
 }
 
 type Fail = (problem: string) => SkeinError

@@ -3,13 +3,7 @@
 import { SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import type { Constraint } from '../../grammar/constraint.ts'
-import {
-  type Thinking,
-  type Tool,
-  type ToolChoice,
-  thinking,
-  thinkingOf,
-} from '../chat/conversation.ts'
+import { type Thinking, type Tool, type ToolChoice, thinking, thinkingOf } from '../chat/conversation.ts'
 import { notRead, type UnreadFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
 import { invalid, present } from '../openai/sampling.ts'
@@ -93,14 +87,7 @@ export function messageBody(limits: RequestLimits) {
 export type MessageBody = Static<ReturnType<typeof messageBody>>
 export type PromptBody = Pick<
   MessageBody,
-  | 'model'
-  | 'messages'
-  | 'system'
-  | 'tools'
-  | 'tool_choice'
-  | 'thinking'
-  | 'output_config'
-  | 'output_format'
+  'model' | 'messages' | 'system' | 'tools' | 'tool_choice' | 'thinking' | 'output_config' | 'output_format'
 >
 export type WireBlock = Static<typeof Block>
 
@@ -129,10 +116,7 @@ export function maxTokensOf(
   return Math.min(asked, most)
 }
 
-export function thinkingFor(
-  { thinking: asked, output_config }: PromptBody,
-  { warn }: Pick<Call, 'warn'>,
-): Thinking {
+export function thinkingFor({ thinking: asked, output_config }: PromptBody, { warn }: Pick<Call, 'warn'>): Thinking {
   const effort = output_config?.effort ?? null
   if (!present(asked)) {
     if (effort !== null) warn('output_config.effort was ignored: it needs `thinking`')

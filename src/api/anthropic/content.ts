@@ -27,8 +27,7 @@ export class Content {
         return this.#open({ type: 'tool_use', id, name: piece.name, text: '' })
       }
       const type = piece.type === 'reasoning' ? 'thinking' : piece.type
-      const opened =
-        type === 'arguments' || this.#last?.type === type ? [] : this.#open({ type, text: '' })
+      const opened = type === 'arguments' || this.#last?.type === type ? [] : this.#open({ type, text: '' })
       return [...opened, this.#fill(piece.text)]
     })
   }
@@ -63,10 +62,7 @@ export class Content {
     const closed = this.close()
     this.#blocks.push(block)
     this.#isOpen = true
-    return [
-      ...closed,
-      { type: 'content_block_start', index: this.#index, content_block: emptyOf(block) },
-    ]
+    return [...closed, { type: 'content_block_start', index: this.#index, content_block: emptyOf(block) }]
   }
 
   #fill(text: string): object {

@@ -9,10 +9,7 @@ export function conversationOf(body: PromptBody): Conversation {
   const said = textOf(system ?? '', 'system')
   const rest = messages.flatMap((message, i) => messagesOf(message, `messages[${i}]`))
   if (rest.at(-1)?.role === 'assistant') {
-    throw notRead(
-      `messages[${messages.length - 1}].role`,
-      'end with a user message: an answer is not continued here',
-    )
+    throw notRead(`messages[${messages.length - 1}].role`, 'end with a user message: an answer is not continued here')
   }
   return {
     messages: said === '' ? rest : [{ role: 'system', content: said }, ...rest],
@@ -38,8 +35,7 @@ function userMessages(blocks: readonly WireBlock[], at: string): Message[] {
   const texts: string[] = []
   for (const [i, block] of blocks.entries()) {
     const param = `${at}.content[${i}]`
-    if (block.type === 'tool_result')
-      messages.push({ role: 'tool', content: resultOf(block, param) })
+    if (block.type === 'tool_result') messages.push({ role: 'tool', content: resultOf(block, param) })
     else texts.push(textOf([block], `${at}.content`, i))
   }
   if (texts.length > 0 || messages.length === 0) {
@@ -71,19 +67,12 @@ function answerOf(content: WireMessage['content'], at: string): Message {
 }
 
 /** `first` is the place of the first block in the list that the client sent. */
-function textOf(
-  content: string | readonly Pick<WireBlock, 'type' | 'text'>[],
-  at: string,
-  first = 0,
-): string {
+function textOf(content: string | readonly Pick<WireBlock, 'type' | 'text'>[], at: string, first = 0): string {
   if (typeof content === 'string') return content
   const texts = content.map(({ type, text }, i) => {
     if (type === 'text' && present(text)) return text
     const param = `${at}[${first + i}]`
-    throw notRead(
-      `${param}.type`,
-      `${JSON.stringify(type.slice(0, 40))} blocks are not read; send text`,
-    )
+    throw notRead(`${param}.type`, `${JSON.stringify(type.slice(0, 40))} blocks are not read; send text`)
   })
   return texts.join('\n')
 }

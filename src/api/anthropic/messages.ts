@@ -11,15 +11,7 @@ import type { LiveCalls } from '../live-calls.ts'
 import { toSampling, toStop } from '../openai/sampling.ts'
 import { type Call, json, post, type Reply, type Route } from '../route.ts'
 import { renderTurns } from '../template.ts'
-import {
-  constraintOf,
-  type MessageBody,
-  maxTokensOf,
-  messageBody,
-  promptFields,
-  thinkingFor,
-  UNREAD,
-} from './body.ts'
+import { constraintOf, type MessageBody, maxTokensOf, messageBody, promptFields, thinkingFor, UNREAD } from './body.ts'
 import { Content } from './content.ts'
 import { conversationOf } from './conversation.ts'
 
@@ -91,11 +83,7 @@ async function whole(chat: PreparedChat, where: LiveOptions, message: Message): 
   return message.whole()
 }
 
-async function* streamed(
-  chat: PreparedChat,
-  where: LiveOptions,
-  message: Message,
-): AsyncGenerator<object> {
+async function* streamed(chat: PreparedChat, where: LiveOptions, message: Message): AsyncGenerator<object> {
   for await (const event of liveReply(chat, where)) {
     if (event.type === 'prompt') yield message.begin(event)
     else if (event.type === 'pieces') yield* message.content.add(event.pieces)
@@ -133,11 +121,7 @@ class Message {
     const last = [...this.content.add(pieces), ...this.content.close()]
     this.#usage = usageOf(this.#read, completionTokens)
     this.#stop = stopOf(reason, matched, this.#stops)
-    return [
-      ...last,
-      { type: 'message_delta', delta: this.#stop, usage: this.#usage },
-      { type: 'message_stop' },
-    ]
+    return [...last, { type: 'message_delta', delta: this.#stop, usage: this.#usage }, { type: 'message_stop' }]
   }
 
   whole(): object {
@@ -153,11 +137,7 @@ class Message {
   }
 }
 
-function stopOf(
-  reason: ChoiceEnd['reason'],
-  matched: ChoiceEnd['matched'],
-  stops: readonly string[],
-) {
+function stopOf(reason: ChoiceEnd['reason'], matched: ChoiceEnd['matched'], stops: readonly string[]) {
   if (reason === 'calls') return { stop_reason: 'tool_use', stop_sequence: null }
   if (reason === 'length') return { stop_reason: 'max_tokens', stop_sequence: null }
   const isClients = typeof matched === 'string' && stops.includes(matched)

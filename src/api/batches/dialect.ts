@@ -1,37 +1,15 @@
 /** OpenAI's /v1/files and /v1/batches: requests by the file, answered with what the models have to spare. */
 import { randomUUID } from 'node:crypto'
-import {
-  type BatchRow,
-  type BatchStore,
-  type Counts,
-  type FileRow,
-  UNFINISHED,
-} from '../../batches/store.ts'
+import { type BatchRow, type BatchStore, type Counts, type FileRow, UNFINISHED } from '../../batches/store.ts'
 import { SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import { checkFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
 import { renderOpenAiError } from '../openai/errors.ts'
-import {
-  bytes,
-  type Call,
-  type Dialect,
-  del,
-  type FormBody,
-  get,
-  inCluster,
-  json,
-  post,
-  type Route,
-} from '../route.ts'
+import { bytes, type Call, type Dialect, del, type FormBody, get, inCluster, json, post, type Route } from '../route.ts'
 import { BoundedInteger, Matching, Maybe } from '../schema.ts'
 
-export const BATCH_ENDPOINTS = [
-  '/v1/chat/completions',
-  '/v1/completions',
-  '/v1/embeddings',
-  '/v1/responses',
-] as const
+export const BATCH_ENDPOINTS = ['/v1/chat/completions', '/v1/completions', '/v1/embeddings', '/v1/responses'] as const
 
 /** The store and limits of the routes; null where nothing can be kept. */
 export interface BatchService {
@@ -62,10 +40,7 @@ const EXPIRY = Type.Object({
 const BATCH = Type.Object({
   input_file_id: Type.String(),
   endpoint: Type.Enum([...BATCH_ENDPOINTS]),
-  completion_window: Matching(
-    '^([1-9]|[1-9][0-9]|1[0-5][0-9]|16[0-8])h$',
-    '"24h", or other hours up to "168h"',
-  ),
+  completion_window: Matching('^([1-9]|[1-9][0-9]|1[0-5][0-9]|16[0-8])h$', '"24h", or other hours up to "168h"'),
   metadata: Maybe(Type.Record(Type.String({ maxLength: 64 }), Type.String({ maxLength: 512 }))),
   output_expires_after: Maybe(EXPIRY),
 })
@@ -97,9 +72,7 @@ class BatchRoutes {
         const page = pageOf(all, pageAsked(query, 10_000))
         return json(wirePage(page.items.map(wireFile), page))
       }),
-      get('/v1/files/:id', 'One file, without its content', async (call) =>
-        json(wireFile(await this.#file(call))),
-      ),
+      get('/v1/files/:id', 'One file, without its content', async (call) => json(wireFile(await this.#file(call)))),
       {
         ...get('/v1/files/:id/content', 'The content of a file', async (call) =>
           bytes(await this.#store.read(await this.#file(call))),
@@ -138,8 +111,7 @@ class BatchRoutes {
 
   get #needed(): BatchService {
     if (this.#service !== null) return this.#service
-    const message =
-      'this server keeps no files; start it with a data folder (--data-dir, and without --no-store)'
+    const message = 'this server keeps no files; start it with a data folder (--data-dir, and without --no-store)'
     throw new SkeinError('not_found', message)
   }
 
@@ -151,8 +123,7 @@ class BatchRoutes {
     const store = this.#store
     const { fields, file } = body
     if (file === null) throw invalid('file', 'missing; expected a file of a line per request')
-    if (fields.purpose !== 'batch')
-      throw invalid('purpose', 'expected "batch": files are for /v1/batches here')
+    if (fields.purpose !== 'batch') throw invalid('purpose', 'expected "batch": files are for /v1/batches here')
     const size = file.bytes.length
     const { fileBytes, tenantFileBytes } = this.#limits
     if (size > fileBytes) throw tooLarge(`the file has ${size} bytes, more than ${fileBytes}`)
@@ -166,9 +137,7 @@ class BatchRoutes {
       expires: expiryOf(fields, now),
     }
     if (await store.addFile(row, file.bytes, tenantFileBytes)) return row
-    throw tooLarge(
-      `all files may have ${tenantFileBytes} bytes; delete some (DELETE /v1/files/{id})`,
-    )
+    throw tooLarge(`all files may have ${tenantFileBytes} bytes; delete some (DELETE /v1/files/{id})`)
   }
 
   async #file({ tenant, params }: Call): Promise<FileRow> {
@@ -179,11 +148,9 @@ class BatchRoutes {
 
   async #forget(call: Call): Promise<object> {
     const file = await this.#file(call)
-    const isUsed = (row: BatchRow) =>
-      row.data.inputFile === file.id && UNFINISHED.includes(row.status)
+    const isUsed = (row: BatchRow) => row.data.inputFile === file.id && UNFINISHED.includes(row.status)
     const user = (await this.#store.batches(call.tenant)).find(isUsed)
-    if (user !== undefined)
-      throw new SkeinError('conflict', `${user.id} is running it; cancel that first`)
+    if (user !== undefined) throw new SkeinError('conflict', `${user.id} is running it; cancel that first`)
     await this.#store.removeFile(file)
     return { id: file.id, object: 'file', deleted: true }
   }
@@ -194,8 +161,7 @@ class BatchRoutes {
     const service = this.#needed
     const { store } = service
     const input = await store.file(tenant, body.input_file_id)
-    if (input === null || input.purpose !== 'batch')
-      throw invalid('input_file_id', 'no file of that id and purpose')
+    if (input === null || input.purpose !== 'batch') throw invalid('input_file_id', 'no file of that id and purpose')
     const row: BatchRow = {
       id: `batch_${randomUUID().replaceAll('-', '')}`,
       tenant,
@@ -326,10 +292,7 @@ function pageOf<T extends { readonly id: string }>(
   return { items: all.slice(from, from + limit), hasMore: all.length > from + limit }
 }
 
-function wirePage(
-  data: readonly object[],
-  { items, hasMore }: Page<{ readonly id: string }>,
-): object {
+function wirePage(data: readonly object[], { items, hasMore }: Page<{ readonly id: string }>): object {
   const [first_id, last_id] = [items[0]?.id ?? null, items.at(-1)?.id ?? null]
   return { object: 'list', data, first_id, last_id, has_more: hasMore }
 }

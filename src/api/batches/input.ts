@@ -45,11 +45,7 @@ export async function findLines(file: FileReader): Promise<LinePlace[]> {
 }
 
 /** Throws invalid_request, by the field at fault. */
-export async function readLine(
-  file: FileReader,
-  { start, end }: LinePlace,
-  endpoint: string,
-): Promise<RowRequest> {
+export async function readLine(file: FileReader, { start, end }: LinePlace, endpoint: string): Promise<RowRequest> {
   const bytes = new Uint8Array(end - start)
   await file.read(bytes, start)
   return turns.do(() => requestOf(bytes, endpoint))
@@ -66,8 +62,7 @@ function requestOf(bytes: Uint8Array, endpoint: string): RowRequest {
   if (url !== endpoint) throw wrong('url', `expected ${endpoint}, the endpoint of the batch`)
   if (typeof body !== 'object' || body === null || Array.isArray(body))
     throw wrong('body', 'expected the body of the request, an object')
-  if ((body as { stream?: unknown }).stream === true)
-    throw wrong('body.stream', 'answers of a batch are not streamed')
+  if ((body as { stream?: unknown }).stream === true) throw wrong('body.stream', 'answers of a batch are not streamed')
   return { customId: custom_id, body }
 }
 
@@ -75,8 +70,7 @@ function parsed(bytes: Uint8Array): Record<string, unknown> {
   try {
     const text = utf8.decode(bytes)
     const value: unknown = parse(text, { protoAction: 'error', constructorAction: 'error' })
-    if (typeof value === 'object' && value !== null && !Array.isArray(value))
-      return value as Record<string, unknown>
+    if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value as Record<string, unknown>
   } catch {}
   throw new SkeinError('invalid_request', 'the line is no JSON object')
 }
@@ -93,8 +87,7 @@ export async function checkLines(
   { lines, lineBytes }: LineBounds,
 ): Promise<LineError[]> {
   if (places.length === 0) return [errorOf('empty_file', 'the file has no requests', null)]
-  if (places.length > lines)
-    return [errorOf('too_many_requests', `the file has more than ${lines} requests`, null)]
+  if (places.length > lines) return [errorOf('too_many_requests', `the file has more than ${lines} requests`, null)]
   const errors: LineError[] = []
   const seen = new Set<string>()
   for (const [i, place] of places.entries()) {

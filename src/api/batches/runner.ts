@@ -119,8 +119,7 @@ export class BatchRunner {
     try {
       while (this.#isStale && store.isInUse && !this.#closing.signal.aborted) {
         this.#isStale = false
-        for (const { batch, lost } of this.#running.values())
-          if (!(await store.claim(batch, this.#owner))) lost.abort()
+        for (const { batch, lost } of this.#running.values()) if (!(await store.claim(batch, this.#owner))) lost.abort()
         for (const batch of await store.unfinished(this.#owner)) await this.#consider(batch)
         if (this.#now() - this.#tidiedAt < TIDY_SECONDS) continue
         this.#tidiedAt = this.#now()
@@ -179,12 +178,7 @@ export class BatchRunner {
   }
 
   /** Until every line has a result, or the batch is called off or out of time. */
-  async #runLines(
-    batch: BatchRow,
-    file: FileReader,
-    places: readonly LinePlace[],
-    own: AbortSignal,
-  ): Promise<void> {
+  async #runLines(batch: BatchRow, file: FileReader, places: readonly LinePlace[], own: AbortSignal): Promise<void> {
     const { store } = this.#options
     const ending = new AbortController()
     const signal = AbortSignal.any([ending.signal, own])
@@ -224,8 +218,7 @@ export class BatchRunner {
     own.throwIfAborted()
     if (failure !== null) throw failure
     // A batch is complete with its last line, however late.
-    if (verdict === 'expired' && (await store.linesDone(batch.id)).size === places.length)
-      verdict = null
+    if (verdict === 'expired' && (await store.linesDone(batch.id)).size === places.length) verdict = null
     if (verdict !== null) await this.#answerRest(batch, file, places, verdict)
     await this.#finish(batch, verdict ?? 'completed')
   }

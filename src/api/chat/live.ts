@@ -17,10 +17,7 @@ export interface LiveOptions {
   readonly signal: AbortSignal
 }
 
-export async function* liveReply(
-  chat: PreparedChat,
-  { live, path, signal }: LiveOptions,
-): AsyncGenerator<ReplyEvent> {
+export async function* liveReply(chat: PreparedChat, { live, path, signal }: LiveOptions): AsyncGenerator<ReplyEvent> {
   const { id, tenant = '', n: numRows } = chat.request
   const call = { id, tenant, path, model: chat.model.id, numRows, canPause: false }
   const handle = live.enter({ ...call, startedAt: Date.now() }, signal)

@@ -12,21 +12,10 @@ import { type Layout, renderTurns, type ThinkMode, type Turn, turnEnds } from '.
 import type { Conversation, Message, Thinking, Tool } from './conversation.ts'
 import type { AnswerForm, PreparedChat } from './reply.ts'
 import { newInSession } from './told.ts'
-import {
-  argumentsOf,
-  callBegin,
-  callOf,
-  G1_TOOLS,
-  sequence,
-  type ToolFormat,
-  text,
-} from './tool-format.ts'
+import { argumentsOf, callBegin, callOf, G1_TOOLS, sequence, type ToolFormat, text } from './tool-format.ts'
 import { toolFormatOf } from './tool-formats.ts'
 
-type Settings = Pick<
-  GenerateRequest,
-  'id' | 'n' | 'maxTokens' | 'sampling' | 'logprobs' | 'tenant' | 'cache'
->
+type Settings = Pick<GenerateRequest, 'id' | 'n' | 'maxTokens' | 'sampling' | 'logprobs' | 'tenant' | 'cache'>
 
 interface ChatOptions extends Settings {
   readonly model: ServedModel
@@ -46,23 +35,10 @@ interface ChatOptions extends Settings {
 
 export async function prepareChat(
   conversation: Conversation,
-  {
-    model,
-    thinking,
-    stop,
-    constraint,
-    session,
-    prediction,
-    param,
-    signal,
-    ...settings
-  }: ChatOptions,
+  { model, thinking, stop, constraint, session, prediction, param, signal, ...settings }: ChatOptions,
 ): Promise<PreparedChat> {
   const format = toolFormatOf(model)
-  const inSession =
-    session === null
-      ? null
-      : await newInSession(conversation, model, settings.tenant ?? '', session)
+  const inSession = session === null ? null : await newInSession(conversation, model, settings.tenant ?? '', session)
   const next = inSession?.conversation ?? conversation
   const use = inSession?.session ?? null
   const rendered = renderConversation(next, thinking, constraint, format)
@@ -92,10 +68,7 @@ export async function prepareChat(
 const TOOLS_STATE = 'tools'
 
 /** A state that the request names itself comes before it. */
-function startWithTools({
-  client,
-  mixture,
-}: ServedModel): Pick<GenerateRequest, 'startState'> | Record<never, never> {
+function startWithTools({ client, mixture }: ServedModel): Pick<GenerateRequest, 'startState'> | Record<never, never> {
   const isThere = client.info.startStates?.includes(TOOLS_STATE) === true
   return isThere && mixture === undefined ? { startState: TOOLS_STATE } : {}
 }
@@ -209,11 +182,7 @@ function oneCall(tools: readonly Tool[], mode: ThinkMode, format: ToolFormat): C
 }
 
 /** Text, and a call wherever the model begins one. */
-function freeCalls(
-  { tools, parallel }: Conversation,
-  mode: ThinkMode,
-  format: ToolFormat,
-): Constraint {
+function freeCalls({ tools, parallel }: Conversation, mode: ThinkMode, format: ToolFormat): Constraint {
   const { opening, closing, space } = format
   const calls: Constraint = {
     type: 'triggered',
@@ -234,11 +203,7 @@ function afterTail(mode: ThinkMode, answer: Constraint): Constraint {
     case 'none':
       return sequence({ type: 'regex', pattern: '[ ]?' }, answer)
     case 'open':
-      return sequence(
-        { type: 'until', end: '</think>' },
-        { type: 'regex', pattern: '\\n?' },
-        answer,
-      )
+      return sequence({ type: 'until', end: '</think>' }, { type: 'regex', pattern: '\\n?' }, answer)
     case 'closed':
       return sequence({ type: 'regex', pattern: '>\\n{1,2}' }, answer)
     case 'done':

@@ -3,13 +3,7 @@
  * dialect. The pieces of a choice add up to its whole message.
  */
 import { randomBytes } from 'node:crypto'
-import type {
-  EngineEvent,
-  FinishReason,
-  GenerateRequest,
-  SessionPosition,
-  TokenText,
-} from '../../engine/messages.ts'
+import type { EngineEvent, FinishReason, GenerateRequest, SessionPosition, TokenText } from '../../engine/messages.ts'
 import type { GuessesBy } from '../../engine/stats.ts'
 import { mapped, runAll } from '../answers.ts'
 import type { ServedModel, TextCodec } from '../models.ts'

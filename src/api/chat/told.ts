@@ -20,11 +20,7 @@ const NOTHING_TOLD: Told = { instructions: null, tools: null }
  * By its last turn. Nothing of one that is not there: a response that goes on from it is refused where it begins. Nothing of a
  * busy one either: the turn under way may tell others.
  */
-export async function toldBefore(
-  { client }: ServedModel,
-  tenant: string,
-  id: string | null,
-): Promise<Told> {
+export async function toldBefore({ client }: ServedModel, tenant: string, id: string | null): Promise<Told> {
   if (id === null) return NOTHING_TOLD
   try {
     const { note, isBusy }: SessionInfo = await client.call('sessions.get', { tenant, id })
@@ -51,11 +47,7 @@ export async function newInSession(
   if (isSaid) return { conversation, session }
   // Of an earlier turn that it goes on from nothing is known.
   const id = session.from === undefined ? session.id : null
-  const { conversation: next, told } = onlyNew(
-    conversation,
-    null,
-    await toldBefore(model, tenant, id),
-  )
+  const { conversation: next, told } = onlyNew(conversation, null, await toldBefore(model, tenant, id))
   return { conversation: next, session: { ...session, note: JSON.stringify({ told }) } }
 }
 

@@ -3,14 +3,7 @@
  */
 import type { Constraint, JsonSchema } from '../../grammar/constraint.ts'
 import { checkSchema } from '../../grammar/json-schema.ts'
-import {
-  CHAT_LAYOUT,
-  CHAT_STOPS,
-  chatTail,
-  type Layout,
-  type ThinkMode,
-  type Turn,
-} from '../template.ts'
+import { CHAT_LAYOUT, CHAT_STOPS, chatTail, type Layout, type ThinkMode, type Turn } from '../template.ts'
 import type { Conversation, Tool, ToolCall } from './conversation.ts'
 
 /** What a model was taught. */

@@ -23,8 +23,7 @@ const BLOCKS: readonly Block[] = [
   { opening: '<tool_call>', fence: '', closing: '</tool_call>' },
 ]
 
-const HEAD =
-  /^\s*(?:\[\s*)?\{\s*"name"\s*:\s*"([^"\\]*)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)/
+const HEAD = /^\s*(?:\[\s*)?\{\s*"name"\s*:\s*"([^"\\]*)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)/
 /** Without white space. */
 const HEAD_STARTS = ['{"name":"', '[{"name":"']
 const MAX_HEAD = 1024

@@ -39,8 +39,7 @@ interface WrittenTool {
 
 function toolOf({ name, description = '', arguments: given, required }: WrittenTool): Tool {
   // A schema's `type` is a word; an argument of that name would be a schema.
-  if (typeof given === 'boolean' || typeof given.type === 'string')
-    return { name, description, parameters: given }
+  if (typeof given === 'boolean' || typeof given.type === 'string') return { name, description, parameters: given }
   const needed = required ?? Object.keys(given)
   return { name, description, parameters: { type: 'object', properties: given, required: needed } }
 }

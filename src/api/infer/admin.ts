@@ -65,9 +65,7 @@ export function adminRoutes(): readonly Route[] {
     loadStateRoute(last),
     loadMixtureRoute(last),
     weightsRoute(last),
-    change('/removestatemodel', 'Remove all start states', Type.Object({}), (admin) =>
-      admin.removeStartStates(),
-    ),
+    change('/removestatemodel', 'Remove all start states', Type.Object({}), (admin) => admin.removeStartStates()),
   ]
 }
 
@@ -211,11 +209,7 @@ function weightsRoute(last: LastLoaded): Route {
   })
   const summary = 'Change the weights of a mixture'
   return change('/mrss_set_gatingweight', summary, body, (admin, asked, models) =>
-    admin.setMixtureWeights(
-      last.unless(asked.model_viewname, models),
-      asked.state_viewname,
-      asked.state_gatingweight,
-    ),
+    admin.setMixtureWeights(last.unless(asked.model_viewname, models), asked.state_viewname, asked.state_gatingweight),
   )
 }
 

@@ -50,10 +50,7 @@ const READ = [
 ]
 
 /** Names of speakers become heads of turns. */
-const Name = Matching(
-  '^[\\p{L}\\p{N}][\\p{L}\\p{N} _.-]{0,31}$',
-  'a name of 1 to 32 letters, digits, spaces and "_.-"',
-)
+const Name = Matching('^[\\p{L}\\p{N}][\\p{L}\\p{N} _.-]{0,31}$', 'a name of 1 to 32 letters, digits, spaces and "_.-"')
 
 export function inferChatRoutes(limits: RequestLimits, live: LiveCalls): readonly Route[] {
   const body = inferBody(limits)
@@ -62,10 +59,7 @@ export function inferChatRoutes(limits: RequestLimits, live: LiveCalls): readonl
     post(path, summary, body, async (call) =>
       replyOf({ ...(await prepare(call)), path, live }, call.body.stream === true),
     )
-  return [
-    chat('/chat/completions'),
-    { ...chat('/v1/chat/completions'), access: 'password', claims: isInferChat },
-  ]
+  return [chat('/chat/completions'), { ...chat('/v1/chat/completions'), access: 'password', claims: isInferChat }]
 }
 
 function inferBody(limits: RequestLimits) {
@@ -118,11 +112,9 @@ async function prepare(call: Call<InferBody>): Promise<Chat> {
   refuseUnread(body, READ)
   refuseSession(body, 'use /v1/chat/completions without params')
   if (body.delete_ragprompt === true) {
-    throw new SkeinError(
-      'unsupported_parameter',
-      'delete_ragprompt: leave the messages out of the history instead',
-      { param: 'delete_ragprompt' },
-    )
+    throw new SkeinError('unsupported_parameter', 'delete_ragprompt: leave the messages out of the history instead', {
+      param: 'delete_ragprompt',
+    })
   }
   checkCombinations(body)
   const model = call.models.get(body.model)
@@ -165,8 +157,7 @@ function mixtureOf(
   { mixture }: ServedModel,
 ): Pick<GenerateRequest, 'mixture'> {
   if (!present(weights)) return {}
-  if (mixture === undefined)
-    throw invalid('mrss_gatingweight', 'the model that was asked for is no mixture of states')
+  if (mixture === undefined) throw invalid('mrss_gatingweight', 'the model that was asked for is no mixture of states')
   const states = mixture.states.map(({ startState }) => startState)
   return { mixture: weighted(states, weights, 'mrss_gatingweight') }
 }

@@ -102,9 +102,7 @@ export async function batchReply(
 }
 
 /** Adds a route's last fields beside its rows: to a whole reply, or as an event of the stream. */
-export type Ending = (
-  rows: readonly Row[],
-) => { readonly fields: object; readonly event: object } | null
+export type Ending = (rows: readonly Row[]) => { readonly fields: object; readonly event: object } | null
 
 /** For replies that are not streamed: a paused call replies only with the name to resume it by. */
 export async function runToEnd(plan: BatchPlan, live: LiveCalls): Promise<void> {
@@ -112,18 +110,11 @@ export async function runToEnd(plan: BatchPlan, live: LiveCalls): Promise<void> 
   let step = await run.next()
   while (!step.done) step = await run.next()
   if (!step.value) return
-  throw new SkeinError(
-    'conflict',
-    `Request paused; POST /v1/server/resume with request_id ${plan.id} continues it`,
-  )
+  throw new SkeinError('conflict', `Request paused; POST /v1/server/resume with request_id ${plan.id} continues it`)
 }
 
 /** Choices whose text is due, as one event; a row without new text is absent from it. */
-async function* batchEvents(
-  plan: BatchPlan,
-  live: LiveCalls,
-  ending: Ending,
-): AsyncGenerator<object> {
+async function* batchEvents(plan: BatchPlan, live: LiveCalls, ending: Ending): AsyncGenerator<object> {
   let owed = owedEvent(plan)
   for await (const rows of runBatch(plan, live, true)) {
     // Not before: until then a failure leaves the call paused, and the text would come twice.

@@ -34,9 +34,7 @@ export function lightningFields(limits: RequestLimits) {
     top_k: Maybe(BoundedInteger(-(2 ** 31), 2 ** 31 - 1)),
     top_p: Maybe(Type.Number()),
     chunk_size: Maybe(BoundedInteger(1, 65_536)),
-    noise: Maybe(
-      Type.Number({ minimum: 0, maximum: 1e6, description: 'a number from 0 to 1000000' }),
-    ),
+    noise: Maybe(Type.Number({ minimum: 0, maximum: 1e6, description: 'a number from 0 to 1000000' })),
     pad_zero: Maybe(Type.Boolean()),
     same_seed: Maybe(Type.Boolean()),
     password: Maybe(Type.String()),
@@ -44,9 +42,7 @@ export function lightningFields(limits: RequestLimits) {
   }
 }
 
-export type LightningFields = Static<
-  ReturnType<typeof Type.Object<ReturnType<typeof lightningFields>>>
->
+export type LightningFields = Static<ReturnType<typeof Type.Object<ReturnType<typeof lightningFields>>>>
 
 /** One raw prompt per row. OpenAI's limit on prompts does not apply: these routes are for wide batches. */
 export function Contents(limits: RequestLimits) {
@@ -126,11 +122,7 @@ function turnEnds({ tokenizer }: ServedModel): Pick<StopParams, 'strings' | 'tok
 }
 
 /** Prompts of a list, or a refusal in the words of the original. */
-export function contentsOf({
-  contents,
-}: {
-  contents?: readonly string[] | null
-}): readonly string[] {
+export function contentsOf({ contents }: { contents?: readonly string[] | null }): readonly string[] {
   if (!present(contents) || contents.length === 0) throw invalid('contents', 'Empty prompts list')
   return contents
 }

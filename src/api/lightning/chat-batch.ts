@@ -69,12 +69,7 @@ function conversationsOf({ messages, contents }: ChatBatchBody): readonly Conver
   }))
 }
 
-async function renderAll(
-  call: Call,
-  model: ServedModel,
-  conversations: readonly Conversation[],
-  tail: string,
-) {
+async function renderAll(call: Call, model: ServedModel, conversations: readonly Conversation[], tail: string) {
   const texts = conversations.map(({ turns }) => renderTurns(turns, tail))
   const paramOf = (i: number) => conversations[i]!.param
   const all = await encodePrompts(model, texts, paramOf, call.signal)

@@ -12,23 +12,8 @@ import { filled, present } from '../openai/sampling.ts'
 import { type Call, json, post, type Reply, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'
 import { refuseSession } from '../sessions/use.ts'
-import {
-  type BatchPlan,
-  batchReply,
-  choiceOf,
-  pausedFields,
-  rowsOf,
-  runBatch,
-  runToEnd,
-} from './batch.ts'
-import {
-  Contents,
-  contentsOf,
-  type LightningFields,
-  lightningFields,
-  type Settings,
-  settingsOf,
-} from './body.ts'
+import { type BatchPlan, batchReply, choiceOf, pausedFields, rowsOf, runBatch, runToEnd } from './batch.ts'
+import { Contents, contentsOf, type LightningFields, lightningFields, type Settings, settingsOf } from './body.ts'
 import { BIG_BATCH, CONTENTS, CUDA_BATCH, type Family } from './families.ts'
 import { modelNameOf, modelOf } from './model-name.ts'
 import type { Row } from './row.ts'
@@ -124,8 +109,7 @@ async function planOf(
   refuseSession(body, STATE_ROUTE)
   const model = modelOf(call)
   const plain = settingsOf(asked, family, model, call.limits)
-  const settings =
-    family === BIG_BATCH ? { ...plain, sampling: withNoise(plain.sampling, body) } : plain
+  const settings = family === BIG_BATCH ? { ...plain, sampling: withNoise(plain.sampling, body) } : plain
   const pads = padsUnasked === true && (body.pad_zero ?? true)
   const prompts = await encodeAll(call, model, contents, pads)
   return planFor(call, { path, model, settings, prompts, family })
@@ -208,12 +192,7 @@ interface FastLabel {
 }
 
 /** The shapes of rwkv_lightning_cuda's /v1/batch/completions: one choice an event, and one last event for all. */
-async function fastBatchReply(
-  plan: BatchPlan,
-  live: LiveCalls,
-  label: FastLabel,
-  isStream: boolean,
-): Promise<Reply> {
+async function fastBatchReply(plan: BatchPlan, live: LiveCalls, label: FastLabel, isStream: boolean): Promise<Reply> {
   const began = performance.now()
   if (isStream) return { kind: 'events', events: fastEvents(plan, live, label, began) }
   await runToEnd(plan, live)

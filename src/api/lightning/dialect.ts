@@ -58,9 +58,7 @@ function fimRoute(limits: RequestLimits, live: LiveCalls): Route {
     const plan = planFor(call, { path, model, settings, family: SHORT, prompts })
     // In the original a single pair is a code path of its own, with a name of its own.
     const label =
-      prefix.length === 1
-        ? labelOf(call.body, 'rwkv7-batch-v3')
-        : labelOf(call.body, 'rwkv7-batch', 'FIM.completion')
+      prefix.length === 1 ? labelOf(call.body, 'rwkv7-batch-v3') : labelOf(call.body, 'rwkv7-batch', 'FIM.completion')
     return await batchReply(plan, live, label, settled.stream === true)
   })
   return passwordRoute(route)

@@ -80,8 +80,7 @@ async function prepare(call: Call<OpenAiBody>): Promise<Chat> {
   const settings = settingsOf(limited, OPENAI_ROUTE, model, limits, CHAT_STOPS)
   // Sessions do not use the prefix cache.
   const session = sessionUse(body)
-  const cache =
-    body.use_prefix_cache === false && session === null ? ('no-store' as const) : settings.cache
+  const cache = body.use_prefix_cache === false && session === null ? ('no-store' as const) : settings.cache
   const think = body.enable_think === true ? 'open' : 'done'
   const id = `chatcmpl-${call.id}`
   const rendered = { turns, tail: chatTail(think), layout: CHAT_LAYOUT }
@@ -103,10 +102,7 @@ function turnsOf({ messages, contents, system }: OpenAiBody): Turn[] {
   const turns = toTurns(messages ?? [])
   const [asked, ...more] = contents ?? []
   if (more.length > 0) {
-    throw invalid(
-      'contents',
-      'this route answers one question; send a batch to /v1/chat/completions, without messages',
-    )
+    throw invalid('contents', 'this route answers one question; send a batch to /v1/chat/completions, without messages')
   }
   if (present(asked)) turns.push({ role: 'user', content: asked })
   if (turns.length === 0) throw invalid('messages', 'Empty prompt')

@@ -36,19 +36,14 @@ export function serverRoutes(limits: RequestLimits, live: LiveCalls): readonly R
       }),
     ),
     steering(
-      post(
-        '/v1/server/pause',
-        'End a request so that it can go on later',
-        nameBody,
-        async (call) => {
-          const all = live.live(call.tenant)
-          const id = onlyOne(namedOr(call.body, pausableOf(all)))
-          if (all.some((one) => one.id === id && !one.canPause)) throw notPausable()
-          const isPaused = live.end(call.tenant, id, 'paused')
-          if (!isPaused) throw notFound('Request not found')
-          return json({ ok: true, paused: true, request_id: id })
-        },
-      ),
+      post('/v1/server/pause', 'End a request so that it can go on later', nameBody, async (call) => {
+        const all = live.live(call.tenant)
+        const id = onlyOne(namedOr(call.body, pausableOf(all)))
+        if (all.some((one) => one.id === id && !one.canPause)) throw notPausable()
+        const isPaused = live.end(call.tenant, id, 'paused')
+        if (!isPaused) throw notFound('Request not found')
+        return json({ ok: true, paused: true, request_id: id })
+      }),
     ),
     resumeRoute(limits, live),
   ]
@@ -84,10 +79,7 @@ function pausableOf(all: readonly LiveCall[]): readonly LiveCall[] {
 }
 
 function notPausable(): SkeinError {
-  return invalid(
-    'request_id',
-    'chats and completions of OpenAI’s shapes cannot be paused; stop it, or use a session',
-  )
+  return invalid('request_id', 'chats and completions of OpenAI’s shapes cannot be paused; stop it, or use a session')
 }
 
 function notFound(message: string): SkeinError {
@@ -203,9 +195,7 @@ function pausedId(
 ): string {
   if (present(body.request_id)) return body.request_id
   const all = live.paused(tenant)
-  const ofSession = all.filter(({ rows }) =>
-    rows.some(({ request }) => request.session?.id === body.session_id),
-  )
+  const ofSession = all.filter(({ rows }) => rows.some(({ request }) => request.session?.id === body.session_id))
   const found = present(body.session_id) ? ofSession : all
   if (found.length === 0) throw notFound('Paused request not found')
   return onlyOne(found.map(({ id }) => id))

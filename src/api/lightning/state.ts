@@ -84,12 +84,7 @@ export function newTurn([row]: readonly Row[]) {
   return { fields: { dialogue_idx: turn }, event }
 }
 
-async function checkTurn(
-  { client }: ServedModel,
-  tenant: string,
-  id: string,
-  from: number,
-): Promise<void> {
+async function checkTurn({ client }: ServedModel, tenant: string, id: string, from: number): Promise<void> {
   const turns = await client.call('sessions.get', { tenant, id }).then(
     (session) => session.turns,
     (thrown) => {
@@ -129,30 +124,25 @@ async function planOf(call: Call<StateBody>, path: string, use: SessionUse): Pro
 
 function statusRoute(): Route {
   const body = Type.Object({ password: Maybe(Type.String()), model: Maybe(Type.String()) })
-  return post(
-    '/state/status',
-    'List the sessions and where their states are',
-    body,
-    async (call) => {
-      const { client } = modelOf(call)
-      const sessions = await client.call('sessions.list', { tenant: call.tenant })
-      const levels = sessions.map(levelOf)
-      const count = (level: Level) => levels.filter((one) => one === level).length
-      return json({
-        status: 'success',
-        total_sessions: sessions.length,
-        l1_cache_count: count('L1 (VRAM)'),
-        l2_cache_count: count('L2 (RAM)'),
-        database_count: count('Database (Disk)'),
-        sessions: sessions.map((session, i) => ({
-          session_id: session.id,
-          cache_level: levels[i],
-          last_updated: levels[i] === 'Database (Disk)' ? dateTime(session.updatedAt) : 'In Memory',
-          timestamp: session.updatedAt / 1000,
-        })),
-      })
-    },
-  )
+  return post('/state/status', 'List the sessions and where their states are', body, async (call) => {
+    const { client } = modelOf(call)
+    const sessions = await client.call('sessions.list', { tenant: call.tenant })
+    const levels = sessions.map(levelOf)
+    const count = (level: Level) => levels.filter((one) => one === level).length
+    return json({
+      status: 'success',
+      total_sessions: sessions.length,
+      l1_cache_count: count('L1 (VRAM)'),
+      l2_cache_count: count('L2 (RAM)'),
+      database_count: count('Database (Disk)'),
+      sessions: sessions.map((session, i) => ({
+        session_id: session.id,
+        cache_level: levels[i],
+        last_updated: levels[i] === 'Database (Disk)' ? dateTime(session.updatedAt) : 'In Memory',
+        timestamp: session.updatedAt / 1000,
+      })),
+    })
+  })
 }
 
 type Level = 'L1 (VRAM)' | 'L2 (RAM)' | 'Database (Disk)'

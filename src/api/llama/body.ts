@@ -4,13 +4,7 @@ import { type Static, Type } from '../../files/schema-types.ts'
 import type { Constraint } from '../../grammar/constraint.ts'
 import { checkFields, notRead, type UnreadFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
-import {
-  invalid,
-  numberFieldsBut,
-  present,
-  type SamplingFields,
-  usualNumbers,
-} from '../openai/sampling.ts'
+import { invalid, numberFieldsBut, present, type SamplingFields, usualNumbers } from '../openai/sampling.ts'
 import type { Call } from '../route.ts'
 import { AnyObject, BoundedInteger, Maybe, OneOf, TokenId } from '../schema.ts'
 import { urgencyFields } from '../urgency.ts'
@@ -94,11 +88,7 @@ export const UNREAD: UnreadFields = {
   instead: { n: 'use /v1/completions', n_cmpl: 'use /v1/completions' },
 }
 
-export function checkBody(
-  body: CompletionBody,
-  limits: RequestLimits,
-  { warn }: Pick<Call, 'warn'>,
-): void {
+export function checkBody(body: CompletionBody, limits: RequestLimits, { warn }: Pick<Call, 'warn'>): void {
   const read = Object.keys(completionBody(limits).properties)
   const { samplers, ...rest } = body as CompletionBody & { readonly samplers?: unknown }
   checkFields(rest, { ...UNREAD, read }, warn)
@@ -139,10 +129,7 @@ function biasesOf({ logit_bias }: CompletionBody): [id: number, bias: number | f
 }
 
 /** −1 and −2 are "until it ends"; there is a limit all the same. */
-export function maxTokensOf(
-  { n_predict, max_tokens }: CompletionBody,
-  limits: RequestLimits,
-): number {
+export function maxTokensOf({ n_predict, max_tokens }: CompletionBody, limits: RequestLimits): number {
   const asked = n_predict ?? max_tokens ?? -1
   return asked < 0 ? limits.defaultChatTokens : asked
 }

@@ -7,14 +7,7 @@ import type { ServedModel } from '../models.ts'
 import { chatLogprob } from '../openai/logprobs.ts'
 import { type SamplingDefaults, toSampling, toStop } from '../openai/sampling.ts'
 import { type Call, json, post, type Reply, type Route } from '../route.ts'
-import {
-  type CompletionBody,
-  checkBody,
-  completionBody,
-  constraintOf,
-  maxTokensOf,
-  samplingFieldsOf,
-} from './body.ts'
+import { type CompletionBody, checkBody, completionBody, constraintOf, maxTokensOf, samplingFieldsOf } from './body.ts'
 
 export const LLAMA_DEFAULTS: SamplingDefaults = {
   temperature: 0.8,
@@ -63,10 +56,7 @@ async function prepare(call: Call<CompletionBody>): Promise<Job> {
 }
 
 /** Text and tokens mixed as the client likes. */
-async function promptOf(
-  { body: { prompt }, signal }: Call<CompletionBody>,
-  model: ServedModel,
-): Promise<Int32Array> {
+async function promptOf({ body: { prompt }, signal }: Call<CompletionBody>, model: ServedModel): Promise<Int32Array> {
   if (typeof prompt === 'string') return encodePrompt(model, prompt, 'prompt', signal)
   const parts: Int32Array[] = []
   for (const part of prompt) {

@@ -91,11 +91,7 @@ export const UNREAD_OPTIONS: UnreadFields = {
 /** Parameters of a sampler that is off. */
 const MIROSTAT = ['mirostat_tau', 'mirostat_eta']
 
-export function checkOptions(
-  options: Options,
-  limits: RequestLimits,
-  { warn }: Pick<Call, 'warn'>,
-): void {
+export function checkOptions(options: Options, limits: RequestLimits, { warn }: Pick<Call, 'warn'>): void {
   const read = [...Object.keys(optionFields(limits)), ...MIROSTAT]
   checkFields(options, { ...UNREAD_OPTIONS, read, at: 'options.' }, warn)
   const { repeat_last_n: window, repeat_penalty: penalty } = options
@@ -118,20 +114,12 @@ function samplingOf(
 
 /** In the words of the OpenAI dialect. */
 export function samplingFieldsOf(options: Options): SamplingFields {
-  const {
-    repeat_penalty: _renamed,
-    num_predict: _length,
-    repeat_last_n: _window,
-    ...same
-  } = options
+  const { repeat_penalty: _renamed, num_predict: _length, repeat_last_n: _window, ...same } = options
   return { ...same, ...usualNumbers(options, RENAMED) }
 }
 
 /** Settings that both routes pass to the chat template. */
-export function chatSettings(
-  { body, id, limits, signal, tenant }: Call<SharedBody>,
-  model: ServedModel,
-) {
+export function chatSettings({ body, id, limits, signal, tenant }: Call<SharedBody>, model: ServedModel) {
   const options = body.options ?? {}
   return {
     id: `ollama-${id}`,

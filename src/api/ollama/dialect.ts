@@ -44,11 +44,7 @@ function embedBody(limits: RequestLimits) {
   return Type.Object({
     model: Type.String(),
     input: Maybe(
-      OneOf(
-        `a text or a list of at most ${most}`,
-        Type.String(),
-        Type.Array(Type.String(), { maxItems: most }),
-      ),
+      OneOf(`a text or a list of at most ${most}`, Type.String(), Type.Array(Type.String(), { maxItems: most })),
     ),
     truncate: Maybe(Type.Boolean()),
     dimensions: Maybe(BoundedInteger(1, 65_536)),
@@ -108,7 +104,5 @@ async function tokensOf(
   const { maxPromptTokens, embeddingTasks } = model.client.info
   // Behind the text may come a token that ends it.
   const most = maxPromptTokens - (embeddingTasks === undefined ? 0 : 1)
-  return all.map((tokens, i) =>
-    checkPrompt(isCut ? tokens.subarray(0, most) : tokens, model, `input[${i}]`),
-  )
+  return all.map((tokens, i) => checkPrompt(isCut ? tokens.subarray(0, most) : tokens, model, `input[${i}]`))
 }

@@ -17,8 +17,7 @@ const PROGRESS_MS = 250
 /** Path → what to do instead. */
 const REFUSED: Readonly<Record<string, string>> = {
   '/api/create': 'start the server with the file: skein serve FILE',
-  '/api/copy':
-    'give the model another name with --model-name or `aliases` of the configuration file',
+  '/api/copy': 'give the model another name with --model-name or `aliases` of the configuration file',
   '/api/push': 'models are not published from here',
 }
 
@@ -76,11 +75,7 @@ async function* only(...events: object[]): AsyncGenerator<object> {
 }
 
 /** The download continues when the client leaves. */
-async function* fetched(
-  name: string,
-  fetcher: ModelFetcher | null,
-  signal: AbortSignal,
-): AsyncGenerator<object> {
+async function* fetched(name: string, fetcher: ModelFetcher | null, signal: AbortSignal): AsyncGenerator<object> {
   if (fetcher === null) {
     const message = `model "${name.slice(0, 100)}" is not served here; a key of an admin may fetch it, or where the server runs: skein pull NAME`
     throw new SkeinError('not_found', message, { param: 'model' })

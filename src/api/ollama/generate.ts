@@ -79,10 +79,7 @@ export function generateRoute(limits: RequestLimits, live: LiveCalls): Route {
 async function prepare(call: Call<GenerateBody>): Promise<PreparedChat> {
   const { body } = call
   const model = modelOf(call.models, body.model)
-  const said =
-    present(body.system) && body.system !== ''
-      ? [{ role: 'system' as const, content: body.system }]
-      : []
+  const said = present(body.system) && body.system !== '' ? [{ role: 'system' as const, content: body.system }] : []
   const asked = { role: 'user' as const, content: body.prompt ?? '' }
   return await prepareChat(plainConversation([...said, asked]), {
     ...chatSettings(call, model),

@@ -19,9 +19,7 @@ const TEMPLATE =
   '{{ if .Suffix }}✿prefix✿✿suffix✿{{ .Suffix }}✿middle✿{{ .Prompt }}{{ else }}{{ if .System }}System: {{ .System }}\n\n{{ end }}{{ if .Prompt }}User: {{ .Prompt }}\n\n{{ end }}Assistant: {{ .Response }}{{ end }}'
 
 export const modelRoutes: readonly Route[] = [
-  get('/api/version', "The version of Ollama's API that is spoken here", () =>
-    json({ version: API_VERSION }),
-  ),
+  get('/api/version', "The version of Ollama's API that is spoken here", () => json({ version: API_VERSION })),
   get('/api/tags', 'The models that can be asked, as Ollama lists them', ({ models }) =>
     json({ models: namesOf(models).map((named) => listed(named)) }),
   ),
@@ -49,13 +47,7 @@ function showBody() {
 }
 
 /** `name` is what `model` was called once. */
-export function nameOf({
-  model,
-  name,
-}: {
-  readonly model?: string | null
-  readonly name?: string | null
-}): string {
+export function nameOf({ model, name }: { readonly model?: string | null; readonly name?: string | null }): string {
   const asked = model ?? name
   if (asked) return asked
   throw new SkeinError('invalid_request', 'model: missing; it is required', { param: 'model' })
@@ -103,9 +95,7 @@ function detailsOf({ model }: EngineInfo): object {
 }
 
 function sizeOf(parameters: number): string {
-  return parameters < 1e9
-    ? `${(parameters / 1e6).toFixed(1)}M`
-    : `${(parameters / 1e9).toFixed(1)}B`
+  return parameters < 1e9 ? `${(parameters / 1e6).toFixed(1)}M` : `${(parameters / 1e9).toFixed(1)}B`
 }
 
 function shown(models: ModelRegistry, name: string): object {

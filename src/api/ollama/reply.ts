@@ -18,12 +18,7 @@ type Shape = (part: Part, rest: object) => object
 
 const NOTHING: Part = { reasoning: '', text: '', calls: [] }
 
-export async function replyOf(
-  chat: PreparedChat,
-  where: LiveOptions,
-  isStream: boolean,
-  shape: Shape,
-): Promise<Reply> {
+export async function replyOf(chat: PreparedChat, where: LiveOptions, isStream: boolean, shape: Shape): Promise<Reply> {
   if (isStream) return { kind: 'events', events: streamed(chat, where, shape) }
   return json(await whole(chat, where, shape))
 }
@@ -42,11 +37,7 @@ async function whole(chat: PreparedChat, where: LiveOptions, shape: Shape): Prom
   return shape(reply, { ...(chat.request.logprobs === null ? {} : { logprobs }), ...last })
 }
 
-async function* streamed(
-  chat: PreparedChat,
-  where: LiveOptions,
-  shape: Shape,
-): AsyncGenerator<object> {
+async function* streamed(chat: PreparedChat, where: LiveOptions, shape: Shape): AsyncGenerator<object> {
   const figures = new Figures()
   const reply = new WholeReply()
   for await (const event of liveReply(chat, where)) {

@@ -89,10 +89,7 @@ function refuseRole({ role }: WireMessage, at: string): never {
   if (role === 'tool' || role === 'function') {
     throw unsupported(param, 'send the result of the tool as a user message')
   }
-  throw invalid(
-    param,
-    `got ${JSON.stringify(role.slice(0, 40))}; expected system, developer, user or assistant`,
-  )
+  throw invalid(param, `got ${JSON.stringify(role.slice(0, 40))}; expected system, developer, user or assistant`)
 }
 
 export function textOf({ content }: Pick<WireMessage, 'content'>, at: string): string {

@@ -11,12 +11,7 @@ import type { LiveCalls, LiveHandle } from '../live-calls.ts'
 import { type Call, json, longJson, post, type Reply, type Route } from '../route.ts'
 import { checkSession, sessionUse, wirePosition } from '../sessions/use.ts'
 import { constraintOf, FORMAT_FIELDS, type FormatFields, formatFields } from './asks/formats.ts'
-import {
-  THINKING_FIELDS,
-  type ThinkingFields,
-  thinkingFields,
-  thinkingOfBody,
-} from './asks/thinking.ts'
+import { THINKING_FIELDS, type ThinkingFields, thinkingFields, thinkingOfBody } from './asks/thinking.ts'
 import { conversationOf, type ToolFields, toolFields } from './asks/tools.ts'
 import { ChatChoice } from './chat-choice.ts'
 import {
@@ -196,11 +191,7 @@ function headOf({ request, created, model }: Chat, object: string) {
   return { id: request.id, object, created, model: model.id, system_fingerprint: fingerprint }
 }
 
-function usageOfAll(
-  { request }: Chat,
-  read: PromptRead | null,
-  choices: readonly ChatChoice[],
-): object {
+function usageOfAll({ request }: Chat, read: PromptRead | null, choices: readonly ChatChoice[]): object {
   const completion = choices.reduce((sum, choice) => sum + choice.completionTokens, 0)
   const reasoning = choices.reduce((sum, choice) => sum + choice.reasoningTokens, 0)
   const prompt = read?.promptTokens ?? request.prompt.length

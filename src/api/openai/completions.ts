@@ -2,12 +2,7 @@
  * POST /v1/completions: raw prompts in, raw text out, no template. Several prompts run side by side; choice p·n + i is
  * answer i of prompt p.
  */
-import type {
-  EngineEvent,
-  FinishReason,
-  GenerateRequest,
-  SessionPosition,
-} from '../../engine/messages.ts'
+import type { EngineEvent, FinishReason, GenerateRequest, SessionPosition } from '../../engine/messages.ts'
 import type { GuessesBy } from '../../engine/stats.ts'
 import { type Answered, runAll } from '../answers.ts'
 import type { RequestLimits } from '../limits.ts'

@@ -114,10 +114,7 @@ class TextPosition {
 
 /** The k best, and the drawn token too where it is not among them. */
 function topOf(token: TokenText): Record<string, number> {
-  const pairs = token.top.map((top, i): [string, number] => [
-    tokenString(token.topBytes[i]!),
-    finite(top.logprob),
-  ])
+  const pairs = token.top.map((top, i): [string, number] => [tokenString(token.topBytes[i]!), finite(top.logprob)])
   return Object.fromEntries([...pairs, [tokenString(token.bytes), finite(token.logprob)]])
 }
 

@@ -24,11 +24,7 @@ interface Named extends Pick<ModelEntry, 'id' | 'created' | 'state' | 'client'> 
 function found(models: ModelRegistry, name: string): Named {
   // In a request no name means the only model; here it names none.
   if (name !== '') return { ...models.get(name), state: 'ready' }
-  throw new SkeinError(
-    'not_found',
-    'model: no model of that name; GET /v1/models lists the names',
-    { param: 'model' },
-  )
+  throw new SkeinError('not_found', 'model: no model of that name; GET /v1/models lists the names', { param: 'model' })
 }
 
 /** Names that `model` may be: the models, what else they are called, and each with each of its states and mixtures. */
@@ -61,8 +57,7 @@ function describe({ id, root, created, state, client }: Named, limits: RequestLi
     weight_type: info.model.weightType,
     vocab_size: info.model.vocabSize,
     num_slots: info.numSlots,
-    embeddings:
-      info.embeddings === undefined ? null : embeddingsOf(info.embeddings, info.embeddingTasks),
+    embeddings: info.embeddings === undefined ? null : embeddingsOf(info.embeddings, info.embeddingTasks),
     ...(info.ranks === true ? { reranker: true } : {}),
     limits: { max_prompt_tokens: info.maxPromptTokens, ...wireLimits(limits) },
   }

@@ -164,30 +164,19 @@ export function refuseUnread(
     const instead = INSTEAD[name] ?? 'leave it out'
     if (isOn(NOT_IMPLEMENTED, name, value)) throw unsupported(name, instead)
     if (isOn(READ_BY_SOME, name, value)) {
-      throw refused(
-        name,
-        `this route does not read it, and ignoring it would change the reply; ${instead}`,
-      )
+      throw refused(name, `this route does not read it, and ignoring it would change the reply; ${instead}`)
     }
   }
 }
 
 /** Names the unknown fields: the reply would be the same without them. */
-export function warnUnknown(
-  body: object,
-  properties: object,
-  warn: (message: string) => void,
-): void {
+export function warnUnknown(body: object, properties: object, warn: (message: string) => void): void {
   const known = { ...properties, ...NOT_IMPLEMENTED, ...READ_BY_SOME, ...WARNED }
   const check = { read: Object.keys(known), harmless: HARMLESS, refused: {} }
   checkFields(body, check, warn)
 }
 
-function isOn(
-  fields: Readonly<Record<string, readonly unknown[]>>,
-  name: string,
-  value: unknown,
-): boolean {
+function isOn(fields: Readonly<Record<string, readonly unknown[]>>, name: string, value: unknown): boolean {
   return Object.hasOwn(fields, name) && !fields[name]!.some((off) => isSame(off, value))
 }
 

@@ -36,9 +36,7 @@ function NumberField({ min, max, int }: SamplingParameter) {
 
 /** Every name of a number is a field. */
 function numberFields(): NumberFields {
-  const fields = SAMPLING_ROWS.flatMap(([, row]) =>
-    row.fields.map((field) => [field, NumberField(row)]),
-  )
+  const fields = SAMPLING_ROWS.flatMap(([, row]) => row.fields.map((field) => [field, NumberField(row)]))
   // SamplingField is the union of what the rows list.
   return Object.fromEntries(fields) as NumberFields
 }
@@ -53,9 +51,7 @@ export function numberFieldsBut<const R extends Renamed>(renamed: R) {
   )
   // A name for each usual field: its own, or that of `renamed`.
   return Object.fromEntries(fields) as {
-    readonly [F in SamplingUsualField as F extends keyof R ? Extract<R[F], string> : F]: ReturnType<
-      typeof NumberField
-    >
+    readonly [F in SamplingUsualField as F extends keyof R ? Extract<R[F], string> : F]: ReturnType<typeof NumberField>
   }
 }
 
@@ -82,9 +78,7 @@ export function samplingFields(limits: RequestLimits) {
     max_tokens: Maybe(BoundedInteger(-1, limits.maxTokens)),
     ...numberFields(),
     seed: Maybe(BoundedInteger(-(2 ** 63), 2 ** 64)),
-    stop: Maybe(
-      OneOf(stopList, Type.String(), Type.Array(Type.String(), { maxItems: limits.stops })),
-    ),
+    stop: Maybe(OneOf(stopList, Type.String(), Type.Array(Type.String(), { maxItems: limits.stops }))),
     stop_token_ids: Maybe(Type.Array(TokenId, { maxItems: limits.stops })),
     stop_tokens: Maybe(StopTokens(limits)),
     ignore_eos: Maybe(Type.Boolean()),
@@ -98,9 +92,7 @@ export function samplingFields(limits: RequestLimits) {
     banned_tokens: Maybe(Type.Array(TokenId, { maxItems: limits.logitBias })),
     response_format: Maybe(Type.Object({ type: Type.String() })),
     ...urgencyFields(),
-    cache: Maybe(
-      Type.Unsafe<'use' | 'no-store'>({ type: 'string', enum: ['use', 'no-store', null] }),
-    ),
+    cache: Maybe(Type.Unsafe<'use' | 'no-store'>({ type: 'string', enum: ['use', 'no-store', null] })),
   }
 }
 
@@ -110,15 +102,9 @@ function StopTokens(limits: RequestLimits) {
   return Type.Array(entry, { maxItems: 2 * limits.stops })
 }
 
-export type SamplingFields = Static<
-  ReturnType<typeof Type.Object<ReturnType<typeof samplingFields>>>
->
+export type SamplingFields = Static<ReturnType<typeof Type.Object<ReturnType<typeof samplingFields>>>>
 
-export function toSampling(
-  body: SamplingFields,
-  model: ServedModel,
-  defaults: SamplingDefaults = {},
-): SamplingParams {
+export function toSampling(body: SamplingFields, model: ServedModel, defaults: SamplingDefaults = {}): SamplingParams {
   const usesRwkvNames = present(body.alpha_presence) || present(body.alpha_frequency)
   const named: SamplingDefaults = {
     ...(usesRwkvNames && { penaltyDecay: RWKV_DECAY }),
@@ -161,8 +147,7 @@ export function toStop(
 
 function checkStops(stops: readonly string[], param: string, { stopBytes }: RequestLimits): void {
   for (const stop of stops) {
-    if (LONE_SURROGATE.test(stop))
-      throw invalid(param, 'a stop string has half of a surrogate pair')
+    if (LONE_SURROGATE.test(stop)) throw invalid(param, 'a stop string has half of a surrogate pair')
     const bytes = Buffer.byteLength(stop)
     if (bytes >= 1 && bytes <= stopBytes) continue
     throw invalid(param, `a stop string has ${bytes} bytes; expected 1 … ${stopBytes}`)
@@ -276,8 +261,7 @@ function oneOfNames(body: SamplingFields, names: readonly string[]): number | nu
   const given = names.filter((name) => present(fields[name]))
   const [first] = given
   const other = given.find((name) => fields[name] !== fields[first!])
-  if (other !== undefined)
-    throw invalid(other, `it is another name of ${first}, and the two differ; send one`)
+  if (other !== undefined) throw invalid(other, `it is another name of ${first}, and the two differ; send one`)
   return first === undefined ? null : fields[first]!
 }
 
@@ -291,11 +275,7 @@ function toLogitBias(
   })
 }
 
-function tokensOf(
-  tokens: readonly number[] | null | undefined,
-  param: string,
-  model: ServedModel,
-): readonly number[] {
+function tokensOf(tokens: readonly number[] | null | undefined, param: string, model: ServedModel): readonly number[] {
   const vocabSize = model.client.info.model.vocabSize
   const alien = tokens?.find((token) => token >= vocabSize)
   if (alien !== undefined) {

@@ -18,29 +18,24 @@ export function tokenizeRoutes(limits: RequestLimits): readonly Route[] {
     enable_think,
   })
   return [
-    post(
-      '/tokenize',
-      'Text, or a conversation through the template, to tokens',
-      body,
-      async (call) => {
-        const { prompt, content, messages, enable_think } = call.body
-        const forms = [prompt, content, messages].filter(present)
-        if (forms.length !== 1) {
-          throw invalid('prompt', 'expected exactly one of `prompt`, `content` and `messages`')
-        }
-        const model = call.models.get(call.body.model)
-        const param = present(prompt) ? 'prompt' : present(content) ? 'content' : 'messages'
-        const text = present(messages)
-          ? renderChat(toTurns(messages), thinkModeOf(enable_think))
-          : (prompt ?? content ?? '')
-        const tokens = text === '' ? [] : [...(await encodePrompt(model, text, param, call.signal))]
-        return json({
-          count: tokens.length,
-          max_model_len: model.client.info.maxPromptTokens,
-          tokens,
-        })
-      },
-    ),
+    post('/tokenize', 'Text, or a conversation through the template, to tokens', body, async (call) => {
+      const { prompt, content, messages, enable_think } = call.body
+      const forms = [prompt, content, messages].filter(present)
+      if (forms.length !== 1) {
+        throw invalid('prompt', 'expected exactly one of `prompt`, `content` and `messages`')
+      }
+      const model = call.models.get(call.body.model)
+      const param = present(prompt) ? 'prompt' : present(content) ? 'content' : 'messages'
+      const text = present(messages)
+        ? renderChat(toTurns(messages), thinkModeOf(enable_think))
+        : (prompt ?? content ?? '')
+      const tokens = text === '' ? [] : [...(await encodePrompt(model, text, param, call.signal))]
+      return json({
+        count: tokens.length,
+        max_model_len: model.client.info.maxPromptTokens,
+        tokens,
+      })
+    }),
     post('/detokenize', 'Tokens to text', detokenizeBody, async (call) => {
       const model = call.models.get(call.body.model)
       const { tokens } = call.body

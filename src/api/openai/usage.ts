@@ -1,10 +1,5 @@
 /** Token counts of a reply, in OpenAI's shape. */
-import {
-  type GuessCounts,
-  type GuessesBy,
-  PROPOSERS,
-  type ProposerName,
-} from '../../engine/stats.ts'
+import { type GuessCounts, type GuessesBy, PROPOSERS, type ProposerName } from '../../engine/stats.ts'
 
 /**
  * `reasoning` is null where the route knows no thoughts; `cached` are prompt tokens that a kept state had already read; `guesses`
@@ -38,13 +33,8 @@ export function usageOf(
 }
 
 /** The sum over several choices. Given when a prediction was sent, even if nothing was guessed. */
-export function allGuesses(
-  choices: readonly { readonly guesses: GuessesBy }[],
-  isPredicted = false,
-): GuessesBy {
-  const sums: { [name in ProposerName]?: GuessCounts } = isPredicted
-    ? { prediction: { accepted: 0, rejected: 0 } }
-    : {}
+export function allGuesses(choices: readonly { readonly guesses: GuessesBy }[], isPredicted = false): GuessesBy {
+  const sums: { [name in ProposerName]?: GuessCounts } = isPredicted ? { prediction: { accepted: 0, rejected: 0 } } : {}
   for (const { guesses } of choices)
     for (const name of PROPOSERS) {
       const own = guesses[name]

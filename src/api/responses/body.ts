@@ -2,13 +2,7 @@
 
 import { type Static, Type } from '../../files/schema-types.ts'
 import { ANY_OBJECT, type Constraint } from '../../grammar/constraint.ts'
-import {
-  type Thinking,
-  type Tool,
-  type ToolChoice,
-  thinking,
-  thinkingOf,
-} from '../chat/conversation.ts'
+import { type Thinking, type Tool, type ToolChoice, thinking, thinkingOf } from '../chat/conversation.ts'
 import { notRead, type UnreadFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
 import { invalid, present } from '../openai/sampling.ts'
@@ -19,9 +13,7 @@ import { urgencyFields } from '../urgency.ts'
 const Parts = OneOf(
   'a string or a list of parts',
   Type.String(),
-  Type.Array(
-    Type.Object({ type: Type.String(), text: Maybe(Type.String()), refusal: Maybe(Type.String()) }),
-  ),
+  Type.Array(Type.Object({ type: Type.String(), text: Maybe(Type.String()), refusal: Maybe(Type.String()) })),
 )
 
 /** A message, or another item; which fields it has depends on its type. */
@@ -45,9 +37,7 @@ export function responseBody(limits: RequestLimits) {
       Type.Array(Item, { minItems: 1, maxItems: limits.messages }),
     ),
     instructions: Maybe(Type.String()),
-    previous_response_id: Maybe(
-      Matching('^resp_[0-9a-f]{32}$', 'the id of a response of this server'),
-    ),
+    previous_response_id: Maybe(Matching('^resp_[0-9a-f]{32}$', 'the id of a response of this server')),
     store: Maybe(Type.Boolean()),
     stream: Maybe(Type.Boolean()),
     max_output_tokens: Maybe(BoundedInteger(1, limits.maxTokens)),
@@ -125,14 +115,10 @@ export const UNREAD: UnreadFields = {
 /** Answers have no more to include than they have already. */
 const NOTHING_TO_INCLUDE = ['reasoning.encrypted_content']
 
-export function checkBody(
-  { include, text, reasoning }: ResponseBody,
-  { warn }: Pick<Call, 'warn'>,
-): void {
+export function checkBody({ include, text, reasoning }: ResponseBody, { warn }: Pick<Call, 'warn'>): void {
   for (const [i, value] of (include ?? []).entries()) {
     if (NOTHING_TO_INCLUDE.includes(value)) continue
-    const instead =
-      value === 'message.output_text.logprobs' ? 'use /v1/chat/completions' : 'leave it out'
+    const instead = value === 'message.output_text.logprobs' ? 'use /v1/chat/completions' : 'leave it out'
     throw notRead(`include[${i}]`, instead)
   }
   if (present(text?.verbosity) && text.verbosity !== 'medium') {
@@ -148,10 +134,7 @@ export function thinkingFor({ reasoning }: ResponseBody): Thinking {
   if (!present(effort)) return thinking('none')
   const asked = thinkingOf(effort)
   if (asked !== null) return asked
-  throw invalid(
-    'reasoning.effort',
-    'expected "none", "minimal", "low", "medium", "high" or "xhigh"',
-  )
+  throw invalid('reasoning.effort', 'expected "none", "minimal", "low", "medium", "high" or "xhigh"')
 }
 
 export function constraintOf({ text }: ResponseBody): Constraint | null {

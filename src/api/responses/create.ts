@@ -9,14 +9,7 @@ import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls } from '../live-calls.ts'
 import { present, toSampling, toStop } from '../openai/sampling.ts'
 import { type Call, json, post, type Reply, type Route } from '../route.ts'
-import {
-  checkBody,
-  constraintOf,
-  type ResponseBody,
-  responseBody,
-  thinkingFor,
-  UNREAD,
-} from './body.ts'
+import { checkBody, constraintOf, type ResponseBody, responseBody, thinkingFor, UNREAD } from './body.ts'
 import { echoOf, noteOf } from './echo.ts'
 import { conversationOf } from './input.ts'
 import { Output, responseId } from './output.ts'
@@ -102,10 +95,7 @@ async function whole(events: AsyncIterable<object>): Promise<object> {
 }
 
 /** After the first event an error is one, too. */
-async function* streamed(
-  call: ResponseCall,
-  events: AsyncIterable<object>,
-): AsyncGenerator<object> {
+async function* streamed(call: ResponseCall, events: AsyncIterable<object>): AsyncGenerator<object> {
   let number = 0
   let response: object | null = null
   try {
@@ -124,11 +114,7 @@ async function* streamed(
 }
 
 /** Where no session has room and nobody asked for one, the answer is not stored. */
-async function* answerOf(
-  call: ResponseCall,
-  chat: PreparedChat,
-  where: LiveOptions,
-): AsyncGenerator<object> {
+async function* answerOf(call: ResponseCall, chat: PreparedChat, where: LiveOptions): AsyncGenerator<object> {
   const { store, previous_response_id: before } = call.body
   const mayDrop = !present(store) && !present(before)
   let hasBegun = false
@@ -154,11 +140,7 @@ function unstored({ request, ...chat }: PreparedChat): PreparedChat {
 }
 
 /** The events of the answer; the last one has all of it. */
-async function* answer(
-  call: ResponseCall,
-  chat: PreparedChat,
-  where: LiveOptions,
-): AsyncGenerator<object> {
+async function* answer(call: ResponseCall, chat: PreparedChat, where: LiveOptions): AsyncGenerator<object> {
   const { body, tenant } = call
   const { model, request } = chat
   const output = new Output(request.id)
@@ -199,8 +181,7 @@ async function* answer(
     }
   } finally {
     const isLeft = request.session !== undefined && (!isWhole || body.store === false)
-    if (isLeft)
-      await model.client.call('sessions.delete', { tenant, id: request.id }).catch(() => {})
+    if (isLeft) await model.client.call('sessions.delete', { tenant, id: request.id }).catch(() => {})
   }
 }
 
@@ -219,10 +200,7 @@ async function goOnFrom(
   }
 }
 
-function usageOf(
-  read: PromptRead | null,
-  { completionTokens, reasoningTokens }: ChoiceEnd,
-): object {
+function usageOf(read: PromptRead | null, { completionTokens, reasoningTokens }: ChoiceEnd): object {
   const { promptTokens = 0, cachedTokens = 0 } = read ?? {}
   return {
     input_tokens: promptTokens,

@@ -29,12 +29,7 @@ export function echoOf({ body, now }: Asked, model: string, sampling: SamplingPa
 }
 
 /** The same as a session keeps it, and what its line was told; of what is too long, with a warning, that alone. */
-export function noteOf(
-  call: Call<ResponseBody>,
-  model: string,
-  sampling: SamplingParams,
-  told: Told,
-): string {
+export function noteOf(call: Call<ResponseBody>, model: string, sampling: SamplingParams, told: Told): string {
   const note = JSON.stringify({ ...echoOf(call, model, sampling), told })
   if (Buffer.byteLength(note) <= MAX_NOTE_BYTES) return note
   call.warn(

@@ -45,8 +45,7 @@ function statusRoute(): Route {
 function updateRoute(): Route {
   const summary = 'Refused: RWKV-Runner has it, this server does not'
   return post('/update-config', summary, Type.Object({}), () => {
-    const message =
-      'this server has no /update-config: defaults for everybody; send them with each request'
+    const message = 'this server has no /update-config: defaults for everybody; send them with each request'
     return Promise.reject(new SkeinError('unsupported_parameter', message))
   })
 }
@@ -65,10 +64,8 @@ function switchRoute(): Route {
   const serveInstead = async (call: Call<Static<typeof body>>) => {
     const { model, strategy, deploy, tokenizer } = call.body
     if (isDeployed) throw new SkeinError('forbidden', 'the model has been deployed and stays')
-    if (call.admin === null)
-      throw new SkeinError('forbidden', 'the models of this server are fixed')
-    if (tokenizer)
-      throw invalid('tokenizer', 'the vocabulary is found beside the model; leave it out')
+    if (call.admin === null) throw new SkeinError('forbidden', 'the models of this server are fixed')
+    if (tokenizer) throw invalid('tokenizer', 'the vocabulary is found beside the model; leave it out')
     const quant = precisionOf(strategy)
     const willDeploy = isTrue(deploy)
     const id = nameOf(model)

@@ -85,16 +85,11 @@ function changeRoutes(): Route[] {
   })
   const undoBody = Type.Object({ model: Maybe(Type.String()), if_version: Maybe(TurnNumber) })
   return [
-    post(
-      '/v1/sessions/:id/fork',
-      'A new session that begins as this one',
-      forkBody,
-      async (call) => {
-        const { new_id, turn } = call.body
-        const params = { ...refOf(call), newId: new_id, turn: turn ?? undefined }
-        return json(wireSession(await modelOf(call).client.call('sessions.fork', params)))
-      },
-    ),
+    post('/v1/sessions/:id/fork', 'A new session that begins as this one', forkBody, async (call) => {
+      const { new_id, turn } = call.body
+      const params = { ...refOf(call), newId: new_id, turn: turn ?? undefined }
+      return json(wireSession(await modelOf(call).client.call('sessions.fork', params)))
+    }),
     post('/v1/sessions/:id/rewind', 'Continue from another turn', rewindBody, async (call) => {
       const { turn, if_version } = call.body
       const params = { ...refOf(call), turn, ifVersion: if_version ?? undefined }
@@ -153,8 +148,7 @@ function transcriptRoute(): Route {
       return { span, ...readTurn(model.tokenizer, own, isCut) }
     })
     // The title is of the beginning, which may not be among what is shown.
-    const opening =
-      start === 0 ? texts[0] : readTurn(model.tokenizer, await read(0, TITLE_TOKENS), false)
+    const opening = start === 0 ? texts[0] : readTurn(model.tokenizer, await read(0, TITLE_TOKENS), false)
     const tools = new ToolTurns()
     return json({
       object: 'session.transcript',
@@ -251,16 +245,11 @@ function shareRoutes(): Route[] {
         return json({ object: 'session.share', id: call.params.id, ...fields })
       }),
     ),
-    post(
-      '/v1/sessions/:id/open',
-      'A new session that is a copy of what a link leads to',
-      openBody,
-      async (call) => {
-        checkNewId(call.params.id!)
-        const params = { ...refOf(call), token: call.body.token }
-        return json(wireSession(await modelOf(call).client.call('sessions.open', params)))
-      },
-    ),
+    post('/v1/sessions/:id/open', 'A new session that is a copy of what a link leads to', openBody, async (call) => {
+      checkNewId(call.params.id!)
+      const params = { ...refOf(call), token: call.body.token }
+      return json(wireSession(await modelOf(call).client.call('sessions.open', params)))
+    }),
   ]
 }
 

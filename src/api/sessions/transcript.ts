@@ -81,11 +81,7 @@ export function messagesOf(text: string, isCut = false): TranscriptMessage[] | n
   return null
 }
 
-function messagesAt(
-  text: string,
-  heads: readonly RegExpExecArray[],
-  layout: Layout,
-): TranscriptMessage[] {
+function messagesAt(text: string, heads: readonly RegExpExecArray[], layout: Layout): TranscriptMessage[] {
   const messages: TranscriptMessage[] = []
   heads.forEach((head, i) => {
     const role = ROLES.find((one) => layout.heads[one] === head[0].trimStart())!
@@ -107,10 +103,7 @@ function messageOf(role: Role, body: string, layout: Layout): TranscriptMessage 
   if (!answer.startsWith('<think')) return { role, content: answer }
   const splitter = new ThoughtSplitter('open')
   const parts = [splitter.push(answer.slice('<think'.length)), splitter.end()]
-  const [content, thought] = [
-    parts.map((part) => part.content),
-    parts.map((part) => part.reasoning),
-  ]
+  const [content, thought] = [parts.map((part) => part.content), parts.map((part) => part.reasoning)]
   const reasoning = thought.join('').trim()
   return { role, content: content.join(''), ...(reasoning && { reasoning_content: reasoning }) }
 }

@@ -78,13 +78,10 @@ export function refuseSession(body: object, instead: string): void {
 }
 
 /** A session has one answer per turn, and is kept. */
-export function checkSession(
-  body: SessionFields & { n?: number | null; cache?: string | null },
-): void {
+export function checkSession(body: SessionFields & { n?: number | null; cache?: string | null }): void {
   if (sessionUse(body) === null) return
   if ((body.n ?? 1) > 1) throw invalid('n', 'a session has one answer per turn; expected 1')
-  if (body.cache === 'no-store')
-    throw invalid('cache', 'a session is stored; leave one of them out')
+  if (body.cache === 'no-store') throw invalid('cache', 'a session is stored; leave one of them out')
 }
 
 /**

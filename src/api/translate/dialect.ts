@@ -74,21 +74,16 @@ async function* translating(call: Call<TranslateBody>): AsyncGenerator<object, o
   const mostPieces = limits.translatedPieces
   const texts = { texts: body.text_list, language, delimiters, mostPieces }
   const { languages, parts: first } = await prepareTexts(texts)
-  const translator = new Translator(
-    { id, model, tenant, limits, signal },
-    labelOf(body.target_lang),
-  )
+  const translator = new Translator({ id, model, tenant, limits, signal }, labelOf(body.target_lang))
   const outcomeOf = translator.outcomeOf.bind(translator)
 
   const drafts = body.stream === true ? new Drafts(first) : null
-  for await (const written of translator.run(first.flatMap(toPieces)))
-    if (drafts !== null) yield* drafts.take(written)
+  for await (const written of translator.run(first.flatMap(toPieces))) if (drafts !== null) yield* drafts.take(written)
   const second: Part[][] = []
   for (const parts of first) {
     second.push(await turns.do(() => splitBroken(parts, delimiters, outcomeOf)))
   }
-  if (second.reduce((sum, parts) => sum + piecesOf(parts), 0) > mostPieces)
-    throw tooManyPieces(mostPieces)
+  if (second.reduce((sum, parts) => sum + piecesOf(parts), 0) > mostPieces) throw tooManyPieces(mostPieces)
   await drained(translator.run(second.flatMap(toPieces)))
 
   if (translator.failure !== null) throw translator.failure
@@ -177,8 +172,7 @@ class Drafts {
   }
 
   #textOf(index: number): string {
-    const textOf = (part: Part) =>
-      typeof part === 'string' ? part : (this.#written.get(keyOf(part))?.text ?? '')
+    const textOf = (part: Part) => (typeof part === 'string' ? part : (this.#written.get(keyOf(part))?.text ?? ''))
     return this.#texts[index]!.map(textOf).join('')
   }
 }

@@ -13,11 +13,7 @@ export interface Delimiters {
 }
 
 /** The delimiters that Immersive Translate sends; null without any. */
-export function delimitersOf([
-  left = '',
-  right = '',
-  tag = '',
-]: readonly string[]): Delimiters | null {
+export function delimitersOf([left = '', right = '', tag = '']: readonly string[]): Delimiters | null {
   return left === '' ? null : { left, right, tag }
 }
 

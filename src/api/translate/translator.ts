@@ -23,9 +23,7 @@ export interface Written {
   readonly isOver: boolean
 }
 
-export type Outcome =
-  | { readonly text: string; readonly reason: FinishReason }
-  | { readonly error: SkeinError }
+export type Outcome = { readonly text: string; readonly reason: FinishReason } | { readonly error: SkeinError }
 
 /** A translation is hardly ever longer than this; without a cap, one that runs on would hold its slot for long. */
 const CAP_PER_TOKEN = 4

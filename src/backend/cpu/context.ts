@@ -3,14 +3,7 @@
  * point into freed memory, so each use goes through here and is refused after dispose().
  */
 import { assert, type ErrorCode, SkeinError } from '../../errors.ts'
-import {
-  type Bound,
-  bindAll,
-  type NativeType,
-  openLibrary,
-  type Pointer,
-  type Signatures,
-} from '../ffi.ts'
+import { type Bound, bindAll, type NativeType, openLibrary, type Pointer, type Signatures } from '../ffi.ts'
 import { type IsaLevel, libraryPath } from './isa.ts'
 
 export class CpuContext {
@@ -114,9 +107,7 @@ type Native = Bound<typeof SIGNATURES>
 /** Binds a library built from this repository's kernels; one of another version is refused. */
 export function openNative(path: string): Native {
   const library = openLibrary(path)
-  const version = library.has('sk_abi_version')
-    ? library.bind<() => number>('sk_abi_version', I, [])()
-    : null
+  const version = library.has('sk_abi_version') ? library.bind<() => number>('sk_abi_version', I, [])() : null
   if (version !== ABI_VERSION) {
     const found = version === null ? 'is not a Skein kernel library' : `has version ${version}`
     throw new SkeinError(

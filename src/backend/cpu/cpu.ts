@@ -75,12 +75,7 @@ function writeTensor(context: CpuContext, tensor: Tensor, values: Float32Array):
   context.native.sk_tensor_write(tensor.pointer, 0, values, values.length)
 }
 
-function readTensor(
-  context: CpuContext,
-  tensor: Tensor,
-  start = 0,
-  count?: number,
-): Flight<Float32Array> {
+function readTensor(context: CpuContext, tensor: Tensor, start = 0, count?: number): Flight<Float32Array> {
   assert(tensor instanceof CpuTensor, 'a tensor of another backend')
   const values = new Float32Array(count ?? tensor.count - start)
   assert(start >= 0 && start + values.length <= tensor.count, 'readTensor beyond its tensor')

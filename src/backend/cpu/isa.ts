@@ -77,17 +77,13 @@ export function chooseLevel(asked: string | undefined = process.env.SKEIN_ISA): 
       : ISA_LEVELS.indexOf(level) > ISA_LEVELS.indexOf(machineLevel())
         ? 'cannot run on this machine'
         : 'was not built (node scripts/build-native.js --all)'
-  throw new SkeinError(
-    'backend_unavailable',
-    `SKEIN_ISA=${asked} ${why}; available: ${available.join(', ')}`,
-  )
+  throw new SkeinError('backend_unavailable', `SKEIN_ISA=${asked} ${why}; available: ${available.join(', ')}`)
 }
 
 /** The number asked for (SKEIN_THREADS when the caller asks for none), or one per core. */
 export function chooseThreads(asked?: number): number {
   const fromEnvironment = process.env.SKEIN_THREADS
-  const threads =
-    asked ?? (fromEnvironment ? Number(fromEnvironment) : Math.min(availableParallelism(), 1024))
+  const threads = asked ?? (fromEnvironment ? Number(fromEnvironment) : Math.min(availableParallelism(), 1024))
   if (Number.isInteger(threads) && threads >= 1 && threads <= 1024) return threads
   throw new SkeinError(
     'invalid_request',

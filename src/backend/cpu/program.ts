@@ -18,16 +18,7 @@ import type {
 import type { Batch, Capacity } from '../batch.ts'
 import type { Pointer } from '../ffi.ts'
 import type { CpuContext } from './context.ts'
-import {
-  addresses,
-  channelsOf,
-  matrixOf,
-  normOf,
-  penaltiesOf,
-  pointerOf,
-  statesOf,
-  tableOf,
-} from './operands.ts'
+import { addresses, channelsOf, matrixOf, normOf, penaltiesOf, pointerOf, statesOf, tableOf } from './operands.ts'
 
 /** Values of sk_epilogue. */
 const EPILOGUES: Readonly<Record<Epilogue, number>> = {
@@ -120,14 +111,7 @@ function createRecorder(context: CpuContext, program: Pointer, capacity: Capacit
       const source = tableOf(table)
       const ln = normOf(norm, table.columns)
       context.check(
-        native.sk_record_embed(
-          program,
-          pointerOf(x, tokens * table.columns),
-          source,
-          ln.weight,
-          ln.bias,
-          ln.eps,
-        ),
+        native.sk_record_embed(program, pointerOf(x, tokens * table.columns), source, ln.weight, ln.bias, ln.eps),
         'embed',
       )
     },
@@ -211,22 +195,13 @@ function createRecorder(context: CpuContext, program: Pointer, capacity: Capacit
 
     sample(logits, penalties) {
       const pool = penaltiesOf(penalties)
-      const status = native.sk_record_sample(
-        program,
-        pointerOf(logits, capacity.logits * pool.vocabSize),
-        pool.pointer,
-      )
+      const status = native.sk_record_sample(program, pointerOf(logits, capacity.logits * pool.vocabSize), pool.pointer)
       context.check(status, 'sample')
     },
   }
 }
 
-function recordLinear(
-  context: CpuContext,
-  program: Pointer,
-  tokens: number,
-  jobs: readonly LinearJob[],
-): void {
+function recordLinear(context: CpuContext, program: Pointer, tokens: number, jobs: readonly LinearJob[]): void {
   const status = context.native.sk_record_linear(
     program,
     jobs.length,
@@ -340,12 +315,6 @@ function recordGatedAdd(
 ): void {
   const C = channelsOf(x)
   const operand = (tensor: Tensor) => pointerOf(tensor, tokens * C)
-  const status = context.native.sk_record_gated_add(
-    program,
-    operand(x),
-    operand(gate),
-    operand(value),
-    C,
-  )
+  const status = context.native.sk_record_gated_add(program, operand(x), operand(gate), operand(value), C)
   context.check(status, 'gatedAdd')
 }

@@ -25,16 +25,7 @@ export class CpuQuantiser {
     const scales = new Uint8Array(rows * 2 * numScales(type, columns))
     const { native, handle } = this.#context
     const from = source.readRows(start, end)
-    const status = native.sk_quantise(
-      handle,
-      TYPES[type],
-      rows,
-      columns,
-      TYPES[dtype],
-      from,
-      values,
-      scales,
-    )
+    const status = native.sk_quantise(handle, TYPES[type], rows, columns, TYPES[dtype], from, values, scales)
     this.#context.check(status, name)
     return { values, scales }
   }

@@ -3,28 +3,13 @@
  * native memory that the context owns.
  */
 import { assert } from '../../errors.ts'
-import type {
-  Flight,
-  Matrix,
-  PenaltyPool,
-  StateData,
-  StatePool,
-  StateShape,
-  Table,
-  Tensor,
-} from '../backend.ts'
+import type { Flight, Matrix, PenaltyPool, StateData, StatePool, StateShape, Table, Tensor } from '../backend.ts'
 import type { Pointer } from '../ffi.ts'
 import { doneFlight } from '../flight.ts'
 import { numScales, refuseFp8, valueBytes } from '../quantised.ts'
 import { checkBytes, readBlocks, readPackedBlocks, rowBlocks } from '../source-rows.ts'
 import { checkState, createState } from '../state-shape.ts'
-import {
-  isPacked,
-  type MatrixSource,
-  type PackedType,
-  type QuantisedSource,
-  type WeightType,
-} from '../weight-types.ts'
+import { isPacked, type MatrixSource, type PackedType, type QuantisedSource, type WeightType } from '../weight-types.ts'
 import type { CpuContext } from './context.ts'
 
 /** Values of sk_type. */
@@ -57,10 +42,7 @@ export class CpuTensor implements Tensor {
     this.shape = shape
     this.count = shape.reduce((a, b) => a * b, 1)
     assert(Number.isSafeInteger(this.count) && this.count > 0, `tensor shape [${shape}]`)
-    this.pointer = context.checkPointer(
-      context.native.sk_tensor_new(context.handle, this.count),
-      `tensor [${shape}]`,
-    )
+    this.pointer = context.checkPointer(context.native.sk_tensor_new(context.handle, this.count), `tensor [${shape}]`)
     if (values === undefined) return
     assert(values.length === this.count, `${values.length} values for a tensor [${shape}]`)
     context.native.sk_tensor_write(this.pointer, 0, values, this.count)
@@ -81,29 +63,20 @@ export class CpuMatrix implements Matrix {
     this.rows = rows
     this.columns = columns
     this.type = type
-    this.pointer = context.checkPointer(
-      native.sk_matrix_new(context.handle, rows, columns, TYPES[type]),
-      name,
-    )
+    this.pointer = context.checkPointer(native.sk_matrix_new(context.handle, rows, columns, TYPES[type]), name)
     const { quantised } = source
     if (isPacked(type)) this.#packBlocks(context, source, type)
     else if (quantised?.type === type) this.#packQuantised(context, source, quantised)
     else
       for (const [start, end, values] of readBlocks(source, TILE_ROWS))
-        context.check(
-          native.sk_matrix_pack(this.pointer, start, end - start, TYPES[dtype], values),
-          name,
-        )
+        context.check(native.sk_matrix_pack(this.pointer, start, end - start, TYPES[dtype], values), name)
     this.bytes = native.sk_matrix_bytes(this.pointer)
   }
 
   #packBlocks(context: CpuContext, source: MatrixSource, type: PackedType) {
     for (const [start, end, blocks] of readPackedBlocks(source, type, TILE_ROWS)) {
       const { native } = context
-      context.check(
-        native.sk_matrix_pack_blocks(this.pointer, start, end - start, blocks),
-        source.name,
-      )
+      context.check(native.sk_matrix_pack_blocks(this.pointer, start, end - start, blocks), source.name)
     }
   }
 
@@ -113,13 +86,7 @@ export class CpuMatrix implements Matrix {
       const { values, scales } = readRows(start, end)
       checkBytes(source, start, end, values, valueBytes(type, columns))
       checkBytes(source, start, end, scales, 2 * numScales(type, columns))
-      const status = context.native.sk_matrix_pack_quantised(
-        this.pointer,
-        start,
-        end - start,
-        values,
-        scales,
-      )
+      const status = context.native.sk_matrix_pack_quantised(this.pointer, start, end - start, values, scales)
       context.check(status, name)
     }
   }
@@ -140,9 +107,7 @@ export class CpuTable implements Table {
       native.sk_table_new(context.handle, rows, columns, TYPES[packed?.type ?? dtype]),
       name,
     )
-    for (const [start, end, values] of packed
-      ? readPackedBlocks(source, packed.type)
-      : readBlocks(source))
+    for (const [start, end, values] of packed ? readPackedBlocks(source, packed.type) : readBlocks(source))
       context.check(native.sk_table_write(this.pointer, start, end - start, values), name)
     this.bytes = native.sk_table_bytes(this.pointer)
   }

@@ -107,9 +107,7 @@ export function wkv7(
   states: StatePool,
   layer: number,
 ): void {
-  eachHead(batch, states, layer, (S, at, channel, N) =>
-    wkv7Token(S, at, channel, N, valuesOf(out), operands, weights),
-  )
+  eachHead(batch, states, layer, (S, at, channel, N) => wkv7Token(S, at, channel, N, valuesOf(out), operands, weights))
 }
 
 /** Each head of each token. S: the head's state, [N value, N key]; `at`: the head's first element in [T, C], `channel`: in [C]. */
@@ -124,8 +122,7 @@ function eachHead(
     const wkv = stateArrayOf(states, batch.slots[b]!, 'wkv')
     for (let h = 0; h < H; h++) {
       const S = wkv.subarray((layer * H + h) * N * N, (layer * H + h + 1) * N * N)
-      for (let t = batch.starts[b]!; t < batch.starts[b + 1]!; t++)
-        token(S, t * H * N + h * N, h * N, N)
+      for (let t = batch.starts[b]!; t < batch.starts[b + 1]!; t++) token(S, t * H * N + h * N, h * N, N)
     }
   }
 }
@@ -143,11 +140,7 @@ function wkv7Token(
   const constant = (tensor: Tensor) => valuesOf(tensor).subarray(channel, channel + N)
   const [r, a, g] = [slice(operands.r), slice(operands.a), slice(operands.g)]
   const k_a = constant(weights.k_a)
-  const v = mixValue(
-    slice(operands.v),
-    slice(operands.vFirst),
-    operands.vGate && slice(operands.vGate),
-  )
+  const v = mixValue(slice(operands.v), slice(operands.vFirst), operands.vGate && slice(operands.vGate))
   const w = slice(operands.w).map((logit) => Math.exp(-MAX_DECAY * sigmoid(logit)))
   const kk = unit(slice(operands.k).map((k, j) => k * constant(weights.k_k)[j]!))
   const k = slice(operands.k).map((k, j) => k * (1 + (a[j]! - 1) * k_a[j]!))
@@ -166,16 +159,11 @@ function wkv7Token(
     k.map((kj, j) => kj * constant(weights.r_k)[j]!),
   )
   const [gain, bias] = [constant(weights.ln_x.weight), constant(weights.ln_x.bias)]
-  for (let i = 0; i < N; i++)
-    out[at + i] = (normed[i]! * gain[i]! + bias[i]! + bonus * v[i]!) * g[i]!
+  for (let i = 0; i < N; i++) out[at + i] = (normed[i]! * gain[i]! + bias[i]! + bonus * v[i]!) * g[i]!
 }
 
 /** Layer 0 keeps its v for the others; they move towards it by their gate. */
-function mixValue(
-  v: Float64Array,
-  vFirst: Float64Array,
-  gate: Float64Array | undefined,
-): Float64Array {
+function mixValue(v: Float64Array, vFirst: Float64Array, gate: Float64Array | undefined): Float64Array {
   if (gate) return v.map((vi, i) => vi + (vFirst[i]! - vi) * gate[i]!)
   vFirst.set(v)
   return v
@@ -266,19 +254,12 @@ function stateArrayOf(states: StatePool, slot: number, name: string): Float64Arr
 }
 
 /** From here on: the ops that only RWKV-6 uses. */
-export function ddlerp(
-  batch: Batch,
-  mix: readonly Tensor[],
-  h: Tensor,
-  prev: Tensor,
-  base: readonly Tensor[],
-): void {
+export function ddlerp(batch: Batch, mix: readonly Tensor[], h: Tensor, prev: Tensor, base: readonly Tensor[]): void {
   const [now, before] = [valuesOf(h), valuesOf(prev)]
   for (const [i, target] of mix.entries()) {
     const [y, b] = [valuesOf(target), valuesOf(base[i]!)]
     const C = b.length
-    for (let t = 0; t < batch.numTokens * C; t++)
-      y[t] = now[t]! + (before[t]! - now[t]!) * (b[t % C]! + y[t]!)
+    for (let t = 0; t < batch.numTokens * C; t++) y[t] = now[t]! + (before[t]! - now[t]!) * (b[t % C]! + y[t]!)
   }
 }
 
@@ -290,9 +271,7 @@ export function wkv6(
   states: StatePool,
   layer: number,
 ): void {
-  eachHead(batch, states, layer, (S, at, channel, N) =>
-    wkv6Token(S, at, channel, N, valuesOf(out), operands, weights),
-  )
+  eachHead(batch, states, layer, (S, at, channel, N) => wkv6Token(S, at, channel, N, valuesOf(out), operands, weights))
 }
 
 function wkv6Token(
@@ -323,8 +302,7 @@ function wkv6Token(
 
   const normed = normalise(y, weights.ln_x.eps)
   const [gain, bias] = [constant(weights.ln_x.weight), constant(weights.ln_x.bias)]
-  for (let i = 0; i < N; i++)
-    out[at + i] = (normed[i]! * gain[i]! + bias[i]!) * g[i]! * sigmoid(g[i]!)
+  for (let i = 0; i < N; i++) out[at + i] = (normed[i]! * gain[i]! + bias[i]!) * g[i]! * sigmoid(g[i]!)
 }
 
 export function gatedAdd(batch: Batch, x: Tensor, gate: Tensor, value: Tensor): void {

@@ -10,11 +10,7 @@ import type { QuantisedRows, QuantisedType } from '../weight-types.ts'
 const Q4_DIVISORS = [8, 7.7, 7.4, 7.1, 6.8, 8.3, 8.6, 9].map(Math.fround)
 
 /** Rounds rows of f32 weights [rows, columns]. A group that is not finite gets NaN for its scale. */
-export function quantiseRows(
-  type: QuantisedType,
-  weights: Float32Array,
-  columns: number,
-): QuantisedRows {
+export function quantiseRows(type: QuantisedType, weights: Float32Array, columns: number): QuantisedRows {
   const rows = weights.length / columns
   const rowBytes = valueBytes(type, columns)
   const values = new Uint8Array(rows * rowBytes)
@@ -72,9 +68,7 @@ function codeOf(type: QuantisedType, w: number, scale: number): number {
   const scaled = scale === 0 || Number.isNaN(scale) ? 0 : Math.fround(w / scale)
   if (type === 'i8') return roundHalfEven(scaled)
   if (type === 'q4') return Math.min(7, Math.max(-8, roundHalfEven(scaled)))
-  return NF4_LEVELS.findLastIndex(
-    (level, i) => i === 0 || scaled > (level + NF4_LEVELS[i - 1]!) / 2,
-  )
+  return NF4_LEVELS.findLastIndex((level, i) => i === 0 || scaled > (level + NF4_LEVELS[i - 1]!) / 2)
 }
 
 const word = new DataView(new ArrayBuffer(4))

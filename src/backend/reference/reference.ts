@@ -20,11 +20,7 @@ export function createReferenceBackend(): Backend {
     tensor: createTensor,
     activation: createTensor,
     readTensor: (tensor, start = 0, count) =>
-      doneFlight(
-        Float32Array.from(
-          valuesOf(tensor).subarray(start, count === undefined ? undefined : start + count),
-        ),
-      ),
+      doneFlight(Float32Array.from(valuesOf(tensor).subarray(start, count === undefined ? undefined : start + count))),
     writeTensor: (tensor, values) => valuesOf(tensor).set(values),
     matrix: readMatrix,
     table: (source) => readMatrix(source, source.dtype),
@@ -49,8 +45,7 @@ function record(_capacity: Capacity, build: (ops: Ops) => void): Program {
     wkv6: (...args) => commands.push((batch) => ops.wkv6(batch, ...args)),
     gatedAdd: (...args) => commands.push((batch) => ops.gatedAdd(batch, ...args)),
     gatherNorm: (...args) => commands.push((batch) => ops.gatherNorm(batch, ...args)),
-    logits: (y, x, weight) =>
-      commands.push((batch) => ops.linear(batch.numLogits, [{ y, x, weight }])),
+    logits: (y, x, weight) => commands.push((batch) => ops.linear(batch.numLogits, [{ y, x, weight }])),
     sample: (...args) => commands.push((batch) => sample(batch, ...args)),
   })
   return {

@@ -27,15 +27,12 @@ export function sample(batch: Batch, logits: Tensor, penalties: PenaltyPool): vo
     }
     const row = batch.sampleRow[s]!
     const raw = valuesOf(logits).subarray(row * V, (row + 1) * V)
-    batch.sampled[s] = raw.every(Number.isFinite)
-      ? drawOne(batch, s, raw, penalties.seen(batch.sampleSlot[s]!))
-      : -1
+    batch.sampled[s] = raw.every(Number.isFinite) ? drawOne(batch, s, raw, penalties.seen(batch.sampleSlot[s]!)) : -1
   }
 }
 
 function drawOne(batch: Batch, s: number, raw: Float64Array, seen: Seen): number {
-  const float = (name: keyof typeof SampleFloat) =>
-    batch.sampleFloats[s * SAMPLE_FLOATS + SampleFloat[name]]!
+  const float = (name: keyof typeof SampleFloat) => batch.sampleFloats[s * SAMPLE_FLOATS + SampleFloat[name]]!
   const int = (name: keyof typeof SampleInt) => batch.sampleInts[s * SAMPLE_INTS + SampleInt[name]]!
 
   const scores = Float64Array.from(raw)
@@ -43,18 +40,11 @@ function drawOne(batch: Batch, s: number, raw: Float64Array, seen: Seen): number
   if (mask > 0) {
     const words = maskWords(raw.length)
     const row = batch.masks.subarray((mask - 1) * words, mask * words)
-    for (let id = 0; id < raw.length; id++)
-      if (((row[id >> 5]! >>> (id & 31)) & 1) === 0) scores[id] = -Infinity
+    for (let id = 0; id < raw.length; id++) if (((row[id >> 5]! >>> (id & 31)) & 1) === 0) scores[id] = -Infinity
   }
   for (let i = batch.biasStarts[s]!; i < batch.biasStarts[s + 1]!; i++)
     scores[batch.biasIds[i]!]! += batch.biasValues[i]!
-  penalise(
-    scores,
-    seen,
-    float('repetitionPenalty'),
-    float('presencePenalty'),
-    float('frequencyPenalty'),
-  )
+  penalise(scores, seen, float('repetitionPenalty'), float('presencePenalty'), float('frequencyPenalty'))
 
   const greedy = float('temperature') <= 0 || int('topK') === 1 || float('topP') <= 0
   const key = [int('seedLow'), int('seedHigh'), int('position'), int('stream')] as const
@@ -72,13 +62,7 @@ function drawOne(batch: Batch, s: number, raw: Float64Array, seen: Seen): number
   return token
 }
 
-function penalise(
-  scores: Float64Array,
-  seen: Seen,
-  repetition: number,
-  presence: number,
-  frequency: number,
-): void {
+function penalise(scores: Float64Array, seen: Seen, repetition: number, presence: number, frequency: number): void {
   if (repetition !== 1)
     for (const token of new Set([...seen.prompt, ...seen.counts.keys()]))
       scores[token]! *= scores[token]! > 0 ? 1 / repetition : repetition
@@ -148,13 +132,7 @@ function drawFrom(kept: readonly (readonly [number, number])[], u: number): numb
 }
 
 /** Log-probabilities of the model itself: of the logits before bias, penalties and temperature. */
-function reportLogprobs(
-  batch: Batch,
-  s: number,
-  raw: Float64Array,
-  token: number,
-  k: number,
-): void {
+function reportLogprobs(batch: Batch, s: number, raw: Float64Array, token: number, k: number): void {
   const best = raw.reduce((a, b) => Math.max(a, b))
   const logTotal = best + Math.log(raw.reduce((sum, logit) => sum + Math.exp(logit - best), 0))
   batch.sampledLogprob[s] = raw[token]! - logTotal
@@ -174,12 +152,7 @@ const WEYL_0 = 0x9e3779b9
 const WEYL_1 = 0xbb67ae85
 
 /** Uniform in [0, 1) with 24 bits, from key (seedLow, seedHigh) and counter (position, stream, 0, 0). */
-export function philox(
-  seedLow: number,
-  seedHigh: number,
-  position: number,
-  stream: number,
-): number {
+export function philox(seedLow: number, seedHigh: number, position: number, stream: number): number {
   return philoxFour(seedLow, seedHigh, position, stream, 0)[0]
 }
 

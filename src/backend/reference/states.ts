@@ -18,10 +18,7 @@ export class RefStatePool implements StatePool {
     this.bytesPerSlot = 2 * stateBytesOf(shape)
     this.#slots = Array.from(
       { length: numSlots },
-      () =>
-        new Map(
-          arraysOf(shape).map(({ name, size }) => [name, new Float64Array(shape.layers * size)]),
-        ),
+      () => new Map(arraysOf(shape).map(({ name, size }) => [name, new Float64Array(shape.layers * size)])),
     )
   }
 

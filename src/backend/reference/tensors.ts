@@ -5,12 +5,7 @@
 import { SkeinError } from '../../errors.ts'
 import type { HostTable, Matrix, Norm, Table, Tensor } from '../backend.ts'
 import { decodeRows, refuseFp8 } from '../quantised.ts'
-import {
-  isQuantised,
-  type MatrixSource,
-  type SourceType,
-  type WeightType,
-} from '../weight-types.ts'
+import { isQuantised, type MatrixSource, type SourceType, type WeightType } from '../weight-types.ts'
 import { bf16Nearest, bf16ToNumber, quantiseRows, roundHalfEven } from './quantise.ts'
 
 interface RefTensor extends Tensor {
@@ -84,9 +79,7 @@ export function f16ToNumber(bits: number): number {
   const exponent = (bits >> 10) & 31
   const fraction = bits & 1023
   if (exponent === 31) return fraction ? Number.NaN : sign * Number.POSITIVE_INFINITY
-  return exponent
-    ? sign * 2 ** (exponent - 15) * (1 + fraction / 1024)
-    : sign * 2 ** -14 * (fraction / 1024)
+  return exponent ? sign * 2 ** (exponent - 15) * (1 + fraction / 1024) : sign * 2 ** -14 * (fraction / 1024)
 }
 
 /** Nearest bf16, ties to even. */

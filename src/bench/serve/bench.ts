@@ -7,13 +7,7 @@ import { type AskSettings, type Endpoint, type EndpointName, endpointOf } from '
 import { type AnswerTimes, type Exchange, exchange } from './exchange.ts'
 import { ExchangeError, HttpClient, readJson } from './http-client.ts'
 import { type EventLoopDelay, runLoad, type Timed } from './load.ts'
-import {
-  type FilePrompt,
-  type Prompt,
-  pickPrompts,
-  type RandomLengths,
-  randomPrompts,
-} from './prompts.ts'
+import { type FilePrompt, type Prompt, pickPrompts, type RandomLengths, randomPrompts } from './prompts.ts'
 import { type Random, seededRandom } from './random.ts'
 import { type AnswerResult, type RequestResult, type Summary, summarise } from './statistics.ts'
 import { type CountTokens, tokenCounter } from './token-counter.ts'
@@ -158,14 +152,10 @@ async function firstModel(client: HttpClient): Promise<string> {
 
 /** For a failure before the load began, which ends the run. */
 function explained({ reason, message }: ExchangeError, { url }: ServeBenchPlan): SkeinError {
-  if (reason === 'connection')
-    return new SkeinError('model_not_loaded', `no server answers at ${url}: ${message}`)
+  if (reason === 'connection') return new SkeinError('model_not_loaded', `no server answers at ${url}: ${message}`)
   if (reason === 'http 401' || reason === 'http 403')
     return new SkeinError('unauthorized', `${url} refuses: ${message} (give its key)`)
-  return new SkeinError(
-    'invalid_request',
-    `the request sent ahead of the load failed (${reason}): ${message}`,
-  )
+  return new SkeinError('invalid_request', `the request sent ahead of the load failed (${reason}): ${message}`)
 }
 
 /**
@@ -224,11 +214,7 @@ async function withTokens(
  * The end goes with the count: a usage counts tokens without text too, which may be an answer's last, so it goes with
  * the end of the reply; events count pieces of text, so they go with the last piece.
  */
-function answerOf(
-  { firstMs, gapsMs }: AnswerTimes,
-  outputTokens: number | null,
-  endMs: number | null,
-): AnswerResult {
+function answerOf({ firstMs, gapsMs }: AnswerTimes, outputTokens: number | null, endMs: number | null): AnswerResult {
   return { outputTokens, firstMs, endMs, gapsMs }
 }
 

@@ -116,10 +116,7 @@ class Reading {
     }
     const { length } = this.answers
     if (this.#ended.size < length)
-      throw new ExchangeError(
-        'bad reply',
-        `${this.#ended.size} of ${length} answers: ${excerpt(body)}`,
-      )
+      throw new ExchangeError('bad reply', `${this.#ended.size} of ${length} answers: ${excerpt(body)}`)
   }
 
   /** Raises what a server says of its own failure. */
@@ -134,10 +131,7 @@ class Reading {
   #answer(index: number): AnswerTimes {
     const answer = this.answers[index]
     if (answer === undefined)
-      throw new ExchangeError(
-        'bad reply',
-        `answer ${index}, where ${this.answers.length} were asked`,
-      )
+      throw new ExchangeError('bad reply', `answer ${index}, where ${this.answers.length} were asked`)
     return answer
   }
 }

@@ -2,12 +2,7 @@
  * HTTP as a load needs it: connections kept alive and as many as there are requests in flight, one deadline for a
  * whole exchange, and each piece of a body at the moment it arrives. Knows no API.
  */
-import {
-  type ClientRequest,
-  Agent as HttpAgent,
-  request as httpRequest,
-  type IncomingMessage,
-} from 'node:http'
+import { type ClientRequest, Agent as HttpAgent, request as httpRequest, type IncomingMessage } from 'node:http'
 import { Agent as HttpsAgent, request as httpsRequest } from 'node:https'
 
 /** Shorter than the idle time after which usual servers close a connection (5 s), so none is used while it closes. */
@@ -40,8 +35,7 @@ export class HttpClient {
   constructor(url: string, apiKey: string | undefined, timeoutMs: number) {
     this.#base = new URL(url)
     const options = { keepAlive: true, timeout: IDLE_MS }
-    this.#agent =
-      this.#base.protocol === 'https:' ? new HttpsAgent(options) : new HttpAgent(options)
+    this.#agent = this.#base.protocol === 'https:' ? new HttpsAgent(options) : new HttpAgent(options)
     this.#headers = apiKey === undefined ? {} : { authorization: `Bearer ${apiKey}` }
     this.#timeoutMs = timeoutMs
   }
@@ -94,9 +88,7 @@ function replyOf(response: IncomingMessage, failure: Promise<never>): Reply {
         response.on('data', onBytes)
         response.on('end', resolve)
         // Also after `end`, when it no longer matters.
-        response.on('close', () =>
-          reject(new ExchangeError('connection', 'the connection closed within the reply')),
-        )
+        response.on('close', () => reject(new ExchangeError('connection', 'the connection closed within the reply')))
         response.on('error', () => {})
       })
       return Promise.race([end, failure])

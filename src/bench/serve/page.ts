@@ -52,9 +52,7 @@ function hasPoints({ series }: Chart): boolean {
 
 function section(chart: Chart): string {
   const key =
-    chart.series.length < 2
-      ? ''
-      : chart.series.map(({ name }, i) => `<span class="key${i}">● ${name}</span>`).join(' ')
+    chart.series.length < 2 ? '' : chart.series.map(({ name }, i) => `<span class="key${i}">● ${name}</span>`).join(' ')
   return `<h2>${escapeHtml(chart.title)} ${key}</h2>${renderChart(chart)}`
 }
 
@@ -63,9 +61,7 @@ function latencyChart({ requests }: ServeBench): Chart {
   const good = evenly(succeeded(requests), MAX_DOTS)
   const e2e = good.map(({ sentMs, e2eMs }) => ({ x: sentMs / 1000, y: e2eMs }))
   const ttft = good.flatMap(({ sentMs, answers }) =>
-    answers
-      .slice(0, 1)
-      .flatMap(({ firstMs }) => (firstMs === null ? [] : [{ x: sentMs / 1000, y: firstMs }])),
+    answers.slice(0, 1).flatMap(({ firstMs }) => (firstMs === null ? [] : [{ x: sentMs / 1000, y: firstMs }])),
   )
   const title =
     good.length < succeeded(requests).length
@@ -195,13 +191,10 @@ function renderChart({ title, xLabel, yLabel, series }: Chart): string {
 function drawn({ kind, points }: Series, x: Scale, y: Scale): string {
   switch (kind) {
     case 'dots':
-      return points
-        .map((point) => `<circle cx="${round(x(point.x))}" cy="${round(y(point.y))}" r="2"/>`)
-        .join('')
+      return points.map((point) => `<circle cx="${round(x(point.x))}" cy="${round(y(point.y))}" r="2"/>`).join('')
     case 'steps': {
       const steps = points.map(
-        (point, i) =>
-          `${i === 0 ? 'M' : 'H'}${round(x(point.x))}${i === 0 ? ' ' : 'V'}${round(y(point.y))}`,
+        (point, i) => `${i === 0 ? 'M' : 'H'}${round(x(point.x))}${i === 0 ? ' ' : 'V'}${round(y(point.y))}`,
       )
       return `<path d="${steps.join('')}"/>`
     }

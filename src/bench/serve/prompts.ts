@@ -13,8 +13,7 @@ export interface Prompt {
 }
 
 /** Common words, of which nearly all are one token with the space before them in usual vocabularies. */
-const WORDS =
-  `about above after again air all along also always and animal another answer any around ask away back
+const WORDS = `about above after again air all along also always and animal another answer any around ask away back
   been before began below between big book both boy but call came can car carry change children city close come
   could country cut day did different does down each early earth eat end enough even every example eye face family far
   father feet few find first follow food for form found four from get girl give good great group grow had hand
@@ -44,8 +43,7 @@ export async function randomPrompts(
 ): Promise<Prompt[]> {
   const sample = wordsOf(random, 256)
   const tokensPerWord = ((await countTokens(sample)) ?? 256) / 256
-  const draw = (full: number) =>
-    integerBetween(random, Math.max(1, Math.floor(full * lengths.rangeRatio)), full)
+  const draw = (full: number) => integerBetween(random, Math.max(1, Math.floor(full * lengths.rangeRatio)), full)
   return Array.from({ length: count }, () => {
     const numWords = Math.max(1, Math.round(draw(lengths.inputTokens) / tokensPerWord))
     return { text: wordsOf(random, numWords), maxTokens: draw(lengths.outputTokens) }
@@ -103,16 +101,13 @@ function parseJsonLine(name: string, number: number, line: string): FilePrompt {
   if (typeof value === 'string') return { text: value }
   // Reading a field of a JSON value that has none gives undefined.
   const { prompt, max_tokens } = Object(value) as { prompt?: unknown; max_tokens?: unknown }
-  const isLength =
-    max_tokens === undefined || (Number.isInteger(max_tokens) && Number(max_tokens) > 0)
+  const isLength = max_tokens === undefined || (Number.isInteger(max_tokens) && Number(max_tokens) > 0)
   if (typeof prompt !== 'string' || !isLength)
     throw new SkeinError(
       'invalid_request',
       `${name}, line ${number}: expected a JSON string, or {"prompt": TEXT, "max_tokens": N}`,
     )
-  return max_tokens === undefined
-    ? { text: prompt }
-    : { text: prompt, maxTokens: Number(max_tokens) }
+  return max_tokens === undefined ? { text: prompt } : { text: prompt, maxTokens: Number(max_tokens) }
 }
 
 function jsonOf(content: string): unknown {

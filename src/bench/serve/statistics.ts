@@ -166,10 +166,7 @@ function failureCounts(results: readonly RequestResult[]): FailureCount[] {
 }
 
 function sumOrNull(values: readonly (number | null)[]): number | null {
-  return values.reduce<number | null>(
-    (sum, value) => (sum === null || value === null ? null : sum + value),
-    0,
-  )
+  return values.reduce<number | null>((sum, value) => (sum === null || value === null ? null : sum + value), 0)
 }
 
 function present(values: readonly (number | null)[]): number[] {

@@ -14,21 +14,14 @@ export function estimateTokens(text: string): number {
 }
 
 /** Asks once whether the server counts. Raises an ExchangeError when there is no server. */
-export async function tokenCounter(
-  client: HttpClient,
-  model: string | undefined,
-): Promise<CountTokens> {
+export async function tokenCounter(client: HttpClient, model: string | undefined): Promise<CountTokens> {
   const canCount = (await countOnServer(client, model, 'one two three')) !== null
   if (!canCount) return async () => null
   // A server that dies within a load must not take the figures of what it did before with it.
   return (text) => countOnServer(client, model, text).catch(() => null)
 }
 
-async function countOnServer(
-  client: HttpClient,
-  model: string | undefined,
-  prompt: string,
-): Promise<number | null> {
+async function countOnServer(client: HttpClient, model: string | undefined, prompt: string): Promise<number | null> {
   const reply = await client.send('/tokenize', { model, prompt })
   const body = await readJson(reply)
   if (reply.status !== 200 || typeof body !== 'object' || body === null) return null

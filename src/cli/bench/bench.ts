@@ -5,13 +5,7 @@ import { Gemm } from '../../backend/cuda/gemm/gemm.ts'
 import { cudaReport } from '../../backend/cuda/report.ts'
 import { type DeviceSpeed, measureSpeed } from '../../backend/cuda/speed.ts'
 import { measureWebgpu } from '../../backend/webgpu/speed.ts'
-import {
-  type BenchPlan,
-  type BenchRow,
-  benchEngine,
-  type MachineLimits,
-  rooflineSeconds,
-} from '../../bench/engine.ts'
+import { type BenchPlan, type BenchRow, benchEngine, type MachineLimits, rooflineSeconds } from '../../bench/engine.ts'
 import { benchGuessed, type GuessRates, ScriptedGuesses } from '../../bench/guessed.ts'
 import { benchServed } from '../../bench/served.ts'
 import { benchTokenizer, type TokenizerBench } from '../../bench/tokenizer.ts'
@@ -57,8 +51,7 @@ const engine = defineCommand({
     speculate: {
       ...SETTINGS.speculate,
       default: 'off',
-      description:
-        'With lookup also what guesses of the next tokens are worth: all right, and all wrong',
+      description: 'With lookup also what guesses of the next tokens are worth: all right, and all wrong',
     },
     draft: text(
       'A draft model, or a size of random weights such as 0.1b: also what its guesses are worth, by how many are right',
@@ -130,17 +123,12 @@ function benchChoice(choice: EngineChoice, plan: BenchPlan, limits: Limits) {
     ...mixed.map(({ rows, tokens }) => rows + tokens),
     ...prefill.map(({ prompts, tokens }) => prompts * tokens),
   )
-  const maxTokens =
-    limits !== null && limits.device !== 'cpu' ? Math.min(MAX_STEP_TOKENS, longest) : undefined
+  const maxTokens = limits !== null && limits.device !== 'cpu' ? Math.min(MAX_STEP_TOKENS, longest) : undefined
   return { ...choice, slots, maxTokens: choice.maxTokens ?? (maxTokens || undefined) }
 }
 
 /** Tokens a second of each decode case through the engine's loop, over about as long as the case itself ran. */
-async function servedRates(
-  client: EngineClient,
-  rows: readonly BenchRow[],
-  { minRepeats, minSeconds }: BenchPlan,
-) {
+async function servedRates(client: EngineClient, rows: readonly BenchRow[], { minRepeats, minSeconds }: BenchPlan) {
   const rates: number[] = []
   for (const { kind, batch, step } of rows) {
     if (kind !== 'decode') continue
@@ -161,9 +149,7 @@ async function measureLimits(
   if (adapter !== null) return { device: 'webgpu', ...(await measureWebgpu(adapter)) }
   const isCuda = device.startsWith('cuda') || (device === 'auto' && hasUsableCuda())
   if (!isCuda) {
-    const { readBytesPerSecond, fmaOperationsPerSecond } = measureMachine(
-      threads === undefined ? {} : { threads },
-    )
+    const { readBytesPerSecond, fmaOperationsPerSecond } = measureMachine(threads === undefined ? {} : { threads })
     const limits = {
       bytesPerSecond: readBytesPerSecond,
       operationsPerSecond: fmaOperationsPerSecond,
@@ -188,12 +174,7 @@ function hasUsableCuda(): boolean {
 }
 
 /** Cases of two numbers with a sign between them. */
-function pairs(
-  given: readonly string[],
-  flag: string,
-  sign: string,
-  example: string,
-): [number, number][] {
+function pairs(given: readonly string[], flag: string, sign: string, example: string): [number, number][] {
   return given
     .filter((part) => part !== '')
     .map((part) => {
@@ -234,9 +215,7 @@ function printRows({ model, stepTokens, limits, rows, served, guessed }: Found):
   const share = (row: BenchRow) => {
     if (!limits) return []
     const least = rooflineSeconds(model, row, stepTokens, limits)
-    return [row.forward, row.step].map(
-      ({ milliseconds }) => `${((100_000 * least) / milliseconds).toFixed(0)} %`,
-    )
+    return [row.forward, row.step].map(({ milliseconds }) => `${((100_000 * least) / milliseconds).toFixed(0)} %`)
   }
   printTable([
     [
@@ -270,8 +249,7 @@ function printRows({ model, stepTokens, limits, rows, served, guessed }: Found):
     ...guessed.map(({ streams, off, guessed: rates }) => [
       ...[String(streams), off.toFixed(1)],
       ...rates.map(
-        ({ tokensPerSecond, accepted }) =>
-          `${of(tokensPerSecond, off)}, ${(100 * accepted).toFixed(0)} % drawn`,
+        ({ tokensPerSecond, accepted }) => `${of(tokensPerSecond, off)}, ${(100 * accepted).toFixed(0)} % drawn`,
       ),
     ]),
   ])
@@ -300,9 +278,7 @@ const tokenizer = defineCommand({
   },
   run({ args }) {
     const { vocab } = args
-    const result = benchTokenizer(
-      vocab ? Tokenizer.fromFile(vocab) : loadTokenizer({ model: modelPath(undefined) }),
-    )
+    const result = benchTokenizer(vocab ? Tokenizer.fromFile(vocab) : loadTokenizer({ model: modelPath(undefined) }))
     if (args.json) printJson(result)
     else printTokenizer(result)
   },

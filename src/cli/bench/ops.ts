@@ -47,11 +47,7 @@ export const benchOpsCommand = defineCommand({
   },
 })
 
-function listOf<T>(
-  given: readonly string[],
-  flag: string,
-  parse: (part: string) => T | undefined,
-): T[] {
+function listOf<T>(given: readonly string[], flag: string, parse: (part: string) => T | undefined): T[] {
   return given.map((part) => {
     const value = parse(part)
     if (value !== undefined) return value

@@ -2,11 +2,7 @@
 import { existsSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { join } from 'node:path'
-import {
-  RANDOM_MODEL_SIZES,
-  type RandomModelSize,
-  writeRandomModel,
-} from '../../bench/random-model.ts'
+import { RANDOM_MODEL_SIZES, type RandomModelSize, writeRandomModel } from '../../bench/random-model.ts'
 import { makeFolder } from '../../files/make-folder.ts'
 import { modelPath } from '../../host/checkpoints/model-path.ts'
 import { choice } from '../../settings/flags.ts'

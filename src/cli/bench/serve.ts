@@ -1,11 +1,6 @@
 /** `skein bench serve`: sends a load to a server, ours or another's, and says how it fared. */
 import { readFileSync, writeFileSync } from 'node:fs'
-import {
-  benchServe,
-  type Dataset,
-  type ServeBench,
-  type ServeBenchPlan,
-} from '../../bench/serve/bench.ts'
+import { benchServe, type Dataset, type ServeBench, type ServeBenchPlan } from '../../bench/serve/bench.ts'
 import { ENDPOINTS, endpointOf } from '../../bench/serve/endpoints.ts'
 import { htmlReport } from '../../bench/serve/page.ts'
 import { parsePromptFile } from '../../bench/serve/prompts.ts'
@@ -26,10 +21,9 @@ const FLAGS = {
   }),
   'api-key': text('Key of the server (default: $SKEIN_API_KEY)', { hint: 'KEY' }),
   model: text('Name in the API (default: the first of /v1/models)', { hint: 'NAME' }),
-  endpoint: choice(ENDPOINTS)(
-    `${ENDPOINTS.join(', ')} (the last two: lists of contents, as rwkv_lightning)`,
-    { default: 'completions' },
-  ),
+  endpoint: choice(ENDPOINTS)(`${ENDPOINTS.join(', ')} (the last two: lists of contents, as rwkv_lightning)`, {
+    default: 'completions',
+  }),
   'num-prompts': whole(1, 10_000_000)('Prompts to send', { default: '1000' }),
   batch: whole(1, 65_536)('Prompts of one request, for lightning', { default: '1' }),
   'request-rate': text('Requests a second, at random (Poisson) moments; inf sends all at once', {
@@ -46,10 +40,7 @@ const FLAGS = {
     1,
     1_000_000,
   )(`Most tokens of an answer (default ${DEFAULT_OUTPUT_TOKENS}; of a file: as it says)`),
-  'range-ratio': number(
-    0,
-    1,
-  )('Random lengths lie between this share of the above and all of it (default 0)'),
+  'range-ratio': number(0, 1)('Random lengths lie between this share of the above and all of it (default 0)'),
   'no-stream': toggle('Answers come whole instead of streamed'),
   'ignore-eos': toggle('Answers go on to their full length'),
   temperature: number(0, 1000)('0 is greedy', { default: '0' }),
@@ -64,12 +55,7 @@ type Given = Values<typeof FLAGS>
 
 export const benchServeCommand = defineCommand({
   description: 'Send a load of requests to a server and time its answers',
-  examples: [
-    [
-      'skein bench serve --url http://127.0.0.1:8000',
-      'of Skein, or of any server with the OpenAI API',
-    ],
-  ],
+  examples: [['skein bench serve --url http://127.0.0.1:8000', 'of Skein, or of any server with the OpenAI API']],
   flags: FLAGS,
   async run({ args }) {
     const interrupt = new AbortController()
@@ -90,11 +76,7 @@ export const benchServeCommand = defineCommand({
   },
 })
 
-function planOf(
-  args: Given,
-  onProgress: ServeBenchPlan['onProgress'],
-  signal: AbortSignal,
-): ServeBenchPlan {
+function planOf(args: Given, onProgress: ServeBenchPlan['onProgress'], signal: AbortSignal): ServeBenchPlan {
   const { endpoint, batch } = args
   if (batch > 1 && !endpointOf(endpoint).takesBatch)
     throw invalid('batch', `--endpoint ${endpoint} takes one prompt a request; leave --batch out`)
@@ -149,12 +131,7 @@ function extraBody(given: string | undefined): Readonly<Record<string, unknown>>
 }
 
 function datasetOf(args: Given): Dataset {
-  const {
-    dataset: name,
-    'output-len': outputTokens,
-    'input-len': inputTokens,
-    'range-ratio': rangeRatio,
-  } = args
+  const { dataset: name, 'output-len': outputTokens, 'input-len': inputTokens, 'range-ratio': rangeRatio } = args
   if (name === 'random') {
     const lengths = {
       inputTokens: inputTokens ?? DEFAULT_INPUT_TOKENS,
@@ -193,8 +170,7 @@ function report(
   const date = new Date()
   const everything = { date, setting, ...JSON.parse(JSON.stringify(bench, thousandths)) }
   const json = `${JSON.stringify(everything, null, 1)}\n`
-  if (files.html !== undefined)
-    writeFileSync(files.html, htmlReport(bench, JSON.stringify(setting), date))
+  if (files.html !== undefined) writeFileSync(files.html, htmlReport(bench, JSON.stringify(setting), date))
   if (files.json === '-') {
     process.stdout.write(json)
     return

@@ -31,10 +31,7 @@ export const chat = defineCommand({
     ['skein chat --url host:8000 --api-key KEY', 'with one elsewhere'],
     ['skein chat MODEL.pth', 'without a server'],
     ["skein chat 'Why is the sky blue?'", 'one answer, and it ends'],
-    [
-      "echo 'Why is the sky blue?' | skein chat",
-      'each line is a message; only the answers are printed',
-    ],
+    ["echo 'Why is the sky blue?' | skein chat", 'each line is a message; only the answers are printed'],
   ],
   words: { ...MODEL_WORDS, ...QUESTION },
   flags: { ...SERVER_FLAGS, 'model-name': NAME_FLAG, ...TALK_FLAGS, ...ENGINE_FLAGS },

@@ -24,10 +24,7 @@ export class Conversation {
   /** Name and number of questions, this one first. */
   get branches(): readonly (readonly [name: string, turns: number])[] {
     const all = [[this.#branch, this.messages] as const, ...this.#others]
-    return all.map(([name, messages]) => [
-      name,
-      messages.filter(({ role }) => role === 'user').length,
-    ])
+    return all.map(([name, messages]) => [name, messages.filter(({ role }) => role === 'user').length])
   }
 
   /** All that the model is to read. */
@@ -118,12 +115,7 @@ function readSaved(path: string): Saved {
 
 function isMessage(value: unknown): value is ChatMessage {
   if (typeof value !== 'object' || value === null) return false
-  return (
-    'role' in value &&
-    ROLES.includes(value.role) &&
-    'content' in value &&
-    typeof value.content === 'string'
-  )
+  return 'role' in value && ROLES.includes(value.role) && 'content' in value && typeof value.content === 'string'
 }
 
 export function readJson(path: string): unknown {

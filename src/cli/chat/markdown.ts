@@ -57,8 +57,7 @@ export class TerminalMarkdown {
   }
 
   #prose(line: string): string {
-    if (HEADING.test(line))
-      return `${this.#paint('bold', this.#spans(this.#takeLine().replace(HEADING, '')))}\n`
+    if (HEADING.test(line)) return `${this.#paint('bold', this.#spans(this.#takeLine().replace(HEADING, '')))}\n`
     this.#isLineStart = false
     const [mark = ''] = /^\s*([-*+]\s+|>\s?)/.exec(line) ?? []
     this.#pending = this.#pending.slice(mark.length)
@@ -123,9 +122,7 @@ export class TerminalMarkdown {
     const isRule = (row: readonly string[]) => row.every((cell) => /^:?-+:?$/.test(cell))
     const shown = rows.filter((row) => !isRule(row))
     const count = Math.max(...shown.map((row) => row.length))
-    const widths = Array.from({ length: count }, (_, i) =>
-      Math.max(...shown.map((row) => columnsOf(row[i] ?? ''))),
-    )
+    const widths = Array.from({ length: count }, (_, i) => Math.max(...shown.map((row) => columnsOf(row[i] ?? ''))))
     const lines = shown.map((row, i) => {
       const cells = row.map((cell, j) => cell + ' '.repeat(widths[j]! - columnsOf(cell)))
       const line = cells.join('  ').trimEnd()
@@ -135,8 +132,7 @@ export class TerminalMarkdown {
   }
 }
 
-const SPAN =
-  /^(?:`([^`]+)`|\*\*(?=\S)(.+?)(?<=\S)\*\*|\*(?=[^\s*])([^*]+?)(?<=\S)\*(?!\*)|\[([^\]]+)\]\(([^)\s]+)\))/
+const SPAN = /^(?:`([^`]+)`|\*\*(?=\S)(.+?)(?<=\S)\*\*|\*(?=[^\s*])([^*]+?)(?<=\S)\*(?!\*)|\[([^\]]+)\]\(([^)\s]+)\))/
 const SPANS = new RegExp(SPAN.source.slice(1), 'g')
 
 const WIDE = /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60]/g

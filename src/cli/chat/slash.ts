@@ -64,14 +64,10 @@ const COMMANDS: Readonly<Record<string, SlashCommand>> = {
     hint: '[NAME]',
     about: 'go to a branch; without a name: list them',
     run({ conversation, say }, name) {
-      if (name !== '' && !conversation.go(name))
-        throw complaint(`no branch ${name}; /branch lists them`)
+      if (name !== '' && !conversation.go(name)) throw complaint(`no branch ${name}; /branch lists them`)
       say(
         conversation.branches
-          .map(
-            ([one, turns]) =>
-              `${one === conversation.branch ? '*' : ' '} ${one}  ${turnsOf(turns)}`,
-          )
+          .map(([one, turns]) => `${one === conversation.branch ? '*' : ' '} ${one}  ${turnsOf(turns)}`)
           .join('\n'),
       )
     },
@@ -144,9 +140,7 @@ const COMMANDS: Readonly<Record<string, SlashCommand>> = {
 
 export async function runSlashCommand(talk: Talk, line: string): Promise<void> {
   const [, name = '', rest = ''] = /^(\S+)\s*(.*)$/s.exec(line) ?? []
-  const found = Object.entries(COMMANDS).find(
-    ([own, { aliases = [] }]) => own === name || aliases.includes(name),
-  )
+  const found = Object.entries(COMMANDS).find(([own, { aliases = [] }]) => own === name || aliases.includes(name))
   if (found === undefined) throw complaint(unknown(name))
   await found[1].run(talk, rest.trim())
 }
@@ -160,10 +154,7 @@ function unknown(name: string): string {
 }
 
 function helpText(): string {
-  const lines = Object.entries(COMMANDS).map(([name, { hint = '', about }]) => [
-    `${name} ${hint}`.trim(),
-    about,
-  ])
+  const lines = Object.entries(COMMANDS).map(([name, { hint = '', about }]) => [`${name} ${hint}`.trim(), about])
   const width = Math.max(...lines.map(([left]) => left!.length)) + 2
   return [
     ...lines.map(([left, about]) => `${left!.padEnd(width)}${about}`),
@@ -200,8 +191,7 @@ function named(path: string, command: string): string {
 /** A list as the API's field `tools`, or a body that has one. */
 function toolsOf(path: string): readonly unknown[] {
   const read = readJson(path)
-  const tools: unknown =
-    typeof read === 'object' && read !== null && 'tools' in read ? read.tools : read
+  const tools: unknown = typeof read === 'object' && read !== null && 'tools' in read ? read.tools : read
   if (!Array.isArray(tools) || tools.length === 0)
     throw complaint(`${path} is no list of tools as the API's field "tools" takes them`)
   return tools

@@ -131,12 +131,9 @@ function samplingFields(given: ChatRequest['sampling']): Record<string, number> 
 async function failureOf(response: Response): Promise<SkeinError> {
   const body = (await response.json().catch(() => null)) as Failure | null
   const message = body?.error?.message ?? `the server answered ${response.status}`
-  if (response.status === 401)
-    return new SkeinError('unauthorized', `${message} (give the key with --api-key)`)
-  if (body?.error?.param === 'model')
-    return new SkeinError('not_found', `${message} (give one with --model-name)`)
-  if (response.status === 404)
-    return new SkeinError('not_found', `${response.url} is no address of Skein: ${message}`)
+  if (response.status === 401) return new SkeinError('unauthorized', `${message} (give the key with --api-key)`)
+  if (body?.error?.param === 'model') return new SkeinError('not_found', `${message} (give one with --model-name)`)
+  if (response.status === 404) return new SkeinError('not_found', `${response.url} is no address of Skein: ${message}`)
   return new SkeinError('invalid_request', message)
 }
 

@@ -89,9 +89,7 @@ export class TerminalTalk implements Talk {
   async #greet(): Promise<void> {
     const names = await this.models()
     const model = this.model ?? names[0] ?? 'no model'
-    process.stdout.write(
-      `${this.#paint('bold', `skein ${packageVersion()}`)} ${this.#paint('cyan', model)}\n`,
-    )
+    process.stdout.write(`${this.#paint('bold', `skein ${packageVersion()}`)} ${this.#paint('cyan', model)}\n`)
     this.say('/help lists the commands; """ begins a text of several lines; Ctrl-D leaves')
   }
 
@@ -171,12 +169,10 @@ export class TerminalTalk implements Talk {
   }
 
   #showFigures({ calls, tokens, firstMs, restMs }: Outcome): void {
-    for (const { function: called } of calls)
-      this.say(`calls ${called.name} with ${called.arguments}`)
+    for (const { function: called } of calls) this.say(`calls ${called.name} with ${called.arguments}`)
     if (!this.#isTerminal || tokens === 0) return
     // The first token had come when the time began.
-    const speed =
-      tokens > 1 && restMs > 0 ? `, ${((1000 * (tokens - 1)) / restMs) | 0} tokens/s` : ''
+    const speed = tokens > 1 && restMs > 0 ? `, ${((1000 * (tokens - 1)) / restMs) | 0} tokens/s` : ''
     this.say(`${tokens} tokens${speed}, the first after ${Math.round(firstMs)} ms`)
   }
 

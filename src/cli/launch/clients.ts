@@ -32,8 +32,7 @@ const exports = (variables: Readonly<Record<string, string>>) =>
 export const CLIENTS: Readonly<Record<string, ClientSetup>> = {
   env: {
     about: 'variables that many programs read',
-    text: ({ url, model, key }) =>
-      exports({ OPENAI_BASE_URL: `${url}/v1`, OPENAI_API_KEY: key, OPENAI_MODEL: model }),
+    text: ({ url, model, key }) => exports({ OPENAI_BASE_URL: `${url}/v1`, OPENAI_API_KEY: key, OPENAI_MODEL: model }),
   },
   'openai-js': {
     about: 'the openai package for JavaScript',

@@ -29,8 +29,7 @@ export const launch = defineCommand({
     const setup = setupOf(args.client)
     const { url, apiKey } = serverOf(args)
     const model = args['model-name'] ?? (await modelNames({ url, apiKey }))[0]
-    if (model === undefined)
-      throw new SkeinError('not_found', `${url} has no model yet; name one with --model-name`)
+    if (model === undefined) throw new SkeinError('not_found', `${url} has no model yet; name one with --model-name`)
     const text = setup.text({ url, model, key: apiKey ?? 'none' })
     if (args.write) write(args.client, setup, text)
     else print(setup, text)
@@ -60,14 +59,10 @@ function print({ file, next }: ClientSetup, text: string): void {
 
 /** Never over what is there: it may say more than this. */
 function write(name: string, { file, next }: ClientSetup, text: string): void {
-  if (file === undefined)
-    throw new SkeinError('invalid_request', `${name} has no file to write; leave --write out`)
+  if (file === undefined) throw new SkeinError('invalid_request', `${name} has no file to write; leave --write out`)
   const path = file.startsWith('~/') ? join(homedir(), file.slice(2)) : file
   if (existsSync(path))
-    throw new SkeinError(
-      'conflict',
-      `${path} exists; without --write the lines are printed, to be added there`,
-    )
+    throw new SkeinError('conflict', `${path} exists; without --write the lines are printed, to be added there`)
   mkdirSync(dirname(path), { recursive: true })
   // There may be a key in it.
   writeFileSync(path, text, { mode: 0o600 })

@@ -67,8 +67,7 @@ export async function offerFirst(given?: FirstOffer): Promise<string | null> {
 
 function onThisMachine(): FirstOffer {
   const hub = openHub()
-  const impatient: typeof fetch = (url, init) =>
-    hub.fetch(url, { ...init, signal: AbortSignal.timeout(HUB_MS) })
+  const impatient: typeof fetch = (url, init) => hub.fetch(url, { ...init, signal: AbortSignal.timeout(HUB_MS) })
   return {
     hub: { ...hub, fetch: impatient },
     memoryBytes: totalmem(),

@@ -12,9 +12,7 @@ import { defineCommand } from '../terminal/command.ts'
 import { formatBytes, formatCount, printJson, printTable } from '../terminal/output.ts'
 
 export const inspect = defineCommand({
-  examples: [
-    ['skein inspect MODEL.pth', 'architecture, sizes, and what keeps it from being served'],
-  ],
+  examples: [['skein inspect MODEL.pth', 'architecture, sizes, and what keeps it from being served']],
   words: {
     file: {
       description: 'Checkpoint, the name of a pulled model, or demo',
@@ -51,18 +49,14 @@ export const inspect = defineCommand({
         ['format', `${file.format}, ${file.naming} names, ${formatBytes(file.bytes)}`],
         ['vocabulary', file.hasVocabulary ? 'in the file' : vocabularyOf(checkpoint)],
         ['fingerprint', file.fingerprint],
-        ...Object.entries(summary).map(
-          ([name, value]) => [label(name), describe(name, value)] as const,
-        ),
+        ...Object.entries(summary).map(([name, value]) => [label(name), describe(name, value)] as const),
         ['memory', memoryOf(checkpoint)],
         ...metadataRows(checkpoint),
       ])
       if (args.tensors)
         printPlain([
           ['tensor', 'type', 'shape'],
-          ...tensors.map(
-            ({ name, dtype, shape }) => [name, dtype, `[${shape.join(', ')}]`] as const,
-          ),
+          ...tensors.map(({ name, dtype, shape }) => [name, dtype, `[${shape.join(', ')}]`] as const),
         ])
       refuseHeadSize(summary)
     } finally {

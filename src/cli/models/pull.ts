@@ -44,8 +44,7 @@ export async function pullAll(name: string, offline = false) {
   process.once('SIGINT', leave)
   try {
     const pulled = name === VOCABULARY ? undefined : await pullModel(name, options)
-    const vocabulary =
-      pulled && hasVocabulary(pulled.path) ? undefined : await pullVocabulary(options)
+    const vocabulary = pulled && hasVocabulary(pulled.path) ? undefined : await pullVocabulary(options)
     return { pulled, vocabulary }
   } finally {
     process.off('SIGINT', leave)
@@ -101,9 +100,7 @@ export const rm = defineCommand({
   run({ args }) {
     const folder = modelsFolder()
     const whole = findModel(folder, args.name)
-    const partial = listModels(folder).filter(
-      (model) => model.isPartial && model.name === args.name,
-    )
+    const partial = listModels(folder).filter((model) => model.isPartial && model.name === args.name)
     const models = [...(whole ? [whole] : []), ...partial]
     if (models.length === 0) {
       throw new SkeinError('not_found', `no pulled model "${args.name}"; skein ls shows them`)

@@ -39,19 +39,14 @@ interface Definition<F extends Flags, W extends Words> {
   run(given: Run<F, W>): void | Promise<void>
 }
 
-export function defineCommand<const F extends Flags, const W extends Words>(
-  definition: Definition<F, W>,
-): CommandSpec {
+export function defineCommand<const F extends Flags, const W extends Words>(definition: Definition<F, W>): CommandSpec {
   // Commander's values are parsed by these very flags, so run() gets what it declares.
   const run = definition.run as unknown as NonNullable<CommandSpec['run']>
   return { words: {}, flags: {}, commands: {}, ...definition, run }
 }
 
 /** A name with commands below it. */
-export function defineCommands(
-  commands: CommandSpec['commands'],
-  examples: CommandSpec['examples'] = [],
-): CommandSpec {
+export function defineCommands(commands: CommandSpec['commands'], examples: CommandSpec['examples'] = []): CommandSpec {
   return { words: {}, flags: {}, commands, examples, run: null }
 }
 
@@ -74,9 +69,7 @@ export function newProgram(name: string, columns = process.stdout.columns ?? 100
     argumentTerm: (argument) => argument.name(),
     visibleOptions: (command) =>
       // --help is the last thing that one looks for in help.
-      Help.prototype.visibleOptions
-        .call(new Help(), command)
-        .filter(({ long }) => long !== '--help'),
+      Help.prototype.visibleOptions.call(new Help(), command).filter(({ long }) => long !== '--help'),
   })
   return program
 }
@@ -96,10 +89,7 @@ export function equip(command: Command, spec: CommandSpec, argv: readonly string
     const take = (value: Raw) => {
       // Commander keeps the last of several; the others would be without effect.
       if (seen.has(name))
-        throw usage(
-          `--${name} is given twice; where several values are taken, put commas between`,
-          name,
-        )
+        throw usage(`--${name} is given twice; where several values are taken, put commas between`, name)
       seen.add(name)
       given.set(name, value)
     }
@@ -137,8 +127,7 @@ function addFlag(
   command.on(`option:${name}`, (given: string | null) => {
     if (isSwitch) return take(true)
     // A value of its own may begin so only where it is joined to the flag.
-    if (given?.startsWith('--') && !argv.includes(`--${name}=${given}`))
-      throw usage(`--${name} needs a value`, name)
+    if (given?.startsWith('--') && !argv.includes(`--${name}=${given}`)) throw usage(`--${name} needs a value`, name)
     take(given ?? '')
   })
   if (!isSwitch && isDeniable !== true) return
@@ -158,10 +147,7 @@ const HINTS = {
   paths: 'NAME=FILE,…',
 } as const
 
-export function addExamples(
-  command: Command,
-  examples: readonly (readonly [string, string])[],
-): void {
+export function addExamples(command: Command, examples: readonly (readonly [string, string])[]): void {
   if (examples.length === 0) return
   const longest = Math.max(...examples.map(([line]) => line.length))
   const lines = examples.map(([line, does]) => `  ${line.padEnd(longest)}  # ${does}`)
@@ -195,9 +181,7 @@ export function complaintOf(error: CommanderError, program: Command): SkeinError
 /** The first word that the command in use does not take. */
 function strayOf(command: Command): string {
   const child = command.commands.find(({ args }) => args.length > 0)
-  return child === undefined
-    ? (command.args[command.registeredArguments.length] ?? '')
-    : strayOf(child)
+  return child === undefined ? (command.args[command.registeredArguments.length] ?? '') : strayOf(child)
 }
 
 function unknown(message: string, similar: string | undefined): SkeinError {
@@ -207,9 +191,5 @@ function unknown(message: string, similar: string | undefined): SkeinError {
 }
 
 function usage(message: string, param?: string): SkeinError {
-  return new SkeinError(
-    'invalid_request',
-    `${message}; see --help`,
-    param === undefined ? {} : { param },
-  )
+  return new SkeinError('invalid_request', `${message}; see --help`, param === undefined ? {} : { param })
 }

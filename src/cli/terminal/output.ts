@@ -30,10 +30,7 @@ export function progressBar(
   }
 }
 
-function progressLines(
-  label: string,
-  format: (amount: number) => string,
-): (done: number, total: number) => void {
+function progressLines(label: string, format: (amount: number) => string): (done: number, total: number) => void {
   let next = performance.now() + LINE_MS
   return (done, total) => {
     if (done >= total || performance.now() < next) return
@@ -64,8 +61,7 @@ export function printJson(value: unknown): void {
 export function printTable(rows: readonly (readonly string[])[]): void {
   const columns = rows[0]!.map((_, i) => {
     const cells = rows.map((row) => row[i]!)
-    const isNumeric =
-      cells.length > 1 && cells.slice(1).every((cell) => /^[-\d.,%×\s]+$/.test(cell))
+    const isNumeric = cells.length > 1 && cells.slice(1).every((cell) => /^[-\d.,%×\s]+$/.test(cell))
     return { isNumeric, width: Math.max(...cells.map((cell) => cell.length)) }
   })
   for (const row of rows) {
@@ -89,5 +85,4 @@ export function hasColours(stream: Pick<NodeJS.WriteStream, 'isTTY' | 'hasColors
 export const plain: Paint = (_style, text) => text
 
 // An empty text would still be wrapped in codes.
-export const coloured: Paint = (style, text) =>
-  text === '' ? '' : styleText(style, text, { validateStream: false })
+export const coloured: Paint = (style, text) => (text === '' ? '' : styleText(style, text, { validateStream: false }))

@@ -34,9 +34,7 @@ interface AuthDecision {
 /** Open only on loopback or on the operator's word; elsewhere a key is needed, and made up if none was given. */
 export function resolveAuth(options: AuthOptions): AuthDecision {
   const { host, apiKey, password, noAuth, numNamed = 0 } = options
-  const keys = [...(apiKey?.split(',') ?? []), password ?? '']
-    .map((key) => key.trim())
-    .filter((key) => key !== '')
+  const keys = [...(apiKey?.split(',') ?? []), password ?? ''].map((key) => key.trim()).filter((key) => key !== '')
   const numKeys = keys.length + numNamed
   if (noAuth === true && numKeys > 0) {
     const message =
@@ -134,10 +132,7 @@ export function createAuth(keys: readonly string[], named: NamedKeys | null = nu
       if (isOpen()) return EVERYONE
       const secret = bearerOf(authorization)
       if (secret !== undefined) return principalOf(secret)
-      throw new SkeinError(
-        'unauthorized',
-        'no API key; send the header Authorization: Bearer <key>',
-      )
+      throw new SkeinError('unauthorized', 'no API key; send the header Authorization: Bearer <key>')
     },
     checkPassword(password, authorization) {
       if (isOpen()) return EVERYONE
@@ -152,10 +147,7 @@ export function createAuth(keys: readonly string[], named: NamedKeys | null = nu
 }
 
 /** The Authorization header, or a key in one of the headers that a dialect names, as if it stood there. */
-export function authorizationOf(
-  headers: IncomingHttpHeaders,
-  keyHeaders: readonly string[] = [],
-): string | undefined {
+export function authorizationOf(headers: IncomingHttpHeaders, keyHeaders: readonly string[] = []): string | undefined {
   if (headers.authorization !== undefined) return headers.authorization
   const name = keyHeaders.find((header) => typeof headers[header] === 'string')
   return name === undefined ? undefined : `Bearer ${String(headers[name])}`

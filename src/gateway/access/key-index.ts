@@ -18,9 +18,7 @@ export interface NamedKeys {
   /** Looks whether others have changed the list. */
   refresh(): void | Promise<void>
   /** Replaces the list by what `change` makes of it; gives back what `change` gives. Nothing is written when it throws. */
-  change<T extends { readonly keys: readonly KeyRecord[] }>(
-    change: (keys: readonly KeyRecord[]) => T,
-  ): Promise<T>
+  change<T extends { readonly keys: readonly KeyRecord[] }>(change: (keys: readonly KeyRecord[]) => T): Promise<T>
 }
 
 export class KeyIndex {

@@ -74,10 +74,7 @@ async function takeLock(lock: string): Promise<void> {
     if (age > LOCK_STALE_MS) rmSync(lock, { force: true })
     else await delay(LOCK_PAUSE_MS)
   }
-  throw new SkeinError(
-    'conflict',
-    `another process is changing the keys; if none is, remove ${lock}`,
-  )
+  throw new SkeinError('conflict', `another process is changing the keys; if none is, remove ${lock}`)
 }
 
 function writeKeys(path: string, text: string): void {

@@ -21,10 +21,7 @@ export class SharedKeyRing implements NamedKeys {
   }
 
   /** Throws where the list cannot be read: a server must not start open for that. */
-  static async open(
-    database: Database,
-    onProblem: (error: SkeinError) => void = () => {},
-  ): Promise<SharedKeyRing> {
+  static async open(database: Database, onProblem: (error: SkeinError) => void = () => {}): Promise<SharedKeyRing> {
     const ring = new SharedKeyRing(database, onProblem)
     await ring.#read()
     return ring
@@ -62,16 +59,10 @@ export class SharedKeyRing implements NamedKeys {
   ): Promise<T> {
     const changed = await this.#database.transaction(async (connection) => {
       const empty = formatKeyList([])
-      await connection.query('insert into key_list (body) values ($1) on conflict do nothing', [
-        empty,
-      ])
-      const { rows } = await connection.query<{ body: string }>(
-        'select body from key_list for update',
-      )
+      await connection.query('insert into key_list (body) values ($1) on conflict do nothing', [empty])
+      const { rows } = await connection.query<{ body: string }>('select body from key_list for update')
       const result = change(parseKeyList(rows[0]?.body ?? empty))
-      await connection.query('update key_list set body = $1, version = version + 1', [
-        formatKeyList(result.keys),
-      ])
+      await connection.query('update key_list set body = $1, version = version + 1', [formatKeyList(result.keys)])
       return result
     })
     await this.#database.query('select pg_notify($1, $2)', [CHANNEL, ''])

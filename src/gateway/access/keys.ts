@@ -72,12 +72,8 @@ const KeyRecordSchema = Type.Object(
         storedBytes: OrNull(Count),
         share: OrNull(Type.Number({ minimum: 0.01, maximum: 100 })),
         // Keys of older servers have none.
-        priority: Type.Optional(
-          OrNull(Type.Integer({ minimum: PRIORITIES[0], maximum: PRIORITIES[1] })),
-        ),
-        timeoutSeconds: Type.Optional(
-          OrNull(Type.Number({ exclusiveMinimum: 0, maximum: LONGEST_TIMEOUT })),
-        ),
+        priority: Type.Optional(OrNull(Type.Integer({ minimum: PRIORITIES[0], maximum: PRIORITIES[1] }))),
+        timeoutSeconds: Type.Optional(OrNull(Type.Number({ exclusiveMinimum: 0, maximum: LONGEST_TIMEOUT }))),
       },
       { additionalProperties: false },
     ),
@@ -98,14 +94,12 @@ const KeyListSchema = Type.Object(
 export function parseKeyList(text: string): readonly KeyRecord[] {
   const parsed = parseJson(text)
   const [first] = problemsOf(KeyListSchema, parsed)
-  if (first !== undefined)
-    throw new SkeinError('invalid_request', `${first.instancePath || '/'} ${first.message}`)
+  if (first !== undefined) throw new SkeinError('invalid_request', `${first.instancePath || '/'} ${first.message}`)
   // The schema was checked just above.
   const value = parsed as Static<typeof KeyListSchema>
   const names = value.keys.map(({ name }) => name)
   const twice = names.find((name, i) => names.indexOf(name) !== i)
-  if (twice !== undefined)
-    throw new SkeinError('invalid_request', `two keys have the name ${twice}`)
+  if (twice !== undefined) throw new SkeinError('invalid_request', `two keys have the name ${twice}`)
   return value.keys
 }
 
@@ -127,11 +121,7 @@ export interface Issued {
   readonly secret: string
 }
 
-export function addKey(
-  keys: readonly KeyRecord[],
-  { limits, ...rest }: NewKey,
-  now: number,
-): Issued {
+export function addKey(keys: readonly KeyRecord[], { limits, ...rest }: NewKey, now: number): Issued {
   if (keys.some(({ name }) => name === rest.name)) {
     throw new SkeinError('conflict', `a key named ${rest.name} exists; revoke it or rotate it`, {
       param: 'name',
@@ -150,12 +140,7 @@ export function addKey(
 }
 
 /** A new secret for the same key. The older ones open for `graceMs` more, so that clients can change over. */
-export function rotateKey(
-  keys: readonly KeyRecord[],
-  name: string,
-  graceMs: number,
-  now: number,
-): Issued {
+export function rotateKey(keys: readonly KeyRecord[], name: string, graceMs: number, now: number): Issued {
   const old = findKey(keys, name)
   const secret = newSecret()
   const end = now + graceMs

@@ -132,9 +132,7 @@ export class RowLine {
     for (;;) {
       const next = this.#waiting[0]
       // A request larger than a limit that was lowered meanwhile runs alone.
-      const fits =
-        next !== undefined &&
-        (this.#numRunning + next.numRows <= this.limit || this.#numRunning === 0)
+      const fits = next !== undefined && (this.#numRunning + next.numRows <= this.limit || this.#numRunning === 0)
       if (!fits) return
       this.#waiting.shift()
       this.#numRunning += next.numRows

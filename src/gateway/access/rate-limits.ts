@@ -56,8 +56,7 @@ export class RateLimits {
   /** What is left in this minute, and what is running; null where there is no limit, so nothing is counted. */
   useOf(principal: Principal): RateUse {
     const account = this.#accountOf(principal)
-    const left = (bucket: Bucket | null | undefined) =>
-      bucket == null ? null : Math.max(0, Math.floor(bucket.level))
+    const left = (bucket: Bucket | null | undefined) => (bucket == null ? null : Math.max(0, Math.floor(bucket.level)))
     return {
       requestsLeft: left(account?.requests),
       tokensLeft: left(account?.tokens),
@@ -66,8 +65,7 @@ export class RateLimits {
   }
 
   #forgetIdle(): void {
-    for (const [tenant, account] of this.#accounts)
-      if (account.isAsNew) this.#accounts.delete(tenant)
+    for (const [tenant, account] of this.#accounts) if (account.isAsNew) this.#accounts.delete(tenant)
   }
 
   /** The buckets of all accounts with limits per minute. */
@@ -131,11 +129,7 @@ class RequestMeter implements Observer {
     this.#principal = principal
   }
 
-  async begin(
-    _model: ServedModel,
-    request: GenerateRequest,
-    signal: AbortSignal | undefined,
-  ): Promise<Watch> {
+  async begin(_model: ServedModel, request: GenerateRequest, signal: AbortSignal | undefined): Promise<Watch> {
     const { rows, tokens } = this.#account
     const { n, prompt } = request
     this.#admit(n)
@@ -148,9 +142,7 @@ class RequestMeter implements Observer {
         rows.release(n)
         // The line was full and the request was not read. A batch sends such a request again until there is room.
         const isTurnedAway =
-          ending.how === 'failed' &&
-          !ending.hasBegun &&
-          SkeinError.from(ending.thrown).code === 'queue_full'
+          ending.how === 'failed' && !ending.hasBegun && SkeinError.from(ending.thrown).code === 'queue_full'
         if (isTurnedAway) tokens?.take(-prompt.length)
       },
     }
@@ -186,11 +178,7 @@ class RequestMeter implements Observer {
   }
 }
 
-const MAKES_SESSION: ReadonlySet<EngineCall> = new Set([
-  'sessions.fork',
-  'sessions.import',
-  'sessions.open',
-])
+const MAKES_SESSION: ReadonlySet<EngineCall> = new Set(['sessions.fork', 'sessions.import', 'sessions.open'])
 
 function refusalOf(tokens: Bucket | null, rows: RowLine, numRows: number): SkeinError | null {
   if (tokens !== null && tokens.level < 1) {

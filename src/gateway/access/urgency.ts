@@ -25,12 +25,7 @@ type OwnLimits = Pick<KeyLimits, 'priority' | 'timeoutSeconds'>
  * The models as a call with this body may ask them; its time begins now. Throws `invalid_request` where it asks for more than its
  * key may.
  */
-export function urgentModels(
-  models: ModelRegistry,
-  route: Route,
-  body: unknown,
-  limits: OwnLimits,
-): ModelRegistry {
+export function urgentModels(models: ModelRegistry, route: Route, body: unknown, limits: OwnLimits): ModelRegistry {
   const urgency = urgencyOf(asks(route) ? (body as UrgencyFields) : {}, limits)
   return { list: () => models.list(), get: (name) => urgent(models.get(name), urgency) }
 }

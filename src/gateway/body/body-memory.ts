@@ -152,8 +152,7 @@ export function holdBodies(app: FastifyInstance, memory: BodyMemory, bounds: Bod
   app.decorateRequest('heldBody', null)
   app.addHook('onRequest', async (request, reply) => {
     const { headers, routeOptions } = request
-    const hasBody =
-      headers['transfer-encoding'] !== undefined || Number(headers['content-length'] ?? 0) > 0
+    const hasBody = headers['transfer-encoding'] !== undefined || Number(headers['content-length'] ?? 0) > 0
     if (!hasBody || routeOptions.config.isPassedOn === true) return
     const held = new HeldBody(memory, request, bounds)
     request.heldBody = held
@@ -198,8 +197,7 @@ export async function readBody(
   for (const part of parts) {
     body.set(part, at)
     at += part.length
-    if (Math.floor(at / COPIED_BYTES) > Math.floor((at - part.length) / COPIED_BYTES))
-      await setImmediate()
+    if (Math.floor(at / COPIED_BYTES) > Math.floor((at - part.length) / COPIED_BYTES)) await setImmediate()
   }
   return body
 }

@@ -45,29 +45,26 @@ export function parseJsonBodies(
 ): void {
   app.decorateRequest('bodyBytes', null)
   app.removeAllContentTypeParsers()
-  app.addContentTypeParser(
-    ['application/json', FORM],
-    async (request: FastifyRequest, payload: Readable) => {
-      if (isFormOfPage(request)) throw wrongType()
-      const scan = new JsonScan(bounds)
-      const keyOf = () => {
-        if (scan.password === null) throw noKeyYet(bounds)
-        return auth.checkPassword(scan.password, undefined).tenant
-      }
-      const body = await readBody(request, payload, bounds, (bytes) => scan.write(bytes), keyOf)
-      // Clients send the header with every request, also with those that have no body: a DELETE above all.
-      if (body.length === 0) return undefined
-      const encoding = request.headers['content-encoding'] ?? 'identity'
-      if (encoding !== 'identity') throw wrongEncoding()
-      request.heldBody?.become(NODE_BYTES * scan.nodes)
-      // A thread takes the bytes that it is given.
-      if (keepsBytes) request.bodyBytes = body.length <= INLINE_BYTES ? body : body.slice()
-      const { fields = null } = request.routeOptions.config
-      const text: JsonText = { bytes: body, fields }
-      if (body.length <= INLINE_BYTES) return await turns.do(() => readJson(text))
-      return await runTask(READ_JSON, text, [body.buffer])
-    },
-  )
+  app.addContentTypeParser(['application/json', FORM], async (request: FastifyRequest, payload: Readable) => {
+    if (isFormOfPage(request)) throw wrongType()
+    const scan = new JsonScan(bounds)
+    const keyOf = () => {
+      if (scan.password === null) throw noKeyYet(bounds)
+      return auth.checkPassword(scan.password, undefined).tenant
+    }
+    const body = await readBody(request, payload, bounds, (bytes) => scan.write(bytes), keyOf)
+    // Clients send the header with every request, also with those that have no body: a DELETE above all.
+    if (body.length === 0) return undefined
+    const encoding = request.headers['content-encoding'] ?? 'identity'
+    if (encoding !== 'identity') throw wrongEncoding()
+    request.heldBody?.become(NODE_BYTES * scan.nodes)
+    // A thread takes the bytes that it is given.
+    if (keepsBytes) request.bodyBytes = body.length <= INLINE_BYTES ? body : body.slice()
+    const { fields = null } = request.routeOptions.config
+    const text: JsonText = { bytes: body, fields }
+    if (body.length <= INLINE_BYTES) return await turns.do(() => readJson(text))
+    return await runTask(READ_JSON, text, [body.buffer])
+  })
 }
 
 /** For the routes of a scope: what a page can send without asking is refused, here too. `keepsBytes`: another has the form as it came. */
@@ -104,10 +101,7 @@ function noKeyYet({ strangerBodyBytes }: BodyBounds): Error {
 }
 
 function wrongEncoding(): Error {
-  const error = new SkeinError(
-    'invalid_request',
-    'compressed bodies are not accepted; send it plain',
-  )
+  const error = new SkeinError('invalid_request', 'compressed bodies are not accepted; send it plain')
   return Object.assign(error, { statusCode: 415 })
 }
 
@@ -123,10 +117,7 @@ export function describeInvalid(complaints: readonly Complaint[]): SkeinError {
   const param = fieldName(path)
   const problem = problemOf(complaint)
   if (param === '' && complaint.keyword === 'type')
-    return new SkeinError(
-      'invalid_request',
-      'the body is missing or no object; expected {…} in JSON',
-    )
+    return new SkeinError('invalid_request', 'the body is missing or no object; expected {…} in JSON')
   if (param === '') return new SkeinError('invalid_request', `the body ${problem}`)
   return new SkeinError('invalid_request', `${param}: ${problem}`, { param })
 }

@@ -18,8 +18,7 @@ export async function readForm({ bytes, type }: FormBytes): Promise<FormBody> {
   let file: FormBody['file'] = null
   for (const [name, value] of parts) {
     if (typeof value === 'string') fields[name] = value
-    else if (name === 'file')
-      file = { name: value.name, bytes: new Uint8Array(await value.arrayBuffer()) }
+    else if (name === 'file') file = { name: value.name, bytes: new Uint8Array(await value.arrayBuffer()) }
   }
   return { fields, file }
 }

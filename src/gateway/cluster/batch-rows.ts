@@ -111,9 +111,7 @@ export class ClusterRows implements RowRunner {
       return isAway ? [] : nodes.any().slice(0, 1)
     }
     const room = ({ slots, inFlight }: ModelNode) => slots - sparedSlots(slots) - inFlight
-    const free = nodes
-      .serving(named.id)
-      .filter((node) => !nodes.isAvoided(node.id) && room(node) > 0)
+    const free = nodes.serving(named.id).filter((node) => !nodes.isAvoided(node.id) && room(node) > 0)
     const sorted = free.toSorted((a, b) => room(b) - room(a))
     return named.isSure ? sorted.slice(0, 1) : sorted
   }

@@ -31,14 +31,7 @@ export class NotAnswered extends Error {
 
 /** How long a node may take to accept a connection: one on a machine that has gone says nothing at all. */
 const CONNECT_MS = 3000
-const UNSEEN = [
-  'ECONNREFUSED',
-  'EHOSTUNREACH',
-  'ENETUNREACH',
-  'ENOTFOUND',
-  'EAI_AGAIN',
-  'ETIMEDOUT',
-]
+const UNSEEN = ['ECONNREFUSED', 'EHOSTUNREACH', 'ENETUNREACH', 'ENOTFOUND', 'EAI_AGAIN', 'ETIMEDOUT']
 const KEEP = {
   keepAlive: true,
   keepAliveMsecs: 15_000,
@@ -128,9 +121,7 @@ export function headersToNode(
   const dropped = new Set([...OF_CONNECTION, ...OF_CLIENT, ...keyHeaders])
   return Object.fromEntries(
     Object.entries(headers).flatMap(([name, value]) =>
-      value === undefined || dropped.has(name) || name.startsWith('x-skein-')
-        ? []
-        : [[name, value]],
+      value === undefined || dropped.has(name) || name.startsWith('x-skein-') ? [] : [[name, value]],
     ),
   )
 }

@@ -54,18 +54,10 @@ export class ClusterFront implements Front {
   }
 
   /** To a node that is named, as it came. */
-  async pass(
-    node: string,
-    path: string,
-    request: FastifyRequest,
-    reply: FastifyReply,
-  ): Promise<unknown> {
+  async pass(node: string, path: string, request: FastifyRequest, reply: FastifyReply): Promise<unknown> {
     const url = this.#options.nodes().urls.get(node)
     if (url === undefined)
-      throw new SkeinError(
-        'not_found',
-        'no node of that name is alive; GET /api/cluster lists them',
-      )
+      throw new SkeinError('not_found', 'no node of that name is alive; GET /api/cluster lists them')
     const { seal, keyHeaders } = this.#options
     assert(request.principal !== null, 'a handler ran before its caller was known')
     const caller = seal.seal({ principal: request.principal, mayTake: false })

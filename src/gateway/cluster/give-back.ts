@@ -8,11 +8,7 @@ import { DEFAULT_LIMITS } from '../http/limits.ts'
 import { headersToClient } from './forward.ts'
 import { NODE_HEADER } from './headers.ts'
 
-export async function giveBack(
-  message: IncomingMessage,
-  node: string,
-  reply: FastifyReply,
-): Promise<unknown> {
+export async function giveBack(message: IncomingMessage, node: string, reply: FastifyReply): Promise<unknown> {
   const own = reply.getHeaders()
   reply.hijack()
   const headers = { ...headersToClient(message.headers), ...own, [NODE_HEADER]: node }
@@ -50,12 +46,7 @@ function drained(reply: ServerResponse): Promise<void> {
 }
 
 /** A stream that has begun ends with an error event in its own form; any other reply is cut, and its length says so. */
-export function endCutStream(
-  { raw }: FastifyReply,
-  dialect: Dialect,
-  node: string,
-  type: string | undefined,
-): void {
+export function endCutStream({ raw }: FastifyReply, dialect: Dialect, node: string, type: string | undefined): void {
   const form = dialect.stream ?? SSE
   if (type !== form.type || raw.writableEnded) {
     raw.destroy()

@@ -42,19 +42,12 @@ export function clusterRoutes(view: ClusterView): readonly OwnRoute[] {
       type: '*/*',
       dialect: DIALECT,
       anyMethod: 'buffer',
-      handle: (request, reply) =>
-        view.front.pass(paramOf(request, 'node'), pathBehind(request), request, reply),
+      handle: (request, reply) => view.front.pass(paramOf(request, 'node'), pathBehind(request), request, reply),
     },
   ]
 }
 
-async function clusterInfo({
-  front,
-  nodes,
-  members,
-  sessions,
-  moves,
-}: ClusterView): Promise<ClusterInfo> {
+async function clusterInfo({ front, nodes, members, sessions, moves }: ClusterView): Promise<ClusterInfo> {
   const [counts, { count, latest }] = await Promise.all([sessions(), moves()])
   const known = nodes()
   const workersOf = (node: string) =>

@@ -126,10 +126,7 @@ export class Passage {
     step: Asking,
     isInSession: boolean,
     passedBy: readonly number[] = PASSED_BY,
-  ): Promise<
-    | { readonly message: IncomingMessage }
-    | { readonly failure: Failure; readonly refusal: Refusal | null }
-  > {
+  ): Promise<{ readonly message: IncomingMessage } | { readonly failure: Failure; readonly refusal: Refusal | null }> {
     const nodes = this.#options.nodes()
     const { request } = this.#exchange
     const { id, url } = step.node
@@ -243,11 +240,7 @@ export class Passage {
     const { nodes } = this.#options
     let last: Refusal | null = null
     for (const [id, url] of nodes().urls) {
-      const sent = this.#forwarder.send(
-        url,
-        this.#outgoing({ mayTake: false }),
-        this.#exchange.signal,
-      )
+      const sent = this.#forwarder.send(url, this.#outgoing({ mayTake: false }), this.#exchange.signal)
       const message = await sent.catch(() => null)
       if (message === null) continue
       const { statusCode = 500 } = message

@@ -63,11 +63,7 @@ export interface Target extends Ranked {
 }
 
 /** `kept`: where its session is; null without one, or where nobody knows. Null of no targets. */
-export function chooseNode<T extends Target>(
-  key: number,
-  targets: readonly T[],
-  kept: T | null,
-): T | null {
+export function chooseNode<T extends Target>(key: number, targets: readonly T[], kept: T | null): T | null {
   if (targets.length < 2) return targets[0] ?? null
   // Loops: a gateway does this for every request, over a thousand nodes if there are as many.
   let slots = 0

@@ -10,11 +10,7 @@ import { SkeinError } from '../../errors.ts'
 import { withChangedClient } from '../routing/changed-client.ts'
 
 /** Asks the node at `location` to let sessions of a model go. Rejects with conflict while one of them is in use. */
-export type LetGo = (
-  location: string,
-  model: string,
-  sessions: readonly SessionRef[],
-) => Promise<void>
+export type LetGo = (location: string, model: string, sessions: readonly SessionRef[]) => Promise<void>
 
 /** Longer than a lease: a node that does not answer has lost its sessions by then. */
 const MAX_WAIT_MS = 15_000

@@ -79,9 +79,7 @@ function beginningOf(fields: Readonly<Record<string, unknown>>): string {
   const conversation = Array.isArray(messages) ? messages : Array.isArray(input) ? input : null
   const texts = [system, instructions].flatMap(leavesOf)
   if (conversation === null)
-    texts.push(
-      ...['contents', 'prompt', 'input', 'input_prefix'].flatMap((name) => leavesOf(fields[name])),
-    )
+    texts.push(...['contents', 'prompt', 'input', 'input_prefix'].flatMap((name) => leavesOf(fields[name])))
   else texts.push(...leavesOf(untilAnswer(conversation)))
   return texts.join('\n').slice(0, BEGINNING)
 }

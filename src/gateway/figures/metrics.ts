@@ -38,19 +38,13 @@ export class Metrics {
   }
   readonly #promptTokens = this.#counter('prompt_tokens_total', 'Prompt tokens read', ['model'])
   readonly #generationTokens = this.#counter('generation_tokens_total', 'Tokens drawn', ['model'])
-  readonly #success = this.#counter('request_success_total', 'Answers finished', [
-    'model',
-    'finished_reason',
-  ])
+  readonly #success = this.#counter('request_success_total', 'Answers finished', ['model', 'finished_reason'])
   readonly #cachedTokens = this.#counter(
     'prompt_cached_tokens_total',
     'Prompt tokens that were not read, thanks to a kept state',
     ['model'],
   )
-  readonly #failed = this.#counter('generation_errors_total', 'Failed answers, by cause', [
-    'model',
-    'code',
-  ])
+  readonly #failed = this.#counter('generation_errors_total', 'Failed answers, by cause', ['model', 'code'])
   readonly #errors = this.#counter('request_errors_total', 'Failed requests, by cause', ['code'])
   readonly #firstToken = this.#histogram(
     'time_to_first_token_seconds',
@@ -62,11 +56,7 @@ export class Metrics {
     'Between two tokens of one answer',
     FAST_BUCKETS,
   )
-  readonly #whole = this.#histogram(
-    'e2e_request_latency_seconds',
-    'From submission to the last token',
-    SLOW_BUCKETS,
-  )
+  readonly #whole = this.#histogram('e2e_request_latency_seconds', 'From submission to the last token', SLOW_BUCKETS)
   /** Names by worker: a model with a start state has a name of its own. */
   readonly #namesOf = new Map<string, Set<string>>()
 
@@ -86,8 +76,7 @@ export class Metrics {
   /** A worker that has ended for good has no latencies any more. */
   forgetWorker(worker: string): void {
     for (const model of this.#namesOf.get(worker) ?? [])
-      for (const histogram of [this.#firstToken, this.#interToken])
-        histogram.remove({ model, worker })
+      for (const histogram of [this.#firstToken, this.#interToken]) histogram.remove({ model, worker })
     this.#namesOf.delete(worker)
   }
 
@@ -120,8 +109,7 @@ export class Metrics {
           this.#cachedTokens.inc({ model }, event.cachedTokens ?? 0)
           if (event.worker !== undefined) labels = this.#labelsAt(model, event.worker)
         } else if (event.type === 'text') this.#time(labels, clock, event)
-        else if (event.type === 'finish')
-          this.#success.inc({ model, finished_reason: event.reason })
+        else if (event.type === 'finish') this.#success.inc({ model, finished_reason: event.reason })
       },
       end: (ending) => {
         this.recent.numOpen--
@@ -183,12 +171,7 @@ export class Metrics {
   }
 }
 
-function count(
-  tally: RequestTally,
-  { type }: EngineEvent,
-  { prompt }: GenerateRequest,
-  numDrawn: number,
-): void {
+function count(tally: RequestTally, { type }: EngineEvent, { prompt }: GenerateRequest, numDrawn: number): void {
   if (type === 'prompt') tally.promptTokens += prompt.length
   if (numDrawn > 0) tally.firstTokenMs ??= performance.now() - tally.startedAt
   tally.answerTokens += numDrawn

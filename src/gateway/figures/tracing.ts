@@ -3,14 +3,7 @@
  * and below it a span for each answer, with its queueing and reading of the prompt as one part and its tokens as the other.
  * Spans hold names, counts and times, never a text. Without `startTracing` the calls here do nothing and cost nothing.
  */
-import {
-  context,
-  propagation,
-  type Span,
-  SpanKind,
-  SpanStatusCode,
-  trace,
-} from '@opentelemetry/api'
+import { context, propagation, type Span, SpanKind, SpanStatusCode, trace } from '@opentelemetry/api'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import type { ServedModel } from '../../api/models.ts'
 import type { GenerateRequest } from '../../engine/messages.ts'
@@ -21,10 +14,7 @@ import type { Observer, Watch } from '../routing/observed.ts'
 const NAME = 'skein'
 
 /** Sends spans to a collector (OTLP over HTTP, "http://127.0.0.1:4318") until the function it returns is called. */
-export async function startTracing(
-  endpoint: string,
-  version: string,
-): Promise<() => Promise<void>> {
+export async function startTracing(endpoint: string, version: string): Promise<() => Promise<void>> {
   // Only who traces pays for loading these.
   const [sdk, { OTLPTraceExporter }, { resourceFromAttributes }] = await Promise.all([
     import('@opentelemetry/sdk-trace-node'),

@@ -30,9 +30,7 @@ export function countFleet(registry: Registry, fleet: MeasuredFleet): void {
   // A worker that was given up is reported as down until it is started again or forgotten: without a value no alarm
   // would go off.
   const live = () =>
-    fleet.workers.filter(
-      ({ hasEnded, isServing, neverServed }) => !hasEnded || (isServing && !neverServed),
-    )
+    fleet.workers.filter(({ hasEnded, isServing, neverServed }) => !hasEnded || (isServing && !neverServed))
   const gauge = (name: string, help: string, read: (worker: MeasuredWorker) => number | null) =>
     new Gauge({
       name: `skein_${name}`,
@@ -62,8 +60,7 @@ function countRestarts(registry: Registry, live: () => readonly MeasuredWorker[]
     registers: [registry],
     collect() {
       this.reset()
-      for (const { id, launch, keeper } of live())
-        this.inc({ model: launch.id, worker: id }, keeper.restarts)
+      for (const { id, launch, keeper } of live()) this.inc({ model: launch.id, worker: id }, keeper.restarts)
     },
   })
 }

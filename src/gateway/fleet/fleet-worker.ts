@@ -12,13 +12,7 @@ import type { EngineClient } from '../../engine/client.ts'
 import { SkeinError } from '../../errors.ts'
 import type { WorkerInfo, WorkerPhase, WorkerRecord } from '../contract.ts'
 import type { RoutedReplica } from '../routing/router.ts'
-import {
-  type Keeper,
-  type Launch,
-  type Launcher,
-  type StartStateFile,
-  withStartStates,
-} from './launch.ts'
+import { type Keeper, type Launch, type Launcher, type StartStateFile, withStartStates } from './launch.ts'
 import { WorkerLog } from './worker-log.ts'
 
 const DRAIN_POLL_MS = 100
@@ -170,8 +164,7 @@ export class FleetWorker implements RoutedReplica {
 
   /** Once more under the same id, after its end. One that never came to its name does now. */
   restart(): Promise<void> {
-    if (!this.hasEnded)
-      throw new SkeinError('conflict', `worker ${this.id} is still running; stop it first`)
+    if (!this.hasEnded) throw new SkeinError('conflict', `worker ${this.id} is still running; stop it first`)
     const { keeper, tokenizer } = this.#make()
     this.#keeper = keeper
     this.#tokenizer = tokenizer

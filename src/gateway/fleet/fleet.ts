@@ -59,9 +59,7 @@ export class Fleet {
   /** Workers that serve a model; if none does, those that are about to be started again. */
   workersOf(model: string): FleetWorker[] {
     const serving = this.serving(model)
-    return serving.length > 0
-      ? serving
-      : this.#returning().filter(({ launch }) => launch.id === model)
+    return serving.length > 0 ? serving : this.#returning().filter(({ launch }) => launch.id === model)
   }
 
   /** Names in the order in which they came to be served; last those of models that are about to be started again. */
@@ -100,8 +98,7 @@ export class Fleet {
   /** Forgets an ended worker. Throws conflict for any other. */
   forget(id: string): void {
     const worker = this.find(id)
-    if (!worker.hasEnded)
-      throw new SkeinError('conflict', `worker ${id} is still running; stop it first`)
+    if (!worker.hasEnded) throw new SkeinError('conflict', `worker ${id} is still running; stop it first`)
     worker.expectBack(false)
     this.#workers.splice(this.#workers.indexOf(worker), 1)
   }
@@ -141,8 +138,7 @@ export class Fleet {
   #returning(): FleetWorker[] {
     const serving = this.#workers.filter(({ isServing }) => isServing)
     const taken = serving.flatMap(({ launch }) => namesOf(launch))
-    const isFree = ({ launch }: FleetWorker) =>
-      !namesOf(launch).some((name) => taken.includes(name))
+    const isFree = ({ launch }: FleetWorker) => !namesOf(launch).some((name) => taken.includes(name))
     return this.#workers.filter((worker) => worker.isReturning && isFree(worker))
   }
 
@@ -156,8 +152,7 @@ export class Fleet {
   }
 
   #changed(worker: FleetWorker): void {
-    if (worker.engine === null)
-      this.#routes.get(worker.launch.id)?.memory.prefixes.forget(worker.id)
+    if (worker.engine === null) this.#routes.get(worker.launch.id)?.memory.prefixes.forget(worker.id)
     for (const listener of this.#listeners) listener(worker)
   }
 

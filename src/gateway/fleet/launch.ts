@@ -45,17 +45,8 @@ interface FoundFiles {
 }
 
 /** However a worker is asked for (command line, configuration file, HTTP), it is by a spec with the name of its model. */
-export function launchOf(
-  spec: WorkerSpec & { readonly model_name: string },
-  found: FoundFiles,
-): Launch {
-  const {
-    model_name: id,
-    quant,
-    states: startStates,
-    tokenizer_path: vocab,
-    draft_path: draft,
-  } = spec
+export function launchOf(spec: WorkerSpec & { readonly model_name: string }, found: FoundFiles): Launch {
+  const { model_name: id, quant, states: startStates, tokenizer_path: vocab, draft_path: draft } = spec
   return { id, quant, startStates, vocab, draft, ...found, spec }
 }
 
@@ -85,8 +76,7 @@ export function withStartStates(launch: Launch, startStates: readonly StartState
 export function refuseSharedNames({ id, spec }: Launch, others: readonly Launch[]): void {
   for (const other of others.filter((each) => each.id !== id)) {
     const theirs = [other.id, ...other.spec.aliases]
-    if (theirs.includes(id))
-      throw taken('model_name', `${id} is another name of the model ${other.id}`)
+    if (theirs.includes(id)) throw taken('model_name', `${id} is another name of the model ${other.id}`)
     const alias = spec.aliases.find((name) => theirs.includes(name))
     if (alias !== undefined) throw taken('aliases', `${alias} means the model ${other.id}`)
   }

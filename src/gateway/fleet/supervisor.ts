@@ -259,9 +259,7 @@ export class Supervisor implements Keeper {
       throw new SkeinError('model_not_loaded', `the worker process ended (${cause})`)
     } catch (cause) {
       const isStuck = readyAt === null && this.#illness !== null
-      const thrown = isStuck
-        ? new SkeinError('model_not_loaded', this.#illness ?? '', { cause })
-        : cause
+      const thrown = isStuck ? new SkeinError('model_not_loaded', this.#illness ?? '', { cause }) : cause
       clearInterval(loading)
       this.#watch?.end()
       await worker.end(patienceMs)

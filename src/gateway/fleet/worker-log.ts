@@ -2,15 +2,7 @@
  * What a worker prints: the latest lines in memory, all of them in files if a folder is given, and to whoever listens.
  * A native library may print anything, so lines are bounded in length and hold no control characters.
  */
-import {
-  createWriteStream,
-  openSync,
-  readdirSync,
-  renameSync,
-  rmSync,
-  statSync,
-  type WriteStream,
-} from 'node:fs'
+import { createWriteStream, openSync, readdirSync, renameSync, rmSync, statSync, type WriteStream } from 'node:fs'
 import { dirname, join } from 'node:path'
 import type { Readable } from 'node:stream'
 import { StringDecoder } from 'node:string_decoder'
@@ -145,16 +137,14 @@ function dropOldLogs(folder: string, numKept: number): void {
   const files = readdirSync(folder).filter((name) => /^wkr-[0-9a-f]+\.log(\.\d)?$/.test(name))
   const logs = files.filter((name) => name.endsWith('.log'))
   if (logs.length <= numKept) return
-  const writtenAt = (name: string) =>
-    statSync(join(folder, name), { throwIfNoEntry: false })?.mtimeMs ?? 0
+  const writtenAt = (name: string) => statSync(join(folder, name), { throwIfNoEntry: false })?.mtimeMs ?? 0
   const oldest = logs
     .filter((name) => !OPEN_LOGS.has(join(folder, name)))
     .map((name) => ({ name, at: writtenAt(name) }))
     .sort((a, b) => a.at - b.at)
     .slice(0, logs.length - numKept)
   for (const { name: log } of oldest)
-    for (const name of files.filter((name) => name.startsWith(log)))
-      rmSync(join(folder, name), { force: true })
+    for (const name of files.filter((name) => name.startsWith(log))) rmSync(join(folder, name), { force: true })
 }
 
 /** Control characters written out: a log is read on terminals and pages. */

@@ -75,8 +75,7 @@ export class WorkerProcess {
 
   /** To save what it has and end; `drain`: when its requests have ended. */
   askToEnd(drain = false): void {
-    if (this.#child.connected)
-      this.#child.send(drain ? { type: 'shutdown', drain } : { type: 'shutdown' }, () => {})
+    if (this.#child.connected) this.#child.send(drain ? { type: 'shutdown', drain } : { type: 'shutdown' }, () => {})
   }
 
   signal(name: 'SIGTERM' | 'SIGKILL'): void {

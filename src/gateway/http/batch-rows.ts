@@ -5,12 +5,7 @@
 import { randomUUID } from 'node:crypto'
 import type { FastifyBaseLogger } from 'fastify'
 import { BATCH_ENDPOINTS } from '../../api/batches/dialect.ts'
-import {
-  type AskedRow,
-  BatchRunner,
-  type RowOutcome,
-  type RowRunner,
-} from '../../api/batches/runner.ts'
+import { type AskedRow, BatchRunner, type RowOutcome, type RowRunner } from '../../api/batches/runner.ts'
 import type { LiveCalls } from '../../api/live-calls.ts'
 import type { ModelRegistry } from '../../api/models.ts'
 import { openAiDialect } from '../../api/openai/dialect.ts'
@@ -50,10 +45,7 @@ export function sparedSlots(slots: number): number {
 }
 
 /** Runs what the store has, from `start` until `stop`. Null without one. */
-export function batchRunnerOf(
-  { batches: store, batchRows }: BatchOptions,
-  options: RowOptions,
-): BatchRunner | null {
+export function batchRunnerOf({ batches: store, batchRows }: BatchOptions, options: RowOptions): BatchRunner | null {
   if (store === undefined) return null
   const { limits, logger } = options
   const bounds = { lines: limits.batchRequests, lineBytes: limits.batchLineBytes }
@@ -133,8 +125,7 @@ class Rows implements RowRunner {
   #report(thrown: unknown, id: string): SkeinError {
     const { error } = failureOf(thrown, this.#options.limits.batchLineBytes)
     const shown = publicError(error, id, false)
-    if (shown !== error)
-      this.#options.logger?.error({ err: error, id }, 'request of a batch failed')
+    if (shown !== error) this.#options.logger?.error({ err: error, id }, 'request of a batch failed')
     return shown
   }
 }
@@ -145,8 +136,7 @@ function behindOthers(body: UrgencyFields): UrgencyFields {
 }
 
 function isPost(endpoint: string) {
-  return ({ path, method, claims }: Route) =>
-    path === endpoint && method === 'POST' && claims === undefined
+  return ({ path, method, claims }: Route) => path === endpoint && method === 'POST' && claims === undefined
 }
 
 /** Compiled at its first use. */

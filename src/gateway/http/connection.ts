@@ -107,10 +107,7 @@ export function cutOffIfNotTaken(reply: ServerResponse, stallMs: number): void {
 
 const REFUSED: Readonly<Record<string, readonly [status: string, message: string]>> = {
   ERR_HTTP_REQUEST_TIMEOUT: ['408 Request Timeout', 'the request took too long to arrive'],
-  HPE_HEADER_OVERFLOW: [
-    '431 Request Header Fields Too Large',
-    'the headers are larger than this server accepts',
-  ],
+  HPE_HEADER_OVERFLOW: ['431 Request Header Fields Too Large', 'the headers are larger than this server accepts'],
 }
 
 /** What a socket is told that never became a request: too large a header, too slow, or not HTTP. */

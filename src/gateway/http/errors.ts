@@ -21,11 +21,7 @@ const GENERIC: Partial<Record<ErrorCode, string>> = {
 }
 
 /** The error itself where the client may see all of it. */
-export function publicError(
-  error: SkeinError,
-  requestId: string,
-  isOperators: boolean,
-): SkeinError {
+export function publicError(error: SkeinError, requestId: string, isOperators: boolean): SkeinError {
   const generic = (isOperators ? UNFORESEEN : GENERIC)[error.code]
   if (generic === undefined) return error
   return new SkeinError(error.code, `${generic}; its log has the cause under request ${requestId}`)

@@ -22,9 +22,7 @@ export interface ApiExample {
 
 function readExamples(): readonly ApiExample[] {
   // Compiled into dist beside this file. The test that writes it knows its form.
-  return JSON.parse(
-    readFileSync(new URL('./examples.json', import.meta.url), 'utf8'),
-  ) as ApiExample[]
+  return JSON.parse(readFileSync(new URL('./examples.json', import.meta.url), 'utf8')) as ApiExample[]
 }
 
 interface Content {
@@ -33,15 +31,11 @@ interface Content {
 
 interface Documented {
   readonly requestBody?: { readonly content: Readonly<Record<string, Content>> }
-  readonly responses: Readonly<
-    Record<number, { readonly content: Readonly<Record<string, Content>> }>
-  >
+  readonly responses: Readonly<Record<number, { readonly content: Readonly<Record<string, Content>> }>>
 }
 
 /** To each route of an OpenAPI page, by path and method, those that were made for it. */
-export function addExamples(
-  paths: Readonly<Record<string, Readonly<Record<string, Documented>>>>,
-): void {
+export function addExamples(paths: Readonly<Record<string, Readonly<Record<string, Documented>>>>): void {
   const byRoute = new Map<string, ApiExample[]>()
   for (const example of readExamples()) {
     byRoute.set(example.route, [...(byRoute.get(example.route) ?? []), example])
@@ -53,9 +47,7 @@ export function addExamples(
     const replies = examples.filter(({ status }) => status < 300)
     for (const [type, content] of Object.entries(responses?.[200]?.content ?? {})) {
       const isText = type !== JSON_TYPE
-      put(content, replies, ({ reply }) =>
-        (typeof reply === 'string') === isText ? reply : undefined,
-      )
+      put(content, replies, ({ reply }) => ((typeof reply === 'string') === isText ? reply : undefined))
     }
   }
 }

@@ -68,21 +68,13 @@ interface MountContext {
   /** Null: requests are answered here. */
   readonly front: Front | null
   /** The models as one request of this caller may use them. */
-  readonly modelsFor: (
-    request: FastifyRequest,
-    principal: Principal,
-    reply: FastifyReply,
-  ) => ModelRegistry
+  readonly modelsFor: (request: FastifyRequest, principal: Principal, reply: FastifyReply) => ModelRegistry
 }
 
 /** Bytes of a form beside its file. */
 const FORM_BYTES = 64 * 1024
 
-export function mountDialects(
-  app: FastifyInstance,
-  dialects: readonly Dialect[],
-  context: MountContext,
-): void {
+export function mountDialects(app: FastifyInstance, dialects: readonly Dialect[], context: MountContext): void {
   for (const entries of byPath(dialects).values()) mountPath(app, entries, context)
 }
 
@@ -134,9 +126,7 @@ function mountPath(app: FastifyInstance, entries: readonly Entry[], context: Mou
       if (isShared && isValidated) validate(request, request.entry.route)
     },
     handler: (request, reply) =>
-      front === null
-        ? new Exchange(context, request, reply).run()
-        : front.answer(request, reply, entryOf(request)),
+      front === null ? new Exchange(context, request, reply).run() : front.answer(request, reply, entryOf(request)),
   }
   if (route.takesForm === true) {
     app.register(async (scope) => {
@@ -153,9 +143,8 @@ function mountPath(app: FastifyInstance, entries: readonly Entry[], context: Mou
   app.register(async (scope) => {
     const { limits } = context
     scope.removeAllContentTypeParsers()
-    scope.addContentTypeParser(
-      'application/octet-stream',
-      (request: FastifyRequest, payload: Readable) => readBody(request, payload, limits),
+    scope.addContentTypeParser('application/octet-stream', (request: FastifyRequest, payload: Readable) =>
+      readBody(request, payload, limits),
     )
     scope.route({ ...options, bodyLimit: limits.stateBytes })
   })
@@ -394,7 +383,5 @@ class Exchange {
 /** A name given several times has a list in Fastify's query. */
 function lastOf(query: unknown): Record<string, string> {
   const entries = Object.entries((query ?? {}) as Record<string, string | string[]>)
-  return Object.fromEntries(
-    entries.map(([name, value]) => [name, Array.isArray(value) ? value.at(-1)! : value]),
-  )
+  return Object.fromEntries(entries.map(([name, value]) => [name, Array.isArray(value) ? value.at(-1)! : value]))
 }

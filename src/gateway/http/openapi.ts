@@ -16,11 +16,7 @@ function describeStatus(status: number): string {
 /** The routes of no dialect. */
 const GATEWAY = { name: 'gateway', about: 'Whether it lives, how full it is' }
 
-export function openApiPage(
-  dialects: readonly Dialect[],
-  own: readonly OwnRoute[],
-  version: string,
-): object {
+export function openApiPage(dialects: readonly Dialect[], own: readonly OwnRoute[], version: string): object {
   const paths: Record<string, Record<string, Operation>> = {}
   for (const dialect of dialects) {
     for (const route of dialect.routes) {
@@ -142,9 +138,6 @@ function contentOf({ body, givesBytes }: Route, { type }: StreamForm = SSE): Con
 
 function errorResponses(): Record<number, Described> {
   const content = { 'application/json': { schema: { $ref: '#/components/schemas/Error' } } }
-  const entries = CLIENT_ERRORS.map((status) => [
-    status,
-    { description: describeStatus(status), content },
-  ])
+  const entries = CLIENT_ERRORS.map((status) => [status, { description: describeStatus(status), content }])
   return Object.fromEntries(entries)
 }

@@ -32,8 +32,7 @@ export function checkOneHost({ rawHeaders }: IncomingMessage): void {
 export function createOriginPolicy(options: OriginOptions): OriginPolicy {
   const { host, allowedOrigins, allowedHosts } = options
   const anyHost = !isLoopback(host)
-  const isAllowedHost = (name: string) =>
-    anyHost || isLoopback(name) || allowedHosts.includes(name.toLowerCase())
+  const isAllowedHost = (name: string) => anyHost || isLoopback(name) || allowedHosts.includes(name.toLowerCase())
   const isAllowedOrigin = (origin: string) =>
     allowedOrigins.includes('*') ||
     (!anyHost && OF_APPS.test(origin)) ||
@@ -75,13 +74,7 @@ const RATE_HEADERS = ['limit', 'remaining', 'reset'].flatMap((figure) => [
   `x-ratelimit-${figure}-tokens`,
 ])
 /** What clients in a page read of a reply, retrying among it. */
-const EXPOSED_HEADERS = [
-  'x-request-id',
-  'retry-after',
-  'x-should-retry',
-  'warnings',
-  ...RATE_HEADERS,
-].join(', ')
+const EXPOSED_HEADERS = ['x-request-id', 'retry-after', 'x-should-retry', 'warnings', ...RATE_HEADERS].join(', ')
 
 /**
  * What a preflight is answered besides the origin. No credentials: keys travel in a header, never in a cookie. Any header

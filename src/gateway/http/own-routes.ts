@@ -33,10 +33,8 @@ export function mountOwn(app: FastifyInstance, routes: readonly OwnRoute[]): voi
     // In a scope of its own: nowhere else is a body of any type accepted.
     app.register(async (scope) => {
       scope.removeAllContentTypeParsers()
-      if (anyMethod === 'unread')
-        scope.addContentTypeParser('*', (_request, _payload, done) => done(null))
-      else
-        scope.addContentTypeParser('*', { parseAs: 'buffer' }, (_, body, done) => done(null, body))
+      if (anyMethod === 'unread') scope.addContentTypeParser('*', (_request, _payload, done) => done(null))
+      else scope.addContentTypeParser('*', { parseAs: 'buffer' }, (_, body, done) => done(null, body))
       scope.all(url, { config: { ...config, isPassedOn: anyMethod === 'unread' } }, handler)
     })
   }

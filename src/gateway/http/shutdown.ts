@@ -41,10 +41,7 @@ export async function shutDown(options: ShutdownOptions): Promise<void> {
  * Shuts down on the first SIGTERM, SIGINT or SIGHUP, at once on a second; then calls `exit` with the exit code.
  * Returns a function that takes the listeners off again.
  */
-export function shutDownOnSignals(
-  options: ShutdownOptions,
-  exit: (code: number) => void,
-): () => void {
+export function shutDownOnSignals(options: ShutdownOptions, exit: (code: number) => void): () => void {
   let isAsked = false
   const onSignal = (name: NodeJS.Signals) => {
     if (isAsked) {

@@ -12,13 +12,7 @@ const UNSENT_BYTES = 32 * 1024
 /** <netinet/tcp.h> */
 const [IPPROTO_TCP, TCP_NOTSENT_LOWAT] = [6, 25]
 
-type SetSocketOption = (
-  fd: number,
-  level: number,
-  name: number,
-  value: Int32Array,
-  bytes: number,
-) => number
+type SetSocketOption = (fd: number, level: number, name: number, value: Int32Array, bytes: number) => number
 
 /** Connections inherit it from the server, which listens already. Null, or why it cannot be had; other systems have no such bound. */
 export function boundUnsentBytes(server: object): string | null {

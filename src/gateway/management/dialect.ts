@@ -1,14 +1,5 @@
 /** The JSON routes of the management API: Albatross's, and what its dashboard lacked. */
-import {
-  type Call,
-  type Dialect,
-  del,
-  get,
-  json,
-  operators,
-  post,
-  type Route,
-} from '../../api/route.ts'
+import { type Call, type Dialect, del, get, json, operators, post, type Route } from '../../api/route.ts'
 import { BoundedInteger, Matching, Maybe, OneOf } from '../../api/schema.ts'
 import { SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
@@ -25,9 +16,7 @@ export function managementDialect(management: Management, requests: RecentReques
     name: 'management',
     about: 'Models and workers, for operators',
     routes: [
-      ...[...systemRoutes(management), requestsRoute(requests), ...workerRoutes(management)].map(
-        operators,
-      ),
+      ...[...systemRoutes(management), requestsRoute(requests), ...workerRoutes(management)].map(operators),
       ...modelRoutes(management).map((route): Route => ({ ...route, role: 'admin' })),
     ],
     renderError: renderManagementError,
@@ -47,12 +36,8 @@ export function statusOf({ code, param }: SkeinError): number | undefined {
 
 function systemRoutes(management: Management): Route[] {
   return [
-    get('/api/system', 'The machine: processor, memory, GPUs', async () =>
-      json(await management.system()),
-    ),
-    get('/api/models', 'Checkpoints that a worker can be started with', () =>
-      json({ models: management.models() }),
-    ),
+    get('/api/system', 'The machine: processor, memory, GPUs', async () => json(await management.system())),
+    get('/api/models', 'Checkpoints that a worker can be started with', () => json({ models: management.models() })),
     get('/api/models/pulls', 'Downloads and quantisations, latest first, with their progress', () =>
       json({ pulls: management.pulls() }),
     ),
@@ -65,10 +50,7 @@ function requestsRoute(requests: RecentRequests): Route {
   )
 }
 
-const pullBody = Type.Object(
-  { name: Type.String({ minLength: 1, maxLength: 600 }) },
-  { additionalProperties: false },
-)
+const pullBody = Type.Object({ name: Type.String({ minLength: 1, maxLength: 600 }) }, { additionalProperties: false })
 
 const quantiseBody = Type.Object(
   {
@@ -84,17 +66,11 @@ function modelRoutes(management: Management): Route[] {
     get('/api/models/hub', 'Repositories of the hub (query: search)', async ({ query }) =>
       json({ repositories: await management.searchHub(wordIn(query, 'search')) }),
     ),
-    get(
-      '/api/models/hub/files',
-      'The models of a repository of the hub (query: repository)',
-      async ({ query }) =>
-        json({ models: await management.hubModels(wordIn(query, 'repository')) }),
+    get('/api/models/hub/files', 'The models of a repository of the hub (query: repository)', async ({ query }) =>
+      json({ models: await management.hubModels(wordIn(query, 'repository')) }),
     ),
-    post(
-      '/api/models/pulls',
-      'Fetch a model from the hub; answers before it is there',
-      pullBody,
-      async ({ body }) => json(management.pull(body.name)),
+    post('/api/models/pulls', 'Fetch a model from the hub; answers before it is there', pullBody, async ({ body }) =>
+      json(management.pull(body.name)),
     ),
     post(
       '/api/models/quantise',
@@ -102,10 +78,8 @@ function modelRoutes(management: Management): Route[] {
       quantiseBody,
       async ({ body }) => json(management.quantise(body)),
     ),
-    del(
-      '/api/models/:name',
-      'Delete a pulled or quantised model that no worker has',
-      ({ params }) => json({ status: 'ok', freed_bytes: management.removeModel(params.name!) }),
+    del('/api/models/:name', 'Delete a pulled or quantised model that no worker has', ({ params }) =>
+      json({ status: 'ok', freed_bytes: management.removeModel(params.name!) }),
     ),
   ]
 }
@@ -119,46 +93,29 @@ function wordIn(query: Call['query'], param: string): string {
 function workerRoutes(management: Management): Route[] {
   const { fleet } = management
   return [
-    get('/api/workers', 'All workers, ended ones too, as a bare array', () =>
-      json(management.records()),
+    get('/api/workers', 'All workers, ended ones too, as a bare array', () => json(management.records())),
+    post('/api/workers/start', 'Start a worker; answers before it is ready', specBody, async (call) =>
+      json(await start(management, specOf(call.body))),
     ),
-    post(
-      '/api/workers/start',
-      'Start a worker; answers before it is ready',
-      specBody,
-      async (call) => json(await start(management, specOf(call.body))),
-    ),
-    get('/api/workers/:id', 'One worker', ({ params }) =>
-      json(management.record(fleet.find(params.id!))),
-    ),
+    get('/api/workers/:id', 'One worker', ({ params }) => json(management.record(fleet.find(params.id!)))),
     action('/api/workers/:id/stop', 'Let a worker finish its requests and end it', (id) => {
       management.stop(id)
       return { status: 'ok' }
     }),
-    action('/api/workers/:id/restart', 'End a worker if it runs, and start it again', (id) =>
-      management.restart(id),
-    ),
+    action('/api/workers/:id/restart', 'End a worker if it runs, and start it again', (id) => management.restart(id)),
     del('/api/workers/:id', 'Forget an ended worker', ({ params }) => {
       management.forget(params.id!)
       return json({ status: 'ok' })
     }),
-    get(
-      '/api/workers/:id/logs',
-      'The last lines that a worker has printed',
-      ({ params, query }) => {
-        const { id, log } = fleet.find(params.id!)
-        return json({ worker_id: id, lines: log.tail(tailOf(query.tail)) })
-      },
-    ),
+    get('/api/workers/:id/logs', 'The last lines that a worker has printed', ({ params, query }) => {
+      const { id, log } = fleet.find(params.id!)
+      return json({ worker_id: id, lines: log.tail(tailOf(query.tail)) })
+    }),
   ]
 }
 
 /** A POST whose body says nothing, and need not be there. */
-function action(
-  path: string,
-  summary: string,
-  act: (id: string) => object | Promise<object>,
-): Route {
+function action(path: string, summary: string, act: (id: string) => object | Promise<object>): Route {
   return {
     method: 'POST',
     path,

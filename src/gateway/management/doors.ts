@@ -37,12 +37,7 @@ export class Doors {
   }
 
   /** Answers a request, whose body has not been read, as the worker's own gateway does for `url`. */
-  async pass(
-    worker: FleetWorker,
-    url: string,
-    request: IncomingMessage,
-    response: ServerResponse,
-  ): Promise<void> {
+  async pass(worker: FleetWorker, url: string, request: IncomingMessage, response: ServerResponse): Promise<void> {
     const app = await this.#handOver(worker)
     request.url = url
     app.routing(request, response)

@@ -140,9 +140,7 @@ export class Management {
   removeModel(name: string): number {
     this.#refuseStrangers('empty')
     return this.#options.jobs.remove(name, (path) =>
-      this.fleet.workers.some(
-        ({ hasEnded, launch }) => !hasEnded && realPath(launch.file) === realPath(path),
-      ),
+      this.fleet.workers.some(({ hasEnded, launch }) => !hasEnded && realPath(launch.file) === realPath(path)),
     )
   }
 

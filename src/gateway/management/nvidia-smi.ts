@@ -62,9 +62,7 @@ export class GpuWatch {
 export function parseGpus(csv: string): GpuInfo[] {
   const lines = csv.split('\n').filter((line) => line.trim() !== '')
   return lines.map((line) => {
-    const [index, uuid, name, total, used, use, temperature, power] = line
-      .split(',')
-      .map((field) => field.trim())
+    const [index, uuid, name, total, used, use, temperature, power] = line.split(',').map((field) => field.trim())
     return {
       index: Number(index),
       uuid: uuid?.startsWith('GPU-') ? uuid : null,

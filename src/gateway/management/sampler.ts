@@ -115,8 +115,7 @@ export class Sampler {
   #delays(): Percentiles {
     const at = (share: number) => Math.max(0, this.#delay.percentile(share) / 1e6 - LOOP_TICK_MS)
     const { count } = this.#delay
-    const delays =
-      count === 0 ? { p50: null, p90: null, p99: null } : { p50: at(50), p90: at(90), p99: at(99) }
+    const delays = count === 0 ? { p50: null, p90: null, p99: null } : { p50: at(50), p90: at(90), p99: at(99) }
     this.#numSamples++
     if (this.#numSamples % DELAY_SAMPLES === 0) this.#delay.reset()
     return delays
@@ -162,12 +161,7 @@ export class Sampler {
     }
   }
 
-  #statesOf(
-    id: string,
-    now: StateStats,
-    before: StateStats,
-    seconds: number,
-  ): WorkerSample['states'] {
+  #statesOf(id: string, now: StateStats, before: StateStats, seconds: number): WorkerSample['states'] {
     const looks = this.#prefixes.get(id) ?? []
     looks.push({
       hits: now.prefixHits - before.prefixHits,

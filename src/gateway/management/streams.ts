@@ -21,11 +21,7 @@ const RECHECK_MS = 1000
 
 const EVENTS = 'text/event-stream'
 
-export function streamRoutes(
-  management: Management,
-  dialect: Dialect,
-  feeds: Feeds,
-): readonly OwnRoute[] {
+export function streamRoutes(management: Management, dialect: Dialect, feeds: Feeds): readonly OwnRoute[] {
   const common = { dialect, role: ROLE, type: EVENTS } as const
   return [
     {
@@ -118,16 +114,11 @@ function eventOf(worker: object): { readonly type: string } {
   return { type: 'worker', ...{ worker } }
 }
 
-async function passOn(
-  request: FastifyRequest,
-  reply: FastifyReply,
-  management: Management,
-): Promise<FastifyReply> {
+async function passOn(request: FastifyRequest, reply: FastifyReply, management: Management): Promise<FastifyReply> {
   const worker = management.fleet.find(paramOf(request, 'id'))
   const path = pathBehind(request)
   // A way to it would stay for good: nothing ends once more.
-  if (worker.hasEnded)
-    throw new SkeinError('model_not_loaded', 'the worker has ended; restart it, or ask another')
+  if (worker.hasEnded) throw new SkeinError('model_not_loaded', 'the worker has ended; restart it, or ask another')
   // One request has one id in the logs of both gateways.
   request.raw.headers['x-request-id'] = request.id
   reply.hijack()
@@ -149,11 +140,7 @@ export class Feed {
   readonly #beat: NodeJS.Timeout
   #isFullSince: number | null = null
 
-  constructor(
-    response: ServerResponse,
-    headers: Readonly<Record<string, string>>,
-    bounds: StreamBounds,
-  ) {
+  constructor(response: ServerResponse, headers: Readonly<Record<string, string>>, bounds: StreamBounds) {
     this.#response = response
     this.#bounds = bounds
     response.writeHead(200, { ...headers, ...HEADERS })

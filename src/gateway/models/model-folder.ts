@@ -78,11 +78,7 @@ function findBelow(folder: string, name: string): string | null {
   return null
 }
 
-function* filesBelow(
-  folder: string,
-  depth: number,
-  isWanted: (path: string) => boolean,
-): Generator<string> {
+function* filesBelow(folder: string, depth: number, isWanted: (path: string) => boolean): Generator<string> {
   for (const entry of entriesOf(folder)) {
     const path = join(folder, entry.name)
     if (entry.isFile() && isWanted(path)) yield path
@@ -118,9 +114,7 @@ function isPlain(name: string): boolean {
 }
 
 function candidatesOf(folder: string, name: string): string[] {
-  const places = isAbsolute(name)
-    ? [name]
-    : [join(folder, name), resolve(name), join(dirname(folder), name)]
+  const places = isAbsolute(name) ? [name] : [join(folder, name), resolve(name), join(dirname(folder), name)]
   return places.flatMap((place) => [place, `${place}.pth`])
 }
 

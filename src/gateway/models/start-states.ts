@@ -22,11 +22,7 @@ interface Step {
 }
 
 /** Workers that load or have crashed are waited for. Throws what the first worker that refuses says. */
-export async function changeStartStates(
-  fleet: Fleet,
-  model: string,
-  change: StartStateChange,
-): Promise<void> {
+export async function changeStartStates(fleet: Fleet, model: string, change: StartStateChange): Promise<void> {
   // A worker that crashes meanwhile comes back as another process, which has not been told.
   const told = new Set<EngineClient>()
   const steps: Step[] = []
@@ -42,8 +38,7 @@ export async function changeStartStates(
     for (const step of steps.reverse()) await putBack(step)
     throw thrown
   }
-  for (const worker of fleet.workersOf(model))
-    worker.keepStartStates(changed(worker.launch.startStates, change))
+  for (const worker of fleet.workersOf(model)) worker.keepStartStates(changed(worker.launch.startStates, change))
 }
 
 /** Waits until there is one, as long as any may yet be ready. */
@@ -102,10 +97,7 @@ async function putBack({ worker, undo }: Step): Promise<void> {
   })
 }
 
-function changed(
-  states: readonly StartStateFile[],
-  { add, remove }: StartStateChange,
-): StartStateFile[] {
+function changed(states: readonly StartStateFile[], { add, remove }: StartStateChange): StartStateFile[] {
   const gone = new Set([...remove, ...add.map(({ name }) => name)])
   return [...states.filter(({ name }) => !gone.has(name)), ...add]
 }

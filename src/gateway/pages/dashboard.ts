@@ -11,9 +11,7 @@ import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { SkeinError } from '../../errors.ts'
 
 /** Beside the compiled gateway; beside the sources the build's folder is one further up. */
-const FOLDERS = ['../../web', '../../../dist/web'].map((path) =>
-  fileURLToPath(new URL(path, import.meta.url)),
-)
+const FOLDERS = ['../../web', '../../../dist/web'].map((path) => fileURLToPath(new URL(path, import.meta.url)))
 
 const MODELS = fileURLToPath(new URL('../../../models', import.meta.url))
 const DOCS = fileURLToPath(new URL('../../../docs', import.meta.url))
@@ -126,10 +124,7 @@ function docFiles(): [path: string, file: WebFile][] {
         'cache-control': 'no-cache',
       }
       const bytes = { path: join(place, name) }
-      return [
-        `/docs/${folder}${name}`,
-        { headers, etag: `"${size}-${mtimeMs}"`, bytes, packed: null },
-      ]
+      return [`/docs/${folder}${name}`, { headers, etag: `"${size}-${mtimeMs}"`, bytes, packed: null }]
     })
   })
 }

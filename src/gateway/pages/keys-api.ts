@@ -9,15 +9,7 @@ import { urgencyFields } from '../../api/urgency.ts'
 import { SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import type { NamedKeys } from '../access/key-index.ts'
-import {
-  addKey,
-  type Issued,
-  type KeyLimits,
-  type KeyRecord,
-  parseRole,
-  revokeKey,
-  rotateKey,
-} from '../access/keys.ts'
+import { addKey, type Issued, type KeyLimits, type KeyRecord, parseRole, revokeKey, rotateKey } from '../access/keys.ts'
 import type { WireLimits } from '../contract.ts'
 import { renderManagementError, statusOf } from '../management/dialect.ts'
 
@@ -58,10 +50,7 @@ const addBody = Type.Object(
   { additionalProperties: false },
 )
 
-const rotateBody = Type.Object(
-  { grace_seconds: Maybe(BoundedInteger(0, YEARS_100)) },
-  { additionalProperties: false },
-)
+const rotateBody = Type.Object({ grace_seconds: Maybe(BoundedInteger(0, YEARS_100)) }, { additionalProperties: false })
 
 function listRoute(ring: NamedKeys): Route {
   return get('/api/keys', 'List the named keys, without their secrets', async () => {
@@ -71,26 +60,21 @@ function listRoute(ring: NamedKeys): Route {
 }
 
 function addRoute(ring: NamedKeys, isOpen: () => boolean): Route {
-  return post(
-    '/api/keys',
-    'Add a key; the reply is the only place of its secret',
-    addBody,
-    async ({ body }) => {
-      const { name, role, expires_in_seconds: seconds, limits } = body
-      const now = Date.now()
-      const key = {
-        name,
-        role: parseRole(role ?? 'user'),
-        expiresAt: seconds == null ? null : now + 1000 * seconds,
-        limits: ownLimits(limits ?? {}),
-      }
-      const issued = await ring.change((keys) => {
-        if (isOpen()) refuseLockout(keys, key.role)
-        return addKey(keys, key, now)
-      })
-      return json(wireIssued(issued), 201)
-    },
-  )
+  return post('/api/keys', 'Add a key; the reply is the only place of its secret', addBody, async ({ body }) => {
+    const { name, role, expires_in_seconds: seconds, limits } = body
+    const now = Date.now()
+    const key = {
+      name,
+      role: parseRole(role ?? 'user'),
+      expiresAt: seconds == null ? null : now + 1000 * seconds,
+      limits: ownLimits(limits ?? {}),
+    }
+    const issued = await ring.change((keys) => {
+      if (isOpen()) refuseLockout(keys, key.role)
+      return addKey(keys, key, now)
+    })
+    return json(wireIssued(issued), 201)
+  })
 }
 
 /** The first key closes an open server. Were it no admin's, nobody could make the next one over HTTP. */
@@ -146,15 +130,7 @@ function wireIssued({ key, secret }: Issued): object {
 }
 
 /** Times are seconds since 1970, as everywhere below /api. */
-export function wireKey({
-  id,
-  name,
-  role,
-  createdAt,
-  expiresAt,
-  limits,
-  secrets,
-}: KeyRecord): object {
+export function wireKey({ id, name, role, createdAt, expiresAt, limits, secrets }: KeyRecord): object {
   return {
     name,
     role,

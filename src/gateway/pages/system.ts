@@ -129,14 +129,7 @@ function engineFigures(entries: readonly ModelEntry[], caller: Principal | null)
   }
 }
 
-function totals({
-  finishedStop,
-  finishedLength,
-  failed,
-  aborted,
-  waiting,
-  running,
-}: EngineStats): object {
+function totals({ finishedStop, finishedLength, failed, aborted, waiting, running }: EngineStats): object {
   const completed = finishedStop + finishedLength
   return {
     total_requests: completed + failed + aborted + waiting + running,

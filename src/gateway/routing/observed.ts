@@ -4,12 +4,7 @@
  */
 import type { ModelRegistry, ServedModel } from '../../api/models.ts'
 import type { EngineClient } from '../../engine/client.ts'
-import type {
-  EngineCall,
-  EngineCalls,
-  EngineEvent,
-  GenerateRequest,
-} from '../../engine/messages.ts'
+import type { EngineCall, EngineCalls, EngineEvent, GenerateRequest } from '../../engine/messages.ts'
 import { withChangedClient } from './changed-client.ts'
 import { type Ending, opened, Relay } from './relay.ts'
 
@@ -25,23 +20,13 @@ export interface Watch {
 
 export interface Observer {
   /** Called before the request is sent. It may be refused here, or have to wait. */
-  begin(
-    model: ServedModel,
-    request: GenerateRequest,
-    signal: AbortSignal | undefined,
-  ): Watch | Promise<Watch>
+  begin(model: ServedModel, request: GenerateRequest, signal: AbortSignal | undefined): Watch | Promise<Watch>
   /** What is asked with a call in place of `params`. */
-  paramsOf?<M extends EngineCall>(
-    method: M,
-    params: EngineCalls[M]['params'],
-  ): EngineCalls[M]['params']
+  paramsOf?<M extends EngineCall>(method: M, params: EngineCalls[M]['params']): EngineCalls[M]['params']
 }
 
 /** The observers that come first begin first. */
-export function observedModels(
-  models: ModelRegistry,
-  observers: readonly Observer[],
-): ModelRegistry {
+export function observedModels(models: ModelRegistry, observers: readonly Observer[]): ModelRegistry {
   return { list: () => models.list(), get: (name) => observed(models.get(name), observers) }
 }
 

@@ -1,11 +1,5 @@
 /** The models a gateway serves, by name, each over whatever keeps its engine alive (a supervisor, or nothing). */
-import type {
-  ModelEntry,
-  ModelRegistry,
-  ModelState,
-  ServedModel,
-  TextCodec,
-} from '../../api/models.ts'
+import type { ModelEntry, ModelRegistry, ModelState, ServedModel, TextCodec } from '../../api/models.ts'
 import type { EngineClient } from '../../engine/client.ts'
 import { SkeinError } from '../../errors.ts'
 import { type StartStateName, startStateNames, withStartState } from './start-state-names.ts'
@@ -43,15 +37,12 @@ export function registryOver(
     list: () => models().map((model) => entryOf(model, created)),
     get: (name) => {
       const all = models()
-      const named = all.flatMap((model) =>
-        [model.id, ...(model.aliases ?? [])].map((id) => [id, model] as const),
-      )
+      const named = all.flatMap((model) => [model.id, ...(model.aliases ?? [])].map((id) => [id, model] as const))
       // A model's own name goes before another's alias.
       const byId = new Map([...named, ...all.map((model) => [model.id, model] as const)])
       const names = startStateNames(name, (id) => byId.has(id) || meansTheOnlyOne(id))
       const isThere = ({ model, startState }: StartStateName) =>
-        startState !== null &&
-        byId.get(model ?? '')?.source.client?.info.startStates?.includes(startState)
+        startState !== null && byId.get(model ?? '')?.source.client?.info.startStates?.includes(startState)
       const asked = names.find(isThere) ?? names[0]
       const model = served(find(byId, asked.model), created)
       return asked.startState === null ? model : withStartState(model, asked.startState)
@@ -92,10 +83,7 @@ function hasOnlyFailed({ source: { workers } }: RegisteredModel): boolean {
   return workers !== undefined && workers.all === 0 && workers.failed > 0
 }
 
-function find(
-  byId: ReadonlyMap<string, RegisteredModel>,
-  name: string | null | undefined,
-): RegisteredModel {
+function find(byId: ReadonlyMap<string, RegisteredModel>, name: string | null | undefined): RegisteredModel {
   const model = byId.get(name ?? '')
   if (model !== undefined) return model
   if (meansTheOnlyOne(name)) {
@@ -105,11 +93,9 @@ function find(
     const [only] = models
     if (only !== undefined && models.length === 1) return only
     if (models.length === 0)
-      throw new SkeinError(
-        'model_not_loaded',
-        'no model is loaded here; POST /api/workers/start starts one',
-        { param: 'model' },
-      )
+      throw new SkeinError('model_not_loaded', 'no model is loaded here; POST /api/workers/start starts one', {
+        param: 'model',
+      })
     throw new SkeinError(
       'invalid_request',
       `model: missing; ${models.length} models are served here, GET /v1/models lists their names`,

@@ -19,8 +19,7 @@ export interface Replica {
  * what chance makes of equal loads: numbers of requests that come by themselves differ by about their root, and to move
  * states for that would move them without an end (figures in docs/operations.md).
  */
-export const slackAt = (meanInFlight: number): number =>
-  2 + Math.round(1.5 * Math.sqrt(meanInFlight))
+export const slackAt = (meanInFlight: number): number => 2 + Math.round(1.5 * Math.sqrt(meanInFlight))
 
 /** Requests of a worker after which what it has taken counts half: one that is new is soon like the others. */
 const MAX_TAKEN = 256
@@ -29,8 +28,7 @@ const MAX_TAKEN = 256
 export function leastBusy(replicas: readonly Replica[]): Replica | null {
   const fewest = Math.min(...replicas.map(({ numInFlight }) => numInFlight))
   const idle = replicas.filter(({ numInFlight }) => numInFlight === fewest)
-  if (replicas.some(({ numTaken }) => numTaken > MAX_TAKEN))
-    for (const replica of replicas) replica.numTaken /= 2
+  if (replicas.some(({ numTaken }) => numTaken > MAX_TAKEN)) for (const replica of replicas) replica.numTaken /= 2
   return idle.sort((a, b) => a.numTaken - b.numTaken)[0] ?? null
 }
 
@@ -63,9 +61,7 @@ export function mergedInfo(clients: readonly EngineClient[]): EngineInfo {
   const [first] = clients
   if (clients.length === 1) return first!.info
   const { startStates } = first!.info
-  const common = startStates?.filter((name) =>
-    clients.every(({ info }) => info.startStates?.includes(name)),
-  )
+  const common = startStates?.filter((name) => clients.every(({ info }) => info.startStates?.includes(name)))
   return {
     ...first!.info,
     ...(common === undefined ? {} : { startStates: common }),

@@ -19,16 +19,7 @@ import { SkeinError } from '../../errors.ts'
 import { PrefixHomes, prefixPoints } from './prefix-affinity.ts'
 import type { EngineSource } from './registry.ts'
 import { type Opened, opened, Relay } from './relay.ts'
-import {
-  leastBusy,
-  leastTaken,
-  leave,
-  mergedInfo,
-  type Replica,
-  shareTaken,
-  slackAt,
-  take,
-} from './replicas.ts'
+import { leastBusy, leastTaken, leave, mergedInfo, type Replica, shareTaken, slackAt, take } from './replicas.ts'
 import { SessionHomes } from './session-affinity.ts'
 import { SessionCalls } from './session-calls.ts'
 
@@ -125,16 +116,12 @@ export class Router implements EngineSource, EngineClient {
     const at: { place: Place | null } = { place: null }
     return new Relay({
       open: () => this.#open(request, signal, at),
-      event: (event) =>
-        event.type === 'prompt' ? { ...event, worker: at.place!.replica.id } : event,
+      event: (event) => (event.type === 'prompt' ? { ...event, worker: at.place!.replica.id } : event),
       end: () => at.place?.leave(),
     })
   }
 
-  async call<M extends EngineCall>(
-    method: M,
-    params: EngineCalls[M]['params'],
-  ): Promise<EngineCalls[M]['result']> {
+  async call<M extends EngineCall>(method: M, params: EngineCalls[M]['params']): Promise<EngineCalls[M]['result']> {
     return this.#calls.call(method, params, this.#ready())
   }
 
@@ -142,11 +129,7 @@ export class Router implements EngineSource, EngineClient {
   async close(): Promise<void> {}
 
   /** Until its first event has come a request may be sent to another worker. `at` is told of the place that it has then. */
-  async #open(
-    request: GenerateRequest,
-    signal: AbortSignal | undefined,
-    at: { place: Place | null },
-  ): Promise<Opened> {
+  async #open(request: GenerateRequest, signal: AbortSignal | undefined, at: { place: Place | null }): Promise<Opened> {
     const tried = new Set<string>()
     for (;;) {
       const chosen = this.#place(request, tried)

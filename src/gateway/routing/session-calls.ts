@@ -73,8 +73,7 @@ export class SessionCalls {
       const other = await this.#homes.enter(to, () => worker)
       try {
         // Requests use it, or begin it, where it is.
-        if (other !== worker)
-          throw new SkeinError('conflict', `session ${newId} is in use`, { param: 'new_id' })
+        if (other !== worker) throw new SkeinError('conflict', `session ${newId} is in use`, { param: 'new_id' })
         return await engineOf(worker).call('sessions.fork', params)
       } finally {
         this.#homes.leave(to, other)
@@ -101,9 +100,7 @@ export class SessionCalls {
   ): Promise<readonly SessionInfo[]> {
     if (ready.length === 1) return engineOf(ready[0]!).call('sessions.list', params)
     const { tenant, limit, after } = params
-    const lists = await Promise.all(
-      ready.map((replica) => engineOf(replica).call('sessions.list', { tenant })),
-    )
+    const lists = await Promise.all(ready.map((replica) => engineOf(replica).call('sessions.list', { tenant })))
     const newest = new Map<string, SessionInfo>()
     for (const info of lists.flat()) {
       const other = newest.get(info.id)

@@ -32,13 +32,10 @@ export function startStateNames(
 export function withStartState(model: ServedModel, startState: string): ServedModel {
   const { client, id } = model
   if (!client.info.startStates?.includes(startState)) {
-    throw new SkeinError(
-      'not_found',
-      'model: it has no start state of that name; GET /v1/models lists the names',
-      { param: 'model' },
-    )
+    throw new SkeinError('not_found', 'model: it has no start state of that name; GET /v1/models lists the names', {
+      param: 'model',
+    })
   }
-  const generate: EngineClient['generate'] = (request, signal) =>
-    client.generate({ ...request, startState }, signal)
+  const generate: EngineClient['generate'] = (request, signal) => client.generate({ ...request, startState }, signal)
   return { ...withChangedClient(model, { generate }), id: `${id}@${startState}` }
 }

@@ -12,12 +12,7 @@ import { fileURLToPath } from 'node:url'
 import { SkeinError } from '../../errors.ts'
 import { withoutCheckpointSuffix } from '../../files/checkpoint-suffix.ts'
 import { makeFolder } from '../../files/make-folder.ts'
-import type {
-  HubModel,
-  HubRepository,
-  ModelQuantisation,
-  PullRecord,
-} from '../../gateway/contract.ts'
+import type { HubModel, HubRepository, ModelQuantisation, PullRecord } from '../../gateway/contract.ts'
 import { type Hub, isOffline, openHub } from '../../hub/hub.ts'
 import { cachePath, listModels, modelsFolder, removeModel } from '../../hub/model-cache.ts'
 import { parseModelName } from '../../hub/model-names.ts'
@@ -90,8 +85,7 @@ export class ModelJobs {
       throw new SkeinError('conflict', message)
     }
     const running = this.#records.find(({ state }) => state === 'running')
-    if (running !== undefined)
-      throw new SkeinError('conflict', `${running.name} is under way; wait for its end`)
+    if (running !== undefined) throw new SkeinError('conflict', `${running.name} is under way; wait for its end`)
     if (isUsed(model.path)) throw new SkeinError('conflict', `a worker uses ${name}; stop it first`)
     return removeModel(folder, model)
   }
@@ -110,8 +104,7 @@ export class ModelJobs {
   #hub(): Hub {
     this.#refuseOffline()
     const hub = openHub(this.#environment)
-    const impatient: typeof fetch = (url, init) =>
-      hub.fetch(url, { ...init, signal: AbortSignal.timeout(SEARCH_MS) })
+    const impatient: typeof fetch = (url, init) => hub.fetch(url, { ...init, signal: AbortSignal.timeout(SEARCH_MS) })
     return { ...hub, fetch: impatient }
   }
 
@@ -128,10 +121,7 @@ export class ModelJobs {
     throw new SkeinError('conflict', message, { param })
   }
 
-  #begin(
-    what: Pick<PullRecord, 'kind' | 'name'>,
-    work: (onProgress: OnProgress) => Promise<void>,
-  ): PullRecord {
+  #begin(what: Pick<PullRecord, 'kind' | 'name'>, work: (onProgress: OnProgress) => Promise<void>): PullRecord {
     const record: PullRecord = {
       id: `pull-${randomBytes(5).toString('hex')}`,
       ...what,
@@ -144,8 +134,7 @@ export class ModelJobs {
       const { id } = record
       this.#records = this.#records.map((one) => (one.id === id ? { ...one, ...fields } : one))
     }
-    const end = (fields: Partial<PullRecord>) =>
-      change({ file: null, ended_at: Date.now() / 1000, ...fields })
+    const end = (fields: Partial<PullRecord>) => change({ file: null, ended_at: Date.now() / 1000, ...fields })
     work((file, done_bytes, total_bytes) => change({ file, done_bytes, total_bytes })).then(
       () => end({ state: 'done' }),
       (thrown: unknown) => end({ state: 'failed', reason: SkeinError.from(thrown).message }),
@@ -165,10 +154,7 @@ export class ModelJobs {
   }
 
   /** In a process of its own: rounding keeps a thread busy for as long as it takes, and native code can end a process. */
-  async #quantise(
-    args: readonly string[],
-    onProgress: (done: number, total: number) => void,
-  ): Promise<void> {
+  async #quantise(args: readonly string[], onProgress: (done: number, total: number) => void): Promise<void> {
     const child = spawn(process.execPath, [this.#quantiser, ...args], {
       stdio: ['ignore', 'pipe', 'ignore'],
     })

@@ -7,10 +7,7 @@ import { Tokenizer } from '../../tokenizer/tokenizer.ts'
 import type { EngineChoice, RunnerChoice } from '../model-choice.ts'
 
 /** The checkpoint with its adapters. */
-export function openModel({
-  model,
-  adapters = [],
-}: Pick<RunnerChoice, 'model' | 'adapters'>): Checkpoint {
+export function openModel({ model, adapters = [] }: Pick<RunnerChoice, 'model' | 'adapters'>): Checkpoint {
   const checkpoint = openCheckpoint(model)
   try {
     return withAdapters(checkpoint, adapters)

@@ -34,8 +34,7 @@ export function quantiseFile(
 ): Quantised {
   if (extname(output).toLowerCase() !== '.safetensors')
     throw new SkeinError('invalid_request', `${output} does not end in .safetensors`)
-  if (existsSync(output) && !isForced)
-    throw new SkeinError('conflict', `${output} exists; --force replaces it`)
+  if (existsSync(output) && !isForced) throw new SkeinError('conflict', `${output} exists; --force replaces it`)
   const checkpoint = openCheckpoint(input)
   try {
     loadableArchitecture(checkpoint)

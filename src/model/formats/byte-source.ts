@@ -15,12 +15,7 @@ export interface ByteSource {
 }
 
 /** A fresh copy of bytes [offset, offset + length); `what` names them if they lie outside the file. */
-export function readBytes(
-  source: ByteSource,
-  offset: number,
-  length: number,
-  what: string,
-): Uint8Array {
+export function readBytes(source: ByteSource, offset: number, length: number, what: string): Uint8Array {
   checkRange(source, offset, length, what)
   const bytes = new Uint8Array(length)
   source.readInto(bytes, offset)

@@ -7,13 +7,7 @@ import { BYTES_PER_ELEMENT } from '../../backend/half.ts'
 import { SkeinError } from '../../errors.ts'
 import { type Checkpoint, numElements, type TensorEntry } from './format.ts'
 import { isReranker } from './native-names.ts'
-import {
-  BONUS,
-  BONUS_ALIAS,
-  RWKV6_MIXES,
-  type Rwkv6Dimensions,
-  rwkv6Tensors,
-} from './rwkv6-layout.ts'
+import { BONUS, BONUS_ALIAS, RWKV6_MIXES, type Rwkv6Dimensions, rwkv6Tensors } from './rwkv6-layout.ts'
 import {
   isHostTable,
   isUnusedRwkv7Tensor,
@@ -74,8 +68,7 @@ export function describeCheckpoint(checkpoint: Checkpoint): CheckpointSummary {
   const { tensors, fileBytes } = checkpoint
   const architecture = detectArchitecture(tensors)
   const entries = [...tensors.values()]
-  const bytesOf = (entry: TensorEntry) =>
-    entry.packed?.bytes ?? numElements(entry) * BYTES_PER_ELEMENT[entry.dtype]
+  const bytesOf = (entry: TensorEntry) => entry.packed?.bytes ?? numElements(entry) * BYTES_PER_ELEMENT[entry.dtype]
   return {
     architecture,
     ...readSizes(tensors),
@@ -115,11 +108,7 @@ export function loadableArchitecture({ path, tensors }: Checkpoint): LoadableArc
   )
 }
 
-function demandComplete(
-  checkpoint: Checkpoint,
-  wanted: readonly Architecture[],
-  title: string,
-): void {
+function demandComplete(checkpoint: Checkpoint, wanted: readonly Architecture[], title: string): void {
   const { path, tensors } = checkpoint
   const architecture = detectArchitecture(tensors)
   if (!wanted.includes(architecture)) {
@@ -133,8 +122,7 @@ function demandComplete(
   const faults = [
     ...missing.map((name) => `${name} is missing`),
     ...wrongShapes.map(
-      ({ name, shape, expected }) =>
-        `${name} has shape [${shape.join(', ')}], expected [${expected.join(', ')}]`,
+      ({ name, shape, expected }) => `${name} has shape [${shape.join(', ')}], expected [${expected.join(', ')}]`,
     ),
   ]
   const more = faults.length > MAX_FAULTS ? `; and ${faults.length - MAX_FAULTS} more` : ''
@@ -160,10 +148,8 @@ const ARCHITECTURE_PHRASES: Readonly<Record<Architecture, string>> = {
   'rwkv5.1': 'an RWKV-5.1 model',
   rwkv5: 'an RWKV-5 model',
   rwkv4: 'an RWKV-4 model',
-  hybrid:
-    'a hybrid of RWKV and attention (self_attn), whose cache grows with the text, and states here have one size',
-  reranker:
-    'a reranker, which reads the states of another model; give it as --reranker beside that',
+  hybrid: 'a hybrid of RWKV and attention (self_attn), whose cache grows with the text, and states here have one size',
+  reranker: 'a reranker, which reads the states of another model; give it as --reranker beside that',
   state: 'a tuned initial state (time_state), not a model',
   lora: 'a LoRA adapter, not a model',
   unknown: 'tensors that are no known RWKV model',
@@ -263,9 +249,7 @@ function rwkv6Sizes(tensors: Tensors): Rwkv6Dimensions {
     ffnSize: ffnSize ?? 0,
     vocabSize: vocabSize ?? 0,
     ranks: {
-      mix: Math.floor(
-        (tensors.get('blocks.0.att.time_maa_w1')?.shape[1] ?? 0) / RWKV6_MIXES.length,
-      ),
+      mix: Math.floor((tensors.get('blocks.0.att.time_maa_w1')?.shape[1] ?? 0) / RWKV6_MIXES.length),
       decay: tensors.get('blocks.0.att.time_decay_w1')?.shape[1] ?? 0,
     },
   }

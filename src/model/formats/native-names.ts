@@ -43,8 +43,7 @@ function isTransposedRwkv7(tensors: Tensors): boolean {
   return w1 !== undefined && w1[0] !== channels && w1[1] === channels
 }
 
-const WEB_RWKV_TRANSPOSED =
-  /\.att\.([wavg][12]|time_maa_w[12]|time_decay_w[12]|time_state)$|\.lora_A$/
+const WEB_RWKV_TRANSPOSED = /\.att\.([wavg][12]|time_maa_w[12]|time_decay_w[12]|time_state)$|\.lora_A$/
 
 const webRwkvEntries: EntryView = (entry, transposer) => {
   const name = entry.name

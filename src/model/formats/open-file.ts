@@ -1,14 +1,5 @@
 /** Opens the files of models. The system's own words, which name the path, are followed by what can be done. */
-import {
-  closeSync,
-  fstatSync,
-  openSync,
-  readSync,
-  renameSync,
-  rmSync,
-  type Stats,
-  statSync,
-} from 'node:fs'
+import { closeSync, fstatSync, openSync, readSync, renameSync, rmSync, type Stats, statSync } from 'node:fs'
 import { SkeinError } from '../../errors.ts'
 import { ParallelReader } from '../../files/parallel-read.ts'
 import type { ByteSource } from './byte-source.ts'

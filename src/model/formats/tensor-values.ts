@@ -58,10 +58,7 @@ export function converted(
   to: SourceType,
 ): Uint8Array {
   const values = decodeFloats(bytes, dtype)
-  if (
-    to === 'f16' &&
-    values.some((value) => Math.abs(value) >= F16_OVERFLOW && value - value === 0)
-  )
+  if (to === 'f16' && values.some((value) => Math.abs(value) >= F16_OVERFLOW && value - value === 0))
     throw new SkeinError(
       'unsupported_weights',
       `${quote(name)} has a weight beyond ±65504, which does not fit f16; use bf16 or f32`,
@@ -74,8 +71,7 @@ const F16_OVERFLOW = 65520
 
 /** The same matrix, rounded to f16 as it is read. */
 export function halvedSource(source: MatrixSource): MatrixSource {
-  const readRows = (start: number, end: number) =>
-    converted(source, source.readRows(start, end), 'f16')
+  const readRows = (start: number, end: number) => converted(source, source.readRows(start, end), 'f16')
   return { ...source, dtype: 'f16', readRows }
 }
 
@@ -115,13 +111,8 @@ function matrixShape(entry: TensorEntry): readonly [rows: number, columns: numbe
 /** Rows and columns of a tile, which passes through memory of its own: rows of a matrix evict each other from the cache. */
 const TILE = 32
 
-function transpose(
-  from: Uint16Array | Uint32Array,
-  rows: number,
-  columns: number,
-): Uint16Array | Uint32Array {
-  const empty = (count: number) =>
-    from instanceof Uint16Array ? new Uint16Array(count) : new Uint32Array(count)
+function transpose(from: Uint16Array | Uint32Array, rows: number, columns: number): Uint16Array | Uint32Array {
+  const empty = (count: number) => (from instanceof Uint16Array ? new Uint16Array(count) : new Uint32Array(count))
   const to = empty(from.length)
   const tile = empty(TILE * TILE)
   for (let firstRow = 0; firstRow < rows; firstRow += TILE) {
@@ -130,8 +121,7 @@ function transpose(
       const width = Math.min(TILE, columns - first)
       for (let row = 0; row < height; row++) {
         const at = (firstRow + row) * columns + first
-        for (let column = 0; column < width; column++)
-          tile[column * TILE + row] = from[at + column]!
+        for (let column = 0; column < width; column++) tile[column * TILE + row] = from[at + column]!
       }
       for (let column = 0; column < width; column++) {
         const at = (first + column) * rows + firstRow

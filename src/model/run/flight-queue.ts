@@ -6,15 +6,7 @@ import type { Flight, Program, ProgramFlight } from '../../backend/backend.ts'
 import { type Batch, type Capacity, createBatch } from '../../backend/batch.ts'
 import { assert } from '../../errors.ts'
 import type { BatchRow, RowResult } from '../runner.ts'
-import {
-  fedDraw,
-  idleResult,
-  type PackedRow,
-  packMasks,
-  packRows,
-  readRow,
-  runsOn,
-} from './step-packing.ts'
+import { fedDraw, idleResult, type PackedRow, packMasks, packRows, readRow, runsOn } from './step-packing.ts'
 
 /** Reads rows [start, start + count) of the last step; later ones may overwrite them at once. */
 type ReadRows = (start: number, count: number) => Flight<Float32Array>
@@ -56,9 +48,7 @@ export class FlightQueue {
     const batch = this.#batches[this.#numLaunched % this.max]!
     const before = this.#last
     const flight =
-      this.#program.flights === undefined
-        ? this.#runNow(batch, rows, before)
-        : this.#launch(batch, rows, before)
+      this.#program.flights === undefined ? this.#runNow(batch, rows, before) : this.#launch(batch, rows, before)
     this.#numLaunched++
     this.#last = flight
     return flight
@@ -145,11 +135,7 @@ class StepFlight implements Flight<RowResult[]> {
   #results: RowResult[] = []
   #drawn: number[] = []
 
-  constructor(
-    isOver: () => boolean,
-    landing: Promise<unknown> | undefined,
-    finish: () => RowResult[],
-  ) {
+  constructor(isOver: () => boolean, landing: Promise<unknown> | undefined, finish: () => RowResult[]) {
     if (landing) this.landing = landing
     this.#flying = { isOver, finish }
   }

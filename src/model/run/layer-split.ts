@@ -5,12 +5,7 @@
  */
 
 import { PACKED_BLOCKS } from '../../backend/quantised.ts'
-import {
-  isPacked,
-  isRounded,
-  type PackedType,
-  type WeightType,
-} from '../../backend/weight-types.ts'
+import { isPacked, isRounded, type PackedType, type WeightType } from '../../backend/weight-types.ts'
 import { assert, SkeinError } from '../../errors.ts'
 import { type Checkpoint, numElements, type TensorEntry } from '../formats/format.ts'
 import { isHostTable } from '../formats/rwkv7-layout.ts'
@@ -41,18 +36,13 @@ const BITS: Readonly<Record<Exclude<WeightType, PackedType>, number>> = {
  * Bytes of the weights on devices once loaded, as far as the file tells: a backend may hold them in another precision. `holdsPacked`
  * false: the device holds matrices that the file has in GGUF's blocks as f16.
  */
-export function modelBytes(
-  checkpoint: Checkpoint,
-  weightType?: WeightType,
-  holdsPacked = true,
-): ModelBytes {
+export function modelBytes(checkpoint: Checkpoint, weightType?: WeightType, holdsPacked = true): ModelBytes {
   const sizes = { input: 0, layers: [] as number[], output: 0 }
   for (const entry of checkpoint.tensors.values()) {
     if (isHostTable(entry.name)) continue
     const bytes = (numElements(entry) * bitsOf(typeOf(entry, weightType, holdsPacked))) / 8
     const layer = /^blocks\.(\d+)\.(?!ln0\.)/.exec(entry.name)?.[1]
-    if (layer !== undefined)
-      sizes.layers[Number(layer)] = bytes + (sizes.layers[Number(layer)] ?? 0)
+    if (layer !== undefined) sizes.layers[Number(layer)] = bytes + (sizes.layers[Number(layer)] ?? 0)
     else if (/^(emb|blocks\.0\.ln0)\./.test(entry.name)) sizes.input += bytes
     else sizes.output += bytes
   }
@@ -72,11 +62,7 @@ function bitsOf(type: WeightType): number {
   return (8 * bytes) / elements
 }
 
-function typeOf(
-  entry: TensorEntry,
-  wanted: WeightType | undefined,
-  holdsPacked: boolean,
-): WeightType {
+function typeOf(entry: TensorEntry, wanted: WeightType | undefined, holdsPacked: boolean): WeightType {
   const inFile = fileType(entry)
   const own = !holdsPacked && isPacked(inFile) ? 'f16' : inFile
   if (wanted === undefined) return own
@@ -102,12 +88,7 @@ interface Split {
 }
 
 /** The best way to split the layers from `from` on; what was found once is kept in `known`. */
-function bestSplit(
-  sizes: ModelBytes,
-  from: number,
-  numStages: number,
-  known: Map<string, Split>,
-): Split {
+function bestSplit(sizes: ModelBytes, from: number, numStages: number, known: Map<string, Split>): Split {
   const end = sizes.layers.length
   if (numStages === 1) return { ranges: [{ from, to: end }], largest: stageBytes(sizes, from, end) }
   const key = `${from} ${numStages}`
@@ -116,8 +97,7 @@ function bestSplit(
   for (let to = from + 1; to <= end - (numStages - 1); to++) {
     const rest = bestSplit(sizes, to, numStages - 1, known)
     const largest = Math.max(stageBytes(sizes, from, to), rest.largest)
-    if (best === undefined || largest < best.largest)
-      best = { ranges: [{ from, to }, ...rest.ranges], largest }
+    if (best === undefined || largest < best.largest) best = { ranges: [{ from, to }, ...rest.ranges], largest }
   }
   assert(best !== undefined, `no way to split ${end - from} layers over ${numStages} stages`)
   known.set(key, best)
@@ -125,11 +105,7 @@ function bestSplit(
 }
 
 /** Bytes of a stage of layers [from, to). */
-export function stageBytes(
-  { input, layers, output }: ModelBytes,
-  from: number,
-  to: number,
-): number {
+export function stageBytes({ input, layers, output }: ModelBytes, from: number, to: number): number {
   const own = layers.slice(from, to).reduce((sum, bytes) => sum + bytes, 0)
   return own + (from === 0 ? input : 0) + (to === layers.length ? output : 0)
 }

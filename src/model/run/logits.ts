@@ -5,11 +5,7 @@
 import type { Runner, StateData } from '../runner.ts'
 
 /** [tokens, V] f32: the logits after each token. */
-export function logitsOfAll(
-  runner: Runner,
-  tokens: Int32Array,
-  start: StateData | null = null,
-): Float32Array {
+export function logitsOfAll(runner: Runner, tokens: Int32Array, start: StateData | null = null): Float32Array {
   const V = runner.info.vocabSize
   const values = new Float32Array(tokens.length * V)
   begin(runner, start)
@@ -19,11 +15,7 @@ export function logitsOfAll(
 }
 
 /** [V] f32: the logits after the last token. */
-export function logitsOfLast(
-  runner: Runner,
-  tokens: Int32Array,
-  start: StateData | null = null,
-): Float32Array {
+export function logitsOfLast(runner: Runner, tokens: Int32Array, start: StateData | null = null): Float32Array {
   const last = tokens.length - 1
   begin(runner, start)
   for (let start = 0; start < last; start += runner.maxTokens)

@@ -45,8 +45,7 @@ export function joinStages(
     weightBytes: total(({ weightBytes }) => weightBytes),
     tableBytes: total(({ tableBytes }) => tableBytes),
     stateShape: { ...last.stateShape, layers: total(({ stateShape }) => stateShape.layers) },
-    forward: (ops, states, capacity) =>
-      pipeline.recordStage(stages.length - 1, ops, states, capacity),
+    forward: (ops, states, capacity) => pipeline.recordStage(stages.length - 1, ops, states, capacity),
   }
   return { model, backend: pipeline.backend }
 }
@@ -78,9 +77,7 @@ class Pipeline {
   }
 
   #createStates(shape: StateShape, numSlots: number): StatePool {
-    const parts = this.#stages.map(({ model, backend }) =>
-      backend.statePool(model.stateShape, numSlots),
-    )
+    const parts = this.#stages.map(({ model, backend }) => backend.statePool(model.stateShape, numSlots))
     this.#states = new PipelineStates(shape, numSlots, parts)
     return this.#states
   }
@@ -139,8 +136,7 @@ class PipelineProgram implements Program {
   }
 
   set usesGraphs(uses: boolean) {
-    for (const program of this.#programs)
-      if (program.usesGraphs !== undefined) program.usesGraphs = uses
+    for (const program of this.#programs) if (program.usesGraphs !== undefined) program.usesGraphs = uses
   }
 
   preparations(): Preparation[] {

@@ -26,12 +26,7 @@ export function rerankerOver(
   }
 }
 
-function made(
-  runner: Runner,
-  tensors: ReadonlyMap<string, TensorEntry>,
-  of: StateShape,
-  path: string,
-): Reranker {
+function made(runner: Runner, tensors: ReadonlyMap<string, TensorEntry>, of: StateShape, path: string): Reranker {
   const { stateShape } = runner.info
   if (JSON.stringify(stateShape) !== JSON.stringify(of)) {
     const said = ({ layers, channels, heads }: StateShape) =>

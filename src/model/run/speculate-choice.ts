@@ -30,8 +30,7 @@ export function sparesOf(
   const most = isForAll ? Number.POSITIVE_INFINITY : PREDICTED_ROWS
   if (guessing !== null) return Math.min(numSlots, guessing.rows, most)
   if (!isForAll) return 0
-  const [flag, param] =
-    draft === undefined ? ['--speculate lookup', 'speculate'] : ['--draft', 'draft']
+  const [flag, param] = draft === undefined ? ['--speculate lookup', 'speculate'] : ['--draft', 'draft']
   throw new SkeinError(
     'invalid_request',
     `${flag} is for models on one CPU or one CUDA device; on ${name}, or over several devices, leave it out`,

@@ -2,13 +2,7 @@
  * Rows of a step into the flat arrays of a batch, and what was drawn out of them again. Knows no program and no device;
  * which draws of an earlier flight a row feeds is looked up by the caller where the device does not.
  */
-import {
-  type Batch,
-  MAX_TOP_LOGPROBS,
-  SAMPLE_FLOATS,
-  SAMPLE_INTS,
-  SampleInt,
-} from '../../backend/batch.ts'
+import { type Batch, MAX_TOP_LOGPROBS, SAMPLE_FLOATS, SAMPLE_INTS, SampleInt } from '../../backend/batch.ts'
 import { assert } from '../../errors.ts'
 import { SAMPLING_ROWS, type SamplingName } from '../../sampling.ts'
 import type { BatchRow, Blend, Drawn, Guesses, RowResult, SampleSpec } from '../runner.ts'
@@ -113,17 +107,10 @@ function packOutputs(
   const numGuesses = guesses?.count ?? 0
   const wanted = allLogits ? tokens.length : Math.max(numHidden, Number(one) + numGuesses)
   if (guesses !== undefined) assertGuesses(row, guesses)
-  assert(
-    numLogits + wanted <= batch.logitRows.length,
-    `more than ${batch.logitRows.length} logit rows`,
-  )
-  assert(
-    numSamples + samples.length <= batch.sampled.length,
-    `more than ${batch.sampled.length} draws`,
-  )
+  assert(numLogits + wanted <= batch.logitRows.length, `more than ${batch.logitRows.length} logit rows`)
+  assert(numSamples + samples.length <= batch.sampled.length, `more than ${batch.sampled.length} draws`)
   const [first] = samples
-  for (let t = end - wanted; t < end; t++)
-    addLogitRow(batch, tokens.length > 0 ? t : -1 - first!.slot)
+  for (let t = end - wanted; t < end; t++) addLogitRow(batch, tokens.length > 0 ? t : -1 - first!.slot)
   if (row.drawsLater === true) batch.keptAs[batch.numLogits - 1] = 1 + first!.slot
   for (const [i, spec] of samples.entries()) {
     batch.biasStarts[batch.numSamples] = biases.length
@@ -165,16 +152,8 @@ function addLogitRow(batch: Batch, token: number): void {
 }
 
 /** The outputs of the row itself are the last of the batch; those of its other slots, whose tokens end there, follow. */
-function packBlend(
-  batch: Batch,
-  row: BatchRow,
-  { weight, others }: Blend,
-  ends: readonly number[],
-): void {
-  assert(
-    row.allLogits !== true && row.hidden === undefined,
-    'a blended row with more than its draws',
-  )
+function packBlend(batch: Batch, row: BatchRow, { weight, others }: Blend, ends: readonly number[]): void {
+  assert(row.allLogits !== true && row.hidden === undefined, 'a blended row with more than its draws')
   if (row.samples.length === 0) return
   const first = batch.numLogits - 1
   const room = batch.logitRows.length
@@ -187,13 +166,7 @@ function packBlend(
   }
 }
 
-function packSample(
-  batch: Batch,
-  s: number,
-  logitRow: number,
-  after: number,
-  spec: SampleSpec,
-): void {
+function packSample(batch: Batch, s: number, logitRow: number, after: number, spec: SampleSpec): void {
   const ints = batch.sampleInts
   batch.sampleRow[s] = logitRow
   batch.sampleSlot[s] = spec.slot
@@ -204,8 +177,7 @@ function packSample(
   ints[i + SampleInt.after] = after
   ints[i + SampleInt.position] = spec.position
   ints[i + SampleInt.stream] = spec.stream
-  ints[i + SampleInt.topLogprobs] =
-    spec.logprobs === null ? -1 : Math.min(spec.logprobs, MAX_TOP_LOGPROBS)
+  ints[i + SampleInt.topLogprobs] = spec.logprobs === null ? -1 : Math.min(spec.logprobs, MAX_TOP_LOGPROBS)
 }
 
 /**
@@ -223,10 +195,8 @@ function lastSpecsOf(batch: Batch): SampleSpec[] {
 }
 
 function packNumbers({ sampleFloats, sampleInts }: Batch, s: number, spec: SampleSpec): void {
-  for (const [column, name] of FLOAT_NAMES.entries())
-    sampleFloats[s * SAMPLE_FLOATS + column] = spec[name]
-  for (const [column, name] of INT_NAMES.entries())
-    sampleInts[s * SAMPLE_INTS + column] = spec[name]
+  for (const [column, name] of FLOAT_NAMES.entries()) sampleFloats[s * SAMPLE_FLOATS + column] = spec[name]
+  for (const [column, name] of INT_NAMES.entries()) sampleInts[s * SAMPLE_INTS + column] = spec[name]
 }
 
 /** Which row of the masks it is, from 1. */
@@ -239,9 +209,7 @@ function packMask(batch: Batch, mask: Uint32Array): number {
 function writeMask(batch: Batch, row: number, mask: Uint32Array): void {
   const at = row * mask.length
   if (batch.masks.length < at + mask.length) {
-    const grown = new Uint32Array(
-      Math.min(2 * at + mask.length, batch.sampled.length * mask.length),
-    )
+    const grown = new Uint32Array(Math.min(2 * at + mask.length, batch.sampled.length * mask.length))
     grown.set(batch.masks)
     batch.masks = grown
   }
@@ -301,9 +269,6 @@ export function fedDraw({ tokens }: Pick<BatchRow, 'tokens'>): number | null {
 }
 
 /** Whether a row that feeds `token`, drawn by the flight before, runs. */
-export function runsOn(
-  token: number,
-  { stops }: { readonly stops?: ReadonlySet<number> | undefined },
-): boolean {
+export function runsOn(token: number, { stops }: { readonly stops?: ReadonlySet<number> | undefined }): boolean {
   return token >= 0 && stops?.has(token) !== true
 }

@@ -42,11 +42,7 @@ export function warmUp(runner: Runner, program: Program, { onProgress, onWarning
 }
 
 /** A graph that cannot be made is done without; where the device or a kernel is at fault, steps would fail without it, too. */
-function prepare(
-  program: Program,
-  { rows, run }: Preparation,
-  onWarning: WarmUp['onWarning'],
-): void {
+function prepare(program: Program, { rows, run }: Preparation, onWarning: WarmUp['onWarning']): void {
   try {
     run()
   } catch (error) {
@@ -114,10 +110,7 @@ function feedDraws(runner: Runner, rows: number): number[] {
 function readPrompt(runner: Runner): number[] {
   const length = Math.min(PROMPT_TOKENS, runner.maxTokens)
   const prompt = Array.from({ length }, (_, i) => (i * 7919) % runner.info.vocabSize)
-  return Array.from(
-    { length: STEPS },
-    (_, position) => runner.step([rowOf(0, prompt, position)])[0]!.drawn[0]!.token,
-  )
+  return Array.from({ length: STEPS }, (_, position) => runner.step([rowOf(0, prompt, position)])[0]!.drawn[0]!.token)
 }
 
 /** Only backends that replay graphs come here, and they can wait. */

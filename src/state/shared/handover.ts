@@ -74,8 +74,7 @@ export class Handover {
     }
     const { offerMs = 0 } = this.#options
     const now = performance.now()
-    for (const [key, { since }] of this.#coming)
-      if (now - since > COMING_MS + offerMs) this.#coming.delete(key)
+    for (const [key, { since }] of this.#coming) if (now - since > COMING_MS + offerMs) this.#coming.delete(key)
     this.#coming.set(head.key, { session: id, bytes: head.bytes, from, url, since: now })
   }
 

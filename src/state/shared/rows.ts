@@ -122,18 +122,11 @@ export async function removeUnused(on: Connection, keys: readonly string[]): Pro
 }
 
 export async function stateOf(on: Connection, key: string): Promise<StoredState | null> {
-  const { rows } = await on.query<StoredState>(
-    'select key, inline, blob from state where key = $1',
-    [key],
-  )
+  const { rows } = await on.query<StoredState>('select key, inline, blob from state where key = $1', [key])
   return rows[0] ?? null
 }
 
-export async function exists(
-  on: Connection,
-  model: string,
-  { namespace, id }: SessionName,
-): Promise<boolean> {
+export async function exists(on: Connection, model: string, { namespace, id }: SessionName): Promise<boolean> {
   const sql = 'select 1 from session where model = $1 and tenant = $2 and id = $3'
   return (await on.query(sql, [model, namespace, id])).count > 0
 }
@@ -189,10 +182,7 @@ export async function list(
 }
 
 /** A state that several sessions use counts once. */
-export async function usage(
-  on: Connection,
-  { model, namespace, worker, now }: Elsewhere,
-): Promise<Usage> {
+export async function usage(on: Connection, { model, namespace, worker, now }: Elsewhere): Promise<Usage> {
   const { rows } = await on.query<Usage>(
     `with theirs as (select id from session s where ${ELSEWHERE})
      select (select count(*) from theirs) as sessions, (

@@ -45,9 +45,7 @@ export class S3Blobs implements Blobs {
       region,
       retries: RETRIES,
     })
-    const url = server
-      ? `${server.replace(/\/$/, '')}/${bucket}`
-      : `https://${bucket}.s3.${region}.amazonaws.com`
+    const url = server ? `${server.replace(/\/$/, '')}/${bucket}` : `https://${bucket}.s3.${region}.amazonaws.com`
     const prefix = path.replace(/^\/|\/$/g, '')
     return new S3Blobs(client, url, prefix === '' ? '' : `${prefix}/`)
   }
@@ -78,8 +76,7 @@ export class S3Blobs implements Blobs {
         const key = textOf(entry, 'Key') ?? ''
         const changedAt = Date.parse(textOf(entry, 'LastModified') ?? '')
         const name = key.slice(this.#prefix.length)
-        if (key.startsWith(this.#prefix) && /^[\w-]+$/.test(name) && changedAt > 0)
-          yield { name, changedAt }
+        if (key.startsWith(this.#prefix) && /^[\w-]+$/.test(name) && changedAt > 0) yield { name, changedAt }
       }
       token = textOf(page, 'NextContinuationToken')
     } while (token !== null)

@@ -87,13 +87,7 @@ export class SharedStore {
   readonly #staged = new Map<string, string>()
   readonly #sweeping: NodeJS.Timeout
 
-  private constructor(
-    database: Database,
-    blobs: Blobs,
-    lease: Lease,
-    handover: Handover,
-    options: SharedStoreOptions,
-  ) {
+  private constructor(database: Database, blobs: Blobs, lease: Lease, handover: Handover, options: SharedStoreOptions) {
     this.secret = database.secret
     this.owner = lease.id
     this.lease = lease
@@ -171,8 +165,7 @@ export class SharedStore {
         return { session, others }
       }
       await this.#refuseForeign(name)
-      if (!mayCreate && (await this.#isGone(name)))
-        return { session: null, others: await this.usage(name.namespace) }
+      if (!mayCreate && (await this.#isGone(name))) return { session: null, others: await this.usage(name.namespace) }
     }
     throw new SkeinError('conflict', `session ${name.id} changes hands; try again`)
   }
@@ -199,10 +192,7 @@ export class SharedStore {
   /** See Store. */
   offer({ key, floats, namespace, isForeign, ...text }: StatePut): void {
     const { identity } = this.#options
-    this.#handover.offer(
-      key,
-      snapshotParts({ ...text, floats }, identity, { namespace, isForeign, key }),
-    )
+    this.#handover.offer(key, snapshotParts({ ...text, floats }, identity, { namespace, isForeign, key }))
   }
 
   /** See Store. */
@@ -214,8 +204,7 @@ export class SharedStore {
       const states = await Promise.all(puts.map((put) => this.#stage(put)))
       outcome = await rows.publish(this.#database, this.#model, given, states)
       for (const change of changes)
-        if (change.fence === NO_FENCE && change.isReleased)
-          await letGo(this.#database, this.#keyOf(change), this.owner)
+        if (change.fence === NO_FENCE && change.isReleased) await letGo(this.#database, this.#keyOf(change), this.owner)
     } catch (error) {
       throw unavailable('written', error)
     }
@@ -225,8 +214,7 @@ export class SharedStore {
       const name = { namespace, id }
       const isHeld = held.has(nameKey(name))
       if (!isHeld || record === null || isReleased) this.#fences.delete(nameKey(name))
-      if (!isHeld && record !== undefined && !(record === null && (await this.#isGone(name))))
-        lost.push(name)
+      if (!isHeld && record !== undefined && !(record === null && (await this.#isGone(name)))) lost.push(name)
     }
     const keys = puts.map(({ key }) => key)
     for (const key of keys) this.#staged.delete(key)
@@ -260,10 +248,7 @@ export class SharedStore {
   }
 
   /** One entry a session: the last of those that are about it. */
-  #changesOf(
-    sessions: StoreChange['sessions'],
-    releases: readonly SessionName[],
-  ): rows.Published[] {
+  #changesOf(sessions: StoreChange['sessions'], releases: readonly SessionName[]): rows.Published[] {
     const changes = new Map<string, rows.Published>()
     const fenceOf = (name: SessionName) => this.#fences.get(nameKey(name)) ?? NO_FENCE
     for (const { namespace, id, record } of sessions) {

@@ -31,11 +31,7 @@ export function connect(path: string, { isDurable, maxPages }: ConnectionOptions
     return db
   } catch (error) {
     db.close()
-    throw isLocked(error)
-      ? inUse(path)
-      : error instanceof SkeinError
-        ? error
-        : unavailable('opened', error)
+    throw isLocked(error) ? inUse(path) : error instanceof SkeinError ? error : unavailable('opened', error)
   }
 }
 

@@ -152,9 +152,7 @@ export class StoreDatabase {
       const row = this.#rowOf(key)
       if (row === undefined) throw new SkeinError('state_unavailable', 'it is not there')
       const of = { key, namespace, identity: this.#options.identity }
-      return row.inline
-        ? readStored(row.inline, of)
-        : readStored(this.#blobs.read(row.file!), of, true)
+      return row.inline ? readStored(row.inline, of) : readStored(this.#blobs.read(row.file!), of, true)
     } catch (error) {
       if (error instanceof SkeinError && error.code === 'state_incompatible') throw error
       throw unavailable('read', error)
@@ -319,10 +317,7 @@ export class StoreDatabase {
     return this.#db.prepare('SELECT 1 FROM states WHERE file = ?').get(file) !== undefined
   }
 
-  #stage(
-    { key, floats, namespace, isForeign, ...text }: StatePut,
-    inlineBytes: number,
-  ): StagedState {
+  #stage({ key, floats, namespace, isForeign, ...text }: StatePut, inlineBytes: number): StagedState {
     const { identity } = this.#options
     const parts = snapshotParts({ ...text, floats }, identity, { namespace, isForeign, key })
     const size = parts.reduce((sum, part) => sum + part.length, 0)
@@ -343,9 +338,7 @@ export class StoreDatabase {
 
   #insert({ key, inline, file, staged }: StagedState): void {
     if (file !== null && staged !== null) this.#blobs.publish(staged, file)
-    this.#db
-      .prepare('INSERT OR REPLACE INTO states (key, inline, file) VALUES (?, ?, ?)')
-      .run(key, inline, file)
+    this.#db.prepare('INSERT OR REPLACE INTO states (key, inline, file) VALUES (?, ?, ?)').run(key, inline, file)
   }
 
   #rowOf(key: string): StateRow | undefined {

@@ -88,9 +88,7 @@ export class SessionRows {
       'INSERT INTO sessions (namespace, id, record, updated, expires) VALUES (?, ?, ?, ?, ?)',
       ...[namespace, id, JSON.stringify(record), updatedAt, expires],
     )
-    const use = this.#db.prepare(
-      'INSERT OR IGNORE INTO uses (namespace, id, key, bytes) VALUES (?, ?, ?, ?)',
-    )
+    const use = this.#db.prepare('INSERT OR IGNORE INTO uses (namespace, id, key, bytes) VALUES (?, ?, ?, ?)')
     for (const { key, bytes } of turns) use.run(namespace, id, key, bytes)
   }
 
@@ -117,10 +115,7 @@ export class SessionRows {
   }
 
   claim({ namespace, id }: SessionName, owner: string): void {
-    this.#run(
-      'INSERT OR REPLACE INTO claims (namespace, id, owner) VALUES (?, ?, ?)',
-      ...[namespace, id, owner],
-    )
+    this.#run('INSERT OR REPLACE INTO claims (namespace, id, owner) VALUES (?, ?, ?)', ...[namespace, id, owner])
   }
 
   unclaim({ namespace, id }: SessionName): void {

@@ -19,14 +19,7 @@ import type {
   StoredSession,
   Usage,
 } from './store.ts'
-import type {
-  FromThread,
-  SharedThreadOptions,
-  ThreadAsk,
-  ThreadAsks,
-  ThreadOptions,
-  ToThread,
-} from './thread.ts'
+import type { FromThread, SharedThreadOptions, ThreadAsk, ThreadAsks, ThreadOptions, ToThread } from './thread.ts'
 
 export interface StoreOptions {
   /** Data folder of all models; each has its own folder in it. */
@@ -85,18 +78,12 @@ class ThreadedStore implements Store {
   readonly #unclaimed = new Map<string, SessionName>()
 
   /** Writer and reader may be the same. */
-  constructor(
-    writer: StoreThread,
-    reader: StoreThread,
-    numReads: Int32Array,
-    lease: LeaseSight | null = null,
-  ) {
+  constructor(writer: StoreThread, reader: StoreThread, numReads: Int32Array, lease: LeaseSight | null = null) {
     this.lease = lease
     if (lease !== null) {
       this.offer = (put) => this.#offer(put)
       this.prefixes = {
-        find: (namespace, prompt, minTokens) =>
-          reader.ask('findPrefix', { namespace, prompt, minTokens }),
+        find: (namespace, prompt, minTokens) => reader.ask('findPrefix', { namespace, prompt, minTokens }),
         publish: async (prefix) => {
           const number = this.#nextNumber()
           await writer.ask('publishPrefix', { number, ...(await this.#send(number, prefix)) })
@@ -154,8 +141,7 @@ class ThreadedStore implements Store {
     for (const put of change.puts) puts.push(await this.#send(number, put))
     const unclaimed = change.sessions.flatMap((name) => this.#unclaimed.get(keyOf(name)) ?? [])
     const lost = await this.#writer.ask('commit', { ...change, unclaimed, number, puts })
-    for (const name of [...unclaimed, ...(change.releases ?? [])])
-      this.#unclaimed.delete(keyOf(name))
+    for (const name of [...unclaimed, ...(change.releases ?? [])]) this.#unclaimed.delete(keyOf(name))
     return lost
   }
 
@@ -164,10 +150,7 @@ class ThreadedStore implements Store {
     await this.#writer.ask('offer', { number, put: await this.#send(number, put) })
   }
 
-  async #send<Put extends { readonly floats: readonly Float32Array[] }>(
-    number: number,
-    { floats, ...put }: Put,
-  ) {
+  async #send<Put extends { readonly floats: readonly Float32Array[] }>(number: number, { floats, ...put }: Put) {
     let numParts = 0
     let began = performance.now()
     for (const array of floats) {
@@ -248,10 +231,7 @@ class StoreThread {
     this.#worker.postMessage(message, [memory])
   }
 
-  async ask<M extends ThreadAsk>(
-    method: M,
-    params: ThreadAsks[M]['params'],
-  ): Promise<ThreadAsks[M]['result']> {
+  async ask<M extends ThreadAsk>(method: M, params: ThreadAsks[M]['params']): Promise<ThreadAsks[M]['result']> {
     if (this.#failure !== null) throw this.#failure
     this.#numAsked++
     const id = this.#numAsked

@@ -161,11 +161,7 @@ export interface Wanted {
  * Throws state_unavailable for a state of another owner, state_incompatible for one of another model, invalid_request
  * for a damaged one. `mayView`: the state may be a view of the file, which nobody changes.
  */
-export function readStored(
-  file: Uint8Array,
-  { key, namespace, identity }: Wanted,
-  mayView = false,
-): Snapshot {
+export function readStored(file: Uint8Array, { key, namespace, identity }: Wanted, mayView = false): Snapshot {
   const { snapshot, header } = (mayView ? viewSnapshot : decodeSnapshot)(file, identity)
   if (header.namespace !== namespace) {
     throw new SkeinError('state_unavailable', 'it belongs to another tenant')

@@ -176,16 +176,13 @@ function answersOf(store: OpenStore, parts: Parts): Answers {
     list: ({ namespace, page }) => store.list(namespace, page),
     usage: ({ namespace }) => store.usage(namespace),
     expire: () => nothing(store.expire()),
-    commit: ({ number, puts, ...change }) =>
-      store.commit({ ...change, puts: parts.join(number, puts) }),
+    commit: ({ number, puts, ...change }) => store.commit({ ...change, puts: parts.join(number, puts) }),
     offer: ({ number, put }) => {
       store.offer?.(parts.join(number, [put])[0]!)
       return null
     },
-    findPrefix: ({ namespace, prompt, minTokens }) =>
-      store.prefixes?.find(namespace, prompt, minTokens) ?? null,
-    publishPrefix: ({ number, ...prefix }) =>
-      nothing(store.prefixes?.publish(parts.join(number, [prefix])[0]!)),
+    findPrefix: ({ namespace, prompt, minTokens }) => store.prefixes?.find(namespace, prompt, minTokens) ?? null,
+    publishPrefix: ({ number, ...prefix }) => nothing(store.prefixes?.publish(parts.join(number, [prefix])[0]!)),
     removePrefix: ({ namespace, tokens }) => nothing(store.prefixes?.remove(namespace, tokens)),
     close: () => nothing(store.close()),
   }
@@ -308,8 +305,7 @@ async function openShared(options: SharedThreadOptions): Promise<Opened> {
 
 const options = workerData as ThreadOptions | SharedThreadOptions // given by store-thread.ts
 try {
-  const { store, secret } =
-    options.kind === 'shared' ? await openShared(options) : openDatabase(options)
+  const { store, secret } = options.kind === 'shared' ? await openShared(options) : openDatabase(options)
   serve(store)
   post({ type: 'opened', secret, owner: store.owner })
 } catch (error) {

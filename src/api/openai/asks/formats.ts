@@ -61,9 +61,7 @@ export function constraintOf(body: FormatFields): Constraint | null {
     ofGrammar('guided_grammar', body.guided_grammar),
     ofGrammar('grammar', body.grammar),
     ofGrammar('structured_outputs.grammar', structured.grammar),
-    structured.json_object === true
-      ? { field: 'structured_outputs.json_object', constraint: ANY_OBJECT }
-      : null,
+    structured.json_object === true ? { field: 'structured_outputs.json_object', constraint: ANY_OBJECT } : null,
   ].filter((one) => one !== null)
   const [first, second] = said
   if (first === undefined) return null

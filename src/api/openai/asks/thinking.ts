@@ -4,12 +4,7 @@ import { type Thinking, thinking, thinkingOf } from '../../chat/conversation.ts'
 import { Maybe } from '../../schema.ts'
 import { invalid, present } from '../sampling.ts'
 
-export const THINKING_FIELDS = [
-  'enable_think',
-  'reasoning_effort',
-  'chat_template_kwargs',
-  'think_type',
-]
+export const THINKING_FIELDS = ['enable_think', 'reasoning_effort', 'chat_template_kwargs', 'think_type']
 
 export function thinkingFields() {
   return {
@@ -25,9 +20,7 @@ export function thinkingFields() {
   }
 }
 
-export type ThinkingFields = Static<
-  ReturnType<typeof Type.Object<ReturnType<typeof thinkingFields>>>
->
+export type ThinkingFields = Static<ReturnType<typeof Type.Object<ReturnType<typeof thinkingFields>>>>
 
 /** rwkv_lightning's names, as efforts. */
 const TYPES: Readonly<Record<string, string>> = {
@@ -61,7 +54,6 @@ function effortOf({ reasoning_effort: effort, think_type: type }: ThinkingFields
   }
   if (!present(effort)) return null
   const found = thinkingOf(effort)
-  if (found === null)
-    throw invalid('reasoning_effort', 'expected none, minimal, low, medium, high or xhigh')
+  if (found === null) throw invalid('reasoning_effort', 'expected none, minimal, low, medium, high or xhigh')
   return found
 }

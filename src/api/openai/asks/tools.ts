@@ -36,9 +36,7 @@ export function toolFields() {
 
 export type ToolFields = Static<ReturnType<typeof Type.Object<ReturnType<typeof toolFields>>>>
 
-export function conversationOf(
-  body: ToolFields & { readonly messages: readonly WireMessage[] },
-): Conversation {
+export function conversationOf(body: ToolFields & { readonly messages: readonly WireMessage[] }): Conversation {
   const tools = (body.tools ?? []).map((tool, i) => toolOf(tool, `tools[${i}]`))
   const names = tools.map(({ name }) => name)
   const twice = names.find((name, i) => names.indexOf(name) < i)
@@ -51,10 +49,7 @@ export function conversationOf(
   }
 }
 
-function toolOf(
-  { type, function: tool }: NonNullable<ToolFields['tools']>[number],
-  at: string,
-): Tool {
+function toolOf({ type, function: tool }: NonNullable<ToolFields['tools']>[number], at: string): Tool {
   if (type !== 'function' || !present(tool)) {
     throw new SkeinError(
       'unsupported_parameter',
@@ -80,8 +75,7 @@ function choiceOf(choice: unknown, names: readonly string[]): ToolChoice {
   if (choice === 'auto' || choice === 'none' || choice === 'required') return choice
   const name = nameOf(choice)
   if (name === null) {
-    const expected =
-      'expected "auto", "none", "required" or {"type": "function", "function": {"name": …}}'
+    const expected = 'expected "auto", "none", "required" or {"type": "function", "function": {"name": …}}'
     throw invalid('tool_choice', expected)
   }
   if (names.includes(name)) return { name }
@@ -98,8 +92,7 @@ function toMessage(message: WireMessage, i: number): Message {
   const at = `messages[${i}]`
   if (message.role === 'tool') return { role: 'tool', content: textOf(message, at) }
   const { tool_calls: calls } = message
-  if (message.role !== 'assistant' || !present(calls) || calls.length === 0)
-    return toTurn(message, i)
+  if (message.role !== 'assistant' || !present(calls) || calls.length === 0) return toTurn(message, i)
   const turn = toTurn({ ...message, tool_calls: null }, i)
   return {
     role: 'assistant',

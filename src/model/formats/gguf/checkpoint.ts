@@ -69,10 +69,7 @@ function readFacts(source: ByteSource, { values }: Gguf): Facts {
     throw corrupt(source, `does not say ${architecture}.wkv.head_size`)
   }
   const rescaleEvery = values.get(`${architecture}.rescale_every_n_layers`) ?? 0
-  if (
-    typeof rescaleEvery !== 'number' ||
-    !(Number.isSafeInteger(rescaleEvery) && rescaleEvery >= 0)
-  ) {
+  if (typeof rescaleEvery !== 'number' || !(Number.isSafeInteger(rescaleEvery) && rescaleEvery >= 0)) {
     throw corrupt(source, `has a ${architecture}.rescale_every_n_layers that is no whole number`)
   }
   checkEpsilon(source, values.get(`${architecture}.attention.layer_norm_epsilon`))
@@ -95,11 +92,7 @@ class UnpackedBuffer {
   }
 }
 
-function tensorEntry(
-  buffer: ReadBuffer,
-  unpacked: UnpackedBuffer,
-  tensor: GgufTensor,
-): TensorEntry {
+function tensorEntry(buffer: ReadBuffer, unpacked: UnpackedBuffer, tensor: GgufTensor): TensorEntry {
   const { name, shape, type, offset } = tensor
   const plain = plainType(type)
   if (plain) return placedEntry(buffer, { name, shape, dtype: plain, offset })
@@ -168,9 +161,7 @@ const PARAMETERS: Readonly<Record<Facts['architecture'], ReadonlyMap<string, str
     ['time_mix_decay_w2', 'att.time_decay_w2'],
     ['time_mix_w1', 'att.time_maa_w1'],
     ['time_mix_w2', 'att.time_maa_w2'],
-    ...['x', 'w', 'k', 'v', 'r', 'g'].map(
-      (letter) => [`time_mix_lerp_${letter}`, `att.time_maa_${letter}`] as const,
-    ),
+    ...['x', 'w', 'k', 'v', 'r', 'g'].map((letter) => [`time_mix_lerp_${letter}`, `att.time_maa_${letter}`] as const),
     ['channel_mix_lerp_k', 'ffn.time_maa_k'],
     ['channel_mix_lerp_r', 'ffn.time_maa_r'],
   ]),
@@ -188,8 +179,7 @@ const RESCALED = /\.(att\.output|ffn\.value)\.weight$/
 /** A tensor as the native ones it stands for; those that mean nothing to us keep their name. */
 function nativeEntries(entry: TensorEntry, facts: Facts, transposer: Transposer): TensorEntry[] {
   const { architecture } = facts
-  const [, block, module = '', kind = ''] =
-    /^(?:blk\.(\d+)\.)?(.+)\.(weight|bias)$/.exec(entry.name) ?? []
+  const [, block, module = '', kind = ''] = /^(?:blk\.(\d+)\.)?(.+)\.(weight|bias)$/.exec(entry.name) ?? []
   if (block === undefined) {
     const native = GLOBAL.get(module)
     return [native === undefined ? entry : keepBlocks(renamed(entry, `${native}.${kind}`), entry)]
@@ -218,11 +208,7 @@ function parameterEntry(entry: TensorEntry, facts: Facts, transposer: Transposer
   return reshaped(entry, [count / facts.headSize, facts.headSize])
 }
 
-function splitMixes(
-  entry: TensorEntry,
-  block: string,
-  architecture: Facts['architecture'],
-): TensorEntry[] {
+function splitMixes(entry: TensorEntry, block: string, architecture: Facts['architecture']): TensorEntry[] {
   const names = FUSED_MIXES[architecture]
   if (entry.shape[0] !== names.length) return [entry]
   return names.map((name, index) => sliced(entry, `blocks.${block}.att.${name}`, index))

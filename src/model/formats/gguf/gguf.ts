@@ -3,14 +3,7 @@
  * Trusts nothing: counts and lengths are held against the bytes that are left before anything is made of them, and
  * every tensor lies inside the file and overlaps no other. Knows nothing of what keys and names mean.
  */
-import {
-  type ByteSource,
-  checkRange,
-  corrupt,
-  quote,
-  readBytes,
-  unsupported,
-} from '../byte-source.ts'
+import { type ByteSource, checkRange, corrupt, quote, readBytes, unsupported } from '../byte-source.ts'
 import { BLOCK_SIZES, GGUF_TYPES, type GgufType, OTHER_GGUF_TYPES } from './types.ts'
 
 export interface GgufTensor {
@@ -234,8 +227,7 @@ class HeaderReader {
 
   /** Bytes of the file; the range has been checked. */
   #view(offset: number, length: number): Uint8Array {
-    const isInside =
-      offset >= this.#blockOffset && offset + length <= this.#blockOffset + this.#block.byteLength
+    const isInside = offset >= this.#blockOffset && offset + length <= this.#blockOffset + this.#block.byteLength
     if (!isInside) {
       const size = Math.min(Math.max(length, BLOCK_BYTES), this.source.size - offset)
       this.#block = readBytes(this.source, offset, size, 'the header')

@@ -30,8 +30,7 @@ export function placeBlocks(
   const columns = shape[1]
   if (!isPackedType(type) || shape.length !== 2 || columns === undefined) return
   const rowBytes = packedRowBytes(type, columns)
-  const readRows = (start: number, end: number) =>
-    buffer.read(offset + start * rowBytes, (end - start) * rowBytes)
+  const readRows = (start: number, end: number) => buffer.read(offset + start * rowBytes, (end - start) * rowBytes)
   SOURCES.set(entry, { type, readRows })
 }
 
@@ -66,8 +65,7 @@ function scaleBlocks(name: string, type: PackedType, blocks: Uint8Array, factor:
   const { bytes } = PACKED_BLOCKS[type]
   for (const first of HALVES[type]) {
     const halves = new Uint8Array((2 * blocks.length) / bytes)
-    for (let at = first, i = 0; at < blocks.length; at += bytes, i += 2)
-      halves.set(blocks.subarray(at, at + 2), i)
+    for (let at = first, i = 0; at < blocks.length; at += bytes, i += 2) halves.set(blocks.subarray(at, at + 2), i)
     const values = decodeFloats(halves, 'f16').map((value) => value * factor)
     if (values.some((value) => Math.abs(value) > MAX_HALF && Number.isFinite(value)))
       throw new SkeinError(
@@ -75,8 +73,7 @@ function scaleBlocks(name: string, type: PackedType, blocks: Uint8Array, factor:
         `${quote(name)}: a scale times ${factor} does not fit its f16; use --quant f32`,
       )
     const scaled = encodeFloats(values, 'f16')
-    for (let at = first, i = 0; at < blocks.length; at += bytes, i += 2)
-      blocks.set(scaled.subarray(i, i + 2), at)
+    for (let at = first, i = 0; at < blocks.length; at += bytes, i += 2) blocks.set(scaled.subarray(i, i + 2), at)
   }
 }
 

@@ -18,8 +18,7 @@ export function unpackQ2_K(b: Uint8Array, at: number, out: Float32Array, to: num
     const byte = b[at + group]!
     const scale = Math.fround(d * (byte & 15))
     const minimum = Math.fround(dmin * (byte >> 4))
-    for (let i = 0; i < 16; i++)
-      out[to + 16 * group + i] = pairAt(b, at + 16, group, i) * scale - minimum
+    for (let i = 0; i < 16; i++) out[to + 16 * group + i] = pairAt(b, at + 16, group, i) * scale - minimum
   }
 }
 
@@ -69,13 +68,7 @@ export function unpackIQ4_XS(b: Uint8Array, at: number, out: Float32Array, to: n
   }
 }
 
-function unpackLevels(
-  b: Uint8Array,
-  at: number,
-  scale: number,
-  out: Float32Array,
-  to: number,
-): void {
+function unpackLevels(b: Uint8Array, at: number, scale: number, out: Float32Array, to: number): void {
   for (let i = 0; i < 16; i++) {
     const byte = b[at + i]!
     out[to + i] = LEVELS[byte & 15]! * scale

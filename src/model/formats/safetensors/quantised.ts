@@ -5,11 +5,7 @@
  */
 
 import { decodeRows, numScales, valueBytes } from '../../../backend/quantised.ts'
-import type {
-  QuantisedRows,
-  QuantisedSource,
-  QuantisedType,
-} from '../../../backend/weight-types.ts'
+import type { QuantisedRows, QuantisedSource, QuantisedType } from '../../../backend/weight-types.ts'
 import { type ByteSource, corrupt, quote, unsupported } from '../byte-source.ts'
 import type { TensorEntry } from '../format.ts'
 import { checkElements, ReadBuffer } from '../read-buffer.ts'
@@ -32,10 +28,7 @@ export interface StoredTensor {
 }
 
 /** The scheme that a file's metadata names; null for a file of plain tensors. */
-export function schemeOf(
-  source: ByteSource,
-  metadata: ReadonlyMap<string, string>,
-): QuantisedType | null {
+export function schemeOf(source: ByteSource, metadata: ReadonlyMap<string, string>): QuantisedType | null {
   const name = metadata.get(SCHEME_KEY)
   if (name === undefined) return null
   const version = metadata.get(VERSION_KEY) ?? 'none'
@@ -64,10 +57,7 @@ export function quantisedEntry(
     throw corrupt(source, `tensor ${quote(name)} is no matrix of ${scheme} weights`)
   const wanted = `[${rows}, ${numScales(type, columns)}]`
   if (scales?.dtype !== 'BF16' || `[${scales.shape.join(', ')}]` !== wanted)
-    throw corrupt(
-      source,
-      `tensor ${quote(name)} needs ${quote(name + SCALE_SUFFIX)} in BF16 of shape ${wanted}`,
-    )
+    throw corrupt(source, `tensor ${quote(name)} needs ${quote(name + SCALE_SUFFIX)} in BF16 of shape ${wanted}`)
   return matrixEntry(source, type, { rows, columns, stored, scales })
 }
 

@@ -7,14 +7,7 @@
 import { BYTES_PER_ELEMENT } from '../../../backend/half.ts'
 import type { QuantisedType, SourceType } from '../../../backend/weight-types.ts'
 import { viewOf } from '../../../files/bytes.ts'
-import {
-  type ByteSource,
-  checkRange,
-  corrupt,
-  quote,
-  readBytes,
-  unsupported,
-} from '../byte-source.ts'
+import { type ByteSource, checkRange, corrupt, quote, readBytes, unsupported } from '../byte-source.ts'
 import type { Checkpoint, TensorEntry } from '../format.ts'
 import { placedEntry, ReadBuffer } from '../read-buffer.ts'
 import { quantisedEntry, SCALE_SUFFIX, type StoredTensor, schemeOf } from './quantised.ts'
@@ -40,10 +33,7 @@ export function openSafetensors(source: ByteSource): Checkpoint {
     .filter(([name]) => name !== METADATA)
     .map(([name, value]) => placeTensor(source, name, value))
   if (placed.length > MAX_TENSORS) {
-    throw unsupported(
-      source,
-      `has ${placed.length} tensors; a checkpoint has at most ${MAX_TENSORS}`,
-    )
+    throw unsupported(source, `has ${placed.length} tensors; a checkpoint has at most ${MAX_TENSORS}`)
   }
   checkLayout(source, placed, source.size - dataOffset)
   const metadata = readMetadata(source, header[METADATA])
@@ -61,24 +51,18 @@ function entriesOf(
   scheme: QuantisedType | null,
 ): ReadonlyMap<string, TensorEntry> {
   const buffer = new ReadBuffer(source)
-  const stored = new Map(
-    placed.map(({ start, ...tensor }) => [tensor.name, { ...tensor, offset: dataOffset + start }]),
-  )
+  const stored = new Map(placed.map(({ start, ...tensor }) => [tensor.name, { ...tensor, offset: dataOffset + start }]))
   const tensors = new Map<string, TensorEntry>()
   for (const tensor of stored.values()) {
     const { name, shape, offset } = tensor
     const dtype = DTYPES.get(tensor.dtype)
     if (dtype) {
-      const isScale =
-        name.endsWith(SCALE_SUFFIX) && isBytes(stored.get(name.slice(0, -SCALE_SUFFIX.length)))
+      const isScale = name.endsWith(SCALE_SUFFIX) && isBytes(stored.get(name.slice(0, -SCALE_SUFFIX.length)))
       if (!isScale) tensors.set(name, placedEntry(buffer, { name, shape, dtype, offset }))
       continue
     }
     if (!scheme)
-      throw unsupported(
-        source,
-        `tensor ${quote(name)} is of type ${quote(tensor.dtype)}; weights are F32, F16 or BF16`,
-      )
+      throw unsupported(source, `tensor ${quote(name)} is of type ${quote(tensor.dtype)}; weights are F32, F16 or BF16`)
     tensors.set(name, quantisedEntry(source, scheme, tensor, stored.get(name + SCALE_SUFFIX)))
   }
   return tensors
@@ -155,8 +139,7 @@ function checkLayout(source: ByteSource, tensors: readonly Placed[], dataBytes: 
     at = end
   }
   if (at > dataBytes) checkRange(source, source.size - dataBytes, at, 'the data')
-  if (at < dataBytes)
-    throw corrupt(source, `${dataBytes - at} bytes at its end belong to no tensor`)
+  if (at < dataBytes) throw corrupt(source, `${dataBytes - at} bytes at its end belong to no tensor`)
 }
 
 function readMetadata(source: ByteSource, value: unknown): ReadonlyMap<string, string> {
@@ -174,8 +157,5 @@ function isObject(value: unknown): value is Json {
 }
 
 function isSizes(value: unknown): value is readonly number[] {
-  return (
-    Array.isArray(value) &&
-    value.every((size: unknown) => Number.isSafeInteger(size) && Number(size) >= 0)
-  )
+  return Array.isArray(value) && value.every((size: unknown) => Number.isSafeInteger(size) && Number(size) >= 0)
 }

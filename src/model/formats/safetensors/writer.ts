@@ -52,10 +52,7 @@ export function writeSafetensors(
   putInPlace(file, partialPath, path)
 }
 
-function headerBytes(
-  tensors: readonly Written[],
-  metadata: Readonly<Record<string, string>>,
-): Buffer {
+function headerBytes(tensors: readonly Written[], metadata: Readonly<Record<string, string>>): Buffer {
   // Without a prototype, so that "__proto__" is a name like any other.
   const header: Record<string, unknown> = Object.assign(Object.create(null), {
     __metadata__: metadata,
@@ -65,10 +62,7 @@ function headerBytes(
     const end = start + byteLength(tensor)
     const { name, dtype, shape } = tensor
     if (name in header)
-      throw new SkeinError(
-        'unsupported_weights',
-        `no safetensors file can hold a tensor ${quote(name)}`,
-      )
+      throw new SkeinError('unsupported_weights', `no safetensors file can hold a tensor ${quote(name)}`)
     header[name] = { dtype: DTYPES[dtype].name, shape, data_offsets: [start, end] }
     start = end
   }

@@ -7,20 +7,12 @@
 import { compareBytes, viewOf } from '../../../files/bytes.ts'
 import { type ByteSource, corrupt, quote, readBytes, unsupported } from '../byte-source.ts'
 import type { Checkpoint } from '../format.ts'
-import {
-  isKind,
-  type PickleStorage,
-  type PickleValue,
-  STORAGE_BYTES,
-  storagesIn,
-} from './objects.ts'
+import { isKind, type PickleStorage, type PickleValue, STORAGE_BYTES, storagesIn } from './objects.ts'
 import { unpickleFirst } from './pickle.ts'
 import { type StoragePlace, torchTensors } from './tensors.ts'
 
 /** The magic number 0x1950a86a20f9469cfc6c as a pickle of its own, after the byte that says which protocol. */
-const MAGIC = Uint8Array.of(
-  ...[0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, 0x2e],
-)
+const MAGIC = Uint8Array.of(...[0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, 0x2e])
 const MAGIC_OFFSET = 2
 const PROTOCOL = 1001
 /** Names and shapes of the largest model are about 1 MB. */

@@ -104,11 +104,7 @@ interface Complaints {
 }
 
 /** callee(*args), for a callee of NAMES. */
-export function applyName(
-  callee: PickleValue,
-  args: PickleValue,
-  complaints: Complaints,
-): PickleValue {
+export function applyName(callee: PickleValue, args: PickleValue, complaints: Complaints): PickleValue {
   if (!isKind(args, 'tuple') || !isKind(callee, 'name')) {
     throw complaints.damaged('calls what is not a function')
   }

@@ -6,14 +6,7 @@
  */
 import { latin1Of, viewOf } from '../../../files/bytes.ts'
 import { type ByteSource, corrupt, quote, unsupported } from '../byte-source.ts'
-import {
-  applyName,
-  isKind,
-  NAMES,
-  type PickleTuple,
-  type PickleValue,
-  resolveStorage,
-} from './objects.ts'
+import { applyName, isKind, NAMES, type PickleTuple, type PickleValue, resolveStorage } from './objects.ts'
 
 /** The largest model needs about 10^5. Also bounds the stack and the memo, which grow by one an instruction. */
 const MAX_INSTRUCTIONS = 1_000_000
@@ -82,9 +75,7 @@ class Machine {
     const name = REFUSED.get(code)
     if (name === 'INST') return this.refuse(`asks for ${this.dottedName(this.line(), this.line())}`)
     if (name !== undefined) return this.refuse(`uses the instruction ${name}`)
-    return this.damaged(
-      `has the instruction 0x${code.toString(16).padStart(2, '0')}, unknown here,`,
-    )
+    return this.damaged(`has the instruction 0x${code.toString(16).padStart(2, '0')}, unknown here,`)
   }
 
   protocol(version: number): void {
@@ -228,10 +219,7 @@ const STOP = 0x2e
 const EMPTY_TUPLE: PickleTuple = { kind: 'tuple', items: [] }
 
 /** The instructions that CPython's pickler emits for plain data and torch's tensors, protocols 2 to 5. */
-const INSTRUCTIONS: ReadonlyMap<number, (machine: Machine) => void> = new Map<
-  number,
-  (machine: Machine) => void
->([
+const INSTRUCTIONS: ReadonlyMap<number, (machine: Machine) => void> = new Map<number, (machine: Machine) => void>([
   [0x80, (m) => m.protocol(m.uint(1))],
   [0x95, (m) => void m.take(8)], // FRAME: a hint for buffering
   [0x28, (m) => m.mark()],

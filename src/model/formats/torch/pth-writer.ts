@@ -33,11 +33,7 @@ export interface PthOptions {
 }
 
 /** The file appears at `path` when it is complete; on an error there is none. */
-export function writePth(
-  path: string,
-  tensors: readonly PthTensor[],
-  options: PthOptions = {},
-): void {
+export function writePth(path: string, tensors: readonly PthTensor[], options: PthOptions = {}): void {
   const zip = new ZipWriter(path, options.zip64 === undefined ? {} : { zip64: options.zip64 })
   try {
     const pickle = pickleTensors(tensors, options)

@@ -36,11 +36,7 @@ function findRoot(source: ByteSource, entries: ReadonlyMap<string, ZipEntry>): s
   return found.slice(0, 1 - suffix.length)
 }
 
-function checkByteOrder(
-  source: ByteSource,
-  entries: ReadonlyMap<string, ZipEntry>,
-  root: string,
-): void {
+function checkByteOrder(source: ByteSource, entries: ReadonlyMap<string, ZipEntry>, root: string): void {
   const entry = entries.get(`${root}byteorder`)
   if (!entry) return // older files have none and are little-endian
   const order = textOf(readBytes(source, entry.offset, Math.min(entry.size, 16), entry.name))
@@ -48,11 +44,7 @@ function checkByteOrder(
   throw unsupported(source, `its byte order is "${quote(order)}"; re-save it as "little"`)
 }
 
-function readPickle(
-  source: ByteSource,
-  entries: ReadonlyMap<string, ZipEntry>,
-  root: string,
-): Uint8Array {
+function readPickle(source: ByteSource, entries: ReadonlyMap<string, ZipEntry>, root: string): Uint8Array {
   const { offset, size, name } = entries.get(`${root}data.pkl`)! // root was made from this name
   if (size > MAX_PICKLE_BYTES) {
     throw unsupported(source, `its data.pkl is ${size} bytes; at most ${MAX_PICKLE_BYTES} are read`)

@@ -46,9 +46,7 @@ function findTensors(source: ByteSource, root: PickleValue): [string, PickleTens
   if (!isKind(root, 'dict')) throw unsupported(source, 'its pickle is not a dict of tensors')
   const own = tensorsOf(root)
   if (own.length > 0) return own
-  const nested = ROOT_KEYS.map((key) => root.items.get(key)).filter((value) =>
-    isKind(value, 'dict'),
-  )
+  const nested = ROOT_KEYS.map((key) => root.items.get(key)).filter((value) => isKind(value, 'dict'))
   const candidates = nested.map(tensorsOf).filter((tensors) => tensors.length > 0)
   if (candidates.length === 1) return candidates[0]!
   const keys = [...root.items.keys()].slice(0, 8).map((key) => quote(String(key)))
@@ -73,20 +71,14 @@ interface Placed {
   readonly span: number
 }
 
-function checkTensor(
-  source: ByteSource,
-  name: string,
-  tensor: PickleTensor,
-  entry: StoragePlace | undefined,
-): Placed {
+function checkTensor(source: ByteSource, name: string, tensor: PickleTensor, entry: StoragePlace | undefined): Placed {
   const { storage, offset, shape, strides } = tensor
   const what = `tensor ${quote(name)}`
   const { type } = storage
   if (type !== 'f32' && type !== 'f16' && type !== 'bf16') {
     throw unsupported(source, `${what} is of type ${type}; weights are f32, f16 or bf16`)
   }
-  if (!entry)
-    throw corrupt(source, `${what} lies in storage ${quote(storage.key)}, which is missing`)
+  if (!entry) throw corrupt(source, `${what} lies in storage ${quote(storage.key)}, which is missing`)
   const size = BYTES_PER_ELEMENT[type]
   if (entry.size !== storage.numElements * size) {
     throw corrupt(
@@ -173,8 +165,7 @@ function gatherElements(
   strides: readonly number[],
   numElements: number,
 ): Uint16Array | Uint32Array {
-  const to =
-    from.BYTES_PER_ELEMENT === 4 ? new Uint32Array(numElements) : new Uint16Array(numElements)
+  const to = from.BYTES_PER_ELEMENT === 4 ? new Uint32Array(numElements) : new Uint16Array(numElements)
   const index = new Array<number>(shape.length).fill(0)
   let at = 0
   for (let i = 0; i < numElements; i++) {

@@ -105,10 +105,7 @@ export class ZipWriter {
   #centralHeader(entry: WrittenEntry): Buffer {
     const largeSize = this.#isLarge(entry.size)
     const largeOffset = this.#isLarge(entry.offset)
-    const fields = [
-      ...(largeSize ? [entry.size, entry.size] : []),
-      ...(largeOffset ? [entry.offset] : []),
-    ]
+    const fields = [...(largeSize ? [entry.size, entry.size] : []), ...(largeOffset ? [entry.offset] : [])]
     const zip64 = fields.length > 0 ? extraField(0x0001, fields) : Buffer.alloc(0)
     const header = Buffer.alloc(46)
     header.writeUInt32LE(0x02014b50, 0)

@@ -4,14 +4,7 @@
  * are not compared: that would mean reading every byte, and torch can be told not to write them.
  */
 import { textOf } from '../../../files/bytes.ts'
-import {
-  type ByteSource,
-  checkRange,
-  corrupt,
-  quote,
-  readBytes,
-  unsupported,
-} from '../byte-source.ts'
+import { type ByteSource, checkRange, corrupt, quote, readBytes, unsupported } from '../byte-source.ts'
 
 export interface ZipEntry {
   readonly name: string
