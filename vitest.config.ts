@@ -5,6 +5,8 @@ import { RunReporter } from './test/reporter.ts'
 const files = (folders: string) => `test/${folders}/**/*.test.ts`
 /** One after another in the same processes: what one has loaded and compiled is there for the next, which halves their time. */
 const TOGETHER = 'api|cluster|cuda|engine|unit|web'
+/** Pages need one Chromium. */
+const DASHBOARD = files('e2e/dashboard')
 
 export default defineConfig({
   test: {
@@ -13,10 +15,13 @@ export default defineConfig({
     projects: [
       {
         extends: true,
-        test: { name: 'together', include: [files(`@(${TOGETHER})`)], isolate: false },
+        test: { name: 'together', include: [files(`@(${TOGETHER})`), DASHBOARD], isolate: false },
       },
       // A process for each file: those with vi.mock, native code, a browser, or servers of their own.
-      { extends: true, test: { name: 'alone', include: [files(`!(${TOGETHER})`)] } },
+      {
+        extends: true,
+        test: { name: 'alone', include: [files(`!(${TOGETHER})`)], exclude: [DASHBOARD] },
+      },
     ],
     // Vitest leaves a core to itself; of two it would use one, while most files of test/e2e wait for other processes.
     maxWorkers: Math.max(2, availableParallelism() - 1),

@@ -9,15 +9,20 @@ import type { FakeServer } from '../../web/fake-server.ts'
 const executable = findChromium()
 const reason = executable === null ? ' (skipped: no Chromium on PATH; set CHROMIUM_PATH)' : ''
 
+/** One for all files of a process; it ends with it. */
+let chromium: Promise<Browser> | null = null
+
 /** Tests with a browser, where there is one. */
 export function describeInBrowser(name: string, tests: (browser: () => Browser) => void): void {
   describe.skipIf(executable === null)(`${name}${reason}`, () => {
     let browser: Browser
     beforeAll(async () => {
-      browser = await launchChromium(executable!)
+      chromium ??= launchChromium(executable!)
+      browser = await chromium
     })
+    // Pages that a failed test has left.
     afterAll(async () => {
-      await browser?.close()
+      for (const context of browser?.contexts() ?? []) await context.close()
     })
     tests(() => browser)
   })
