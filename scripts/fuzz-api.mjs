@@ -1,8 +1,8 @@
 #!/usr/bin/env node
 /**
  * Every route of a server under bodies that its OpenAPI document allows, and under broken ones, by a seed:
- * `node scripts/fuzz-api.mjs [calls] [seed] [at once]`. The server is one of the built files with the demo model and keys; the
- * calls are a user's. What must hold: no 5xx but a refusal that says when to come back, no reply after more than 5 s, an error says
+ * `node scripts/fuzz-api.mjs [calls] [seed] [at once] [part of the routes' paths]`. The server is one of the built files with the demo model and keys; the
+ * calls are a user's. What must hold: no 5xx but a refusal that says when to come back and the end of a time that the call set, no reply after more than 5 s, an error says
  * what is wrong (and where, in OpenAI's form) and nothing of the machine, and the server answers afterwards as before.
  * Prints what came back; exit code 1 and examples where it does not hold.
  */
@@ -13,7 +13,8 @@ import { Agent, request } from 'node:http'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
-const [calls = 20_000, seed = 1, atOnce = 16] = process.argv.slice(2).map(Number)
+const [calls = 20_000, seed = 1, atOnce = 16] = process.argv.slice(2, 5).map(Number)
+const part = process.argv[5] ?? ''
 const MAIN = join(import.meta.dirname, '../dist/cli/main.js')
 const SLOW_MS = 5000
 /** Sentences of the machine: places of source, stack traces, folders. */
@@ -111,7 +112,12 @@ const KEY = JSON.parse(
 const server = spawn(
   process.execPath,
   [MAIN, 'serve', 'demo', '--port', '0', '--device', 'cpu', '--data-dir', folder],
-  { stdio: ['ignore', 'pipe', 'ignore'], env: { ...process.env, XDG_DATA_HOME: folder } },
+  { stdio: ['ignore', 'pipe', 'pipe'], env: { ...process.env, XDG_DATA_HOME: folder } },
+)
+const log = []
+server.stderr.on(
+  'data',
+  (bytes) => log.push(...String(bytes).split('\n')) > 400 && log.splice(0, 200),
 )
 const port = await portOf(server)
 process.on('exit', () => server.kill('SIGKILL'))
@@ -125,7 +131,7 @@ const before = await answer()
 const document = JSON.parse((await send('GET', '/openapi.json')).text)
 const routes = Object.entries(document.paths).flatMap(([path, methods]) =>
   Object.entries(methods)
-    .filter(([method]) => /^(?:get|post|put|patch|delete)$/.test(method))
+    .filter(([method]) => path.includes(part) && /^(?:get|post|put|patch|delete)$/.test(method))
     .map(([method, operation]) => ({ method: method.toUpperCase(), path, operation })),
 )
 
@@ -150,6 +156,7 @@ console.log(
 )
 for (const [kind, { count, examples }] of found)
   console.log(`\n${kind}: ${count}\n${examples.join('\n')}`)
+if (found.size > 0) console.log(`\nthe end of the server's log:\n${log.slice(-40).join('\n')}`)
 process.exitCode = found.size === 0 ? 0 : 1
 
 async function oneAfterAnother() {
@@ -177,8 +184,11 @@ async function oneAfterAnother() {
 function judge({ status, headers, text, wasLeft }, ms, what, route) {
   if (wasLeft) return
   const said = `${what}\n    → ${status} ${text.slice(0, 300)}`
-  if (ms > SLOW_MS) fault('slow', `${ms.toFixed(0)} ms ${said}`)
-  if (status >= 500 && !(status === 501 || (status === 503 && headers['retry-after'])))
+  if (ms > SLOW_MS) fault('slow', `${new Date().toISOString()} ${ms.toFixed(0)} ms ${said}`)
+  if (
+    status >= 500 &&
+    !(status === 501 || status === 504 || (status === 503 && headers['retry-after']))
+  )
     fault(`status ${status}`, said)
   if (status < 400) {
     if (/"(?:code|type)":\s*"(?:internal|server)_error"/.test(text))
@@ -369,7 +379,7 @@ function mutated(value, chance) {
 function shorten(value, schema) {
   if (value === null || typeof value !== 'object') return
   for (const [name, of] of Object.entries(value)) {
-    if (LENGTHS.test(name) && Number.isInteger(of) && (of > 8 || of === -1)) value[name] = 4
+    if (LENGTHS.test(name) && Number.isInteger(of) && (of > 8 || of < 0)) value[name] = 4
     else shorten(of, {})
   }
   if (Array.isArray(value)) return

@@ -415,4 +415,19 @@ test('a form that a page can send without asking is refused', async () => {
   expect(reply.statusCode).toBe(415)
 })
 
+test.each([
+  [undefined, 415, 'Content-Type: multipart/form-data'],
+  ['application/json', 415, 'Content-Type: multipart/form-data'],
+  ['multipart/form-data; boundary=x', 400, 'no multipart form that can be read'],
+])('no form at all is told so (%s)', async (type, status, words) => {
+  const { app } = await started(join(temporaryFolder(), 'not', 'there'))
+  const headers = {
+    authorization: 'Bearer sk-a',
+    ...(type !== undefined && { 'content-type': type }),
+  }
+  const reply = await app.inject({ method: 'POST', url: '/v1/files', headers })
+  expect(reply.statusCode).toBe(status)
+  expect(reply.json().error.message).toContain(words)
+})
+
 afterAll(() => expect(open).toEqual([]))

@@ -117,7 +117,7 @@ function mountPath(app: FastifyInstance, entries: readonly Entry[], context: Mou
     },
     onRequest: async (request, reply) => {
       if (request.principal !== null) countRequest(request.principal, reply, context)
-      if (route.takesBytes === true) checkIsFile(request)
+      checkType(request, route)
     },
     preValidation: async (request, reply) => {
       if (route.mayLackBody === true) request.body ??= {}
@@ -163,11 +163,16 @@ function fieldsOf(entries: readonly Entry[]): ReadonlySet<string> | null {
   return names
 }
 
-/** Before the body is read; a request without any type would be refused in words that fit JSON. */
-function checkIsFile({ headers }: FastifyRequest): void {
-  if (/^application\/octet-stream *(;|$)/i.test(headers['content-type'] ?? '')) return
-  const message =
-    'the body is a file: send the header Content-Type: application/octet-stream (curl: -H "Content-Type: application/octet-stream" --data-binary @FILE)'
+/** Before the body is read; a request of another type, or without any, would be refused in words that fit JSON. */
+function checkType({ headers }: FastifyRequest, { takesBytes, takesForm }: Route): void {
+  if (takesBytes !== true && takesForm !== true) return
+  const [type, curl] =
+    takesForm === true
+      ? ['multipart/form-data', '-F purpose=batch -F file=@FILE']
+      : ['application/octet-stream', '-H "Content-Type: application/octet-stream" --data-binary @FILE']
+  const [sent = ''] = (headers['content-type'] ?? '').split(';', 1)
+  if (sent.trim().toLowerCase() === type) return
+  const message = `the body is a file: send the header Content-Type: ${type} (curl: ${curl})`
   throw Object.assign(new SkeinError('invalid_request', message), { statusCode: 415 })
 }
 
