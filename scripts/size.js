@@ -40,7 +40,7 @@ const CAPABILITIES = {
   'WebGPU backend': 'backend/webgpu/',
   'a model in a page': 'browser/',
   'several machines: cluster, shared states, leases, front gateways':
-    'cluster/ gateway/cluster/ state/shared/ state/model-key.ts gateway/access/caller-seal.ts gateway/access/keys-shared.ts gateway/access/rates-shared.ts host/membership.ts host/front.ts cli/cluster-check.ts cli/gateway.ts settings/door.ts engine/sessions/imports.ts engine/sessions/links.ts gateway/routing/turn-origin.ts gateway/routing/continued-turn.ts',
+    'cluster/ gateway/cluster/ state/shared/ state/model-key.ts gateway/access/caller-seal.ts gateway/access/keys-shared.ts gateway/access/rates-shared.ts host/membership.ts host/front.ts cli/cluster-check.ts cli/gateway.ts settings/door.ts engine/sessions/imports.ts engine/sessions/links.ts gateway/routing/turn-origin.ts',
   'agents: Anthropic, Responses, tools, thinking, transcripts':
     'api/anthropic/ api/responses/ api/chat/conversation.ts api/chat/markdown-tools.ts api/chat/told.ts api/chat/tool-format.ts api/chat/tool-formats.ts api/chat/tool-splitter.ts api/chat/tool-text.ts api/openai/asks/thinking.ts api/openai/asks/tools.ts api/sessions/transcript.ts',
   'structured output: grammars, masks of tokens': 'grammar/ api/openai/asks/formats.ts',
@@ -58,7 +58,7 @@ const CAPABILITIES = {
   'fairness, urgency, preemption':
     'engine/fairness/preemption.ts engine/prefill-budget.ts gateway/access/urgency.ts api/urgency.ts',
   'a front that hostile clients cannot stop':
-    'threads/ gateway/body/json-scan.ts gateway/body/read-form.ts gateway/body/read-json.ts host/watchdog.ts host/watchdog-thread.ts host/notify.ts',
+    'threads/ gateway/body/json-scan.ts gateway/body/read-body.ts host/watchdog.ts host/watchdog-thread.ts host/notify.ts',
   'kernels compiled ahead, cards told apart':
     'backend/cuda/kernel/ahead.ts backend/cuda/kernel/compile-thread.ts backend/cuda/kernel/seal.ts backend/cuda/kernel/shipped.ts backend/cuda/driver/absent.ts backend/cuda/driver/cards.ts',
   'chat in the terminal, launch, completion, servers by name':

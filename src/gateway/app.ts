@@ -58,8 +58,8 @@ import { isForWeb, mountWeb, ownWebFiles, type WebFiles } from './pages/dashboar
 import { keysDialect } from './pages/keys-api.ts'
 import { meRoute } from './pages/me.ts'
 import { LIVENESS_PATH, systemRoutes } from './pages/system.ts'
-import { tellingContinued } from './routing/continued-turn.ts'
 import { observedModels } from './routing/observed.ts'
+import { tellingContinued } from './routing/turn-origin.ts'
 
 export interface AppOptions extends BatchOptions {
   readonly models: ModelRegistry

@@ -5,10 +5,15 @@
 import { assert } from '../../errors.ts'
 import type {
   Epilogue,
+  HostTable,
   LinearJob,
+  Matrix,
+  Norm,
   Ops,
+  PenaltyPool,
   Program,
   StatePool,
+  Table,
   Tensor,
   Wkv6Operands,
   Wkv6Weights,
@@ -18,7 +23,7 @@ import type {
 import type { Batch, Capacity } from '../batch.ts'
 import type { Pointer } from '../ffi.ts'
 import type { CpuContext } from './context.ts'
-import { addresses, channelsOf, matrixOf, normOf, penaltiesOf, pointerOf, statesOf, tableOf } from './operands.ts'
+import { CpuMatrix, CpuPenaltyPool, CpuStatePool, CpuTable, CpuTensor } from './resources.ts'
 
 /** Values of sk_epilogue. */
 const EPILOGUES: Readonly<Record<Epilogue, number>> = {
@@ -317,4 +322,50 @@ function recordGatedAdd(
   const operand = (tensor: Tensor) => pointerOf(tensor, tokens * C)
   const status = context.native.sk_record_gated_add(program, operand(x), operand(gate), operand(value), C)
   context.check(status, 'gatedAdd')
+}
+
+/** Addresses as an array of C pointers. */
+function addresses(pointers: readonly (Pointer | null)[]): BigUint64Array {
+  return BigUint64Array.from(pointers, (pointer) => pointer ?? 0n)
+}
+
+/** The address of a tensor that has room for `count` numbers. */
+function pointerOf(tensor: Tensor, count: number): Pointer {
+  assert(tensor instanceof CpuTensor, 'a tensor of another backend')
+  assert(tensor.count >= count, `a tensor [${tensor.shape}] where ${count} numbers are used`)
+  return tensor.pointer
+}
+
+function normOf(norm: Norm, channels: number) {
+  return {
+    weight: pointerOf(norm.weight, channels),
+    bias: pointerOf(norm.bias, channels),
+    eps: norm.eps,
+  }
+}
+
+function matrixOf(matrix: Matrix): Pointer {
+  assert(matrix instanceof CpuMatrix, 'a matrix of another backend')
+  return matrix.pointer
+}
+
+function tableOf(table: Table | HostTable): Pointer {
+  assert(table instanceof CpuTable, 'a table of another backend')
+  return table.pointer
+}
+
+function statesOf(states: StatePool): Pointer {
+  assert(states instanceof CpuStatePool, 'a state pool of another backend')
+  return states.pointer
+}
+
+function penaltiesOf(penalties: PenaltyPool): CpuPenaltyPool {
+  assert(penalties instanceof CpuPenaltyPool, 'a penalty pool of another backend')
+  return penalties
+}
+
+/** Channels of an activation [T, C]. */
+function channelsOf({ shape }: Tensor): number {
+  assert(shape.length === 2, `a tensor [${shape}] where [T, C] is used`)
+  return shape[1]!
 }

@@ -8,8 +8,7 @@ import { turns } from '../../threads/turns.ts'
 import type { Auth } from '../access/auth.ts'
 import { type BodyBounds, readBody } from './body-memory.ts'
 import { type JsonBounds, JsonScan } from './json-scan.ts'
-import { readForm } from './read-form.ts'
-import { type JsonText, readJson } from './read-json.ts'
+import { type JsonText, readForm, readJson } from './read-body.ts'
 
 declare module 'fastify' {
   interface FastifyContextConfig {
@@ -30,8 +29,8 @@ const FORM = 'application/x-www-form-urlencoded'
 const PAGE_HEADERS = ['origin', 'referer', 'cookie', 'sec-fetch-site', 'sec-fetch-mode']
 /** Node's own fetch names its mode, too. */
 const BROWSER_HEADERS = PAGE_HEADERS.filter((name) => name !== 'sec-fetch-mode')
-const READ_FORM = taskPlace(import.meta.url, './read-form.js', 'readFormTask')
-const READ_JSON = taskPlace(import.meta.url, './read-json.js', 'readJsonTask')
+const READ_FORM = taskPlace(import.meta.url, './read-body.js', 'readFormTask')
+const READ_JSON = taskPlace(import.meta.url, './read-body.js', 'readJsonTask')
 
 /**
  * Takes over all body parsing. Other content types are refused with 415: a form or a text post is what a foreign web

@@ -5,6 +5,7 @@
 import type { ModelRegistry, ServedModel } from '../../api/models.ts'
 import type { EngineClient } from '../../engine/client.ts'
 import { withChangedClient } from './changed-client.ts'
+import type { Observer } from './observed.ts'
 
 /** `origin` names the request, however often it is asked. */
 export function modelsAsking(models: ModelRegistry, origin: string): ModelRegistry {
@@ -17,4 +18,24 @@ export function modelsAsking(models: ModelRegistry, origin: string): ModelRegist
     return withChangedClient(model, { generate })
   }
   return { list: () => models.list(), get: (name) => asking(models.get(name)) }
+}
+
+const CONTINUED_HEADER = 'x-session-continued'
+
+interface HeadedReply {
+  readonly sent: boolean
+  header(name: string, value: string): unknown
+}
+
+/** The header that says which turn of its session an answer continues: known before its first text, whatever the dialect. */
+export function tellingContinued(reply: HeadedReply): Observer {
+  return {
+    begin: () => ({
+      event(event) {
+        if (event.type !== 'prompt' || event.session === undefined || reply.sent) return
+        reply.header(CONTINUED_HEADER, String(event.session.turn))
+      },
+      end() {},
+    }),
+  }
 }

@@ -1,5 +1,6 @@
-/** The bytes of a body to what its route may see of it. Runs on the event loop for small bodies, else as a task of a thread. */
+/** Parses the bytes of a body. Runs on the event loop for small bodies, else as a task of a thread. */
 import { parse } from 'secure-json-parse'
+import type { FormBody } from '../../api/route.ts'
 import { SkeinError } from '../../errors.ts'
 import { task } from '../../threads/task.ts'
 
@@ -53,4 +54,32 @@ function isSmall(value: unknown): boolean {
   if (typeof value !== 'object' || value === null) return true
   const values = Object.values(value)
   return values.length <= 1 && values.every((one) => typeof one !== 'object' && isSmall(one))
+}
+
+interface FormBytes {
+  readonly bytes: Uint8Array<ArrayBuffer>
+  /** With the boundary of its parts. */
+  readonly type: string
+}
+
+/** The fields of a multipart form and its one file, by Node's own parser. */
+export async function readForm({ bytes, type }: FormBytes): Promise<FormBody> {
+  const parts = await partsOf(bytes, type)
+  const fields: Record<string, string> = {}
+  let file: FormBody['file'] = null
+  for (const [name, value] of parts) {
+    if (typeof value === 'string') fields[name] = value
+    else if (name === 'file') file = { name: value.name, bytes: new Uint8Array(await value.arrayBuffer()) }
+  }
+  return { fields, file }
+}
+
+export const readFormTask = task(readForm)
+
+async function partsOf(bytes: Uint8Array<ArrayBuffer>, type: string): Promise<FormData> {
+  try {
+    return await new Response(bytes, { headers: { 'content-type': type } }).formData()
+  } catch {
+    throw new SkeinError('invalid_request', 'the body is no multipart form that can be read')
+  }
 }
