@@ -28,8 +28,8 @@ export interface KernelVariant {
   readonly files?: Readonly<Record<string, string>>
 }
 
-/** What kernels make use of where a device has it. */
-export type Subgroups = 'subgroups' | 'matrices'
+/** What kernels make use of where a device has it; `software`: the forms that a processor in the GPU's place gets. */
+export type Subgroups = 'subgroups' | 'matrices' | 'software'
 
 export type Access = 'read' | 'write' | 'uniform'
 
@@ -58,7 +58,8 @@ export class WebgpuDevice {
 
   constructor(opened: OpenedDevice, without: readonly Subgroups[] = []) {
     const { adapter, device } = opened
-    const { name, isSoftware } = describeAdapter(adapter)
+    const { name, isSoftware: isProcessor } = describeAdapter(adapter)
+    const isSoftware = isProcessor && !without.includes('software')
     this.gpu = device
     this.name = name
     this.isSoftware = isSoftware

@@ -25,7 +25,7 @@ interface Work {
 
 /** A kernel, and the constants that it is compiled with. All but those of matrices give the same bits. */
 interface Form {
-  readonly file: 'linear' | 'linear-wide' | 'linear-matrix'
+  readonly file: 'linear' | 'linear-one' | 'linear-wide' | 'linear-matrix'
   readonly constants: Readonly<Record<string, number>>
   /** Tokens and blocks of outputs of a workgroup. */
   readonly tokens: number
@@ -35,6 +35,16 @@ interface Form {
 /** NT tokens by R blocks; UNROLL units are on their way to a thread meanwhile. */
 function narrow(NT: number, R: number, UNROLL: number, LANES = 32): Form {
   return { file: 'linear', constants: { NT, R, UNROLL, LANES }, tokens: NT, blocks: R }
+}
+
+/** Threads of a workgroup, and the runs that it makes of a row. */
+const THREADS = 256
+const RUNS = 32
+
+/** A token by R blocks; CHUNK units of each run at a time. */
+function ofOne(R: number, CHUNK: number, type: HeldType): Form {
+  const LOADS = Math.ceil((CHUNK * (UNIT[type] / 4) * RUNS) / THREADS)
+  return { file: 'linear-one', constants: { R, CHUNK, LOADS }, tokens: 1, blocks: R }
 }
 
 /** A processor switches between threads at every barrier: few of them. */
@@ -83,27 +93,27 @@ function matrixForm(side: number, tokens: number, blocks: number): Form {
 /** Workgroups that keep a large GPU busy. Fewer of more work each read less, but only where there are as many. */
 const MANY_GROUPS = 128
 /** Inputs of a row from which on more of its weights are asked for at a time. */
-const LONG_ROW = 8192
+const LONG_ROW = 4096
 /** Tokens from which on inputs and weights are shared in tiles. */
 export const LEAST_WIDE = 65
 
 /** Found by measuring on an H200 (docs/devices.md); a small GPU is busy with any of them. */
 function formFor(work: Work, tokens: number): Form {
-  const { blocks, columns, type, isSoftware, matrixSide } = work
+  const { blocks, isSoftware, matrixSide } = work
   const isMany = tokens >= LEAST_WIDE
   if (isMany && matrixSide !== null) return matrixForm(matrixSide, tokens, blocks)
   if (isMany && (isSoftware || numGroups(WIDE, tokens, blocks) >= MANY_GROUPS)) return WIDE
   if (isSoftware) return narrowInSoftware(tokens)
-  if (tokens === 1) return formForOne(blocks, columns, type)
+  if (tokens === 1) return formForOne(work)
   const eight = narrow(8, 4, 1)
   return tokens > 4 && numGroups(eight, tokens, blocks) >= MANY_GROUPS ? eight : narrow(4, 2, 2)
 }
 
-function formForOne(blocks: number, columns: number, type: HeldType): Form {
-  const isRounded = type === 'i8' || type === 'q4' || type === 'nf4'
-  if (blocks >= 2048 && !isRounded) return narrow(1, 4, 2)
-  if (blocks >= (isRounded ? 512 : 1024)) return narrow(1, 2, 2)
-  return narrow(1, 1, columns >= LONG_ROW ? 4 : 2)
+function formForOne({ blocks, columns, type }: Work): Form {
+  if (type === 'i8') return blocks >= 512 ? ofOne(2, 2, type) : ofOne(1, 2, type)
+  if (type === 'q4' || type === 'nf4') return blocks >= 512 ? ofOne(2, 1, type) : ofOne(1, 2, type)
+  if (columns >= LONG_ROW) return blocks >= 1024 ? ofOne(2, 4, type) : ofOne(1, 4, type)
+  return blocks >= 768 ? ofOne(2, 2, type) : ofOne(1, 4, type)
 }
 
 /** Workgroups that read the same weights follow each other. */

@@ -1,0 +1,75 @@
+/** Products of one token, which GPUs have a kernel for: here a processor is taken for the GPU that it plays. */
+import { afterAll, expect, test } from 'vitest'
+import type { Backend } from '../../src/backend/backend.ts'
+import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
+import { openWebgpuBackend } from '../../src/backend/webgpu/webgpu.ts'
+import type { WeightType } from '../../src/backend/weight-types.ts'
+import { IS_SLOW } from '../helpers/slow.ts'
+import { WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
+import {
+  capacityFor,
+  normals,
+  poisoned,
+  raggedBatch,
+  randomSource,
+  read,
+  rmsRatio,
+  runStep,
+} from './kit.ts'
+
+const reference = createReferenceBackend()
+const opened =
+  WEBGPU_PROBLEM === null ? await openWebgpuBackend(0, { without: ['matrices', 'software'] }) : null
+afterAll(() => opened?.dispose())
+
+/** Outputs of two products of one launch, [tokens, rows + 8]; behind the inputs lies what must not be looked at. */
+async function multiply(
+  backend: Backend,
+  type: WeightType,
+  rows: number,
+  columns: number,
+  tokens: number,
+) {
+  const capacity = capacityFor(tokens)
+  const padded = new Float32Array((tokens + 2) * columns).fill(Number.NaN)
+  padded.set(normals(3 * columns, 1).subarray(0, tokens * columns))
+  const x = backend.tensor([tokens + 2, columns], padded)
+  const bias = backend.tensor([rows], normals(rows, 2))
+  const [y, z] = [poisoned(backend, [tokens + 2, rows]), poisoned(backend, [tokens + 2, 8])]
+  const matrix = (height: number) =>
+    backend.matrix(randomSource(height, columns, 'bf16', height), type)
+  await runStep(backend, capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) =>
+    ops.linear([
+      { y, x, weight: matrix(rows), bias, epilogue: 'tanh' },
+      { y: z, x, weight: matrix(8) },
+    ]),
+  )
+  expect(await read(backend, y, tokens * rows)).toEqual(new Float32Array(2 * rows).fill(Number.NaN))
+  return [await read(backend, y, 0, rows), await read(backend, z, 0, 8)] as const
+}
+
+/** Chunks that are not full, runs of none, blocks that are not full, pairs of blocks of which one is missing. */
+const CASES = [
+  ['bf16', 104, 96],
+  ['bf16', 64, 2080],
+  ['bf16', 6200, 64],
+  ['f16', 36, 1304],
+  ['f16', 30, 50],
+  ['f32', 40, 516],
+  ['i8', 104, 1104],
+  ['i8', 4104, 64],
+  ['q4', 64, 2080],
+  ['q4', 4104, 96],
+  ['nf4', 20, 160],
+] as const
+
+// A processor compiles for seconds: all of them are asked for with SKEIN_SLOW=1.
+test.skipIf(!opened).each(IS_SLOW ? CASES : CASES.slice(0, 2))(
+  '%s, %i by %i: a token has the bits that it has beside others',
+  async (type, rows, columns) => {
+    const alone = await multiply(opened!, type, rows, columns, 1)
+    expect(alone).toEqual(await multiply(opened!, type, rows, columns, 3))
+    const expected = await multiply(reference, type, rows, columns, 1)
+    for (const [i, one] of alone.entries()) expect(rmsRatio(one, expected[i]!)).toBeLessThan(1e-5)
+  },
+)
