@@ -233,7 +233,7 @@ __device__ __forceinline__ void feed_layers(const FewRows& op, StreamShared& sh,
     }
     feed_large(f, m, kOutputMatrix, kFirstLow, share_of(CHANNELS));
     feed_large(f, m, kKeyMatrix, kFirstLow + 1, share_of(KEYS));
-#if QUANT
+#if !ACTIVE
     feed_rounded<kValueChunks>(f, m.of[kValueMatrix], m.scales[kFirstLow + 2], share_of(CHANNELS));
 #endif
   }

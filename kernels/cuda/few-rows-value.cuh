@@ -1,5 +1,5 @@
-// The phase `value` of few-rows.cu where it is f16: a block some columns, over the u of each token
-// that are not zero.
+// The phase `value` of few-rows.cu where the matrix lies turned round: a block some columns, over the
+// u of each token that are not zero. Of fewer bits it lies as active-rows.cu makes it.
 #pragma once
 #include "few-rows-block.cuh"
 
@@ -89,14 +89,92 @@ __device__ __forceinline__ void write_active(const ActiveList& list, int base, u
     }
 }
 
+/** A lane's columns of value: its first row; of fewer bits its scales, too. */
+struct ValuePart {
+#if QUANT
+  const u8* codes;
+  const f16* scales;
+#else
+  const f16* rows;
+#endif
+};
+
+/** The lane's columns of one row: of fewer bits its codes, and its group's scales and minimums. */
+struct ValueRow {
+#if QUANT
+  uint2 codes;
+  uint4 scales, minimums;
+#else
+  uint4 halves;
+#endif
+};
+
+#if QUANT
+/** As load_once, of 8 bytes. */
+__device__ __forceinline__ uint2 load_codes(const u8* from, bool inside) {
+  uint2 v = make_uint2(0, 0);
+#if __CUDA_ARCH__ >= 800
+  asm volatile(
+      "{ .reg .pred p; setp.ne.s32 p, %3, 0;\n"
+      " mov.u32 %0, 0; mov.u32 %1, 0;\n"
+      " @p ld.global.nc.L1::no_allocate.L2::256B.v2.u32 {%0, %1}, [%2]; }"
+      : "=&r"(v.x), "=&r"(v.y)
+      : "l"(from), "r"((int)inside));
+#endif
+  return v;
+}
+
+/** Code i of four. */
+__device__ __forceinline__ float code_of(u32 word, int i) {
+  // 2^23 + n has n in its lowest byte.
+  constexpr float kBase = 8388608 + kTurnedZero;
+  return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7650 + i)) - kBase;
+}
+#endif
+
+__device__ __forceinline__ ValueRow load_value(const ValuePart& value, u32 row, bool is_one) {
+  ValueRow v;
+#if QUANT
+  v.codes = load_codes(value.codes + (long long)row * CHANNELS, is_one);
+  const f16* const scales = value.scales + (long long)(row / kGroup) * (kGroupScales * CHANNELS);
+  if constexpr (!kHasRowScales) v.scales = load_once<true>(scales, is_one);
+  if constexpr (kHasMinimum) v.minimums = load_once<true>(scales + CHANNELS, is_one);
+#else
+  v.halves = load_once<true>(value.rows + (long long)row * CHANNELS, is_one);
+#endif
+  return v;
+}
+
+__device__ __forceinline__ void add_value(float (&acc)[kVector], float u, const ValueRow& v) {
+#if QUANT == 4
+  const u32 ready[4] = {v.codes.x, v.codes.y};
+  u32 h[4];
+  slice_to_f16(h, ready, High<false>{}, 0, DecodeConstants(false));
+  add_scaled(acc, u, make_uint4(h[0], h[1], h[2], h[3]));
+#elif QUANT
+  const u32 words[4] = {v.scales.x, v.scales.y, v.scales.z, v.scales.w};
+  const float factor = u * UNSCALE;
+#pragma unroll
+  for (int i = 0; i < kVector; i += 2) {
+    const float2 scale = unpack(words[i / 2]);
+    const u32 codes = i < 4 ? v.codes.x : v.codes.y;
+    acc[i] += factor * scale.x * code_of(codes, i % 4);
+    acc[i + 1] += factor * scale.y * code_of(codes, i % 4 + 1);
+  }
+  if constexpr (kHasMinimum) add_scaled(acc, factor, v.minimums);
+#else
+  add_scaled(acc, u, v.halves);
+#endif
+}
+
 /** acc += u·value over the lists of all tokens, on a lane's 8 columns; every kRowsAtOnce-th of
  * each. The lanes of a warp end at different rows: nothing in here may wait for all of them. */
 __device__ __forceinline__ void add_active(float (&acc)[TOKENS][kVector], const u32* entries,
                                            const int (&counts)[TOKENS], int longest,
-                                           const f16* value) {
+                                           const ValuePart& value) {
 #pragma unroll 1
   for (int base = threadIdx.x / kRowLanes; base < longest; base += kFlight * kRowsAtOnce) {
-    uint4 rows[TOKENS][kFlight];
+    ValueRow rows[TOKENS][kFlight];
     float u[TOKENS][kFlight];
 #pragma unroll
     for (int t = 0; t < TOKENS; t++)
@@ -106,12 +184,12 @@ __device__ __forceinline__ void add_active(float (&acc)[TOKENS][kVector], const 
         const bool is_one = at < counts[t];
         const u32 one = is_one ? entries[t * LIST + at] : 0;
         u[t][i] = to_float({(u16)one});
-        rows[t][i] = load_once<true>(value + (long long)(one >> 16) * CHANNELS, is_one);
+        rows[t][i] = load_value(value, one >> 16, is_one);
       }
 #pragma unroll
     for (int t = 0; t < TOKENS; t++)
 #pragma unroll
-      for (int i = 0; i < kFlight; i++) add_scaled(acc[t], u[t][i], rows[t][i]);
+      for (int i = 0; i < kFlight; i++) add_value(acc[t], u[t][i], rows[t][i]);
   }
 }
 
@@ -143,7 +221,7 @@ __device__ __forceinline__ void keep_sums(float (&acc)[kVector], float* sums) {
 /** acc = u·value of each token on a lane's 8 columns. Where there is no room for all that are
  * active, u is read once more for the rest. */
 __device__ __forceinline__ void multiply_active(float (&acc)[TOKENS][kVector], const FewRows& op,
-                                                Block& b, const f16* value) {
+                                                Block& b, const ValuePart& value) {
   u32* const entries = reinterpret_cast<u32*>(b.region);
   int longest = 0, base = 0;
 #pragma unroll 1
@@ -163,6 +241,15 @@ __device__ __forceinline__ void multiply_active(float (&acc)[TOKENS][kVector], c
   } while (base < longest);
 }
 
+__device__ __forceinline__ ValuePart value_part(const Matrices& m, int column) {
+#if QUANT
+  const u8* const codes = reinterpret_cast<const u8*>(m.of[kValueMatrix]);
+  return {codes + column, m.scales[kFirstLow + 2] + column};
+#else
+  return {m.of[kValueMatrix] + column};
+#endif
+}
+
 /** value: x += u·value on the block's columns. */
 __device__ __forceinline__ void value_phase(const FewRows& op, Block& b, int l, const Row& shift) {
   const Layer& layer = b.sh.layers[l & 1];
@@ -178,7 +265,8 @@ __device__ __forceinline__ void value_phase(const FewRows& op, Block& b, int l, 
     float total = adds ? __ldcg(x) : 0.0f;
     const int column = begin + kVector * (lane % kRowLanes);
     // Past the end of a width that is no multiple: the last columns once more, for nobody.
-    const f16* const value = layer.matrices.of[kValueMatrix] + min(column, CHANNELS - kVector);
+    const ValuePart value = value_part(layer.matrices, min(column, CHANNELS - kVector));
+    const float scale = adds ? row_scale(layer.matrices, kFirstLow + 2, begin + own) : 1.0f;
     float acc[TOKENS][kVector] = {};
     multiply_active(acc, op, b, value);
 #pragma unroll
@@ -186,7 +274,7 @@ __device__ __forceinline__ void value_phase(const FewRows& op, Block& b, int l, 
     sync_workers();
     if (adds) {
 #pragma unroll
-      for (int w = 0; w < WARPS; w++) total += sums[(token * WARPS + w) * kColumns + own];
+      for (int w = 0; w < WARPS; w++) total += sums[(token * WARPS + w) * kColumns + own] * scale;
       *x = total;
     }
     if (BLOCKS * kColumns < CHANNELS) sync_workers();

@@ -12,20 +12,21 @@
 //   key     norm and mix → u = relu²(…)
 //   value   x += u·value: a block some columns, over the u that are not zero
 // Nothing is added across blocks in an order that can change, and a token's sums are those it has
-// alone, to the bit, whatever TOKENS. Matrices f16 [rows, columns], value
-// transposed, vectors f32, x f32. Where r, k, v, output, key and value are of integers (QUANT, as
-// in quant.cuh), all of them are read as they lie: a block has rows of value, too. Tolerance: that
-// of the ops it stands for (wkv7-decode.cu, linear-few.cu or linear-quant.cu, linear-sparse.cu,
-// shift-mix.cu).
+// alone, to the bit, whatever TOKENS. Matrices f16 [rows, columns], value transposed, vectors f32, x
+// f32. r, k, v, output, key and value may be of fewer bits (QUANT, as in quant.cuh). Then value is as
+// active-rows.cu makes it (ACTIVE), or it lies like the others, a block has rows of it, and reads all
+// of them. Tolerance: that of the ops it stands for (wkv7-decode.cu, linear-few.cu or
+// linear-quant.cu, linear-sparse.cu, shift-mix.cu).
 //
 // TOKENS: at most (1 of integers) · BLOCKS, WARPS: those that multiply; one more is for the
 // barrier, and FEED (0 to 2) for the weights · CHANNELS (a multiple of 64, up to 4096) · KEYS: rows
 // of key (a multiple of 8) · MIXES: products of `in` that a block has rows of at most · IN_ROWS:
 // rows of `in` in a block at most · LIST: active u listed at a time · REGION: bytes of shared
 // memory that the phases use in turn · FIXED: bytes of Shared at most · those of the way of reading
-// · QUANT, where it is not f16: then there is FEED, and KEYS is a multiple of CHANNELS
+// · QUANT, where it is not f16, and ACTIVE (0 or 1): then there is FEED, and KEYS is a multiple of
+// CHANNELS
 #include "few-rows-heads.cuh"
-#if !QUANT
+#if ACTIVE
 #include "few-rows-value.cuh"
 #endif
 
@@ -196,8 +197,8 @@ __device__ __forceinline__ void output_phase(const FewRows& op, Block& b, Stream
       op, b, layer.matrices, kFirstLow, layer.mixing.out, [] {}, multiply);
 }
 
-#if QUANT
-/** value, where it is of integers: all of it. */
+#if !ACTIVE
+/** value, where it is of integers and lies as the others: all of it. */
 __device__ __forceinline__ void rounded_value_phase(const FewRows& op, Block& b, Stream& s, int l,
                                                     const Row& shift) {
   const Layer& layer = b.sh.layers[l & 1];
@@ -317,7 +318,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + OTHER_THREADS, 1)
     b.barrier.arrive();
     kept = key_phase(op, b, s, l);
     b.barrier.arrive();
-#if QUANT
+#if !ACTIVE
     rounded_value_phase(op, b, s, l, kept);
 #else
     value_phase(op, b, l, kept);

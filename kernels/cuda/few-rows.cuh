@@ -7,6 +7,9 @@
 #include "tensor-cores.cuh"
 #define THREADS (32 * (WARPS + 1))
 #define OTHER_THREADS (32 * FEED)
+#if !QUANT
+#define ACTIVE 1
+#endif
 #include "norm.cuh"
 #include "wkv7.cuh"
 

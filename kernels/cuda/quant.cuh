@@ -55,6 +55,9 @@ constexpr int kPartInputs = 32 * kPartSlices;
 /** Scales and minimums of a part. */
 constexpr int kPartScales = QUANT == kE4m3 ? 0 : kPartInputs / kGroup * kGroupScales;
 
+/** What active-rows.cu adds to the codes of integers. */
+constexpr int kTurnedZero = kHasMinimum ? 0 : 128;
+
 __device__ __forceinline__ int parts_of(int columns) {
   return (columns + kPartInputs - 1) / kPartInputs;
 }

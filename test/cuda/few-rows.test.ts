@@ -6,6 +6,7 @@ import type { Backend } from '../../src/backend/backend.ts'
 import { type CudaOptions, createCudaBackend } from '../../src/backend/cuda/cuda.ts'
 import { CudaDevice } from '../../src/backend/cuda/device/device.ts'
 import { Gemm } from '../../src/backend/cuda/gemm/gemm.ts'
+import { CopyBudget } from '../../src/backend/cuda/linear/sparse.ts'
 import { FewRowsLayers } from '../../src/backend/cuda/ops/fused-layers.ts'
 import type { Way } from '../../src/backend/cuda/ops/fused-layers-plan.ts'
 import { CudaProgram } from '../../src/backend/cuda/program.ts'
@@ -207,6 +208,26 @@ function checkPairs(backend: Backend, path: string): void {
   backend.dispose()
 }
 
+/** A backend that has no memory for copies of ffn.value. */
+const WITHOUT_COPIES: CudaOptions = { graphs: false }
+
+/** In one launch, with ffn.value of fewer bits turned round and as it lies. */
+function checkBothValues(check: (backendFor: typeof createCudaBackend) => void): void {
+  const run = vi.spyOn(FewRowsLayers.prototype, 'run')
+  const take = vi.spyOn(CopyBudget.prototype, 'take')
+  vi.spyOn(FewRowsLayers.prototype, 'turns').mockReturnValue(true)
+  const runs: number[] = []
+  check((options) => {
+    runs.push(run.mock.calls.length)
+    if (options === WITHOUT_COPIES) take.mockReturnValue(false)
+    return createCudaBackend(options)
+  })
+  runs.push(run.mock.calls.length)
+  for (const [i, count] of runs.slice(1).entries()) expect(count).toBeGreaterThan(runs[i]!)
+  const results = take.mock.results.map(({ value }) => value)
+  expect(new Set(results)).toEqual(new Set([true, false]))
+}
+
 const TIMES = { timeout: 120_000 }
 
 describeCuda('few rows through all layers at once', () => {
@@ -262,18 +283,18 @@ describeCuda('few rows through all layers at once', () => {
 
   test.each(ROUNDED)('$channels channels of $type', TIMES, ({ type, ...shape }) => {
     const path = modelOf(shape)
-    const run = vi.spyOn(FewRowsLayers.prototype, 'run')
-    checkRuns(path, [{}, { wkv: 'f16' }], createCudaBackend, type)
-    expect(run).toHaveBeenCalled()
+    checkBothValues((backendFor) =>
+      checkRuns(path, [{}, { wkv: 'f16' }, WITHOUT_COPIES], backendFor, type),
+    )
   })
 
   test.each(PACKED)("$channels channels of GGUF's $type", TIMES, ({ type, ...shape }) => {
     const source = modelOf(shape)
     const path = source.replace(/pth$/, 'gguf')
     writeAsGguf(path, readTensors(source), { architecture: 'rwkv7', type, repeats: 2 ** 15 })
-    const run = vi.spyOn(FewRowsLayers.prototype, 'run')
-    checkRuns(path, [{}, { wkv: 'f16' }], createCudaBackend)
-    expect(run).toHaveBeenCalled()
+    checkBothValues((backendFor) =>
+      checkRuns(path, [{}, { wkv: 'f16' }, WITHOUT_COPIES], backendFor),
+    )
   })
 
   test.each([undefined, 'i8', 'q4', 'fp8'] as const)(

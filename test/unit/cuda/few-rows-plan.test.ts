@@ -17,6 +17,7 @@ function plan(
   type: Rwkv7Layer['type'] = 'f16',
   tokens = 1,
   numLayers = 2,
+  isTurned?: boolean,
 ) {
   const matrices = { r: channels, k: channels, v: channels, ...ranks }
   const inner = new Map(
@@ -27,7 +28,7 @@ function plan(
   const layers = new Array<Rwkv7Layer>(numLayers).fill(layer)
   const { numSms, sharedBytes } = chip
   const device = { computeCapability: [9, 0], numSms, info: { sharedBytesPerBlock: sharedBytes } }
-  return planOf(device as unknown as CudaDevice, layers, choose, tokens)
+  return planOf(device as unknown as CudaDevice, layers, choose, tokens, isTurned)
 }
 
 test('one row of wide models is fed by a warp of its own', () => {
@@ -86,7 +87,10 @@ test('where there is little room a stage has half a row, then one is on its way;
   expect(plan(4096, H200)).toMatchObject({ defines: { SPLIT: 1, RING: 6 } })
   expect(plan(4096, small)).toMatchObject({ defines: { FEED: 1, SPLIT: 2, RING: 4 } })
   const rounded = plan(4096, small, undefined, WIDE, 'i8', 1, 32)
-  expect(rounded).toMatchObject({ defines: { SPLIT: 2, ROUNDED_ROWS: 4, RING: 2 } })
+  expect(rounded).toMatchObject({ defines: { ACTIVE: 0, SPLIT: 2, ROUNDED_ROWS: 4, RING: 2 } })
+  // All of u takes more room than what is listed of it.
+  const turned = plan(4096, small, undefined, WIDE, 'i8', 1, 32, true)
+  expect(turned).toMatchObject({ defines: { ACTIVE: 1, SPLIT: 2, ROUNDED_ROWS: 4, RING: 3 } })
   expect(plan(2048, small)).toMatchObject({ defines: { FEED: 1, SPLIT: 1 } })
   expect(plan(4096, { ...small, sharedBytes: 48 << 10 })).toBeNull()
   expect(plan(1024, H200, undefined, { ...RANKS, w: 40 })).toBeNull()

@@ -17,6 +17,7 @@ const ON_MATRIX_CORES = [
 
 /** file → the macros it is compiled with. */
 const KERNELS: Readonly<Record<string, readonly string[]>> = {
+  'active-rows': ['QUANT=1', 'QUANT=6'],
   convert: ['SOURCE=1'],
   ddlerp: ['MIXES=5'],
   'deep-embed': ['SIDE=32 TABLE_TYPE=2'],

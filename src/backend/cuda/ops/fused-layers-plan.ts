@@ -184,13 +184,15 @@ function canRound(type: Layout, channels: number, keys: number): boolean {
 
 /**
  * The macros of few-rows.cu for so many tokens and its dynamic shared memory, or null where it does not fit. Each way of
- * reading adds in an order of its own, so several tokens are read as one would be, or not at all.
+ * reading adds in an order of its own, so several tokens are read as one would be, or not at all. `isTurned`: of ffn.value
+ * of fewer bits there is a copy turned round.
  */
 export function planOf(
   device: CudaDevice,
   layers: readonly Rwkv7Layer[],
   choose = wayFor,
   tokens = 1,
+  isTurned = false,
 ) {
   const [layer] = layers
   if (layer === undefined || device.computeCapability[0] < 8) return null
@@ -207,7 +209,7 @@ export function planOf(
   const IN_ROWS = Math.ceil(first.at(-1)! / blocks)
   const LIST = Math.min(MAX_LIST, KEYS)
   // In turn: inputs of `in`, of the outer low ranks, the list of active u, or u itself.
-  const active = tokens * (type === 'f16' ? 4 * LIST : 2 * KEYS)
+  const active = tokens * (type === 'f16' || isTurned ? 4 * LIST : 2 * KEYS)
   const low = 2 * (first.at(-1)! - first[3]!)
   const region = Math.max(2 * tokens * MIXES * channels, low, active)
   const REGION = 16 * Math.ceil(region / 16)
@@ -220,7 +222,8 @@ export function planOf(
   const rest = REGION + matricesBytes * layers.length
   const STATE_F16 = Number(layer.states.wkvType === 'f16')
   const widths = { BLOCKS: blocks, WARPS, CHANNELS: channels, KEYS, IN_ROWS, MIXES }
-  const common = { TOKENS: tokens, ...widths, REGION, LIST, STATE_F16 }
+  const rounded = type === 'f16' ? {} : { ACTIVE: Number(isTurned) }
+  const common = { TOKENS: tokens, ...widths, REGION, LIST, STATE_F16, ...rounded }
   const shape = { tokens, channels, headSize, ranks, blocks, mixes: MIXES, type }
   const ways = type === 'f16' ? [readingByWarps(shape)] : []
   const readings =
@@ -234,7 +237,8 @@ export function planOf(
     const RING = Math.min(places[1], Math.floor(free / placeBytes))
     if (RING < places[0] || FIXED > MAX_STATIC_BYTES) continue
     const defines = { ...common, ...macros, RING, FIXED }
-    if (tokens > 1 && planOf(device, layers, choose)?.threads !== 32 * warps) return null
+    if (tokens > 1 && planOf(device, layers, choose, 1, isTurned)?.threads !== 32 * warps)
+      return null
     return { defines, threads: 32 * warps, sharedBytes: placeBytes * RING + rest }
   }
   return null

@@ -11,6 +11,14 @@ import type { Kernel } from '../kernel/kernel.ts'
 import type { LaunchOptions } from '../kernel/launch.ts'
 import { StructBytes } from '../kernel/struct-bytes.ts'
 import {
+  isWorthTurning,
+  type TurnedMatrix,
+  turnedBytes,
+  turnedMatrix,
+} from '../linear/active-rows.ts'
+import type { CopyBudget } from '../linear/sparse.ts'
+import type { CudaMatrix } from '../resources.ts'
+import {
   type Command,
   FEW_ROWS,
   isDecode,
@@ -97,6 +105,9 @@ interface Variant {
   readonly site: object
 }
 
+/** ffn.value. */
+type ValueMatrix = Pick<CudaMatrix, 'address' | 'scales'>
+
 /** Arguments that all kernels share. */
 interface Shared {
   readonly struct: Uint8Array
@@ -107,17 +118,22 @@ export class FewRowsLayers {
   readonly members: StepCommand[] = []
   readonly #device: CudaDevice
   readonly #capacity: Capacity
+  readonly #copies: CopyBudget
   readonly #choose: typeof wayFor
   readonly #layers: Rwkv7Layer[] = []
+  /** Of f16: ffn.value turned round. */
   readonly #values: DevicePointer[] = []
+  /** Of fewer bits the same, from the first step on; null where memory is short: then all of it is read. */
+  #turned: readonly TurnedMatrix[] | null | undefined
   /** By size, from the first step of it on; null where it cannot be. */
   readonly #variants = new Map<number, Variant | null>()
   #shared: Shared | null = null
 
   /** `choose` decides how models with so many channels are read. */
-  constructor(device: CudaDevice, capacity: Capacity, choose = wayFor) {
+  constructor(device: CudaDevice, capacity: Capacity, copies: CopyBudget, choose = wayFor) {
     this.#device = device
     this.#capacity = capacity
+    this.#copies = copies
     this.#choose = choose
   }
 
@@ -129,10 +145,11 @@ export class FewRowsLayers {
     const members = commands.slice(-LAYER_OPS)
     const layer = matchLayer(members.map(({ recorded }) => recorded))
     if (layer === null || !continues(this.#layers, layer)) return
-    const value = layer.type === 'f16' ? transposed : layer.value.address
-    if (value === null) return
+    if (layer.type === 'f16') {
+      if (transposed === null) return
+      this.#values.push(transposed)
+    }
     this.#layers.push(layer)
-    this.#values.push(value)
     for (const member of members) member.joins(this)
   }
 
@@ -168,13 +185,43 @@ export class FewRowsLayers {
 
   #make(size: number): Variant | null {
     const device = this.#device
-    const plan = planOf(device, this.#layers, this.#choose, size)
+    const plan = this.#plan(size)
     if (plan === null) return null
     const { defines, threads, sharedBytes } = plan
     const kernel = device.kernel('few-rows', 'few_rows', defines)
     if (device.blocksPerSm(kernel, threads, sharedBytes) < 1) return null
     this.#shared ??= this.#share()
     return { kernel, threads, sharedBytes, site: {} }
+  }
+
+  /** Copies of ffn.value are made for a plan that uses them. */
+  #plan(size: number) {
+    const planned = (isTurned: boolean) =>
+      planOf(this.#device, this.#layers, this.#choose, size, isTurned)
+    if (!this.turns()) return planned(false)
+    const plan = planned(true)
+    if (plan !== null && this.#turned === undefined) this.#turned = this.#turn()
+    return this.#turned === null ? planned(false) : plan
+  }
+
+  /** Whether ffn.value of fewer bits is turned round, where there is memory for that. */
+  turns(): boolean {
+    const [layer] = this.#layers
+    return layer !== undefined && isWorthTurning(layer.value)
+  }
+
+  #turn(): TurnedMatrix[] | null {
+    const values = this.#layers.map(({ value }) => value)
+    const bytes = values.reduce((sum, value) => sum + turnedBytes(value), 0)
+    if (!this.#copies.take(bytes)) return null
+    const turned: TurnedMatrix[] = []
+    try {
+      for (const value of values) turned.push(turnedMatrix(this.#device, value))
+    } catch (error) {
+      for (const one of turned) one.dispose()
+      throw error
+    }
+    return turned
   }
 
   #share(): Shared {
@@ -189,7 +236,7 @@ export class FewRowsLayers {
       const bytes = layerBytes(this.#layers[0]!.type)
       const table = alloc(bytes * this.#layers.length)
       for (const [i, layer] of this.#layers.entries())
-        device.upload(table, layerStruct(this.#capacity, layer, this.#values[i]!), i * bytes)
+        device.upload(table, layerStruct(this.#capacity, layer, this.#valueOf(i)), i * bytes)
       const most = SIZES.at(-1)!
       // f16 [T, rows of in] and [T, rows of key]; counts of the barrier, u32.
       const y = alloc(2 * most * firstRows(this.#layers).at(-1)!)
@@ -202,6 +249,13 @@ export class FewRowsLayers {
       for (const address of memory) device.free(address)
       throw error
     }
+  }
+
+  /** ffn.value of layer `i` as the kernel reads it. */
+  #valueOf(i: number): ValueMatrix {
+    const { value } = this.#layers[i]!
+    const address = this.#values[i] ?? value.address
+    return this.#turned?.[i] ?? { address, scales: value.scales }
   }
 
   run(stream: StepStream, tokens: number): void {
@@ -217,12 +271,14 @@ export class FewRowsLayers {
   dispose(): void {
     for (const address of this.#shared?.memory ?? []) this.#device.free(address)
     this.#shared = null
+    for (const turned of this.#turned ?? []) turned.dispose()
+    this.#turned = undefined
     for (const size of SIZES) this.#variants.set(size, null)
   }
 }
 
 /** `Layer` of few-rows.cu. */
-function layerStruct(capacity: Capacity, layer: Rwkv7Layer, value: DevicePointer): Uint8Array {
+function layerStruct(capacity: Capacity, layer: Rwkv7Layer, value: ValueMatrix): Uint8Array {
   const { inner, outer, states, index, weights, operands } = layer
   const { channels } = states.shape
   const vector = (tensor: Tensor | null | undefined) =>
@@ -240,11 +296,10 @@ function layerStruct(capacity: Capacity, layer: Rwkv7Layer, value: DevicePointer
   struct.pointer(ln.weight).pointer(ln.bias)
   for (const name of IN_NAMES) struct.pointer(inner.get(name)?.weight.address ?? null)
   for (const name of LOW_NAMES) struct.pointer(outer.get(name)?.weight.address ?? null)
-  struct.pointer(layer.output.address).pointer(layer.key.address).pointer(value)
+  struct.pointer(layer.output.address).pointer(layer.key.address).pointer(value.address)
   if (layer.type !== 'f16') {
     const inputs = IN_NAMES.slice(0, 3).map((name) => inner.get(name)!.weight)
-    for (const { scales } of [...inputs, layer.output, layer.key, layer.value])
-      struct.pointer(scales)
+    for (const { scales } of [...inputs, layer.output, layer.key, value]) struct.pointer(scales)
   }
   struct.pointer(states.shiftAddress(index, 0)).pointer(states.shiftAddress(index, 1))
   const bytes = new Uint8Array(layerBytes(layer.type))

@@ -36,9 +36,10 @@ export class Recording {
     this.#device = device
     this.#capacity = capacity
     this.#numFlights = numFlights
-    this.#fewRows = new FewRowsLayers(device, capacity, chooseWay)
+    const copies = new CopyBudget(device)
+    this.#fewRows = new FewRowsLayers(device, capacity, copies, chooseWay)
     const [weights, inputs, sums] = [new Scratch(device), new Scratch(device), new Scratch(device)]
-    this.#linear = { rounded: { weights, inputs, sums }, copies: new CopyBudget(device) }
+    this.#linear = { rounded: { weights, inputs, sums }, copies }
   }
 
   ops(): Ops {
