@@ -26,7 +26,7 @@ import type {
 } from './messages.ts'
 import { Outcomes } from './outcomes.ts'
 import { itlTargetOf, PrefillBudget } from './prefill-budget.ts'
-import { mayForce, Scheduler, tokensOf, usableSlots } from './scheduler.ts'
+import { mayForce, type PlannedRow, Scheduler, stepOf, tokensOf, usableSlots } from './scheduler.ts'
 import { LiveRequest } from './sequence.ts'
 import { SlotPool } from './slots.ts'
 import { Speculation } from './speculation/speculation.ts'
@@ -67,7 +67,7 @@ export class Engine {
     startGrammars?: StartThread,
   ) {
     const given = { ...DEFAULT_LIMITS, ...limits }
-    const { maxWaiting, maxPromptTokens, prefillChunk, itlTargetMs } = given
+    const { maxWaiting, maxPromptTokens, prefillChunk, itlTargetMs, now } = given
     const { poisonFreedSlots, embeddings, embeddingHeads, reranker } = given
     this.#runner = runner
     this.#tokenBytes = tokenBytes
@@ -78,7 +78,7 @@ export class Engine {
       states === null ? null : new States(runner, slots, this.#transfers, tokenBytes, states, wake)
     const pace = { prefillChunk, itlTargetMs }
     const prefill = new PrefillBudget(pace, itlTargetOf(runner), runner.maxTokens)
-    this.#speculation = new Speculation(runner, given.proposers)
+    this.#speculation = new Speculation(runner, given.proposers, now)
     this.#scheduler = new Scheduler(
       runner,
       slots,
@@ -88,12 +88,12 @@ export class Engine {
       this.#speculation,
       given.preemptBytes,
     )
-    this.#flights = new Flights(runner, (plan, ms) => {
-      const [answers, prompts] = tokensOf(plan)
+    const onStep = (plan: readonly PlannedRow[], ms: number) => {
       // On a pipeline every step passes through all devices.
-      prefill.learn(runner.feedsDraws ? ms : ms * runner.maxFlights, answers, prompts)
-      this.#speculation.learnStep(ms, answers, prompts)
-    })
+      prefill.learn(runner.feedsDraws ? ms : ms * runner.maxFlights, ...tokensOf(plan))
+      this.#speculation.lands(ms)
+    }
+    this.#flights = new Flights(runner, onStep, now)
     this.#outcomes = new Outcomes(
       runner,
       tokenBytes,
@@ -361,6 +361,7 @@ export class Engine {
     const plan = this.#scheduler.schedule(this.#flights.last)
     if (plan.length === 0) return
     if (this.#flights.count === 0) this.#busySince = performance.now()
+    this.#speculation.launches(stepOf(plan))
     this.#flights.launch(plan)
     this.#counters.steps++
     this.#counters.lastBatchTokens = plan.reduce((sum, { row }) => sum + row.tokens.length, 0)

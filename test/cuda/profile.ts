@@ -1,6 +1,6 @@
 /**
- * Where the time of a step goes: `node test/cuda/profile.ts MODEL [wkv=f16] [quant=i8] decode=1,32,320 prefill=1x1024,8x512`.
- * MODEL is a file, or a size of random weights, of fewer layers if asked: 1.5b, 7.2b/8.
+ * Where the time of a step goes: `node test/cuda/profile.ts MODEL [wkv=f16] [quant=i8] decode=1,32,320 mixed=320+16 prefill=1x1024,8x512`.
+ * A mixed case has rows of one token, and one row of more. MODEL is a file, or a size of random weights, of fewer layers if asked: 1.5b, 7.2b/8.
  * Replays the commands of one kind alone, for all layers, as a graph, and prints the microseconds a layer of each kind;
  * the last line is the whole step. Weights of all layers pass between two launches of a kind, so the cache is cold.
  */
@@ -8,10 +8,10 @@ import { existsSync, mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Ops } from '../../src/backend/backend.ts'
-import { type Batch, createBatch } from '../../src/backend/batch.ts'
+import { type Batch, type Capacity, createBatch } from '../../src/backend/batch.ts'
 import { type CudaBackend, createCudaBackend } from '../../src/backend/cuda/cuda.ts'
 import { NativeArena } from '../../src/backend/cuda/driver/arena.ts'
-import { bucketOf, Gemm } from '../../src/backend/cuda/gemm/gemm.ts'
+import { Gemm } from '../../src/backend/cuda/gemm/gemm.ts'
 import type { StepCommand } from '../../src/backend/cuda/ops/fused-layers.ts'
 import { Recording } from '../../src/backend/cuda/ops/recording.ts'
 import { StepBuffer } from '../../src/backend/cuda/step/buffer.ts'
@@ -33,8 +33,15 @@ import type { Model } from '../../src/model/model.ts'
 import { loadRwkv7 } from '../../src/model/rwkv7.ts'
 
 interface Case {
-  readonly prompts: number
-  readonly tokens: number
+  readonly name: string
+  /** Tokens of each row, the shortest first. */
+  readonly lengths: readonly number[]
+}
+
+const sum = (numbers: readonly number[]) => numbers.reduce((all, one) => all + one, 0)
+
+function capacityOf({ lengths: { length }, lengths }: Case): Capacity {
+  return { tokens: sum(lengths), rows: length, logits: length, samples: length }
 }
 
 interface Profiled {
@@ -42,10 +49,10 @@ interface Profiled {
   readonly all: readonly StepCommand[]
 }
 
-function recordModel(backend: CudaBackend, model: Model, { prompts, tokens }: Case): Profiled {
-  const capacity = { tokens: prompts * tokens, rows: prompts, logits: prompts, samples: prompts }
-  const states = backend.statePool(model.stateShape, prompts)
-  const penalties = backend.penaltyPool(model.vocabSize, prompts)
+function recordModel(backend: CudaBackend, model: Model, one: Case): Profiled {
+  const capacity = capacityOf(one)
+  const states = backend.statePool(model.stateShape, capacity.rows)
+  const penalties = backend.penaltyPool(model.vocabSize, capacity.rows)
   const recording = new Recording(backend.device, capacity, 1)
   const commands = new Map<string, Command[]>()
   const ops = recording.ops()
@@ -73,16 +80,16 @@ function recordModel(backend: CudaBackend, model: Model, { prompts, tokens }: Ca
 
 const LINEARS = ['in', 'low-rank out', 'output', 'key', 'value']
 
-function fillBatch({ prompts, tokens }: Case, vocabSize: number): Batch {
-  const capacity = { tokens: prompts * tokens, rows: prompts, logits: prompts, samples: prompts }
+function fillBatch(one: Case, vocabSize: number): Batch {
+  const capacity = capacityOf(one)
   const batch = createBatch(capacity)
-  batch.numTokens = prompts * tokens
-  batch.numRows = batch.numLogits = batch.numSamples = prompts
+  batch.numTokens = capacity.tokens
+  batch.numRows = batch.numLogits = batch.numSamples = capacity.rows
   for (let t = 0; t < batch.numTokens; t++) batch.tokens[t] = (1 + t * 104_729) % vocabSize
-  for (let b = 0; b < prompts; b++) {
-    batch.starts[b + 1] = (b + 1) * tokens
+  for (const [b, length] of one.lengths.entries()) {
+    batch.starts[b + 1] = batch.starts[b]! + length
     batch.slots[b] = batch.sampleRow[b] = batch.sampleSlot[b] = b
-    batch.logitRows[b] = (b + 1) * tokens - 1
+    batch.logitRows[b] = batch.starts[b + 1]! - 1
     batch.sampleFloats.set([1, 0.5, 0, 0, 0, 1, 1], 8 * b)
     batch.sampleInts.set([0, b, 0, 0, 0, -1], 8 * b)
   }
@@ -93,22 +100,11 @@ function profile(backend: CudaBackend, gemm: Gemm, model: Model, one: Case): voi
   const { device } = backend
   const { commands, all } = recordModel(backend, model, one)
   const batch = fillBatch(one, model.vocabSize)
-  const size = bucketOf(one.prompts)
-  const shape: StepShape = {
-    tokens: one.tokens === 1 ? Math.min(size, one.prompts) : one.prompts * one.tokens,
-    rows: one.prompts,
-    logits: one.prompts,
-    samples: one.prompts,
-    singles: one.tokens === 1 ? one.prompts : 0,
-    longRows: one.tokens >= LONG_ROW ? one.prompts : 0,
-    waits: 0,
-  }
-  const buffer = new StepBuffer(device, {
-    tokens: batch.tokens.length,
-    rows: one.prompts,
-    logits: one.prompts,
-    samples: one.prompts,
-  })
+  const capacity = capacityOf(one)
+  const singles = one.lengths.filter((length) => length === 1).length
+  const longRows = one.lengths.filter((length) => length >= LONG_ROW).length
+  const shape: StepShape = { ...capacity, singles, longRows, waits: 0 }
+  const buffer = new StepBuffer(device, capacity)
   const stream = new StepStream(device, gemm, buffer, new NativeArena())
   for (const command of all) {
     command.prepare(gemm, shape)
@@ -126,7 +122,7 @@ function profile(backend: CudaBackend, gemm: Gemm, model: Model, one: Case): voi
     graph.dispose()
     return median
   }
-  console.log(`\n${one.prompts} x ${one.tokens}`)
+  console.log(`\n${one.name}`)
   for (const [label, list] of commands) {
     const microseconds = time(list)
     print(label, microseconds, list.length)
@@ -134,7 +130,7 @@ function profile(backend: CudaBackend, gemm: Gemm, model: Model, one: Case): voi
   if (isDecode(shape) && shape.tokens <= 2)
     print('each op for itself', time(all.map(({ alone }) => alone)))
   const whole = time(all)
-  const rate = ((one.prompts * one.tokens * 1e6) / whole).toFixed(0)
+  const rate = ((shape.tokens * 1e6) / whole).toFixed(0)
   console.log(`${'step'.padEnd(22)} ${whole.toFixed(0).padStart(9)} us, ${rate} tok/s`)
 }
 
@@ -159,15 +155,18 @@ function modelOf(name: string): string {
   return path
 }
 
-function casesOf(text: string | undefined): Case[] {
-  return (text ?? '')
-    .split(',')
-    .filter((one) => one !== '')
-    .map((one) => {
-      const [prompts, tokens = 1] = one.split('x').map(Number)
-      return { prompts: prompts!, tokens }
-    })
+function casesOf(
+  text: string | undefined,
+  lengthsOf: (a: number, b: number) => readonly number[],
+): Case[] {
+  const names = (text ?? '').split(',').filter((one) => one !== '')
+  return names.map((name) => {
+    const [a, b = 1] = name.split(/[x+]/).map(Number)
+    return { name, lengths: lengthsOf(a!, b) }
+  })
 }
+
+const rows = (count: number, tokens: number) => Array.from({ length: count }, () => tokens)
 
 const [path, ...settings] = process.argv.slice(2)
 const options = Object.fromEntries(settings.map((setting) => setting.split('=')))
@@ -177,7 +176,11 @@ const checkpoint = openCheckpoint(modelOf(path!))
 const weightType = options.quant as WeightType | undefined
 const model = loadRwkv7(checkpoint, backend, { weightType })
 console.log(`${path}: ${backend.description}`)
-for (const one of [...casesOf(options.decode), ...casesOf(options.prefill)])
+for (const one of [
+  ...casesOf(options.decode, rows),
+  ...casesOf(options.mixed, (answers, tokens) => [...rows(answers, 1), tokens]),
+  ...casesOf(options.prefill, rows),
+])
   profile(backend, gemm, model, one)
 backend.device.synchronize()
 process.exit(0)

@@ -30,10 +30,8 @@ export interface ProposerSource {
     choice: number,
     draw: SampleSpec,
   ): Proposer | null
-  /** How often guesses are right depends on who makes them more than on the answer. */
+  /** How often guesses are right depends on who makes them more than on the answer, and those of all answers of a step are made together. */
   readonly isAlike?: true
-  /** Answers of a step beyond which it guesses for none. */
-  readonly mostAnswers?: number
-  /** Milliseconds that a guess takes to make; no time where absent. */
-  readonly guessMs?: number
+  /** Milliseconds that so many guesses for each of so many answers take to make; no time where absent. */
+  makingMs?(guesses: number, answers: number): number
 }
