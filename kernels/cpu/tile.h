@@ -63,7 +63,10 @@ struct FloatWeights {
   template <int Rows, int Vectors>
   static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t from,
                        int64_t to, Sums<Rows, Vectors>& sums) {
-    for (int64_t k = from; k < to; k++) add_input(tile, output, inputs, k, sums);
+    for (int64_t k = from; k < to; k++) {
+      if constexpr (Rows == 1) fetch<kUnitBytes>(tile + (k + kFetched) * kUnitBytes);
+      add_input(tile, output, inputs, k, sums);
+    }
   }
 
   template <int Rows, int Vectors>
@@ -77,6 +80,8 @@ struct FloatWeights {
 
  private:
   static constexpr int kUnitBytes = kTileRows * sizeof(Element);
+  /// Inputs whose weights are asked for ahead where one token waits for memory.
+  static constexpr int64_t kFetched = 16;
 
   template <int Rows, int Vectors>
   static void add_input(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t k,
@@ -217,8 +222,12 @@ struct IntegerWeights {
       vi totals[Rows][Vectors];
       start(inputs, layout, g, totals);
 #pragma GCC unroll 8
-      for (int64_t quad = 0; quad < kQuads; quad++)
+      for (int64_t quad = 0; quad < kQuads; quad++) {
+        // The processor fetches bytes ahead by itself fast enough; what is unpacked is slower.
+        if constexpr (Rows == 1 && Format::kType != SK_I8)
+          fetch<Format::kQuadBytes>(quad_at(tile, g * kQuads + quad) + kFetched);
         add_quad(tile, output, inputs, g * kQuads + quad, totals);
+      }
       add_scaled(totals, block_of(tile, g) + output * 2, inputs, layout, g, sums);
     }
   }
@@ -244,6 +253,8 @@ struct IntegerWeights {
   }
 
  private:
+  /// Bytes of weights that are asked for ahead where one token waits for memory.
+  static constexpr int64_t kFetched = 2048;
   static constexpr int64_t kGroupsPerBlock = scale_inputs(Format::kType) / kGroup;
   static constexpr int64_t kQuads = kGroup / 4;  // of a group
 

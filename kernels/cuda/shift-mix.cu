@@ -41,8 +41,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, kResident / THREADS)
     shift_mix(Step step, Mixes mixes, const float* x, const float* weight, const float* bias,
               float eps, float* shift, long long slot_stride) {
   __shared__ float scratch[2][TOKENS + 1][32];
-  let_next_start();
   wait_for_previous();
+  let_next_start();
   const int first = step.num_singles() + blockIdx.x * TOKENS;
   const int count = min(TOKENS, step.num_tokens() - first);
   if (count <= 0) return;
@@ -83,7 +83,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, kResident / THREADS)
   }
 }
 
-// Rows of one token, a block each.
+// Rows of one token, a block each. Where there are others, shift_mix comes first and lets this start
+// once the kernels before it have ended; so it need not wait, and its blocks wait before they end.
 extern "C" __global__ void __launch_bounds__(THREADS, kResident / THREADS)
     shift_mix_decode(Step step, Mixes mixes, const float* x, const float* weight, const float* bias,
                      float eps, float* shift, long long slot_stride) {
@@ -95,13 +96,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, kResident / THREADS)
   float* const at = shift + step.slots[t] * slot_stride;
   Row previous;
   if (!is_padding) previous = load_row(at);
-  wait_for_previous();
+  const bool beside = step.num_rows() > step.num_singles();
+  if (is_padding || !beside) wait_for_previous();
   if (is_padding) return;
   const Row h = layer_norm(load_row(x + (long long)t * CHANNELS), weight, bias, eps, scratch);
 #pragma unroll
   for (int n = 0; n < MIXES; n++)
     store_row(mixes.out[n] + (long long)t * CHANNELS, moved(h, previous, load_row(mixes.mix[n])));
   store_row(at, h);
+  if (beside) wait_for_previous();
 }
 
 // The shift vector of each row of more than one token becomes the h of its last.

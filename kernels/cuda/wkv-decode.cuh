@@ -58,15 +58,15 @@ __device__ __forceinline__ void ask_for_rows(HeldRows& held, const Step& step, c
   load_rows(held);
 }
 
-/** A head of the block's row of one token (y), once the kernels before have ended; false for
- * padding. */
+/** A head of the block's row of one token (y), once the kernels before have ended, unless the block
+ * waits for these at its end; false for padding. */
 template <class Op>
 __device__ __forceinline__ bool take_head(HeldRows& held, const Step& step, const Op& op,
-                                          int head) {
+                                          int head, bool waits_later = false) {
   const int row = blockIdx.y;
   const bool is_padding = row >= step.num_singles();
   if (!is_padding) ask_for_rows(held, step, op, row, head);
-  wait_for_previous();
+  if (is_padding || !waits_later) wait_for_previous();
   return !is_padding;
 }
 

@@ -168,7 +168,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 #if __CUDA_ARCH__ >= 800
   extern __shared__ uint4 memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
-  let_next_start();
   if (threadIdx.x < kStages) {
     init(shared.full[threadIdx.x], 1);
     init(shared.free[threadIdx.x], 4);
@@ -182,6 +181,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   else
     __syncthreads();
   wait_for_previous();
+  // The kernels of other rows run beside it.
+  let_next_start();
   const int rank = CLUSTER > 1 ? rank_in_cluster() : 0;
   const int warp = same(threadIdx.x >> 5);
   Sequences sequences(step, op);

@@ -4,6 +4,9 @@
 // that of the first is worked on. With a log (wkv7-log.cuh), steps of many rows write a state every
 // few tokens. Bytes: the state in, and out or what the log gets. Tolerance: 2e-3 RMS against
 // reference/ops.ts with f32 state (operands are f16).
+// Rows of several tokens have kernels of their own, which come first and let the next one start once
+// those before them have ended. So this one need not wait, and runs beside them; its blocks wait
+// before they end, so that whoever waits for it waits for all of them.
 #include "wkv7-log.cuh"
 
 /** Heads of a block; the last block has one less where their number is odd. */
@@ -83,7 +86,8 @@ extern "C" __global__ void __launch_bounds__(kHeadThreads, kResident)
     for (int n = 0; n < kHeads; n++)
       if (n < heads) logs[n] = open_log(state_log, step.slots[t], first + n);
   HeldRows held[kHeads];
-  if (!take_head(held[0], step, op, first)) return;
+  const bool beside = step.num_rows() > step.num_singles();
+  if (!take_head(held[0], step, op, first, beside)) return;
 
   // Of each head: a warp that begins and ends it, and one that fetches what the end takes.
   static_assert(kHeadWarps == 2 * kHeads, "two warps to a head");
@@ -147,4 +151,5 @@ extern "C" __global__ void __launch_bounds__(kHeadThreads, kResident)
   const Finish f = {own.ending.g[lane], own.ending.r_k[lane], own.ending.gain[lane],
                     own.ending.bias[lane]};
   finish(op, t, head, load_pair(own.sums, 2 * lane), bonus, load_pair(own.operands.v, 2 * lane), f);
+  if (beside) wait_for_previous();
 }

@@ -3,7 +3,8 @@
 // wkv7.cuh, how a state lies in wkv-decode.cuh. Rows of one token are wkv7-decode.cu's, long ones
 // wkv7-chunk.cu's where it runs. A block has one head of a row: its warps hold the state in f32
 // registers, four rows of it to 8 lanes, and each prepares and finishes one of every four tokens.
-// The operands of the next four are asked for before the recurrence of these. Bytes: the state, in
+// The operands of the next four are asked for before the recurrence of these. It runs beside the
+// kernels of other rows (wkv7-decode.cu). Bytes: the state, in
 // and out. Tolerance: 2e-3 RMS against reference/ops.ts with f32 state (operands are f16).
 #include "wkv-decode.cuh"
 #include "wkv7.cuh"
@@ -53,13 +54,16 @@ __device__ __forceinline__ void store_rows(const HeldRows& held, const Eight (&s
 extern "C" __global__ void __launch_bounds__(kHeadThreads, 4)
     wkv7_rows(Step step, const __grid_constant__ Wkv7 op, int takes_long) {
   __shared__ __align__(16) Shared shared;
-  let_next_start();
   const int head = blockIdx.x, row = step.num_singles() + blockIdx.y;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const bool is_padding = row >= (takes_long ? step.num_rows() : step.first_long());
   HeldRows held;
   if (!is_padding) ask_for_rows(held, step, op, row, head);
-  wait_for_previous();
+  // The kernel of long rows comes before.
+  const bool beside = !takes_long && step.first_long() < step.num_rows();
+  if (!beside) wait_for_previous();
+  let_next_start();
+  if (is_padding && beside) wait_for_previous();
   if (is_padding) return;
 
   const int start = step.starts[row], end = step.starts[row + 1];
@@ -96,4 +100,5 @@ extern "C" __global__ void __launch_bounds__(kHeadThreads, 4)
     finish(op, t, head, load_pair(shared.y[warp], 2 * lane), bonus, p.v, finishing);
   }
   store_rows(held, s, shared.operands[(end - 1 - start) % kTokens]);
+  if (beside) wait_for_previous();
 }

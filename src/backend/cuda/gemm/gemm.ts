@@ -41,6 +41,8 @@ export interface GemmCall extends GemmShape {
 
 /** The smallest numbers of tokens that plans are tuned for, and steps padded to. */
 const SMALL_BUCKETS = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128]
+/** Just above 320 tokens, which are two waves of tiles on an H100 or H200, and what is below the next bucket by as much. */
+const SHORT_OF_WAVES = [320, 336] as const
 /** Split-K of the widest decode product: 8 partial sums of 4096 × 512 in f32. */
 const WORKSPACE_BYTES = 64 << 20
 const CANDIDATES = 24
@@ -53,6 +55,7 @@ const MAX_ALIGNMENT = 256n
 export function bucketOf(n: number): number {
   const small = SMALL_BUCKETS.find((size) => size >= n)
   if (small !== undefined) return small
+  if (n > SHORT_OF_WAVES[0] && n <= SHORT_OF_WAVES[1]) return SHORT_OF_WAVES[1]
   const grain = n <= 512 ? 32 : n <= 1024 ? 64 : 128
   return grain * Math.ceil(n / grain)
 }

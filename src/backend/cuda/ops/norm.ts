@@ -141,14 +141,14 @@ export function shiftMix(
   return {
     run(stream, { tokens, rows, singles }: StepShape) {
       const mixArgs = () => [mixes, ...rest]
-      stream.launch(site, decode, [singles, 1, 1], defines.THREADS, mixArgs)
       const others = rows - singles
-      if (others === 0) return
       const kernels = variants.find(({ from }) => tokens >= from)!
-      const grid = [Math.ceil(tokens / kernels.perBlock), 1, 1] as const
-      stream.launch(site, kernels.mix, grid, defines.THREADS, mixArgs)
+      const blocks = others === 0 ? 0 : Math.ceil(tokens / kernels.perBlock)
+      stream.launch(site, kernels.mix, [blocks, 1, 1], defines.THREADS, mixArgs)
+      // Runs beside it.
+      stream.launch(site, decode, [singles, 1, 1], defines.THREADS, mixArgs)
       // Blocks of one token have done it.
-      if (kernels.perBlock === 1) return
+      if (others === 0 || kernels.perBlock === 1) return
       stream.launch(commitSite, kernels.commit, [others, 1, 1], defines.THREADS, () => rest)
     },
   }

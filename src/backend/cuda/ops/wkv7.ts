@@ -115,8 +115,6 @@ export function wkv7(
     ...(log !== null && layer === 0 && { upload: (batch: Batch) => log.beginStep(batch) }),
     run(stream, { tokens, rows, singles, longRows }: StepShape) {
       const site = sites[projections?.leaves(tokens) ? 1 : 0]!
-      const decodeGrid = [Math.ceil(heads / DECODE_HEADS), singles, 1] as const
-      stream.launch(site.decode, decode, decodeGrid, THREADS, site.decodeArgs)
       // One block per multiprocessor; a single block takes the heads of rows one after the other.
       const sequences = heads * longRows
       const fits = ({ cluster }: Chunked) => cluster * sequences <= device.numSms
@@ -130,6 +128,9 @@ export function wkv7(
       }
       const others = rows - singles - (variant === undefined ? 0 : longRows)
       stream.launch(site.byToken, byToken, [heads, others, 1], THREADS, site.rowArgs)
+      // The last of the three, which run beside each other.
+      const decodeGrid = [Math.ceil(heads / DECODE_HEADS), singles, 1] as const
+      stream.launch(site.decode, decode, decodeGrid, THREADS, site.decodeArgs)
     },
   }
 }
