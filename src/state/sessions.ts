@@ -6,7 +6,7 @@
 
 import { SkeinError } from '../errors.ts'
 import { createKept, type KeptState, type Session, type Turn } from './kept-state.ts'
-import type { StoredSession } from './store/store.ts'
+import { expiresAt, type StoredSession } from './store/store.ts'
 import { type SessionLimits, Tenants } from './tenants.ts'
 
 interface SessionEvents {
@@ -305,10 +305,6 @@ function numbersOf(turns: readonly Turn[]): number[] {
 /** Some session goes on from this state next. */
 export function isHead(state: KeptState): boolean {
   return [...state.holders].some(({ turns, head }) => turns.get(head)?.state === state)
-}
-
-export function expiresAt({ updatedAt, ttlMs }: Pick<Session, 'updatedAt' | 'ttlMs'>): number | null {
-  return ttlMs === null ? null : updatedAt + ttlMs
 }
 
 function isVisible({ turns, version }: Session): boolean {

@@ -167,7 +167,8 @@ describe('a restart', () => {
     for (const seed of [1, 2, 3]) await tell(first.engine, turnOf({ prompt: promptOf(40, seed) }))
     await call(first.engine, 'sessions.fork', { ...REF, newId: 'f', turn: 2 })
     await call(first.engine, 'sessions.rewind', { ...REF, turn: 1 })
-    await tell(first.engine, turnOf({ tenant: 'other' }, { id: 'theirs', ttlSeconds: 1000 }))
+    // A column of integers takes it, too.
+    await tell(first.engine, turnOf({ tenant: 'other' }, { id: 'theirs', ttlSeconds: 1000.12345 }))
     const before = [
       ...(await call(first.engine, 'sessions.list', { tenant: '' })),
       ...(await call(first.engine, 'sessions.list', { tenant: 'other' })),

@@ -4,7 +4,6 @@ import { inTurns } from '../../state/in-turns.ts'
 import { type KeptState, type Session, type Turn, tierOf } from '../../state/kept-state.ts'
 import type { Saver } from '../../state/saver.ts'
 import { sealing } from '../../state/seal.ts'
-import { expiresAt } from '../../state/sessions.ts'
 import { transcriptOf } from '../../state/snapshot.ts'
 import { encoding } from '../../state/snapshot-file.ts'
 import type {
@@ -13,6 +12,7 @@ import type {
   StoredSession,
   TurnRecord,
 } from '../../state/store/store.ts'
+import { expiresAt } from '../../state/store/store.ts'
 import type { CallHandlers, EngineCall, SessionInfo, SessionRef } from '../messages.ts'
 import { busy } from './claims.ts'
 import { decodeImported, decodeOwn, type ImportContext, importSession } from './imports.ts'

@@ -1,6 +1,13 @@
 /** The rows of a shared store: SQL and no rules. Owners of sessions are cluster/ownership.ts. */
 import type { Connection } from '../../cluster/database.ts'
-import type { ListPage, SessionName, SessionRecord, StoredSession, Usage } from '../store/store.ts'
+import {
+  expiresAt,
+  type ListPage,
+  type SessionName,
+  type SessionRecord,
+  type StoredSession,
+  type Usage,
+} from '../store/store.ts'
 
 /** A session as it is to be; what names another fence than the row has changes nothing. */
 export interface Published extends SessionName {
@@ -88,7 +95,7 @@ export async function publish(
   states: readonly StoredState[],
 ): Promise<Outcome> {
   const given = sessions.map(({ namespace, id, fence, record, isReleased }) => {
-    const expires = record?.ttlMs == null ? null : record.updatedAt + record.ttlMs
+    const expires = record == null ? null : expiresAt(record)
     const hasRecord = record !== undefined
     return { tenant: namespace, id, fence, hasRecord, record: record ?? null, isReleased, expires }
   })

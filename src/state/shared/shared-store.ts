@@ -17,6 +17,7 @@ import { snapshotParts } from '../snapshot-file.ts'
 import { unavailable, warn } from '../store/failures.ts'
 import {
   type Claim,
+  expiresAt,
   type ListPage,
   readStored,
   type SessionName,
@@ -285,8 +286,8 @@ export class SharedStore {
 
   /** One whose time is over begins anew: the claim stays, its turns go. */
   async #fresh(session: StoredSession): Promise<StoredSession | null> {
-    const { updatedAt, ttlMs } = session.record
-    if (ttlMs === null || updatedAt + ttlMs > this.#now()) return session
+    const end = expiresAt(session.record)
+    if (end === null || end > this.#now()) return session
     const { namespace, id } = session
     await this.commit({ puts: [], sessions: [{ namespace, id, record: null }], deleteKeys: [] })
     const taken = await take(this.#database, this.#keyOf(session), {

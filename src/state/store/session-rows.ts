@@ -1,7 +1,14 @@
 /** The rows of sessions: their records, which states they use, and which process has claimed them. SQL and no rules. */
 
 import type { Database } from './sqlite.ts'
-import type { ListPage, SessionName, SessionRecord, StoredSession, Usage } from './store.ts'
+import {
+  expiresAt,
+  type ListPage,
+  type SessionName,
+  type SessionRecord,
+  type StoredSession,
+  type Usage,
+} from './store.ts'
 
 interface SessionRow extends SessionName {
   readonly record: string
@@ -82,11 +89,10 @@ export class SessionRows {
 
   /** Adds the row of a session that has none. */
   put({ namespace, id }: SessionName, record: SessionRecord): void {
-    const { updatedAt, ttlMs, turns } = record
-    const expires = ttlMs === null ? null : updatedAt + ttlMs
+    const { updatedAt, turns } = record
     this.#run(
       'INSERT INTO sessions (namespace, id, record, updated, expires) VALUES (?, ?, ?, ?, ?)',
-      ...[namespace, id, JSON.stringify(record), updatedAt, expires],
+      ...[namespace, id, JSON.stringify(record), updatedAt, expiresAt(record)],
     )
     const use = this.#db.prepare('INSERT OR IGNORE INTO uses (namespace, id, key, bytes) VALUES (?, ?, ?, ?)')
     for (const { key, bytes } of turns) use.run(namespace, id, key, bytes)

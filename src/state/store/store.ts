@@ -19,6 +19,11 @@ export interface SessionRecord {
   readonly turns: readonly TurnRecord[]
 }
 
+/** Milliseconds since 1970, a whole number: stores keep it in a column of integers. Null: never. */
+export function expiresAt({ updatedAt, ttlMs }: Pick<SessionRecord, 'updatedAt' | 'ttlMs'>): number | null {
+  return ttlMs === null ? null : Math.ceil(updatedAt + ttlMs)
+}
+
 export interface TurnRecord {
   readonly turn: number
   readonly parent: number
