@@ -67,8 +67,9 @@ export class Engine {
     startGrammars?: StartThread,
   ) {
     const given = { ...DEFAULT_LIMITS, ...limits }
-    const { maxWaiting, maxPromptTokens, prefillChunk, itlTargetMs, now } = given
+    const { maxWaiting, maxPromptTokens, now } = given
     const { poisonFreedSlots, embeddings, embeddingHeads, reranker } = given
+    const { vocabSize } = runner.info
     this.#runner = runner
     this.#tokenBytes = tokenBytes
     const slots = new SlotPool(runner, usableSlots(runner), poisonFreedSlots)
@@ -76,8 +77,7 @@ export class Engine {
     const wake = () => this.onWake()
     this.#states =
       states === null ? null : new States(runner, slots, this.#transfers, tokenBytes, states, wake)
-    const pace = { prefillChunk, itlTargetMs }
-    const prefill = new PrefillBudget(pace, itlTargetOf(runner), runner.maxTokens)
+    const prefill = new PrefillBudget(given, itlTargetOf(runner), runner.maxTokens, vocabSize)
     this.#speculation = new Speculation(runner, given.proposers, now)
     this.#scheduler = new Scheduler(
       runner,
@@ -104,7 +104,7 @@ export class Engine {
       embeddingHeads,
       reranker === null ? null : new Ranking(this.#transfers, reranker),
     )
-    const [{ numSlots }, { vocabSize }] = [this.#scheduler, runner.info]
+    const { numSlots } = this.#scheduler
     this.#matchers = new Matchers({
       tokens: () => grammarTokens(tokenBytes, vocabSize),
       vocabSize,

@@ -38,7 +38,6 @@ export class Outcomes {
   readonly #wake: () => void
   /** Events since the last time they were taken. */
   #events: EngineEvent[] = []
-
   readonly #embeddingHeads: EmbeddingHeads
   /** Null without a reranker. */
   readonly #ranking: Ranking | null
@@ -234,11 +233,11 @@ export class Outcomes {
 
   /** Adds the log-probabilities of the tokens that follow the ones just fed. False: the request has failed. */
   #score({ owner, numPrompt, fedTo }: PlannedRow, logits: Float32Array): boolean {
-    const { prompt } = owner
     const { promptLogprobs: k } = owner.request
     assert(k !== null, 'prompt logits came and were not asked')
+    const began = performance.now()
     for (let row = 0; row < numPrompt; row++) {
-      const token = prompt[fedTo - numPrompt + row + 1]!
+      const token = owner.prompt[fedTo - numPrompt + row + 1]!
       const logprob = logprobsOf(logits, row, this.#vocabSize, token, k)
       if (logprob === null) {
         this.fail(owner, notFinite('in the prompt'))
@@ -246,6 +245,7 @@ export class Outcomes {
       }
       owner.promptLogprobs!.push(withBytes(logprob, this.#tokenBytes))
     }
+    this.#scheduler.prefill.learnScoring(performance.now() - began, numPrompt)
     return true
   }
 

@@ -36,6 +36,8 @@ export function itlTargetOf({ maxFlights }: Pick<Runner, 'maxFlights'>): ItlTarg
 const LEAST_SHARE = 0.5
 /** The most by which prompts may multiply the time of answers. */
 const TIMES_ALONE = 2
+/** The first guess of what a row of logits takes on the host: milliseconds for each token of the vocabulary. */
+const FIRST_SCORING_MS = 2e-5
 /** The largest change after one step. */
 const MAX_CHANGE = 2
 /** After this many steps with prompts, one step runs answers alone, to measure them. */
@@ -52,9 +54,17 @@ export class PrefillBudget {
   #alone: readonly [number, number] = [0, 0]
   /** Steps with prompts since then. */
   #numSince = 0
+  /** Milliseconds that a scored token took in each of the last two steps that had some. */
+  #scoring: readonly [number, number]
 
   /** `most`: tokens of a step. */
-  constructor({ prefillChunk, itlTargetMs }: PrefillLimits, suits: ItlTarget, most: number) {
+  constructor(
+    { prefillChunk, itlTargetMs }: PrefillLimits,
+    suits: ItlTarget,
+    most: number,
+    vocabSize = 0,
+  ) {
+    this.#scoring = [FIRST_SCORING_MS * vocabSize, FIRST_SCORING_MS * vocabSize]
     this.#prefillChunk = prefillChunk
     this.#target =
       itlTargetMs === null ? suits : { ...suits, leastMs: itlTargetMs, mostMs: itlTargetMs }
@@ -69,6 +79,19 @@ export class PrefillBudget {
     if (answers > 0 && leastMs < mostMs && this.#numSince >= LOOK_EVERY) return 0
     const least = Math.max(this.#target.leastChunk, Math.ceil(LEAST_SHARE * answers))
     return Math.max(least, Math.floor(this.#chunk))
+  }
+
+  /**
+   * Prompt tokens of the next step that may be scored beside answers. The host computes their log-probabilities when the step
+   * is over, and every answer waits for that.
+   */
+  get scoredBeside(): number {
+    return Math.max(1, Math.floor(this.#target.leastMs / Math.min(...this.#scoring)))
+  }
+
+  /** Scoring `tokens` tokens took `ms` milliseconds. One long time says little, so the shorter of the last two counts. */
+  learnScoring(ms: number, tokens: number): void {
+    this.#scoring = [this.#scoring[1], ms / tokens]
   }
 
   /** A step with this many answer and prompt tokens took `ms` milliseconds. */

@@ -93,7 +93,7 @@ export class Scheduler {
   readonly #runner: Runner
   readonly #slots: SlotPool
   readonly #transfers: StateTransfers
-  readonly #prefill: PrefillBudget
+  readonly prefill: PrefillBudget
   readonly #states: KeptStates | null
   readonly #speculation: Speculation
   readonly #places: Places
@@ -111,7 +111,7 @@ export class Scheduler {
     this.#runner = runner
     this.#slots = slots
     this.#transfers = transfers
-    this.#prefill = prefill
+    this.prefill = prefill
     this.#states = states
     this.#speculation = speculation
     this.waiting = new WaitingLine(slots.numSlots)
@@ -298,13 +298,14 @@ export class Scheduler {
     const [numDecode] = tokensOf(plan)
     const free = this.#runner.maxTokens - numDecode
     const isAnswering = this.running.some((live) => live.sequences.some((one) => one.canGoOn))
-    const room = isAnswering ? Math.min(free, this.#prefill.tokensBeside(numDecode)) : free
+    const room = isAnswering ? Math.min(free, this.prefill.tokensBeside(numDecode)) : free
     const left = prefilling.reduce((sum, { promptLeft }) => sum + promptLeft, 0)
     const share = promptShare(this.#runner, left, room)
     const budget = Math.min(free, this.#runner.stepSize(numDecode + share) - numDecode)
     const numOwn = prefilling.reduce((sum, { width }) => sum + width, 0)
     const spareLogits = this.#runner.maxLogits - logitsOf(plan) - numOwn
-    const shares = sharePrefill(prefilling, budget, spareLogits)
+    const scored = isAnswering ? this.prefill.scoredBeside : Number.POSITIVE_INFINITY
+    const shares = sharePrefill(prefilling, budget, spareLogits, scored)
     for (const live of prefilling) {
       const numPrompt = shares.get(live) ?? 0
       if (numPrompt === 0) continue
@@ -337,18 +338,21 @@ function sharePrefill(
   prefilling: readonly LiveRequest[],
   budget: number,
   spareLogits: number,
+  scored: number,
 ): ReadonlyMap<LiveRequest, number> {
   const shares = new Map<LiveRequest, number>()
-  const left = { tokens: budget, logits: spareLogits }
+  const left = { tokens: budget, logits: spareLogits, scored }
   const grant = (live: LiveRequest, fraction: number) => {
     const had = shares.get(live) ?? 0
     const ownLogits = had === 0 ? 1 : 0
     const tokens = Math.floor(left.tokens / live.width)
-    const room = live.readsEach ? Math.min(tokens, left.logits + ownLogits) : tokens
+    const rows = live.isScoring ? Math.min(left.logits, left.scored) : left.logits
+    const room = live.readsEach ? Math.min(tokens, rows + ownLogits) : tokens
     const count = Math.min(Math.ceil(room * fraction), live.maxChunk - had)
     shares.set(live, had + count)
     left.tokens -= count * live.width
     if (live.readsEach) left.logits -= Math.max(0, count - ownLogits)
+    if (live.isScoring) left.scored -= Math.max(0, count - ownLogits)
   }
   grant(prefilling[0]!, 0.5)
   const shortestFirst = prefilling.toSorted((a, b) => a.promptLeft - b.promptLeft)

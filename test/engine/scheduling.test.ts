@@ -29,6 +29,22 @@ function stepsToFirstToken(engine: Engine, collected: Collected, id: string): nu
 }
 
 describe('fairness', () => {
+  test('beside answers few tokens of a prompt are scored in a step where scoring takes long', () => {
+    // No step may take any time, so each scored token is one too many; plain prompts have at least eight.
+    const { engine } = setUp({ numSlots: 4, maxTokens: 64 }, { itlTargetMs: 1e-6 })
+    const collected = new Collected()
+    engine.submit(requestOf({ id: 'answer', maxTokens: 200 }))
+    collected.add(engine.step())
+    const ask = { prompt: promptOf(40), maxTokens: 1 }
+    engine.submit(requestOf({ ...ask, id: 'plain' }))
+    expect(stepsToFirstToken(engine, collected, 'plain')).toBeLessThan(8)
+    engine.submit(requestOf({ ...ask, id: 'scored', promptLogprobs: 2 }))
+    expect(stepsToFirstToken(engine, collected, 'scored')).toBeGreaterThan(18)
+    expect(collected.answer('scored')).toEqual(soloAnswer(requestOf({ ...ask, id: 'scored' })))
+    const [first] = collected.of('scored')
+    expect(first).toMatchObject({ type: 'prompt', logprobs: { length: 40 } })
+  })
+
   test('a 100k-token prompt among 62 streams and short prompts', () => {
     const { engine, runner } = setUp({ numSlots: 64, maxTokens: 512 }, { prefillChunk: 256 })
     const streams = Array.from({ length: 62 }, (_, i) => `s${i}`)

@@ -119,3 +119,18 @@ test('devices with steps on their way are held to a target of their own', () => 
   for (let i = 0; i < 3; i++) budget.learn(100, 32, 0)
   expect(settle(budget, { step: 4, answer: 0.025, prompt: 0.1 }, 32).at(-1)).toBeCloseTo(25, 0)
 })
+
+test('scored tokens of a step take no longer than a step may, going by the shorter of the last two', () => {
+  const pace = { prefillChunk: null, itlTargetMs: 10 }
+  const budget = new PrefillBudget(pace, DEVICE, 4096, 50_000)
+  // Nothing is known: a millisecond a row of 50,000 values.
+  expect(budget.scoredBeside).toBe(10)
+  budget.learnScoring(8, 4)
+  expect(budget.scoredBeside).toBe(10)
+  budget.learnScoring(9, 3)
+  expect(budget.scoredBeside).toBe(5)
+  budget.learnScoring(1, 10)
+  expect(budget.scoredBeside).toBe(100)
+  for (let i = 0; i < 2; i++) budget.learnScoring(500, 1)
+  expect(budget.scoredBeside).toBe(1)
+})

@@ -18,14 +18,13 @@ export function logprobsOf(
   k: number,
 ): TokenLogprob | null {
   const values = logits.subarray(row * vocabSize, (row + 1) * vocabSize)
+  // Loops by index: a prompt has a row for each of its tokens, and all of it is on the engine's thread.
   let max = -Infinity
-  for (const value of values) {
-    if (Number.isNaN(value)) return null
-    if (value > max) max = value
-  }
+  for (let id = 0; id < vocabSize; id++) if (values[id]! > max) max = values[id]!
   if (!Number.isFinite(max)) return null
   let sum = 0
-  for (const value of values) sum += Math.exp(value - max)
+  for (let id = 0; id < vocabSize; id++) sum += Math.exp(values[id]! - max)
+  if (Number.isNaN(sum)) return null
   const logSum = max + Math.log(sum)
   const top = bestTokens(values, k).map((id) => ({ token: id, logprob: values[id]! - logSum }))
   return { token, logprob: values[token]! - logSum, top }
@@ -35,12 +34,15 @@ export function logprobsOf(
 function bestTokens(values: Float32Array, k: number): number[] {
   const best: number[] = []
   if (k === 0) return best
+  // What a value must exceed to be among them.
+  let least = -Infinity
   for (let id = 0; id < values.length; id++) {
-    if (best.length === k && values[id]! <= values[best[k - 1]!]!) continue
-    let at = best.length
-    while (at > 0 && values[id]! > values[best[at - 1]!]!) at--
-    best.splice(at, 0, id)
-    if (best.length > k) best.pop()
+    const value = values[id]!
+    if (value <= least && best.length === k) continue
+    let at = Math.min(best.length, k - 1)
+    for (; at > 0 && value > values[best[at - 1]!]!; at--) best[at] = best[at - 1]!
+    best[at] = id
+    least = values[best.at(-1)!]!
   }
   return best
 }
