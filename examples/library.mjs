@@ -11,10 +11,7 @@ process.stdout.write('\n')
 
 // Both at once, in one batch; each conversation's state is kept, so only what is new is read.
 const ask = (session, question) => llm.answer(question, { ...greedy, session })
-await Promise.all([
-  ask('a', 'What is the capital of Japan?'),
-  ask('b', 'What is the capital of Italy?'),
-])
+await Promise.all([ask('a', 'What is the capital of Japan?'), ask('b', 'What is the capital of Italy?')])
 await llm.sessions.fork('a', 'c')
 const { text, cachedTokens } = await ask('c', 'What is the capital of Spain?')
 console.log(`${text} (${cachedTokens} tokens were in the state)`)

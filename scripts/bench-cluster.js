@@ -60,8 +60,7 @@ async function measure(name, count, work) {
 
 function tell(name, times) {
   times.sort((a, b) => a - b)
-  const at = (share) =>
-    times[Math.min(times.length - 1, Math.floor(share * times.length))].toFixed(2)
+  const at = (share) => times[Math.min(times.length - 1, Math.floor(share * times.length))].toFixed(2)
   console.log(`${name.padEnd(44)} ${at(0.5).padStart(9)} ${at(0.99).padStart(9)}`)
 }
 
@@ -70,17 +69,13 @@ const small = identityOf(2, 2)
 const run = Math.random().toString(36).slice(2)
 const one = await open('one', small)
 await measure('take a new session', 500, (i) => one.claim(nameOf(`${run} ${i}`), true))
-await measure('publish a turn, state of 67 KB in the row', 300, (i) =>
-  one.commit(changeOf(small, `${run} 1`, i)),
-)
+await measure('publish a turn, state of 67 KB in the row', 300, (i) => one.commit(changeOf(small, `${run} 1`, i)))
 await one.close()
 const large = identityOf(Number(mebibytes), 64)
 const [from, to] = [await open('from', large), await open('to', large)]
 const id = `${run} large`
 await from.claim(nameOf(id), true)
-await measure(`publish a turn, state of ${mebibytes} MiB as a blob`, 20, (i) =>
-  from.commit(changeOf(large, id, i)),
-)
+await measure(`publish a turn, state of ${mebibytes} MiB as a blob`, 20, (i) => from.commit(changeOf(large, id, i)))
 let [owner, next] = [from, to]
 const times = { 'from memory to memory': [], 'by way of the storage': [] }
 for (let i = 0; i < 60; i++) {
@@ -93,9 +88,7 @@ for (let i = 0; i < 60; i++) {
   await owner.commit({ puts: [], sessions: [], deleteKeys: [], releases: [nameOf(id)] })
   await next.claim(nameOf(id), false)
   await next.load(key, 'n')
-  times[isDirect ? 'from memory to memory' : 'by way of the storage'].push(
-    performance.now() - began,
-  )
+  times[isDirect ? 'from memory to memory' : 'by way of the storage'].push(performance.now() - began)
   ;[owner, next] = [next, owner]
 }
 for (const [way, all] of Object.entries(times)) tell(`move ${way}`, all)

@@ -130,10 +130,7 @@ for (const [name, key] of [
 const sizes = { slots: SPARE_SLOTS, memory: { count: 64, bytes: Number.POSITIVE_INFINITY } }
 const limits = { ...DEFAULT_STATE_OPTIONS.limits, maxTurns: 2 }
 const states = { ...DEFAULT_STATE_OPTIONS, sizes, limits, prefixBytes: 2e9 }
-const bytes =
-  model === undefined
-    ? tokenBytes
-    : { bytesOf: () => Uint8Array.of(97), encode: () => new Int32Array(0) }
+const bytes = model === undefined ? tokenBytes : { bytesOf: () => Uint8Array.of(97), encode: () => new Int32Array(0) }
 const engine = new Engine(runner, bytes, {}, states)
 
 const all = new Map(values.loads.split(',').map((load) => [load, []]))
@@ -153,12 +150,8 @@ for (let round = 0; round < rounds; round++) {
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length
 const at = (gaps, share) => gaps[Math.min(gaps.length - 1, Math.floor(share * gaps.length))]
 let base = null
-console.log(
-  `${rows} rows, states of ${(runner.info.stateBytes / 1e6).toFixed(1)} MB, ${runner.info.device}`,
-)
-console.log(
-  'load            tokens/s   beside   step p50     p99     max ms   reads/s  asked/s  writes/s  errors',
-)
+console.log(`${rows} rows, states of ${(runner.info.stateBytes / 1e6).toFixed(1)} MB, ${runner.info.device}`)
+console.log('load            tokens/s   beside   step p50     p99     max ms   reads/s  asked/s  writes/s  errors')
 for (const [load, results] of all) {
   const rate = mean(results.map((one) => one.rate))
   base ??= rate

@@ -51,14 +51,11 @@ async function measure(sessions, flags) {
     /** @type {number[]} */
     const times = []
     const client = async (/** @type {number} */ i) => {
-      for (let round = 0; performance.now() < end; round++)
-        times.push(await turn(port, `s${i}`, round))
+      for (let round = 0; performance.now() < end; round++) times.push(await turn(port, `s${i}`, round))
     }
     await Promise.all(Array.from({ length: sessions }, (_, i) => client(i)))
     const sorted = times.toSorted((a, b) => a - b)
-    const [median = 0, p99 = 0] = [0.5, 0.99].map(
-      (part) => sorted[Math.floor(part * sorted.length)],
-    )
+    const [median = 0, p99 = 0] = [0.5, 0.99].map((part) => sorted[Math.floor(part * sorted.length)])
     return {
       sessions,
       flags: flags.join(' '),

@@ -72,9 +72,7 @@ const layers = (count, more = []) =>
 async function workers(count) {
   const parts = [1, ...rows.map((n) => Math.floor(n / count))]
   const all = await Promise.all(
-    Array.from({ length: count }, (_, i) =>
-      bench(`workers-${count}-${i}`, parts, '', '--device', `cuda:${i}`),
-    ),
+    Array.from({ length: count }, (_, i) => bench(`workers-${count}-${i}`, parts, '', '--device', `cuda:${i}`)),
   )
   const sum = (part) => all.reduce((total, speeds) => total + (speeds.get(part) ?? Number.NaN), 0)
   const whole = [count, ...rows]
@@ -104,9 +102,7 @@ function printTable(columns) {
   ]
   const widths = lines[0].map((_, i) => Math.max(...lines.map((line) => line[i].length)))
   for (const line of lines)
-    console.log(
-      line.map((cell, i) => (i ? cell.padStart(widths[i]) : cell.padEnd(widths[i]))).join('  '),
-    )
+    console.log(line.map((cell, i) => (i ? cell.padStart(widths[i]) : cell.padEnd(widths[i]))).join('  '))
 }
 
 const write = `import('./src/cli/bench/random-model.ts').then((m) => console.log(m.randomModel('${size}')))`
@@ -114,8 +110,7 @@ const model = await run('model', '-e', write)
 if (model === null) process.exit(1)
 const columns = []
 // Of four GPUs the last two are free while the first two share the layers.
-const [single, pair] =
-  numGpus >= 4 ? await Promise.all([one(3), layers(2)]) : [await one(0), await layers(2)]
+const [single, pair] = numGpus >= 4 ? await Promise.all([one(3), layers(2)]) : [await one(0), await layers(2)]
 columns.push(['1 GPU', single], ['layers over 2', pair])
 if (numGpus >= 4) columns.push(['layers over 4', await layers(4, [2 * Math.max(...rows)])])
 const memory = values['memory-gb']
@@ -124,12 +119,7 @@ const [whole, refused, two] = await Promise.all([
   numGpus >= 4 ? greedy('greedy-refused', model, 'cuda:2', memory) : null,
   numGpus >= 4 ? workers(2) : null,
 ])
-const split = await greedy(
-  'greedy-layers',
-  model,
-  devices(numGpus).replace(/\d+/g, 'cuda:$&'),
-  memory,
-)
+const split = await greedy('greedy-layers', model, devices(numGpus).replace(/\d+/g, 'cuda:$&'), memory)
 columns.push(['2 workers', two ?? (await workers(2))])
 if (numGpus >= 4) columns.push(['4 workers', await workers(4)])
 printTable(columns)

@@ -35,12 +35,7 @@ function watchLoop() {
 async function serve() {
   const longest = watchLoop()
   const sizes = { slots: 2, memory: { count: 8, bytes: Number.POSITIVE_INFINITY } }
-  const engine = new Engine(
-    createRunner(layers),
-    tokenBytes,
-    {},
-    { ...DEFAULT_STATE_OPTIONS, sizes },
-  )
+  const engine = new Engine(createRunner(layers), tokenBytes, {}, { ...DEFAULT_STATE_OPTIONS, sizes })
   process.on('message', (message) => {
     if (message.type === 'longest') process.send({ type: 'longest', ms: longest() })
   })
@@ -81,14 +76,11 @@ async function drive() {
       await work(i)
       rows.push([performance.now() - began, longestThere(), longestHere()])
     }
-    const of = async (column) =>
-      (await Promise.all(rows.map((row) => row[column]))).toSorted((a, b) => a - b)
+    const of = async (column) => (await Promise.all(rows.map((row) => row[column]))).toSorted((a, b) => a - b)
     const [took, there, here] = [await of(0), await of(1), await of(2)]
     const show = (values) =>
       `median ${values[Math.floor(values.length / 2)].toFixed(1)}, longest ${values.at(-1).toFixed(1)} ms`
-    console.log(
-      `${name.padEnd(8)} took ${show(took)}; worker held up ${show(there)}; gateway ${show(here)}`,
-    )
+    console.log(`${name.padEnd(8)} took ${show(took)}; worker held up ${show(there)}; gateway ${show(here)}`)
   }
   let bytes = new Uint8Array(0)
   await measure('nothing', () => new Promise((resolve) => setTimeout(resolve, 300)))

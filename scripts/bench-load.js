@@ -57,17 +57,13 @@ function times({ median, p90, p99 }) {
   return [median, p90, p99].map((ms) => ms.toFixed(1)).join(' / ')
 }
 
-const server = skein([
-  ...['serve', model, '--port', String(PORT), '--log-level', 'warn', '--no-store', ...flags],
-])
+const server = skein([...['serve', model, '--port', String(PORT), '--log-level', 'warn', '--no-store', ...flags]])
 server.stdout?.resume()
 try {
   await whenReady(server)
   // Shapes of steps that come for the first time are launched kernel by kernel.
   await send('32:96')
-  console.log(
-    '| load | ok | req/s | out tok/s | TTFT median / p90 / p99 ms | ITL median / p90 / p99 ms |',
-  )
+  console.log('| load | ok | req/s | out tok/s | TTFT median / p90 / p99 ms | ITL median / p90 / p99 ms |')
   for (const load of loads.split(',')) {
     const { summary } = await send(load)
     const { numSucceeded, numRequests, requestsPerSecond, outputTokens, ttftMs, itlMs } = summary

@@ -43,25 +43,7 @@ const LOADS = {
 /** Tokens as a vocabulary has them: bytes, words with and without a space, marks, other letters. */
 function tokens(vocabSize) {
   const all = new Set(Array.from({ length: 128 }, (_, byte) => String.fromCharCode(byte)))
-  const signs = [
-    '"',
-    '{',
-    '}',
-    '[',
-    ']',
-    ':',
-    ',',
-    '(',
-    ')',
-    '.',
-    ';',
-    '=',
-    '\\',
-    '/',
-    "'",
-    ' ',
-    '\n',
-  ]
+  const signs = ['"', '{', '}', '[', ']', ':', ',', '(', ')', '.', ';', '=', '\\', '/', "'", ' ', '\n']
   const pairs = signs.flatMap((one) => signs.map((two) => one + two))
   const marks = [...pairs, ...signs.flatMap((one) => pairs.slice(0, 60).map((two) => one + two))]
   const syllables = 'ba ce di fo gu ha in jo ka le mi no pe qu ra st ti un ve wo xy za er on al th'
@@ -97,10 +79,7 @@ const numAsked = Math.min(9000, runner.info.vocabSize - 1)
 let serial = 0
 async function measure(load, rows) {
   const ask = () => {
-    const prompt = Int32Array.from(
-      { length: 16 },
-      (_, at) => 1 + ((serial * 31 + at * 7) % numAsked),
-    )
+    const prompt = Int32Array.from({ length: 16 }, (_, at) => 1 + ((serial * 31 + at * 7) % numAsked))
     const held = LOADS[load] === undefined ? {} : { constraint: LOADS[load] }
     const id = `r${serial++}`
     engine.submit(plainRequest({ id, prompt, maxTokens: 60_000, ...held }))
@@ -151,8 +130,7 @@ for (const rows of allRows) {
   for (let round = 0; round < rounds; round++) {
     for (const load of results.keys()) results.get(load).push(await measure(load, rows))
   }
-  const mean = (load, what) =>
-    results.get(load).reduce((sum, one) => sum + one[what], 0) / results.get(load).length
+  const mean = (load, what) => results.get(load).reduce((sum, one) => sum + one[what], 0) / results.get(load).length
   for (const load of results.keys()) {
     const [rate, p50, p99] = ['rate', 'p50', 'p99'].map((what) => mean(load, what))
     const share = `${((100 * rate) / mean('free', 'rate')).toFixed(1)} %`

@@ -29,8 +29,7 @@ const TURN = { temperature: 0, ignore_eos: true, max_tokens: 4 }
 /** No shorter gap is told of one by one. */
 const LONG_MS = 10
 
-const quantile = (sorted, share) =>
-  sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? Number.NaN
+const quantile = (sorted, share) => sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? Number.NaN
 const sortedOf = (values) => Float64Array.from(values).sort()
 
 // --- the streams, in their own process -------------------------------------------------------------------------------
@@ -221,9 +220,7 @@ async function main() {
     allowPositionals: true,
     options: { streams: text('320'), rates: text('4,16'), seconds: text('8'), rounds: text('2') },
   })
-  const [streams, seconds, rounds] = ['streams', 'seconds', 'rounds'].map((name) =>
-    Number(values[name]),
-  )
+  const [streams, seconds, rounds] = ['streams', 'seconds', 'rounds'].map((name) => Number(values[name]))
   const rates = values.rates.split(',').map(Number)
   const [model, database, blobs] = positionals
   const vocab = flags[flags.indexOf('--vocab') + 1]
@@ -259,9 +256,7 @@ async function main() {
     await turn(ids[0], 0)
     await delay(2000)
     const mebibytes = (member.stateBytes / 2 ** 20).toFixed(1)
-    console.log(
-      `${streams} streams; states of ${mebibytes} MiB; turns of ${TURN.max_tokens} tokens`,
-    )
+    console.log(`${streams} streams; states of ${mebibytes} MiB; turns of ${TURN.max_tokens} tokens`)
     console.log(
       '| phase | tok/s | ITL median / p99 / p99.9 / longest ms | turns | turn median / p99 ms | out median / p99 ms |',
     )
@@ -285,9 +280,7 @@ async function main() {
           outs.push(performance.now() - began)
           await timed('offered by the member', member.letGo(taken))
         }
-        turns.push(
-          await (isMoving ? timed('its turn on the node', turn(id, index)) : turn(id, index)),
-        )
+        turns.push(await (isMoving ? timed('its turn on the node', turn(id, index)) : turn(id, index)))
       }
       reader.send({ type: 'begin' })
       const began = performance.now()
@@ -307,9 +300,7 @@ async function main() {
       else if (perSecond === 0) alone.push(p99)
       const of = (values) => {
         const all = sortedOf(values)
-        return all.length === 0
-          ? '–'
-          : `${quantile(all, 0.5).toFixed(0)} / ${quantile(all, 0.99).toFixed(0)}`
+        return all.length === 0 ? '–' : `${quantile(all, 0.5).toFixed(0)} / ${quantile(all, 0.99).toFixed(0)}`
       }
       const gaps = [median, p99, p999, max].map((value) => value.toFixed(1)).join(' / ')
       const speed = ((1000 * tokens) / ms).toFixed(0)
@@ -328,9 +319,7 @@ async function main() {
       }
     }
     const { count, direct } = await member.moves()
-    console.log(
-      `ITL p99 with moves to that without (to that with turns that stay): ${ratios.join(', ')}`,
-    )
+    console.log(`ITL p99 with moves to that without (to that with turns that stay): ${ratios.join(', ')}`)
     console.log(`${count} moves, ${direct} from memory to memory`)
     tellLate(whileMoving, spans, 1.1 * Math.min(...alone))
     await member.close()

@@ -101,9 +101,7 @@ try {
   console.log(
     `${availableParallelism()} cores; ${gateways.length} gateways; nodes of ${threads} threads; ${streams} chats of ${tokens} tokens at a time`,
   )
-  console.log(
-    '| nodes | tokens/s | to one node | first token median ms | between tokens median / p99 ms |',
-  )
+  console.log('| nodes | tokens/s | to one node | first token median ms | between tokens median / p99 ms |')
   console.log('|--:|--:|--:|--:|--:|')
   let first = null
   for (const count of values.nodes.split(',').map(Number)) {

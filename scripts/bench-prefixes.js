@@ -61,11 +61,8 @@ async function published(node) {
 const median = (all) => all.toSorted((a, b) => a - b)[Math.floor(all.length / 2)] ?? Number.NaN
 const nodes = [0, 1].map(startNode)
 try {
-  for (const node of [0, 1])
-    while (!(await fetch(`${urlOf(node)}/readyz`).catch(() => null))?.ok) await delay(200)
-  console.log(
-    '| tokens | read, ms | fetched, ms | not read of them | fetched in |\n|--:|--:|--:|--:|--:|',
-  )
+  for (const node of [0, 1]) while (!(await fetch(`${urlOf(node)}/readyz`).catch(() => null))?.ok) await delay(200)
+  console.log('| tokens | read, ms | fetched, ms | not read of them | fetched in |\n|--:|--:|--:|--:|--:|')
   let beginning = 0
   for (const length of values.lengths.split(',').map(Number)) {
     const [read, fetched, spared] = [[], [], []]

@@ -13,8 +13,7 @@ import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
 
 const at = process.argv.indexOf('--')
-const [own, flags] =
-  at < 0 ? [process.argv.slice(2), []] : [process.argv.slice(2, at), process.argv.slice(at + 1)]
+const [own, flags] = at < 0 ? [process.argv.slice(2), []] : [process.argv.slice(2, at), process.argv.slice(at + 1)]
 const { values, positionals } = parseArgs({
   args: own,
   allowPositionals: true,
@@ -82,9 +81,7 @@ async function whenIn(id, wanted) {
 /** @param {string} name @param {number[]} times */
 function report(name, times) {
   const sorted = times.toSorted((a, b) => a - b)
-  const [median = 0, p99 = 0] = [0.5, 0.99].map(
-    (share) => sorted[Math.floor(share * sorted.length)],
-  )
+  const [median = 0, p99 = 0] = [0.5, 0.99].map((share) => sorted[Math.floor(share * sorted.length)])
   const figures = [median, p99].map((ms) => ms.toFixed(1).padStart(9))
   console.log(`${name.padEnd(34)} median ${figures[0]} ms   p99 ${figures[1]} ms`)
 }
@@ -92,8 +89,7 @@ function report(name, times) {
 async function measure() {
   const long = await stream({ prompt: tokens(16, 1), max_tokens: 256 })
   report('a step of one stream', [(long.whole - long.first) / 255])
-  const short = (/** @type {number} */ i) =>
-    stream({ prompt: tokens(16, i), max_tokens: 2, cache: 'no-store' })
+  const short = (/** @type {number} */ i) => stream({ prompt: tokens(16, i), max_tokens: 2, cache: 'no-store' })
   report('a prompt of 16 tokens, no session', await repeat(rounds, short))
   await turn('it', history, 1)
   for (const [i, tier] of TIERS.entries()) {

@@ -79,8 +79,7 @@ let isSaving = true
 const saving = (async () => {
   for (let i = count; isSaving; i++) await store.commit(changeOf(i))
 })()
-for (let i = 0; i < 10 * count; i++)
-  busy.push(await timed(() => store.load(`key${i % count}`, 'n')))
+for (let i = 0; i < 10 * count; i++) busy.push(await timed(() => store.load(`key${i % count}`, 'n')))
 isSaving = false
 await saving
 report('load while others are saved', busy)

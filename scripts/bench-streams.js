@@ -158,9 +158,7 @@ async function serve() {
       saved.before = saved.all
       return
     }
-    const ms = [loop.percentile(50), loop.percentile(99), loop.max].map(
-      (ns) => ns / 1e6 - LOOP_TICK_MS,
-    )
+    const ms = [loop.percentile(50), loop.percentile(99), loop.max].map((ns) => ns / 1e6 - LOOP_TICK_MS)
     const { user, system } = process.cpuUsage(cpu)
     const { rss, heapUsed, external, arrayBuffers } = process.memoryUsage()
     const memory = { rss, heapUsed, external, arrayBuffers }
@@ -172,15 +170,10 @@ async function serve() {
 
 /** @param {(line: string) => void} onLine */
 async function serveScript(onLine) {
-  const [{ buildApp }, { Fleet }, { Metrics }, { Supervisor }, { DEFAULT_SPEC: spec }] =
-    await Promise.all(
-      ['app', 'fleet', 'metrics', 'supervisor', 'launch'].map((name) =>
-        built(`gateway/${name}.js`),
-      ),
-    )
-  const [{ loadTokenizer }, { boundUnsentBytes }] = await Promise.all(
-    ['load.js', 'unsent-bytes.js'].map(built),
+  const [{ buildApp }, { Fleet }, { Metrics }, { Supervisor }, { DEFAULT_SPEC: spec }] = await Promise.all(
+    ['app', 'fleet', 'metrics', 'supervisor', 'launch'].map((name) => built(`gateway/${name}.js`)),
   )
+  const [{ loadTokenizer }, { boundUnsentBytes }] = await Promise.all(['load.js', 'unsent-bytes.js'].map(built))
   const { pino } = await import('pino')
   const logger = pino({ level: 'silent' })
   const tokenizer = loadTokenizer({ model: DEMO })
@@ -244,9 +237,7 @@ class Group {
     }
     const isQuick = this.name === 'quick' || this.name === 'measured'
     const place = { host: hostname, port: Number(port) }
-    const socket = isQuick
-      ? connect({ ...place, onread: { buffer, callback: read } })
-      : connect(place)
+    const socket = isQuick ? connect({ ...place, onread: { buffer, callback: read } }) : connect(place)
     const head = `POST /v1/completions HTTP/1.1\r\nhost: ${hostname}\r\ncontent-type: application/json`
     socket.write(`${head}\r\ncontent-length: ${body.length}\r\n\r\n${body}`)
     this.numOpen++
@@ -281,8 +272,7 @@ function kernelQueues(url) {
 }
 
 /** @param {number[]} sorted @param {number} share */
-const at = (sorted, share) =>
-  sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? 0
+const at = (sorted, share) => sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? 0
 /** @param {number} bytes */
 const mebi = (bytes) => (bytes / 2 ** 20).toFixed(1)
 
@@ -291,8 +281,7 @@ async function load() {
     const [name = '', count] = text.split('=')
     return new Group(name, Number(count))
   })
-  const execArgv =
-    process.env.PROFILE === undefined ? [] : ['--cpu-prof', `--cpu-prof-dir=${process.env.PROFILE}`]
+  const execArgv = process.env.PROFILE === undefined ? [] : ['--cpu-prof', `--cpu-prof-dir=${process.env.PROFILE}`]
   const args = [...process.argv.slice(2), '--role', 'gateway']
   const gateway = fork(SELF, args, { execArgv })
   const answer = () => new Promise((resolve) => gateway.once('message', resolve))
@@ -345,8 +334,7 @@ async function load() {
     const wallMs = performance.now() - begun
     const { user, system } = process.cpuUsage(ownCpu)
     const gaps = groups.flatMap(({ gapsMs }) => gapsMs).sort((a, b) => a - b)
-    const sum = (/** @type {(group: Group) => number} */ of) =>
-      groups.reduce((all, one) => all + of(one), 0)
+    const sum = (/** @type {(group: Group) => number} */ of) => groups.reduce((all, one) => all + of(one), 0)
     const isQuick = (/** @type {Group} */ { name }) => name === 'quick' || name === 'measured'
     const numMeasured = sum(({ name, count }) => (name === 'measured' ? count : 0))
     const tokensEach = sum(({ numTokens }) => numTokens) / numMeasured
@@ -356,26 +344,16 @@ async function load() {
       'asked for, tokens/s each, log-probabilities': `${rate}, ${options.logprobs ?? 'none'}`,
       'tokens/s, of each measured and of all that read at once': `${((1000 * tokensEach) / wallMs).toFixed(1)} ${((1000 * tokens) / wallMs).toFixed(0)}`,
       'reads a second': ((1000 * sum(({ numChunks }) => numChunks)) / wallMs).toFixed(0),
-      'gap of measured, ms p50 p99 max': [0.5, 0.99, 1]
-        .map((p) => at(gaps, p).toFixed(1))
-        .join(' '),
-      'gateway loop delay, ms p50 p99 max': ms
-        .map((/** @type {number} */ one) => one.toFixed(1))
-        .join(' '),
+      'gap of measured, ms p50 p99 max': [0.5, 0.99, 1].map((p) => at(gaps, p).toFixed(1)).join(' '),
+      'gateway loop delay, ms p50 p99 max': ms.map((/** @type {number} */ one) => one.toFixed(1)).join(' '),
       'gateway CPU, cores': (cpuMs / wallMs).toFixed(2),
       'gateway CPU, us a token': ((1000 * cpuMs) / tokens).toFixed(1),
       'load CPU, cores': ((user + system) / 1000 / wallMs).toFixed(2),
       'states saved a second': ((1000 * saved) / wallMs).toFixed(1),
-      'gateway MiB before: rss, heap, external': [
-        before.memory.rss,
-        before.memory.heapUsed,
-        before.memory.external,
-      ]
+      'gateway MiB before: rss, heap, external': [before.memory.rss, before.memory.heapUsed, before.memory.external]
         .map(mebi)
         .join(' '),
-      'gateway MiB most: rss, heap, external': [most.rss, most.heapUsed, most.external]
-        .map(mebi)
-        .join(' '),
+      'gateway MiB most: rss, heap, external': [most.rss, most.heapUsed, most.external].map(mebi).join(' '),
       'kernel send queue: KiB most of one, MiB of all': `${(most.kernelEach / 1024).toFixed(0)} ${mebi(most.kernelAll)}`,
       'sockets open at the end': open,
     }

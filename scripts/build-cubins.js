@@ -75,9 +75,7 @@ function compile(nvcc, { file, defines, target }, path) {
   return new Promise((resolve, reject) => {
     child.on('error', reject)
     child.on('close', (code) =>
-      code === 0
-        ? resolve(undefined)
-        : reject(new Error(`${file}.cu for ${target.name}:\n${output}`)),
+      code === 0 ? resolve(undefined) : reject(new Error(`${file}.cu for ${target.name}:\n${output}`)),
     )
   })
 }
@@ -111,11 +109,6 @@ try {
   rmSync(scratch, { recursive: true })
 }
 if (isAll) for (const name of there) if (!images.has(name)) rmSync(join(folder, name))
-const bytes = [...images.keys()].reduce(
-  (sum, name) => sum + readFileSync(join(folder, name)).length,
-  0,
-)
+const bytes = [...images.keys()].reduce((sum, name) => sum + readFileSync(join(folder, name)).length, 0)
 const seconds = ((performance.now() - started) / 1000).toFixed(0)
-console.log(
-  `cubins: ${images.size} for ${asked.cards}, ${(bytes / 1e6).toFixed(1)} MB, ${numNew} new (${seconds} s)`,
-)
+console.log(`cubins: ${images.size} for ${asked.cards}, ${(bytes / 1e6).toFixed(1)} MB, ${numNew} new (${seconds} s)`)

@@ -85,14 +85,11 @@ function findCompiler() {
 }
 
 /** How npm is reached, which a user may have set by variables: a mirror, a proxy, certificates. */
-const NPM_WAYS =
-  /^npm_config_(registry|userconfig|cache|cafile|ca|strict_ssl|(https_?)?proxy|noproxy)$/i
+const NPM_WAYS = /^npm_config_(registry|userconfig|cache|cafile|ca|strict_ssl|(https_?)?proxy|noproxy)$/i
 
 /** npm runs this script with settings of the package that is being installed: all others stay. */
 function ownEnvironment() {
-  const kept = Object.entries(process.env).filter(
-    ([name]) => !/^npm_/i.test(name) || NPM_WAYS.test(name),
-  )
+  const kept = Object.entries(process.env).filter(([name]) => !/^npm_/i.test(name) || NPM_WAYS.test(name))
   return Object.fromEntries(kept)
 }
 

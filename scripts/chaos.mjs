@@ -98,9 +98,7 @@ async function post(path, body, abort) {
   return null
 }
 
-const WORDS = 'once upon a time there was a goose that could write all night about rivers'.split(
-  ' ',
-)
+const WORDS = 'once upon a time there was a goose that could write all night about rivers'.split(' ')
 
 /** A request that has one right answer. */
 function question(number) {
@@ -146,13 +144,11 @@ async function talk(index) {
     const asked = question(5000 + 100 * index + own.turns.length)
     const session = { id, from: own.head === 0 ? undefined : own.head }
     const reply = await post('/v1/completions', { ...asked, session })
-    if (reply !== null && reply.session === undefined)
-      broken.push(`${id}: a whole answer became no turn`)
+    if (reply !== null && reply.session === undefined) broken.push(`${id}: a whole answer became no turn`)
     else if (reply !== null) {
       counts.turns++
       const { turn, continued } = reply.session
-      if (continued !== own.head)
-        broken.push(`${id}: turn ${turn} continued ${continued}, not ${own.head}`)
+      if (continued !== own.head) broken.push(`${id}: turn ${turn} continued ${continued}, not ${own.head}`)
       own.turns.push({ asked, text: reply.choices[0].text })
       own.head = turn
       continue
@@ -259,10 +255,7 @@ async function faults() {
   for (let round = 0; performance.now() < end; round++) {
     await delay(500 + 2500 * random())
     // Each of them once before any is drawn a second time.
-    const kind =
-      kinds[
-        round < kinds.length ? (round + seed) % kinds.length : Math.floor(random() * kinds.length)
-      ]
+    const kind = kinds[round < kinds.length ? (round + seed) % kinds.length : Math.floor(random() * kinds.length)]
     counts.faults[kind] = (counts.faults[kind] ?? 0) + 1
     await FAULTS[kind]()
     // Otherwise most of what is asked would meet no server at all.
@@ -275,10 +268,7 @@ start()
 try {
   await ready()
   for (let number = 0; number < QUESTIONS; number++) await checkAnswer(number)
-  const clients = [
-    ...Array.from({ length: 12 }, (_, i) => client(i)),
-    ...Array.from({ length: 6 }, (_, i) => talk(i)),
-  ]
+  const clients = [...Array.from({ length: 12 }, (_, i) => client(i)), ...Array.from({ length: 6 }, (_, i) => talk(i))]
   if (isSabotage) await sabotage()
   await faults()
   // Nothing may wait for ever: the runner of this command has a limit, and this says where it was reached.

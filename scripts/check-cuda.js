@@ -162,19 +162,16 @@ function listJobs(version, known) {
 }
 
 /** Widths and types that ask for every kernel; the others differ by numbers. */
-const CARD_MODELS = ['0.1b', '7.2b'].flatMap((size) =>
-  [undefined, 'i8', 'q4', 'fp8'].map((type) => ({ size, type })),
-)
+const CARD_MODELS = ['0.1b', '7.2b'].flatMap((size) => [undefined, 'i8', 'q4', 'fp8'].map((type) => ({ size, type })))
 
 /** What models ask for on each card. @param {string} version @param {string} known */
 async function listCardJobs(version, known) {
-  const [{ kernelsOf }, { CARDS, infoOf }, { shapesOnly }, { loadRwkv7 }, { ModelRunner }] =
-    await Promise.all(
-      [
-        ...['backend/cuda/cuda', 'backend/cuda/driver/cards', 'bench/random-model'],
-        ...['model/rwkv7', 'model/run/model-runner'],
-      ].map((name) => import(`../dist/${name}.js`)),
-    )
+  const [{ kernelsOf }, { CARDS, infoOf }, { shapesOnly }, { loadRwkv7 }, { ModelRunner }] = await Promise.all(
+    [
+      ...['backend/cuda/cuda', 'backend/cuda/driver/cards', 'bench/random-model'],
+      ...['model/rwkv7', 'model/run/model-runner'],
+    ].map((name) => import(`../dist/${name}.js`)),
+  )
   /** @type {Map<string, { name: string, key: string, flags: string[] }>} */
   const jobs = new Map()
   for (const [card, facts] of Object.entries(CARDS)) {
@@ -202,9 +199,7 @@ async function listCardJobs(version, known) {
 
 /** Which of ptxas' counts is too much, in a sentence; null where all is well. @param {string} file @param {string} output */
 function excessIn(file, output) {
-  const spilled = [...output.matchAll(/(\d+) bytes spill stores/g)].map(([, bytes]) =>
-    Number(bytes),
-  )
+  const spilled = [...output.matchAll(/(\d+) bytes spill stores/g)].map(([, bytes]) => Number(bytes))
   const most = Math.max(0, ...spilled)
   return most > mostSpilledBytes(file) ? `spills ${most} bytes of registers` : null
 }
@@ -249,10 +244,7 @@ async function main() {
     return
   }
   const known = spawnSync('nvcc', ['--list-gpu-arch'], { encoding: 'utf8' }).stdout
-  const jobs = [
-    ...listJobs(version.stdout, known),
-    ...(isAll ? await listCardJobs(version.stdout, known) : []),
-  ]
+  const jobs = [...listJobs(version.stdout, known), ...(isAll ? await listCardJobs(version.stdout, known) : [])]
   const before = new Set(readPassed())
   const waiting = jobs.filter(({ key }) => !before.has(key))
   const passed = jobs.filter(({ key }) => before.has(key)).map(({ key }) => key)

@@ -36,16 +36,12 @@ async function restart() {
   server = spawn(process.execPath, args, { stdio: ['ignore', 'inherit', 'inherit'] })
 }
 
-const compiler = spawn(
-  process.execPath,
-  tool('tsc', '-p', '.', '--watch', '--preserveWatchOutput'),
-  {
-    cwd: root,
-    stdio: ['ignore', 'pipe', 'inherit'],
-    // A group of its own: what tsc starts does not end with it, nor before its build is done.
-    detached: true,
-  },
-)
+const compiler = spawn(process.execPath, tool('tsc', '-p', '.', '--watch', '--preserveWatchOutput'), {
+  cwd: root,
+  stdio: ['ignore', 'pipe', 'inherit'],
+  // A group of its own: what tsc starts does not end with it, nor before its build is done.
+  detached: true,
+})
 createInterface({ input: compiler.stdout }).on('line', (line) => {
   console.log(line)
   // A build with errors leaves the server as it is.
@@ -64,8 +60,7 @@ function end(code) {
   isEnding = true
   process.exitCode = code
   server?.kill('SIGTERM')
-  if (compiler.pid !== undefined && compiler.exitCode === null)
-    process.kill(-compiler.pid, 'SIGKILL')
+  if (compiler.pid !== undefined && compiler.exitCode === null) process.kill(-compiler.pid, 'SIGKILL')
   // It waits for streams of events that do not end, and has nothing to save.
   pages.kill('SIGKILL')
 }

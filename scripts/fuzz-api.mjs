@@ -19,8 +19,7 @@ const MAIN = join(import.meta.dirname, '../dist/cli/main.js')
 const SLOW_MS = 5000
 /** Sentences of the machine: places of source, stack traces, folders. */
 const INNARDS = /\n\s+at |node_modules|\.[jt]s:\d+|\/(?:tmp|root|home|work|usr)\/|0x[0-9a-f]{8,}/
-const LENGTHS =
-  /^(?:max_tokens|max_completion_tokens|max_output_tokens|max_length|n_predict|num_predict)$/
+const LENGTHS = /^(?:max_tokens|max_completion_tokens|max_output_tokens|max_length|n_predict|num_predict)$/
 
 const STRINGS = [
   '',
@@ -116,7 +115,13 @@ const server = spawn(
 )
 const log = []
 const warnings = /"level":[456]0/
-server.stderr.on('data', (bytes) => log.push(...String(bytes).split('\n').filter((line) => warnings.test(line))))
+server.stderr.on('data', (bytes) =>
+  log.push(
+    ...String(bytes)
+      .split('\n')
+      .filter((line) => warnings.test(line)),
+  ),
+)
 const port = await portOf(server)
 process.on('exit', () => server.kill('SIGKILL'))
 const agent = new Agent({ keepAlive: true, maxSockets: atOnce })
@@ -152,8 +157,7 @@ console.log(
     .map(([status, count]) => `${status}: ${count}`)
     .join(', '),
 )
-for (const [kind, { count, examples }] of found)
-  console.log(`\n${kind}: ${count}\n${examples.join('\n')}`)
+for (const [kind, { count, examples }] of found) console.log(`\n${kind}: ${count}\n${examples.join('\n')}`)
 if (found.size > 0) console.log(`\nwhat the server warned of last:\n${log.slice(-20).join('\n')}`)
 process.exitCode = found.size === 0 ? 0 : 1
 
@@ -183,14 +187,10 @@ function judge({ status, headers, text, wasLeft }, ms, what, route) {
   if (wasLeft) return
   const said = `${what}\n    → ${status} ${text.slice(0, 300)}`
   if (ms > SLOW_MS) fault('slow', `${new Date().toISOString()} ${ms.toFixed(0)} ms ${said}`)
-  if (
-    status >= 500 &&
-    !(status === 501 || status === 504 || (status === 503 && headers['retry-after']))
-  )
+  if (status >= 500 && !(status === 501 || status === 504 || (status === 503 && headers['retry-after'])))
     fault(`status ${status}`, said)
   if (status < 400) {
-    if (/"(?:code|type)":\s*"(?:internal|server)_error"/.test(text))
-      fault('an internal error inside of a reply', said)
+    if (/"(?:code|type)":\s*"(?:internal|server)_error"/.test(text)) fault('an internal error inside of a reply', said)
     return
   }
   if (INNARDS.test(text)) fault('tells of the machine', said)
@@ -263,9 +263,7 @@ function callOf({ method, path, operation }) {
 /** JSON, with lone surrogates as they are, and sometimes a field twice. */
 function text(value) {
   const written = JSON.stringify(value) ?? 'null'
-  return random() < 0.01
-    ? written.replace('{', `{"model":${JSON.stringify(pick(STRINGS))},`)
-    : written
+  return random() < 0.01 ? written.replace('{', `{"model":${JSON.stringify(pick(STRINGS))},`) : written
 }
 
 function broken(body) {
@@ -275,11 +273,7 @@ function broken(body) {
     case 0:
       return bytes.subarray(0, at)
     case 1:
-      return Buffer.concat([
-        bytes.subarray(0, at),
-        Buffer.from([0xff, 0xfe, 0xc0, 0x80]),
-        bytes.subarray(at),
-      ])
+      return Buffer.concat([bytes.subarray(0, at), Buffer.from([0xff, 0xfe, 0xc0, 0x80]), bytes.subarray(at)])
     case 2:
       bytes[at] ^= 1 << Math.floor(random() * 8)
       return bytes
@@ -308,21 +302,15 @@ function valueFor(schema, depth) {
   if (schema.enum) return pick(schema.enum)
   const choices = schema.anyOf ?? schema.oneOf
   if (choices) return valueFor(pick(choices), depth + 1)
-  if (schema.allOf)
-    return Object.assign({}, ...schema.allOf.map((part) => valueFor(part, depth + 1)))
-  const type = Array.isArray(schema.type)
-    ? random() < 0.9
-      ? schema.type[0]
-      : pick(schema.type)
-    : schema.type
+  if (schema.allOf) return Object.assign({}, ...schema.allOf.map((part) => valueFor(part, depth + 1)))
+  const type = Array.isArray(schema.type) ? (random() < 0.9 ? schema.type[0] : pick(schema.type)) : schema.type
   switch (type) {
     case 'object': {
       const wanted = new Set(schema.required ?? [])
       const chance = depth === 0 ? 4 / (1 + Object.keys(schema.properties ?? {}).length) : 0.5
       const value = {}
       for (const [name, of] of Object.entries(schema.properties ?? {}))
-        if (wanted.has(name) || (depth < 6 && random() < chance))
-          value[name] = valueFor(of, depth + 1)
+        if (wanted.has(name) || (depth < 6 && random() < chance)) value[name] = valueFor(of, depth + 1)
       for (const of of Object.values(schema.patternProperties ?? {}))
         if (random() < 0.5) value[String(Math.floor(random() * 300))] = valueFor(of, depth + 1)
       return value
@@ -349,9 +337,7 @@ function valueFor(schema, depth) {
     case 'null':
       return null
     case 'string':
-      return random() < 0.5
-        ? pick(['user', 'demo', 'Hello', 'a', 'What is the capital of France?'])
-        : pick(STRINGS)
+      return random() < 0.5 ? pick(['user', 'demo', 'Hello', 'a', 'What is the capital of France?']) : pick(STRINGS)
     default:
       return pick(HOSTILE)()
   }
@@ -361,9 +347,7 @@ function valueFor(schema, depth) {
 function mutated(value, chance) {
   if (random() < chance) return pick(HOSTILE)()
   if (Array.isArray(value))
-    return value.flatMap((item) =>
-      random() < chance ? pick([[], [item, item]]) : [mutated(item, chance)],
-    )
+    return value.flatMap((item) => (random() < chance ? pick([[], [item, item]]) : [mutated(item, chance)]))
   if (value === null || typeof value !== 'object') return value
   const kept = {}
   for (const [name, of] of Object.entries(value)) {
@@ -406,12 +390,7 @@ function randomOf(start) {
 }
 
 async function answer() {
-  const { text: said } = await send(
-    'POST',
-    '/v1/chat/completions',
-    'application/json',
-    JSON.stringify(question),
-  )
+  const { text: said } = await send('POST', '/v1/chat/completions', 'application/json', JSON.stringify(question))
   return JSON.parse(said).choices?.[0]?.message.content ?? said
 }
 

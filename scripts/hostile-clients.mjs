@@ -24,14 +24,7 @@ else await main()
 
 async function main() {
   const XDG_DATA_HOME = mkdtempSync(join(tmpdir(), 'skein-hostile-'))
-  const args = [
-    'serve',
-    '--port',
-    '0',
-    '--open-translate',
-    '--api-key',
-    Object.values(KEYS).join(','),
-  ]
+  const args = ['serve', '--port', '0', '--open-translate', '--api-key', Object.values(KEYS).join(',')]
   const cores = process.env.SERVER_CORES
   const pinned = cores === undefined ? [] : ['taskset', '-c', cores]
   const [command, ...rest] = [...pinned, process.execPath, MAIN, ...args]
@@ -60,9 +53,7 @@ async function main() {
   rmSync(XDG_DATA_HOME, { recursive: true, force: true })
   console.log(`${clients} clients, ${seconds} s; replies by status: ${JSON.stringify(sent[0])}`)
   console.table({ quiet, beside, reach: { 'RSS MB': 1000, 'stall ms': 100, 'livez p99': 50 } })
-  console.log(
-    `SIGTERM: ${ended === null ? 'not heard in 40 s' : `ended after ${Math.round(stopMs)} ms`}`,
-  )
+  console.log(`SIGTERM: ${ended === null ? 'not heard in 40 s' : `ended after ${Math.round(stopMs)} ms`}`)
 }
 
 async function portOf(server) {
@@ -224,17 +215,13 @@ function hostileKinds() {
       name: 'objects kept',
       path: completions,
       key: bob,
-      body: json(
-        `{"prompt":"x",${JSON.stringify(long).slice(1, -1)},"metadata":${list('{},', 7.8e6)}}`,
-      ),
+      body: json(`{"prompt":"x",${JSON.stringify(long).slice(1, -1)},"metadata":${list('{},', 7.8e6)}}`),
     },
     {
       name: 'small objects kept',
       path: completions,
       key: bob,
-      body: json(
-        `{"prompt":"x",${JSON.stringify(long).slice(1, -1)},"metadata":${list('{},', 6e4)}}`,
-      ),
+      body: json(`{"prompt":"x",${JSON.stringify(long).slice(1, -1)},"metadata":${list('{},', 6e4)}}`),
       holds: 10_000,
     },
     { name: 'fields', path: chat, key: bob, body: json(`{${fields}}`) },

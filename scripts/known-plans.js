@@ -10,9 +10,7 @@ import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 const [file, out, ...gpus] = process.argv.slice(2)
 if (gpus.length === 0) throw new Error('FILE OUT GPU… are needed')
 const { machine, plans } = JSON.parse(readFileSync(file, 'utf8'))
-const before = existsSync(out)
-  ? JSON.parse(readFileSync(out, 'utf8'))
-  : { algorithms: [], plans: {} }
+const before = existsSync(out) ? JSON.parse(readFileSync(out, 'utf8')) : { algorithms: [], plans: {} }
 /** @type {Map<string, string>} key → algorithm */
 const all = new Map(Object.entries(before.plans).map(([key, i]) => [key, before.algorithms[i]]))
 for (const [key, { algorithm }] of Object.entries(plans)) all.set(key, algorithm)

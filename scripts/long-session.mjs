@@ -41,10 +41,7 @@ async function run(flags) {
   const [answers, times] = [[], []]
   try {
     for (let turn = 0; turn < turns; turn++) {
-      const prompt = Array.from(
-        { length: count },
-        (_, i) => 1 + ((i * 7919 + turn * 104_729) % 250),
-      )
+      const prompt = Array.from({ length: count }, (_, i) => 1 + ((i * 7919 + turn * 104_729) % 250))
       const began = performance.now()
       const { choices, session } = await post({ prompt, session_id: 'long' })
       times.push(performance.now() - began)
@@ -66,15 +63,7 @@ function median(times) {
 }
 
 const data = mkdtempSync(join(tmpdir(), 'skein-long-session-'))
-const saved = await run([
-  '--data-dir',
-  data,
-  '--durable',
-  '--slot-states',
-  '0',
-  '--memory-states',
-  '0',
-])
+const saved = await run(['--data-dir', data, '--durable', '--slot-states', '0', '--memory-states', '0'])
 rmSync(data, { recursive: true, force: true })
 const kept = await run(['--no-store'])
 const other = saved.answers.findIndex((answer, i) => answer !== kept.answers[i])

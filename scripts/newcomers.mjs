@@ -16,8 +16,7 @@ const BOB = 'sk-bob-who-floods'
 /** Has the slot that is kept for the request with which the server tried its worker. */
 const CAROL = 'sk-carol-who-streams'
 const NEWCOMERS = Array.from({ length: 400 }, (_, i) => `sk-newcomer-${i}`)
-const words = (count) =>
-  Array.from({ length: count }, () => Math.random().toString(36).slice(2, 7)).join(' ')
+const words = (count) => Array.from({ length: count }, () => Math.random().toString(36).slice(2, 7)).join(' ')
 /** 7.8 MB that are read until they hold too many objects. */
 const REFUSED = `{"prompt":"x","metadata":[${'{},'.repeat(2_600_000)}0]}`
 /** `isRefused`: it takes no slots, and nobody streams beside it. */
@@ -144,8 +143,7 @@ async function ask(url, key) {
   const times = []
   try {
     const reply = await post(url, key, body, AbortSignal.timeout(PATIENCE_MS))
-    for await (const bytes of reply.body)
-      if (Buffer.from(bytes).includes('"text"')) times.push(performance.now())
+    for await (const bytes of reply.body) if (Buffer.from(bytes).includes('"text"')) times.push(performance.now())
   } catch {
     // Its patience is over.
   }

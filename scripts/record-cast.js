@@ -41,11 +41,7 @@ const CASTS = {
     scenes: [
       [['npx skein serve', /try /, 800]],
       [
-        [
-          agentAsks('What is the weather in the capital of France?'),
-          /weather in Paris:.*\n\$$/,
-          2000,
-        ],
+        [agentAsks('What is the weather in the capital of France?'), /weather in Paris:.*\n\$$/, 2000],
         [agentAsks('What is 3478 plus 2589?'), /= 6067\..*\n\$$/, 2000],
         [agentAsks('What colour is the sky?'), /is blue.*\n\$$/, 1500],
       ],
@@ -109,16 +105,7 @@ async function record(scene, screens) {
   }
 }
 
-const COLOURS = [
-  '#3b4048',
-  '#e06c75',
-  '#98c379',
-  '#e5c07b',
-  '#61afef',
-  '#c678dd',
-  '#56b6c2',
-  '#d7dae0',
-]
+const COLOURS = ['#3b4048', '#e06c75', '#98c379', '#e5c07b', '#61afef', '#c678dd', '#56b6c2', '#d7dae0']
 /** How a terminal is told of colours, as `tmux capture-pane -e` writes it. */
 const STYLE = new RegExp(`(${String.fromCharCode(27)}\\[[\\d;]*m)`)
 const ESCAPES = { '&': '&amp;', '<': '&lt;', '>': '&gt;' }
@@ -133,14 +120,10 @@ function spansOf(line) {
       const codes = STYLE.test(part) ? part.slice(2, -1) : undefined
       if (codes === undefined) {
         const { colour, bold, dim } = style
-        const marks = [
-          colour && ` fill="${colour}"`,
-          bold && ' font-weight="700"',
-          dim && ' opacity=".6"',
-        ].filter(Boolean)
-        return part === '' || marks.length === 0
-          ? escaped(part)
-          : `<tspan${marks.join('')}>${escaped(part)}</tspan>`
+        const marks = [colour && ` fill="${colour}"`, bold && ' font-weight="700"', dim && ' opacity=".6"'].filter(
+          Boolean,
+        )
+        return part === '' || marks.length === 0 ? escaped(part) : `<tspan${marks.join('')}>${escaped(part)}</tspan>`
       }
       for (const code of codes.split(';').map(Number)) style = styled(style, code)
       return ''

@@ -30,16 +30,7 @@ const COMMITTED = [
   { page: 'playground', name: 'phone', viewport: PHONE, colorScheme: 'dark', hasTouch: true },
 ]
 
-const WHO = [
-  'The cat',
-  'The dog',
-  'The panda',
-  'The lion',
-  'My mother',
-  'My father',
-  'Tom',
-  'Linda',
-]
+const WHO = ['The cat', 'The dog', 'The panda', 'The lion', 'My mother', 'My father', 'Tom', 'Linda']
 const WHAT = ['is happy.', 'is tired.', 'likes apples.', 'has two red apples.', 'sees three birds.']
 /** Of the demo model's small world. */
 const SENTENCES = WHO.flatMap((who) => WHAT.map((what) => `${who} ${what}`))
@@ -105,12 +96,7 @@ async function ask(page, question) {
   await answers.nth(before).locator('.answer[aria-busy=false]').waitFor()
 }
 
-async function open({
-  viewport = DESK,
-  colorScheme = 'light',
-  locale = 'en-GB',
-  hasTouch = false,
-}) {
+async function open({ viewport = DESK, colorScheme = 'light', locale = 'en-GB', hasTouch = false }) {
   const options = { viewport, colorScheme, locale, hasTouch, serviceWorkers: 'block' }
   const context = await browser.newContext(options)
   await context.addInitScript((key) => sessionStorage.setItem('skein.key', key), secret)

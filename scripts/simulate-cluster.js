@@ -211,12 +211,7 @@ async function request() {
   const isNew = session !== null && gateway.owners.get(session) === null
   const stored = isNew ? await ownerOf(database, sessionKey(session)) : null
   const before = session === null ? null : database.ownerOf(session)
-  const way = new RequestRoute(
-    gateway.nodes,
-    gateway.owners,
-    { model: 'm', session, prefix },
-    stored?.node ?? null,
-  )
+  const way = new RequestRoute(gateway.nodes, gateway.owners, { model: 'm', session, prefix }, stored?.node ?? null)
   for (let step = way.next(); step !== null; step = way.next()) {
     const answer = await askNode(step, session)
     if (answer.failure !== undefined) {
@@ -346,8 +341,7 @@ function report({ name, load, perSecond, early }) {
 }
 
 for (let i = 0; i < NUM_NODES; i++) await startNode(i)
-for (let i = 0; i < NUM_SESSIONS; i++)
-  database.seed(`s${i}`, nodes[Math.floor(random() * NUM_NODES)].worker)
+for (let i = 0; i < NUM_SESSIONS; i++) database.seed(`s${i}`, nodes[Math.floor(random() * NUM_NODES)].worker)
 await renew()
 for (const [name, load, racksDown] of DAY) await runWindow(name, load, racksDown)
 process.exit()

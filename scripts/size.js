@@ -50,8 +50,7 @@ const CAPABILITIES = {
     'api/embeddings/ engine/answer/embedding-sum.ts engine/answer/ranking.ts model/run/embedding-heads.ts model/run/reranker.ts',
   'drafts, lookup and predictions':
     'engine/speculation/ model/run/speculate-choice.ts backend/host-guessing.ts backend/cuda/state-log.ts backend/cuda/ops/take-draws.ts bench/guessed.ts',
-  'GGUF blocks as they are, small blocks':
-    'model/formats/gguf/packed-source.ts model/formats/gguf/small-blocks.ts',
+  'GGUF blocks as they are, small blocks': 'model/formats/gguf/packed-source.ts model/formats/gguf/small-blocks.ts',
   'RWKV-7a': 'backend/cuda/ops/deep-embed.ts',
   'states that move beside the steps, shared prefixes':
     'backend/flight.ts backend/state-shape.ts backend/cuda/state-lanes.ts backend/cuda/device/downloads.ts engine/state-transfers.ts engine/kept/late-store.ts engine/kept/prefix-sharing.ts',
@@ -65,8 +64,7 @@ const CAPABILITIES = {
     'cli/chat/conversation.ts cli/chat/markdown.ts cli/chat/prompt.ts cli/chat/slash.ts cli/chat/talk.ts cli/launch/ cli/completion.ts cli/remote.ts cli/models/fetch.ts',
   'models found, fetched and quantised by the dashboard':
     'hub/search.ts hub/released.ts host/checkpoints/model-jobs.ts host/checkpoints/quantise-file.ts host/checkpoints/quantise-process.ts model/formats/fingerprint.ts',
-  'files read by several threads':
-    'files/parallel-read.ts files/parallel-read-thread.ts files/digest.ts',
+  'files read by several threads': 'files/parallel-read.ts files/parallel-read-thread.ts files/digest.ts',
   'translations that stream': 'api/translate/prepare.ts',
 }
 
@@ -81,13 +79,12 @@ function byCapability(lines) {
     for (const [file] of found) left.delete(file)
     return found
   }
-  const rows = Object.entries(CAPABILITIES).map(([name, places]) => [
+  const rows = Object.entries(CAPABILITIES).map(([name, places]) => [name, places.split(' ').flatMap(take)])
+  return [...rows, ['the rest: the system as it was, and what is shared', [...left]]].map(([name, files]) => [
     name,
-    places.split(' ').flatMap(take),
+    files.length,
+    files.reduce((sum, [, count]) => sum + count, 0),
   ])
-  return [...rows, ['the rest: the system as it was, and what is shared', [...left]]].map(
-    ([name, files]) => [name, files.length, files.reduce((sum, [, count]) => sum + count, 0)],
-  )
 }
 
 if (process.argv[2] === '--by') {
@@ -109,9 +106,7 @@ const rows = names.map((name) => {
 })
 const sum = (of) => rows.reduce((total, row) => total + row[of], 0)
 rows.push({ name: 'all', files: sum('files'), lines: sum('lines'), more: sum('more') })
-console.log(
-  `${'folder'.padEnd(34)}${'files'.padStart(6)}${'lines'.padStart(8)}${'change'.padStart(8)}`,
-)
+console.log(`${'folder'.padEnd(34)}${'files'.padStart(6)}${'lines'.padStart(8)}${'change'.padStart(8)}`)
 for (const { name, files, lines, more } of rows)
   console.log(
     `${name.padEnd(34)}${String(files).padStart(6)}${String(lines).padStart(8)}${(more > 0 ? `+${more}` : String(more || '')).padStart(8)}`,

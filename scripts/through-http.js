@@ -10,8 +10,7 @@ import { spawn } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 
-const [model = '', streams = '320', outputTokens = '512', engineRate = '0', ...flags] =
-  process.argv.slice(2)
+const [model = '', streams = '320', outputTokens = '512', engineRate = '0', ...flags] = process.argv.slice(2)
 const main = fileURLToPath(new URL('../dist/cli/main.js', import.meta.url))
 const PORT = 8111
 const URL_BASE = `http://127.0.0.1:${PORT}`
@@ -108,9 +107,7 @@ try {
     'tokens/s from first request to last': summary.outputTokens.perSecond.toFixed(0),
     'tokens/s while all stream': steady.toFixed(0),
     'of the engine alone':
-      Number(engineRate) > 0
-        ? `${((100 * steady) / Number(engineRate)).toFixed(1)} %`
-        : 'not given',
+      Number(engineRate) > 0 ? `${((100 * steady) / Number(engineRate)).toFixed(1)} %` : 'not given',
     'gateway CPU, us a token': gatewayUs?.toFixed(1),
     "workers' CPU, us a token": workerUs?.toFixed(1),
     'load generator CPU, us a token': ((1000 * clientCpuMs) / tokens).toFixed(1),

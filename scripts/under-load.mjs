@@ -85,8 +85,7 @@ async function overload() {
     const end = performance.now() + seconds * 1000
     const began = performance.now()
     for (let sent = 0; performance.now() < end; await delay(2))
-      for (; sent < ((performance.now() - began) / 1000) * rate; sent++)
-        all.push(ask(port, body()).ended)
+      for (; sent < ((performance.now() - began) / 1000) * rate; sent++) all.push(ask(port, body()).ended)
     const overAt = performance.now()
     const done = await Promise.all(all)
     const good = done.filter(({ isWhole }) => isWhole)
@@ -150,9 +149,7 @@ async function longPrompts() {
   await withServer(['--slots', '72'], async (port) => {
     const long = () => ({ prompt: tokens(100_000), max_tokens: 1, cache: 'no-store' })
     const aloneMs = (await ask(port, long()).ended).ms
-    const streams = Array.from({ length: 64 }, () =>
-      ask(port, { prompt: tokens(12), max_tokens: 65_536 }),
-    )
+    const streams = Array.from({ length: 64 }, () => ask(port, { prompt: tokens(12), max_tokens: 65_536 }))
     await delay(3000)
     const gapsOf = (from, to) =>
       streams.flatMap(({ seen: { times } }) => {
@@ -219,9 +216,7 @@ async function leaving() {
       waits.push(next.seen.times[0] - from)
       live.push(next)
     }
-    const step = live.flatMap(({ seen: { times } }) =>
-      times.slice(1).map((time, i) => time - times[i]),
-    )
+    const step = live.flatMap(({ seen: { times } }) => times.slice(1).map((time, i) => time - times[i]))
     table['an answer of 32'] = {
       rounds: waits.length,
       p50: at(waits, 0.5),

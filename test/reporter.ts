@@ -41,8 +41,6 @@ function slowest(modules: readonly TestModule[]): string[] {
   const longest = timed.toSorted(([a], [b]) => b - a).slice(0, NUM_SLOWEST)
   return [
     'slowest files:',
-    ...longest.map(
-      ([ms, module]) => `${(ms / 1000).toFixed(1).padStart(7)} s  ${module.relativeModuleId}`,
-    ),
+    ...longest.map(([ms, module]) => `${(ms / 1000).toFixed(1).padStart(7)} s  ${module.relativeModuleId}`),
   ]
 }

@@ -128,11 +128,7 @@ export async function benchGuessed(
 }
 
 /** Where steps of several tokens add in another order, a draw may fall the other way; then that is what is guessed. */
-async function settle(
-  client: EngineClient,
-  script: ScriptedGuesses,
-  streams: number,
-): Promise<void> {
+async function settle(client: EngineClient, script: ScriptedGuesses, streams: number): Promise<void> {
   script.likely = 1
   for (let i = 0; i < SETTLED; i++) {
     const { tokens } = await answers(client, streams)

@@ -2,13 +2,7 @@
  * The engine as its callers see it, the same whether it runs in this process or in a worker. The gateway, the library
  * entry and the benches hold only this; they never see a slot or a step.
  */
-import type {
-  EngineCall,
-  EngineCalls,
-  EngineEvent,
-  EngineInfo,
-  GenerateRequest,
-} from './messages.ts'
+import type { EngineCall, EngineCalls, EngineEvent, EngineInfo, GenerateRequest } from './messages.ts'
 import type { EngineStats } from './stats.ts'
 
 export interface EngineClient {
@@ -22,9 +16,6 @@ export interface EngineClient {
    */
   generate(request: GenerateRequest, signal?: AbortSignal): AsyncIterable<EngineEvent>
   /** Asks for something beside an answer: sessions; see EngineCalls. Rejects with a SkeinError. */
-  call<M extends EngineCall>(
-    method: M,
-    params: EngineCalls[M]['params'],
-  ): Promise<EngineCalls[M]['result']>
+  call<M extends EngineCall>(method: M, params: EngineCalls[M]['params']): Promise<EngineCalls[M]['result']>
   close(): Promise<void>
 }

@@ -16,14 +16,7 @@ import { Ranking } from './answer/ranking.ts'
 import { Flights } from './flights.ts'
 import { StartStates } from './kept/start-states.ts'
 import { DEFAULT_LIMITS, type EngineLimits, lineFull, lineLength } from './limits.ts'
-import type {
-  CallHandlers,
-  EngineCall,
-  EngineCalls,
-  EngineEvent,
-  EngineInfo,
-  GenerateRequest,
-} from './messages.ts'
+import type { CallHandlers, EngineCall, EngineCalls, EngineEvent, EngineInfo, GenerateRequest } from './messages.ts'
 import { Outcomes } from './outcomes.ts'
 import { itlTargetOf, PrefillBudget } from './prefill-budget.ts'
 import { mayForce, type PlannedRow, Scheduler, stepOf, tokensOf, usableSlots } from './scheduler.ts'
@@ -75,8 +68,7 @@ export class Engine {
     const slots = new SlotPool(runner, usableSlots(runner), poisonFreedSlots)
     this.#transfers = new StateTransfers(runner, slots)
     const wake = () => this.onWake()
-    this.#states =
-      states === null ? null : new States(runner, slots, this.#transfers, tokenBytes, states, wake)
+    this.#states = states === null ? null : new States(runner, slots, this.#transfers, tokenBytes, states, wake)
     const prefill = new PrefillBudget(given, itlTargetOf(runner), runner.maxTokens, vocabSize)
     this.#speculation = new Speculation(runner, given.proposers, now)
     this.#scheduler = new Scheduler(
@@ -194,8 +186,7 @@ export class Engine {
   /** Whether a step would do something. Requests that wait for the store or for a session's writer do not count. */
   get hasWork(): boolean {
     const { waiting, running } = this.#scheduler
-    const isBusy =
-      waiting.length + running.length + this.#outcomes.numEvents + this.#flights.count > 0
+    const isBusy = waiting.length + running.length + this.#outcomes.numEvents + this.#flights.count > 0
     // This getter runs in every turn and looks through many states, so they are checked last.
     const isMoving = () => this.#transfers.isBusy || this.#states?.hasWork === true
     return this.#failure === null && (isBusy || isMoving())
@@ -266,10 +257,7 @@ export class Engine {
   }
 
   /** See EngineCalls. */
-  async call<M extends EngineCall>(
-    method: M,
-    params: EngineCalls[M]['params'],
-  ): Promise<EngineCalls[M]['result']> {
+  async call<M extends EngineCall>(method: M, params: EngineCalls[M]['params']): Promise<EngineCalls[M]['result']> {
     // A cancelled request may still be saving its session: wait for that first.
     if (this.#outcomes.leaving.size > 0) await this.#allLeft()
     if (this.#failure !== null) throw this.#failure

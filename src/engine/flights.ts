@@ -37,11 +37,7 @@ export class Flights {
   readonly #now: () => number
 
   /** `onStep` receives the duration of each step that followed another one or began with nothing in flight. `now`: milliseconds. */
-  constructor(
-    runner: Runner,
-    onStep: StepTimes = () => {},
-    now: () => number = () => performance.now(),
-  ) {
+  constructor(runner: Runner, onStep: StepTimes = () => {}, now: () => number = () => performance.now()) {
     this.#now = now
     this.#runner = runner
     this.#onStep = onStep
@@ -102,9 +98,7 @@ export class Flights {
     const takers = this.#undrawn.map((at) => plan[at]!.takers[0]!)
     const late = new Set(takers.filter(({ lacksMask }) => lacksMask))
     if (late.size > 0 && !(this.#runner.waitsForDraws && othersWait(late))) return false
-    this.#runner.drawLater(
-      takers.map((one) => (late.has(one) ? null : (one.matcher?.mask ?? null))),
-    )
+    this.#runner.drawLater(takers.map((one) => (late.has(one) ? null : (one.matcher?.mask ?? null))))
     for (const [i, at] of this.#undrawn.entries()) {
       const sequence = takers[i]!
       const { finish, owner, isOvertaken } = sequence

@@ -128,8 +128,7 @@ export class Outcomes {
       this.#acceptGuessed(takers[0]!, row, row.guesses, drawn)
       return
     }
-    if (takers.length > 0)
-      assert(drawn.length === takers.length, `${drawn.length} draws for ${takers.length} takers`)
+    if (takers.length > 0) assert(drawn.length === takers.length, `${drawn.length} draws for ${takers.length} takers`)
     if (this.leaving.has(owner)) {
       this.#acceptLeaving(takers, drawn, planned.isMoot === true)
       return
@@ -261,8 +260,7 @@ export class Outcomes {
         return
       }
       sequence.accept(token, logprob)
-      if (sequence.finish === null && sequence.matcher !== null)
-        owner.rules!.advance(sequence.matcher, token)
+      if (sequence.finish === null && sequence.matcher !== null) owner.rules!.advance(sequence.matcher, token)
       this.counters.generatedTokens++
       this.#states?.drew(sequence)
       this.#report(sequence)
@@ -270,12 +268,7 @@ export class Outcomes {
   }
 
   /** The draws that count: up to the first that differs from its guess or ends the answer. */
-  #acceptGuessed(
-    sequence: Sequence,
-    { tokens }: BatchRow,
-    { count, spare }: Guesses,
-    drawn: readonly Drawn[],
-  ): void {
+  #acceptGuessed(sequence: Sequence, { tokens }: BatchRow, { count, spare }: Guesses, drawn: readonly Drawn[]): void {
     const { owner } = sequence
     const isLeaving = this.leaving.has(owner)
     if (isLeaving || this.live.get(owner.id) === owner) {

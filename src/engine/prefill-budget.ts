@@ -58,16 +58,10 @@ export class PrefillBudget {
   #scoring: readonly [number, number]
 
   /** `most`: tokens of a step. */
-  constructor(
-    { prefillChunk, itlTargetMs }: PrefillLimits,
-    suits: ItlTarget,
-    most: number,
-    vocabSize = 0,
-  ) {
+  constructor({ prefillChunk, itlTargetMs }: PrefillLimits, suits: ItlTarget, most: number, vocabSize = 0) {
     this.#scoring = [FIRST_SCORING_MS * vocabSize, FIRST_SCORING_MS * vocabSize]
     this.#prefillChunk = prefillChunk
-    this.#target =
-      itlTargetMs === null ? suits : { ...suits, leastMs: itlTargetMs, mostMs: itlTargetMs }
+    this.#target = itlTargetMs === null ? suits : { ...suits, leastMs: itlTargetMs, mostMs: itlTargetMs }
     this.#most = most
     this.#chunk = Math.min(suits.firstChunk, most)
   }
@@ -128,11 +122,7 @@ export function answerShare({ maxFlights, feedsDraws }: Flying, count: number): 
 }
 
 /** Prompt tokens in one step with room for `budget`, of `left` in all. */
-export function promptShare(
-  { maxFlights, feedsDraws }: Flying,
-  left: number,
-  budget: number,
-): number {
+export function promptShare({ maxFlights, feedsDraws }: Flying, left: number, budget: number): number {
   if (feedsDraws) return budget
   return Math.min(budget, Math.max(MIN_PROMPT_SHARE, Math.ceil(left / maxFlights)))
 }

@@ -65,10 +65,7 @@ export function tokensOf(plan: readonly PlannedRow[]): readonly [answers: number
 /** What guesses are held against. */
 export function stepOf(plan: readonly PlannedRow[]): LaunchedStep {
   const [tokens, prompts] = tokensOf(plan)
-  const answers = plan.reduce(
-    (sum, { owner, numPrompt }) => sum + (numPrompt === 0 ? owner.width : 0),
-    0,
-  )
+  const answers = plan.reduce((sum, { owner, numPrompt }) => sum + (numPrompt === 0 ? owner.width : 0), 0)
   return { answers, tokens, prompts, hasGuesses: plan.some(({ row }) => row.guesses !== undefined) }
 }
 
@@ -148,9 +145,7 @@ export class Scheduler {
     const plan: PlannedRow[] = []
     const { feedsDraws, drawsLater } = this.#runner
     const mayGo = (one: Sequence) => one.isSettled || (drawsLater && one.canDrawLater)
-    const decoding = this.running.flatMap((live) =>
-      live.sequences.filter((one) => one.canGoOn && mayGo(one)),
-    )
+    const decoding = this.running.flatMap((live) => live.sequences.filter((one) => one.canGoOn && mayGo(one)))
     this.isWaiting = feedsDraws && this.#speculation.waitsFor(decoding, this.numSlots)
     if (this.isWaiting) return plan
     this.#planDecode(plan, decoding, lastFlight)
@@ -162,10 +157,7 @@ export class Scheduler {
   /** Whether anything could run or begin without these sequences. */
   hasOthers(late: ReadonlySet<Sequence>): boolean {
     const isOther = (one: Sequence) => one.canGoOn && !late.has(one)
-    return (
-      this.waiting.length > 0 ||
-      this.running.some((live) => live.canSendChunk || live.sequences.some(isOther))
-    )
+    return this.waiting.length > 0 || this.running.some((live) => live.canSendChunk || live.sequences.some(isOther))
   }
 
   /** Frees the slot of a sequence that has ended. */
@@ -195,10 +187,7 @@ export class Scheduler {
   /** With nothing running every slot must be free; a leak ends the worker rather than starve it slowly. */
   checkIdle(): void {
     if (this.running.length > 0) return
-    assert(
-      this.numFree === this.numSlots,
-      `nothing runs, yet only ${this.numFree} of ${this.numSlots} slots are free`,
-    )
+    assert(this.numFree === this.numSlots, `nothing runs, yet only ${this.numFree} of ${this.numSlots} slots are free`)
     const { numFree } = this.#places
     assert(numFree === this.#runner.numPlaces, `nothing runs, yet only ${numFree} places are free`)
   }
@@ -274,9 +263,7 @@ export class Scheduler {
     const ready = this.#runner.feedsDraws
       ? decoding.filter((one) => one.canStep(lastFlight))
       : // Each flight has its part of them, and every part waits for its own.
-        decoding
-          .filter(({ numAwaited }) => numAwaited === 0)
-          .slice(0, answerShare(this.#runner, decoding.length))
+        decoding.filter(({ numAwaited }) => numAwaited === 0).slice(0, answerShare(this.#runner, decoding.length))
     const numRows = ready.reduce((sum, { owner }) => sum + owner.width, 0)
     let spare = this.#runner.maxTokens - numRows
     this.#speculation.plan(ready, numRows, this.numSlots)

@@ -330,8 +330,7 @@ export class Sequence {
       return this.#rowOfOther(this.isBehind ? 0 : 1 + Math.min(this.numExtra, maxExtra))
     const position = this.numDrawn + this.numAwaited
     this.#drawAt(position)
-    this.#decodeRow.tokens[0] =
-      this.numAwaited === 0 ? this.drawn.at(-1)! : fedByDraw(this.#awaited.draw)
+    this.#decodeRow.tokens[0] = this.numAwaited === 0 ? this.drawn.at(-1)! : fedByDraw(this.#awaited.draw)
     this.#numSent = position
     return this.#decodeRow
   }

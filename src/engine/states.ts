@@ -211,9 +211,7 @@ export class States {
   }
 
   /** What the prompt event says of the start. */
-  usageOf(
-    live: LiveRequest,
-  ): Pick<EngineEvent & { type: 'prompt' }, 'cachedTokens' | 'contextTokens' | 'session'> {
+  usageOf(live: LiveRequest): Pick<EngineEvent & { type: 'prompt' }, 'cachedTokens' | 'contextTokens' | 'session'> {
     const session = this.#turns.positionOf(live)
     return {
       cachedTokens: this.#uses.get(live)?.cachedTokens ?? 0,
@@ -235,9 +233,7 @@ export class States {
     if (live.numFed !== live.points[0]) return
     live.points = live.points.slice(1)
     const slot = live.sequences[0]!.slot!
-    this.#keepPrefix(live, live.prompt.subarray(0, live.numFed), (events) =>
-      this.#transfers.read(slot, events),
-    )
+    this.#keepPrefix(live, live.prompt.subarray(0, live.numFed), (events) => this.#transfers.read(slot, events))
   }
 
   /** After a draw of an answer that may go on. */
@@ -327,9 +323,7 @@ export class States {
 
   #isComing(namespace: string, tokens: Int32Array): boolean {
     const isIt = ({ use, tokens: others }: Coming) =>
-      use.namespace === namespace &&
-      others.length === tokens.length &&
-      others.every((token, i) => token === tokens[i])
+      use.namespace === namespace && others.length === tokens.length && others.every((token, i) => token === tokens[i])
     return [...this.#coming].some(isIt)
   }
 }

@@ -147,10 +147,7 @@ export interface EngineMetric {
   read(stats: EngineStats): number | undefined
 }
 
-function metricsOf<R extends Rows>(
-  rows: R,
-  part: (stats: EngineStats) => Counts<R> | undefined,
-): EngineMetric[] {
+function metricsOf<R extends Rows>(rows: R, part: (stats: EngineStats) => Counts<R> | undefined): EngineMetric[] {
   return entriesOf(rows).flatMap(([name, { metric, help }]) =>
     metric === undefined ? [] : [{ name: metric, help, read: (stats) => part(stats)?.[name] }],
   )
@@ -172,10 +169,7 @@ export function idleStats(numSlots: number): EngineStats {
 }
 
 function summed<R extends Rows>(rows: R, all: readonly Counts<R>[]): Counts<R> {
-  const sums = entriesOf(rows).map(([name]) => [
-    name,
-    all.reduce((total, own) => total + own[name], 0),
-  ])
+  const sums = entriesOf(rows).map(([name]) => [name, all.reduce((total, own) => total + own[name], 0)])
   // An entry for each name.
   return Object.fromEntries(sums) as Counts<R>
 }

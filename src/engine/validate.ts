@@ -55,11 +55,7 @@ export function checkRequest(request: GenerateRequest, limits: RequestLimits): v
 }
 
 /** A session may have an unfed tail to go on from, so its prompt may be empty; session-turns.ts knows. */
-function checkPrompt(
-  prompt: Int32Array,
-  mayBeEmpty: boolean,
-  { maxPromptTokens, vocabSize }: RequestLimits,
-): void {
+function checkPrompt(prompt: Int32Array, mayBeEmpty: boolean, { maxPromptTokens, vocabSize }: RequestLimits): void {
   demand(mayBeEmpty || prompt.length > 0, 'prompt', 'must have at least one token')
   if (prompt.length > maxPromptTokens) {
     throw new SkeinError(
@@ -128,10 +124,7 @@ function checkEmbedding(request: GenerateRequest, { embeddingTasks = [] }: Reque
   checkReadOnly(request, 'embedding')
 }
 
-function checkReadOnly(
-  { n, maxTokens, promptLogprobs, session, mixture, cache }: GenerateRequest,
-  what: string,
-): void {
+function checkReadOnly({ n, maxTokens, promptLogprobs, session, mixture, cache }: GenerateRequest, what: string): void {
   demand(n === 1 && maxTokens === 0, what, 'needs n 1 and maxTokens 0')
   const isAlone = promptLogprobs === null && session === undefined && mixture === undefined
   demand(isAlone, what, 'goes with no scores, session or mixture')
@@ -167,11 +160,7 @@ function checkSampling(sampling: SamplingParams, vocabSize: number): void {
   demand(topK === (topK | 0), 'topK', `must be an integer of 32 bits, not ${topK}`)
   const divides = Math.fround(repetitionPenalty) > 0
   demand(divides, 'repetitionPenalty', `must be more than 0, not ${repetitionPenalty}`)
-  demand(
-    seed === null || (seed >= 0n && seed < 2n ** 64n),
-    'seed',
-    `must fit an unsigned 64-bit integer, not ${seed}`,
-  )
+  demand(seed === null || (seed >= 0n && seed < 2n ** 64n), 'seed', `must fit an unsigned 64-bit integer, not ${seed}`)
   const isToken = (id: number) => Number.isInteger(id) && id >= 0 && id < vocabSize
   const expected = `tokens are 0 to ${vocabSize - 1}`
   for (const [token, bias] of logitBias) {
@@ -192,11 +181,7 @@ function checkStops({ stop }: GenerateRequest): void {
   }
   for (const string of stop.strings) {
     demand(string !== '', 'stop.strings', 'has an empty string, which would stop every answer')
-    demand(
-      !LONE_SURROGATE.test(string),
-      'stop.strings',
-      'has half of a surrogate pair, which no text contains',
-    )
+    demand(!LONE_SURROGATE.test(string), 'stop.strings', 'has half of a surrogate pair, which no text contains')
   }
 }
 

@@ -10,11 +10,7 @@ import type { EngineClient } from '../engine/client.ts'
 import { Engine } from '../engine/engine.ts'
 import { identityOf } from '../engine/kept/identity.ts'
 import { isWithoutDisk, LateStore } from '../engine/kept/late-store.ts'
-import {
-  DEFAULT_LIMITS as DEFAULT_ENGINE_LIMITS,
-  type EngineLimits,
-  lineLength,
-} from '../engine/limits.ts'
+import { DEFAULT_LIMITS as DEFAULT_ENGINE_LIMITS, type EngineLimits, lineLength } from '../engine/limits.ts'
 import { Draft } from '../engine/speculation/draft.ts'
 import { LOOKUP } from '../engine/speculation/lookup.ts'
 import { PREDICTION } from '../engine/speculation/prediction.ts'
@@ -23,11 +19,7 @@ import { DEFAULT_STATE_OPTIONS, type StateOptions } from '../engine/states.ts'
 import { SkeinError } from '../errors.ts'
 import { packageVersion } from '../files/version.ts'
 import { existsCheckpoint, openCheckpoint } from '../model/checkpoint.ts'
-import {
-  loadableArchitecture,
-  rwkv6Dimensions,
-  rwkv7Dimensions,
-} from '../model/formats/describe.ts'
+import { loadableArchitecture, rwkv6Dimensions, rwkv7Dimensions } from '../model/formats/describe.ts'
 import { fingerprint } from '../model/formats/fingerprint.ts'
 import { rerankerParts } from '../model/formats/native-names.ts'
 import { readEmbeddingHeads } from '../model/run/embedding-heads.ts'
@@ -66,11 +58,7 @@ interface LoadReport extends WarmUp {
   readonly onStage?: (text: string) => void
 }
 
-export function loadRunner(
-  choice: RunnerChoice,
-  onProgress?: LoadProgress,
-  { onStage }: LoadReport = {},
-): ModelRunner {
+export function loadRunner(choice: RunnerChoice, onProgress?: LoadProgress, { onStage }: LoadReport = {}): ModelRunner {
   const checkpoint = openModel(choice)
   try {
     const weightType = weightTypeOf(choice.quant)
@@ -96,10 +84,7 @@ export function loadRunner(
 }
 
 /** An engine over a runner, of which it says only tokens: for benches. Closing it disposes of the runner. */
-export function clientOver(
-  runner: Runner,
-  proposers: readonly ProposerSource[] = [],
-): EngineClient {
+export function clientOver(runner: Runner, proposers: readonly ProposerSource[] = []): EngineClient {
   const tokenBytes = { bytesOf: () => Uint8Array.of(0x61) }
   return new LocalEngineClient(new Engine(runner, tokenBytes, { proposers }))
 }
@@ -228,10 +213,7 @@ function checkDraft({ info: { vocabSize } }: Runner, { info }: Runner): void {
 }
 
 /** In the order in which they are asked: what costs least and knows most comes first. */
-function proposersOf(
-  { speculate = 'off' }: EngineChoice,
-  draft: ModelRunner | null,
-): ProposerSource[] {
+function proposersOf({ speculate = 'off' }: EngineChoice, draft: ModelRunner | null): ProposerSource[] {
   return [
     ...(speculate === 'off' ? [] : [PREDICTION]),
     ...(speculate === 'lookup' ? [LOOKUP] : []),
@@ -281,10 +263,7 @@ function embeddingsOf({ model, embeddings = 'off' }: EngineChoice): Partial<Engi
 
 function limitsOf(choice: EngineChoice) {
   const { maxWaiting, maxPromptTokens, itlTargetMs, prefillChunk } = choice
-  const preemptBytes = Math.min(
-    MAX_DEFAULT_PREEMPT_BYTES,
-    Math.floor(PREEMPT_MEMORY_SHARE * freemem()),
-  )
+  const preemptBytes = Math.min(MAX_DEFAULT_PREEMPT_BYTES, Math.floor(PREEMPT_MEMORY_SHARE * freemem()))
   return {
     preemptBytes: choice.preemptBytes ?? preemptBytes,
     ...(itlTargetMs === undefined ? {} : { itlTargetMs }),

@@ -7,19 +7,7 @@ import { WKV_CHOICES } from '../host/device-choice.ts'
 import { LOG_LEVELS } from '../host/log.ts'
 import { EMBEDDINGS_CHOICES, QUANT_CHOICES, TOOL_TEMPLATE_CHOICES } from '../host/model-choice.ts'
 import { SPECULATE_CHOICES } from '../model/run/speculate-choice.ts'
-import {
-  choice,
-  type Flags,
-  integers,
-  list,
-  number,
-  path,
-  pathList,
-  paths,
-  text,
-  toggle,
-  whole,
-} from './flags.ts'
+import { choice, type Flags, integers, list, number, path, pathList, paths, text, toggle, whole } from './flags.ts'
 
 const ANY = Number.MAX_SAFE_INTEGER
 const MEGABYTES = 2 ** 30
@@ -63,9 +51,7 @@ const MODEL = {
     "How matrices are held: file (the checkpoint's type), f32, f16, bf16, int8, q4, nf4, fp8 (GPU)",
     { default: 'file' },
   ),
-  wkv: choice(WKV_CHOICES)(
-    'Recurrent states on cuda and webgpu: fp32 (default), or fp16 in half the memory',
-  ),
+  wkv: choice(WKV_CHOICES)('Recurrent states on cuda and webgpu: fp32 (default), or fp16 in half the memory'),
   vocab: path('Vocabulary file (default: found beside the model)'),
   ...ADAPTER_FLAGS,
   embeddings: choice(EMBEDDINGS_CHOICES)(
@@ -83,50 +69,30 @@ const MODEL = {
 } satisfies Flags
 
 const WORKERS = {
-  replicas: whole(
-    1,
-    256,
-  )('Workers of every model (on each of --gpus); on the CPU they share the cores'),
-  gpus: integers(
-    'GPUs with a worker each for every model, as 0,1,2; requests are spread over them',
-    {
-      hint: 'N,…',
-      silences: othersThan('gpus'),
-    },
-  ),
-  'pp-devices': list(
-    'Devices that share the layers of the model, in order: 0,1,… as in cuda:N, or names',
-    { hint: '0,1,…', silences: othersThan('pp-devices') },
-  ),
-  'without-model': toggle(
-    'Start without a model; POST /api/workers/start or /loadmodel loads one',
-    {
-      silences: ['model', 'models', 'model-name'],
-    },
-  ),
-  'model-dir': path(
-    'Folder whose files may be loaded over HTTP (default: that of FILE, else models)',
-    {
-      hint: 'DIR',
-    },
-  ),
-  'max-worker-mb': whole(
-    1,
-    MEGABYTES,
-  )('Memory of a worker process beyond which it is replaced (default: no limit)'),
+  replicas: whole(1, 256)('Workers of every model (on each of --gpus); on the CPU they share the cores'),
+  gpus: integers('GPUs with a worker each for every model, as 0,1,2; requests are spread over them', {
+    hint: 'N,…',
+    silences: othersThan('gpus'),
+  }),
+  'pp-devices': list('Devices that share the layers of the model, in order: 0,1,… as in cuda:N, or names', {
+    hint: '0,1,…',
+    silences: othersThan('pp-devices'),
+  }),
+  'without-model': toggle('Start without a model; POST /api/workers/start or /loadmodel loads one', {
+    silences: ['model', 'models', 'model-name'],
+  }),
+  'model-dir': path('Folder whose files may be loaded over HTTP (default: that of FILE, else models)', {
+    hint: 'DIR',
+  }),
+  'max-worker-mb': whole(1, MEGABYTES)('Memory of a worker process beyond which it is replaced (default: no limit)'),
 } satisfies Flags
 
 const LOAD = {
   slots: whole(
     1,
     65_536,
-  )(
-    'Recurrent states kept = sequences that run at once (default: by memory, up to 64, 256 on a GPU)',
-  ),
-  'max-waiting': whole(
-    1,
-    10_000_000,
-  )('Requests that may wait (default: 8 for each slot, 512 at least)'),
+  )('Recurrent states kept = sequences that run at once (default: by memory, up to 64, 256 on a GPU)'),
+  'max-waiting': whole(1, 10_000_000)('Requests that may wait (default: 8 for each slot, 512 at least)'),
   'max-prompt-tokens': whole(1, 1_000_000_000)('Longest prompt (default 131072)'),
   'step-tokens': whole(1, 1_000_000)('Token budget of one step (default 512, 2048 on a GPU)'),
   'itl-target': number(
@@ -148,20 +114,14 @@ const LOAD = {
     { hint: 'FILE|NAME' },
   ),
   threads: whole(1, 1024)('CPU threads (default: all cores)'),
-  'memory-gb': number(
-    0.001,
-    1_000_000,
-  )('Most memory of each GPU to use, in GB (default: all that is free)'),
+  'memory-gb': number(0.001, 1_000_000)('Most memory of each GPU to use, in GB (default: all that is free)'),
 } satisfies Flags
 
 const STATES = {
-  'data-dir': path(
-    'Where sessions are stored (default: $XDG_DATA_HOME/skein, ~/.local/share/skein)',
-    {
-      hint: 'DIR',
-      silences: ['no-store'],
-    },
-  ),
+  'data-dir': path('Where sessions are stored (default: $XDG_DATA_HOME/skein, ~/.local/share/skein)', {
+    hint: 'DIR',
+    silences: ['no-store'],
+  }),
   'no-store': toggle('Keep sessions in memory only', { silences: ['data-dir', 'durable'] }),
   durable: toggle('Report a turn of a session only when it is on disk', {
     silences: ['no-store'],
@@ -187,10 +147,7 @@ const STATES = {
   'max-sessions': whole(0, ANY)('Sessions of one key (default 10000)'),
   'max-sessions-mb': whole(0, MEGABYTES)('Their states in MB (default 65536)'),
   'max-turns': whole(1, ANY)('Turns of a session that are kept (default 16)'),
-  'session-ttl': whole(
-    1,
-    ANY,
-  )('Seconds after its last turn that a session is kept (default: for ever)'),
+  'session-ttl': whole(1, ANY)('Seconds after its last turn that a session is kept (default: for ever)'),
 } satisfies Flags
 
 /** How a server finds the others of its cluster; `skein gateway` has the same. */
@@ -214,21 +171,13 @@ const CLUSTER = {
 } satisfies Flags
 
 const RUNNING = {
-  config: path(
-    'File of settings (default: skein.config.json, if there is one; --no-config: none)',
-    {
-      isFlagOnly: true,
-      isDeniable: true,
-    },
-  ),
-  'log-level': choice(LOG_LEVELS)(
-    `${LOG_LEVELS.join(', ')} (default: warn on a terminal, else info)`,
-  ),
+  config: path('File of settings (default: skein.config.json, if there is one; --no-config: none)', {
+    isFlagOnly: true,
+    isDeniable: true,
+  }),
+  'log-level': choice(LOG_LEVELS)(`${LOG_LEVELS.join(', ')} (default: warn on a terminal, else info)`),
   'drain-seconds': whole(0, 86_400)('How long streams may finish after SIGTERM', { default: '30' }),
-  'metrics-port': whole(
-    0,
-    65_535,
-  )('Also serve /metrics on this port, without a key (default: only with one)'),
+  'metrics-port': whole(0, 65_535)('Also serve /metrics on this port, without a key (default: only with one)'),
   'trace-endpoint': text('Send traces to this OpenTelemetry collector (OTLP over HTTP)', {
     hint: 'URL',
   }),
@@ -247,9 +196,7 @@ export const SETTINGS = {
 
 function grouped<R extends Flags>(group: string, rows: R): R {
   // The same rows, with a heading.
-  return Object.fromEntries(
-    Object.entries(rows).map(([name, row]) => [name, { ...row, group }]),
-  ) as R
+  return Object.fromEntries(Object.entries(rows).map(([name, row]) => [name, { ...row, group }])) as R
 }
 
 /** Some of them, for other commands that load a model. */

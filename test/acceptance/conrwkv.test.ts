@@ -42,14 +42,7 @@ describe('6.1 conRWKV', () => {
   })
 
   async function load(rate: number) {
-    const sizes = [
-      '--num-prompts',
-      String(LOADS.prompts),
-      '--input-len',
-      '64',
-      '--output-len',
-      '32',
-    ]
+    const sizes = ['--num-prompts', String(LOADS.prompts), '--input-len', '64', '--output-len', '32']
     const flags = ['--url', server.url, '--request-rate', String(rate), '--json', '-']
     const bench = await skein(['bench', 'serve', ...flags, ...sizes])
     expect(bench.code, bench.stderr).toBe(0)

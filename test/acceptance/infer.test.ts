@@ -29,8 +29,7 @@ describe('6.2 RWKV-Infer', () => {
       copyFileSync(DEMO.replace(/pth$/, 'vocab.txt'), join(folder, name))
     writeTunedState(join(folder, 'state.pth'), DEMO)
     writeTunedState(join(folder, 'wrong.pth'), DEMO, 1)
-    const flags =
-      '--localhost 127.0.0.1 --debug False --workers 64 --dynamic_state_cache_size 512 --model-dir'
+    const flags = '--localhost 127.0.0.1 --debug False --workers 64 --dynamic_state_cache_size 512 --model-dir'
     server = await serve([...flags.split(' '), folder])
     client = clientOf(server)
   })
@@ -45,8 +44,7 @@ describe('6.2 RWKV-Infer', () => {
     const reply = await client.ask<Chat>('/v1/chat/completions', { messages, params, ...fields })
     return reply.choices[0]!.message.content
   }
-  const names = async () =>
-    ((await (await client.get('/models')).json()) as { id: string }[]).map(({ id }) => id)
+  const names = async () => ((await (await client.get('/models')).json()) as { id: string }[]).map(({ id }) => id)
 
   test('6.2/1 starts without a model, and takes "--debug False"', async () => {
     expect(await names()).toEqual([])

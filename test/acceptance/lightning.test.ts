@@ -87,8 +87,7 @@ async function expectStateRow(client: Client, prompt: string, session_id: string
 }
 
 async function expectDeletes(client: Client, session_id: string): Promise<void> {
-  const remove = (id: string) =>
-    client.post('/state/delete', { session_id: id, password: PASSWORD })
+  const remove = (id: string) => client.post('/state/delete', { session_id: id, password: PASSWORD })
   const unknown = await remove('your_session_id_to_delete')
   expect(unknown.status).toBe(404)
   expect(await unknown.json()).toMatchObject({ status: 'not_found' })
@@ -173,16 +172,11 @@ describe('6.3 rwkv_lightning, January 2026', () => {
   })
 
   // Escaped twice, as in the document: the model sees a backslash and an n.
-  const escaped =
-    'User: What could we cook tonight? Two short ideas, please.\\n\\nAssistant: <think>\\n</think>\\n'
+  const escaped = 'User: What could we cook tonight? Two short ideas, please.\\n\\nAssistant: <think>\\n</think>\\n'
   test('6.3/13-15 /state, streamed and whole, and its place in /state/status', async () => {
     await expectStateRow(it.client, escaped, 'session_one')
     const auth = { authorization: `Bearer ${PASSWORD}` }
-    const count = await it.client.ask<{ count?: number }>(
-      '/v1/tokens/count',
-      { text: escaped },
-      auth,
-    )
+    const count = await it.client.ask<{ count?: number }>('/v1/tokens/count', { text: escaped }, auth)
     const straight = await it.client.ask<{ count?: number }>(
       '/v1/tokens/count',
       { text: escaped.replaceAll('\\n', '\n') },
@@ -219,9 +213,7 @@ describe('6.3 across restarts and tiers', () => {
     const second = await serve(args)
     try {
       const client = clientOf(second)
-      expect(await sessionsOf(client)).toMatchObject([
-        { session_id: 'session_one', cache_level: 'Database (Disk)' },
-      ])
+      expect(await sessionsOf(client)).toMatchObject([{ session_id: 'session_one', cache_level: 'Database (Disk)' }])
       await client.ask(STATE, turn('session_one'))
       const auth = { authorization: `Bearer ${PASSWORD}` }
       const reply = await client.get('/v1/sessions/session_one', auth)
@@ -291,9 +283,7 @@ describe('6.4 rwkv_lightning, the tutorial of May 2026', () => {
   test('6.4/5 /big_batch: two identical prompts are two draws', async () => {
     const contents = [NIGHT, NIGHT]
     const body = { contents, max_tokens: 64, temperature: 1, chunk_size: 8, ...STOPS }
-    const rows = await Promise.all(
-      [1, 2, 3].map(() => rowsStreamed(it.client, '/big_batch/completions', body, 2)),
-    )
+    const rows = await Promise.all([1, 2, 3].map(() => rowsStreamed(it.client, '/big_batch/completions', body, 2)))
     expect(rows.some(([a, b]) => a !== b)).toBe(true)
   })
   test('6.4/6 /openai, streamed: role first, then text, then why it ended', async () => {
@@ -302,9 +292,7 @@ describe('6.4 rwkv_lightning, the tutorial of May 2026', () => {
     const reply = await it.client.post(OPENAI, body, auth)
     const payloads = payloadsOf(await reply.text())
     expect(payloads.at(-1)).toBe('[DONE]')
-    const choices = (payloads.slice(0, -1) as { choices: Json[] }[]).map(
-      ({ choices }) => choices[0],
-    )
+    const choices = (payloads.slice(0, -1) as { choices: Json[] }[]).map(({ choices }) => choices[0])
     expect(choices[0]).toMatchObject({ delta: { role: 'assistant' } })
     expect(choices.at(-1)).toMatchObject({
       delta: {},
@@ -332,19 +320,14 @@ describe('6.4 rwkv_lightning, the tutorial of May 2026', () => {
     expect((await whole(next)).usage).toMatchObject({ prompt_tokens: alone.prompt_tokens })
     const session_id = 'tutorial'
     await whole(question, { session_id })
-    await it.client.ask(
-      OPENAI,
-      { ...openai, messages: [{ role: 'user', content: next }], session_id },
-      auth,
-    )
+    await it.client.ask(OPENAI, { ...openai, messages: [{ role: 'user', content: next }], session_id }, auth)
     const session = await it.client.get(`/v1/sessions/${session_id}`, auth)
     expect(await session.json()).toMatchObject({ head: 2, turns: [{ turn: 1 }, { turn: 2 }] })
   })
   test('6.4/9 translate en → zh-CN', () => expectTranslations(it.client, 'en'))
   test('6.4/10 translate zh-CN → en', () => expectTranslations(it.client, 'zh-CN'))
 
-  const prompt =
-    'User: What could we cook tonight? Two short ideas, please.\n\nAssistant: <think>\n</think>\n'
+  const prompt = 'User: What could we cook tonight? Two short ideas, please.\n\nAssistant: <think>\n</think>\n'
   test('6.4/11-13 /state, streamed and whole, and /state/status', () =>
     expectStateRow(it.client, prompt, 'session_one'))
   test('6.4/14 /state/delete', () => expectDeletes(it.client, 'session_one'))

@@ -101,21 +101,15 @@ describe('messages', () => {
 
   test('thoughts are blocks, and are sent back without harm', async () => {
     const thinking = { type: 'enabled', budget_tokens: 1024 } as const
-    const { data, response } = await client.messages
-      .create({ ...ask('Hi'), max_tokens: 2000, thinking })
-      .withResponse()
+    const { data, response } = await client.messages.create({ ...ask('Hi'), max_tokens: 2000, thinking }).withResponse()
     expect(data.content).toMatchObject([
       { type: 'thinking', thinking: 'Hm.\n' },
       { type: 'text', text: 'Yes, 世界' },
     ])
     expect(response.headers.get('warnings')).toContain('budget_tokens')
-    const streamed = await client.messages
-      .stream({ ...ask('Hi'), max_tokens: 2000, thinking })
-      .finalMessage()
+    const streamed = await client.messages.stream({ ...ask('Hi'), max_tokens: 2000, thinking }).finalMessage()
     expect(streamed.content).toEqual(
-      data.content.map((block) =>
-        block.type === 'text' ? { type: 'text', text: block.text } : block,
-      ),
+      data.content.map((block) => (block.type === 'text' ? { type: 'text', text: block.text } : block)),
     )
     await client.messages.create({
       ...ask('Hi'),
@@ -147,9 +141,7 @@ describe('tools', () => {
         { role: 'assistant', content: first.content },
         {
           role: 'user',
-          content: [
-            { type: 'tool_result', tool_use_id: call.id, content: [{ type: 'text', text: '-5' }] },
-          ],
+          content: [{ type: 'tool_result', tool_use_id: call.id, content: [{ type: 'text', text: '-5' }] }],
         },
       ],
     })
@@ -186,39 +178,21 @@ test('models are listed in both shapes', async () => {
 describe('errors', () => {
   test('its classes, before and within a stream', async () => {
     const other = new Anthropic({ apiKey: 'wrong', baseURL, maxRetries: 0 })
-    await expect(other.messages.create(ask('Hi'))).rejects.toBeInstanceOf(
-      Anthropic.AuthenticationError,
-    )
+    await expect(other.messages.create(ask('Hi'))).rejects.toBeInstanceOf(Anthropic.AuthenticationError)
     const bearer = new Anthropic({ authToken: KEY, apiKey: null, baseURL, maxRetries: 0 })
     expect((await bearer.messages.create(ask('Hi'))).type).toBe('message')
     await expect(client.messages.create({ ...ask('Hi'), model: 'duck' })).rejects.toBeInstanceOf(
       Anthropic.NotFoundError,
     )
-    await expect(client.messages.create(ask('FULL'))).rejects.toBeInstanceOf(
-      Anthropic.RateLimitError,
-    )
-    await expect(client.messages.stream(ask('MID')).finalMessage()).rejects.toThrow(
-      'the model failed on this request',
-    )
+    await expect(client.messages.create(ask('FULL'))).rejects.toBeInstanceOf(Anthropic.RateLimitError)
+    await expect(client.messages.stream(ask('MID')).finalMessage()).rejects.toThrow('the model failed on this request')
   })
 
   test.each([
-    [
-      'an image',
-      { messages: [{ role: 'user', content: [{ type: 'image' }] }] },
-      /messages\[0\]\.content\[0\]/,
-    ],
-    [
-      'a prefill',
-      { messages: [{ role: 'assistant', content: '{' }] },
-      /an answer is not continued/,
-    ],
+    ['an image', { messages: [{ role: 'user', content: [{ type: 'image' }] }] }, /messages\[0\]\.content\[0\]/],
+    ['a prefill', { messages: [{ role: 'assistant', content: '{' }] }, /an answer is not continued/],
     ['a role', { messages: [{ role: 'bot', content: '{' }] }, /messages\[0\]\.role/],
-    [
-      'a tool of Anthropic’s',
-      { tools: [{ type: 'bash_20250124', name: 'bash' }] },
-      /tools\[0\]\.type/,
-    ],
+    ['a tool of Anthropic’s', { tools: [{ type: 'bash_20250124', name: 'bash' }] }, /tools\[0\]\.type/],
     ['no such tool', { tools, tool_choice: { type: 'tool', name: 'x' } }, /tool_choice\.name/],
     ['a container', { container: 'x' }, /container/],
     ['no limit', { max_tokens: 0 }, /max_tokens/],

@@ -34,8 +34,7 @@ async function started(folder: string, script?: Script, options = {}) {
   await served.app.listen({ host: '127.0.0.1', port: 0 })
   // Listening on TCP, the address is an object.
   const { port } = served.app.server.address() as AddressInfo
-  const clientOf = (apiKey: string) =>
-    new OpenAI({ apiKey, baseURL: `http://127.0.0.1:${port}/v1`, maxRetries: 0 })
+  const clientOf = (apiKey: string) => new OpenAI({ apiKey, baseURL: `http://127.0.0.1:${port}/v1`, maxRetries: 0 })
   return { ...served, store, client: clientOf('sk-a'), other: clientOf('sk-b') }
 }
 
@@ -48,11 +47,7 @@ function requestsOf(count: number, body: (i: number) => object, url = CHATS): st
 
 const chat = (i: number) => ({ messages: [{ role: 'user', content: `Number ${i}` }] })
 
-async function begin(
-  client: OpenAI,
-  text: string,
-  endpoint: OpenAI.BatchCreateParams['endpoint'] = CHATS,
-) {
+async function begin(client: OpenAI, text: string, endpoint: OpenAI.BatchCreateParams['endpoint'] = CHATS) {
   const file = await client.files.create({
     file: await toFile(Buffer.from(text), 'in.jsonl'),
     purpose: 'batch',
@@ -132,11 +127,7 @@ test.each([
 
 test('what a route refuses is a line of the error file, and the others are answered', async () => {
   const { client } = await started(temporaryFolder())
-  const wrong = [
-    { messages: 'no' },
-    { messages: [], temperature: 99 },
-    { model: 'swan', ...chat(0) },
-  ]
+  const wrong = [{ messages: 'no' }, { messages: [], temperature: 99 }, { model: 'swan', ...chat(0) }]
   const batch = await begin(
     client,
     requestsOf(5, (i) => wrong[i] ?? chat(i)),
@@ -212,10 +203,7 @@ test('a server that ends goes on where it was, and no line is answered twice', a
 })
 
 test('what passes is tried again: no room, a worker that restarts', async () => {
-  const failures = [
-    new SkeinError('queue_full', 'later'),
-    new SkeinError('model_not_loaded', 'later'),
-  ]
+  const failures = [new SkeinError('queue_full', 'later'), new SkeinError('model_not_loaded', 'later')]
   const { client } = await started(temporaryFolder(), (request) => {
     const failure = failures.pop()
     if (failure !== undefined) throw failure
@@ -264,9 +252,7 @@ test('a batch that is out of time: its lines say so', async () => {
   const rows: RowRunner = {
     hasRoom: () => true,
     run: (_, signal) =>
-      new Promise((_resolve, reject) =>
-        signal.addEventListener('abort', () => reject(signal.reason)),
-      ),
+      new Promise((_resolve, reject) => signal.addEventListener('abort', () => reject(signal.reason))),
   }
   const bounds = { lines: 10, lineBytes: 1000 }
   const onError = vi.fn()
@@ -290,10 +276,7 @@ test('a batch that is out of time: its lines say so', async () => {
     .toString()
     .trim()
     .split('\n')
-  expect(lines.map((line) => (JSON.parse(line) as Line).error?.code)).toEqual([
-    'batch_expired',
-    'batch_expired',
-  ])
+  expect(lines.map((line) => (JSON.parse(line) as Line).error?.code)).toEqual(['batch_expired', 'batch_expired'])
   // The files of results have a time of their own.
   expect(error.expires).toBe(4660)
   now = 4660
@@ -310,9 +293,7 @@ test('a server whose lease is another’s stops, and has ended nothing', async (
     hasRoom: () => true,
     run: (_, signal) => {
       running = signal
-      return new Promise((_resolve, reject) =>
-        signal.addEventListener('abort', () => reject(signal.reason)),
-      )
+      return new Promise((_resolve, reject) => signal.addEventListener('abort', () => reject(signal.reason)))
     },
   }
   const onError = vi.fn()
@@ -342,9 +323,7 @@ test('a server whose lease is another’s stops, and has ended nothing', async (
 test('two servers over one folder run a batch once', async () => {
   const folder = temporaryFolder()
   const servers = [await started(folder), await started(folder)]
-  const batches = await Promise.all(
-    servers.map(({ client }) => begin(client, requestsOf(10, chat))),
-  )
+  const batches = await Promise.all(servers.map(({ client }) => begin(client, requestsOf(10, chat))))
   for (const { id } of batches) {
     const done = await ended(servers[0]!.client, id)
     expect(byId(await linesOf(servers[0]!.client, done.output_file_id))).toHaveLength(10)

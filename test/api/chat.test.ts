@@ -6,9 +6,7 @@ test('a chat completion, whole', async () => {
   const { app, engine } = serve((request) => answer(request, ' Hé!'))
   const reply = await postTo(app, CHAT, HELLO)
   expect(reply.statusCode).toBe(200)
-  expect(Buffer.from(engine.requests[0]!.prompt.map((t) => t - 1)).toString()).toBe(
-    'User: Hi\n\nAssistant:',
-  )
+  expect(Buffer.from(engine.requests[0]!.prompt.map((t) => t - 1)).toString()).toBe('User: Hi\n\nAssistant:')
   expect(steady(reply.json())).toMatchInlineSnapshot(`
     {
       "choices": [
@@ -197,9 +195,7 @@ test('n choices keep apart, streamed and whole', async () => {
   const script = (request: Parameters<typeof answer>[0]) => answer(request, (i) => ` answer ${i}`)
   const { app } = serve(script)
   const whole = (await postTo(app, CHAT, { ...HELLO, n: 3 })).json()
-  const contents = whole.choices.map(
-    (choice: { message: { content: string } }) => choice.message.content,
-  )
+  const contents = whole.choices.map((choice: { message: { content: string } }) => choice.message.content)
   expect(contents).toEqual(['answer 0', 'answer 1', 'answer 2'])
   expect(whole.usage.completion_tokens).toBe(30)
   const streamed = await postTo(app, CHAT, { ...HELLO, n: 3, stream: true })
@@ -207,9 +203,7 @@ test('n choices keep apart, streamed and whole', async () => {
 })
 
 test('a thought becomes reasoning_content and is counted', async () => {
-  const { app, engine } = serve((request) =>
-    answer(request, '>\nhm < </thin\n</think>\n\nYes.\n\nNo.'),
-  )
+  const { app, engine } = serve((request) => answer(request, '>\nhm < </thin\n</think>\n\nYes.\n\nNo.'))
   const body = { ...HELLO, enable_think: true }
   const whole = (await postTo(app, CHAT, body)).json()
   expect(whole.choices[0].message).toEqual({
@@ -219,9 +213,7 @@ test('a thought becomes reasoning_content and is counted', async () => {
     reasoning_content: 'hm < </thin\n',
   })
   expect(whole.usage.completion_tokens_details).toEqual({ reasoning_tokens: 22 })
-  expect(Buffer.from(engine.requests[0]!.prompt.map((t) => t - 1)).toString()).toBe(
-    'User: Hi\n\nAssistant: <think',
-  )
+  expect(Buffer.from(engine.requests[0]!.prompt.map((t) => t - 1)).toString()).toBe('User: Hi\n\nAssistant: <think')
   const streamed = await postTo(app, CHAT, { ...body, stream: true })
   expect(addUp(streamed.body)).toEqual([
     { role: 'assistant', content: 'Yes.\n\nNo.', reasoning_content: 'hm < </thin\n' },

@@ -83,8 +83,7 @@ const CLIENTS: Readonly<Record<string, Row>> = {
   },
 }
 
-const send = (row: Row, fields: object) =>
-  postTo(serve().app, row.route, { ...row.body, ...fields })
+const send = (row: Row, fields: object) => postTo(serve().app, row.route, { ...row.body, ...fields })
 
 describe.each(Object.entries(CLIENTS))('%s', (_name, row) => {
   test('what says nothing is accepted without a word, one by one and together', async () => {

@@ -103,16 +103,7 @@ async function lines(path: string, body: object) {
 }
 
 type Check = () => Promise<unknown>
-const FEATURES = [
-  'models',
-  'answer',
-  'stream',
-  'thought',
-  'tools',
-  'schema',
-  'goes on',
-  'embeddings',
-] as const
+const FEATURES = ['models', 'answer', 'stream', 'thought', 'tools', 'schema', 'goes on', 'embeddings'] as const
 type Row = Partial<Record<(typeof FEATURES)[number], Check>>
 
 const CLIENTS: Readonly<Record<string, Row>> = {
@@ -262,9 +253,7 @@ const CLIENTS: Readonly<Record<string, Row>> = {
     tools: async () => {
       const tools = [chatTool as unknown as import('ollama').Tool] // its lists are not read-only
       const { message } = await ollama().chat({ model: 'goose', messages: ASK, tools })
-      expect(message.tool_calls).toEqual([
-        { function: { name: 'weather', arguments: { place: 'Oslo' } } },
-      ])
+      expect(message.tool_calls).toEqual([{ function: { name: 'weather', arguments: { place: 'Oslo' } } }])
     },
     schema: async () => {
       const { message } = await ollama().chat({ model: 'goose', messages: ASK, format: SCHEMA })
@@ -272,10 +261,7 @@ const CLIENTS: Readonly<Record<string, Row>> = {
     },
     embeddings: async () => {
       const { embeddings } = await ollama().embed({ model: 'goose', input: ['ab', 'c'] })
-      expect(embeddings.map((vector) => Math.hypot(...vector).toFixed(5))).toEqual([
-        '1.00000',
-        '1.00000',
-      ])
+      expect(embeddings.map((vector) => Math.hypot(...vector).toFixed(5))).toEqual(['1.00000', '1.00000'])
       const { embedding } = await ollama().embeddings({ model: 'goose', prompt: 'ab' })
       expect(embedding).toEqual(embeddings[0])
     },
@@ -423,9 +409,7 @@ const CLIENTS: Readonly<Record<string, Row>> = {
   },
   'Zed, Ollama provider': {
     models: async () => {
-      expect(JSON.parse(await send('/api/show', { model: 'goose:latest' })).capabilities).toContain(
-        'tools',
-      )
+      expect(JSON.parse(await send('/api/show', { model: 'goose:latest' })).capabilities).toContain('tools')
     },
     stream: async () => {
       const options = { num_ctx: 16_384, num_predict: null, stop: [], temperature: 1, top_p: null }
@@ -492,9 +476,7 @@ const CLIENTS: Readonly<Record<string, Row>> = {
     stream: async () => {
       const body = { prompt: 'Hi', stream: true, n_predict: -1, mirostat: 0, mirostat_tau: 5 }
       const off = { dry_multiplier: 0, dry_base: 1.75, xtc_probability: 0, xtc_threshold: 0.1 }
-      expect(await send('/completion', { ...body, ...off, samplers: ['top_k'] })).toContain(
-        '"stop":true',
-      )
+      expect(await send('/completion', { ...body, ...off, samplers: ['top_k'] })).toContain('"stop":true')
     },
   },
 }

@@ -58,10 +58,7 @@ async function startRows(...replies: Reply[]) {
   const rows = new ClusterRows({ nodes: nodesOf(() => list.members), models, seal })
   closing.push(() => rows.close())
   const run = (body: object) =>
-    rows.run(
-      { endpoint: '/v1/chat/completions', body, tenant: 'a', id: 'row 1' },
-      new AbortController().signal,
-    )
+    rows.run({ endpoint: '/v1/chat/completions', body, tenant: 'a', id: 'row 1' }, new AbortController().signal)
   return { rows, run, asked, list }
 }
 

@@ -12,13 +12,7 @@ import { Nodes } from '../../src/gateway/cluster/nodes.ts'
 import { clusterRegistry, type InformedMember } from '../../src/gateway/cluster/registry.ts'
 import { Drain } from '../../src/gateway/http/drain.ts'
 import type { KnownMixtures } from '../../src/gateway/models/mixtures.ts'
-import {
-  answer,
-  endless,
-  FAKE_INFO,
-  FakeEngineClient,
-  fakeRegistry,
-} from '../helpers/fake-engine.ts'
+import { answer, endless, FAKE_INFO, FakeEngineClient, fakeRegistry } from '../helpers/fake-engine.ts'
 import { CHAT, eventsOf, HELLO } from './kit.ts'
 
 const SECRET = 'a secret of the cluster'
@@ -76,8 +70,7 @@ async function startNode(id: string, owners: Map<string, TestNode>): Promise<Tes
   const claim = (session: string) => {
     const owner = owners.get(session) ?? node
     owners.set(session, owner)
-    if (owner.id !== id)
-      throw new SkeinError('misdirected', 'it is elsewhere', { location: owner.member.url })
+    if (owner.id !== id) throw new SkeinError('misdirected', 'it is elsewhere', { location: owner.member.url })
   }
   engine.script = function* (request) {
     if (request.session !== undefined) claim(request.session.id)
@@ -143,26 +136,21 @@ describe('a gateway of a cluster', () => {
     expect(request?.tenant).toMatch(/^key-/)
   })
 
-  test.each(['goose mild', 'goose@mild'])(
-    '%s, a mixture, is asked of the nodes until one knows it',
-    async (model) => {
-      const { post, all } = await startCluster('a', 'b', 'c')
-      const states = [{ startState: 'one', weight: 1 }]
-      const mixture = { states, defaults: { temperature: null, topP: null } }
-      all[1]!.mixtures.set('goose', new Map([['mild', mixture]]))
-      for (let i = 0; i < 4; i++) {
-        const reply = await post({ ...HELLO, model, messages: [{ role: 'user', content: `${i}` }] })
-        expect({ status: reply.status, node: nodeOf(reply) }).toEqual({ status: 200, node: 'b' })
-      }
-      expect(all[1]!.engine.requests.map(({ mixture: states }) => states?.length)).toEqual([
-        1, 1, 1, 1,
-      ])
-      const nowhere = await post({ ...HELLO, model: 'goose wild' })
-      expect(nowhere.status).toBe(404)
-      expect(await nowhere.json()).toMatchObject({ error: { param: 'model' } })
-      expect((await post({ ...HELLO, model: 'gos' })).status).toBe(404)
-    },
-  )
+  test.each(['goose mild', 'goose@mild'])('%s, a mixture, is asked of the nodes until one knows it', async (model) => {
+    const { post, all } = await startCluster('a', 'b', 'c')
+    const states = [{ startState: 'one', weight: 1 }]
+    const mixture = { states, defaults: { temperature: null, topP: null } }
+    all[1]!.mixtures.set('goose', new Map([['mild', mixture]]))
+    for (let i = 0; i < 4; i++) {
+      const reply = await post({ ...HELLO, model, messages: [{ role: 'user', content: `${i}` }] })
+      expect({ status: reply.status, node: nodeOf(reply) }).toEqual({ status: 200, node: 'b' })
+    }
+    expect(all[1]!.engine.requests.map(({ mixture: states }) => states?.length)).toEqual([1, 1, 1, 1])
+    const nowhere = await post({ ...HELLO, model: 'goose wild' })
+    expect(nowhere.status).toBe(404)
+    expect(await nowhere.json()).toMatchObject({ error: { param: 'model' } })
+    expect((await post({ ...HELLO, model: 'gos' })).status).toBe(404)
+  })
 
   test('streams as the node does, and equal prompts go to one node', async () => {
     const { post } = await startCluster('a', 'b', 'c')

@@ -119,9 +119,7 @@ test('the last chunk has usage when asked', async () => {
     choices: [],
     usage: { prompt_tokens: 1, completion_tokens: 3, total_tokens: 4 },
   })
-  expect(events.slice(0, -2).every((event) => (event as { usage: unknown }).usage === null)).toBe(
-    true,
-  )
+  expect(events.slice(0, -2).every((event) => (event as { usage: unknown }).usage === null)).toBe(true)
 })
 
 test('echo with logprobs covers prompt and answer, in characters', async () => {
@@ -179,17 +177,9 @@ test('echo with logprobs covers prompt and answer, in characters', async () => {
   const streamed = await postTo(app, COMPLETIONS, { ...body, stream: true })
   const parts = eventsOf(streamed.body)
     .slice(0, -1)
-    .map(
-      (e) =>
-        (e as { choices: { logprobs: { tokens: string[]; text_offset: number[] } | null }[] })
-          .choices[0]!,
-    )
-  expect(parts.flatMap((part) => part.logprobs?.tokens ?? [])).toEqual(
-    whole.choices[0].logprobs.tokens,
-  )
-  expect(parts.flatMap((part) => part.logprobs?.text_offset ?? [])).toEqual(
-    whole.choices[0].logprobs.text_offset,
-  )
+    .map((e) => (e as { choices: { logprobs: { tokens: string[]; text_offset: number[] } | null }[] }).choices[0]!)
+  expect(parts.flatMap((part) => part.logprobs?.tokens ?? [])).toEqual(whole.choices[0].logprobs.tokens)
+  expect(parts.flatMap((part) => part.logprobs?.text_offset ?? [])).toEqual(whole.choices[0].logprobs.text_offset)
 })
 
 test('offsets are places in the text also where bytes are no characters', async () => {

@@ -7,10 +7,7 @@ import { type EngineChoice, load } from '../../src/index.ts'
 
 export const hasDemo = existsSync(DEMO_MODEL)
 
-export async function serveDemo(
-  options: Partial<AppOptions> = {},
-  more: Partial<EngineChoice> = {},
-) {
+export async function serveDemo(options: Partial<AppOptions> = {}, more: Partial<EngineChoice> = {}) {
   const llm = await load({ model: DEMO_MODEL, slots: 32, ...more })
   const { client, tokenizer } = llm
   const models = createRegistry([{ id: 'demo', tokenizer, source: localSource(client) }])

@@ -19,10 +19,7 @@ const namesIn = (text: string) => [...text.matchAll(/`([a-z_]+)`/g)].map((match)
 test('docs/api.md has a row for every number of sampling.ts', async () => {
   const rows = SAMPLING_ROWS.filter(([, { fields }]) => fields.length > 0)
   const names = rows.map(([, { fields }]) => `| \`${fields[0]}\` |`)
-  const [before, after] = page.split(/(?<=### Honoured by both completion routes\n)/) as [
-    string,
-    string,
-  ]
+  const [before, after] = page.split(/(?<=### Honoured by both completion routes\n)/) as [string, string]
   const end = after.indexOf('\n### ')
   const lines = after.slice(0, end).split('\n')
   const at = lines.findIndex((line) => line.startsWith(names[0]!))
@@ -34,14 +31,7 @@ test('docs/api.md has a row for every number of sampling.ts', async () => {
   await expect(whole).toMatchFileSnapshot(PAGE)
 })
 
-function cellsOf({
-  fields: [name, alias],
-  min,
-  max,
-  off,
-  about,
-  int,
-}: SamplingParameter): string[] {
+function cellsOf({ fields: [name, alias], min, max, off, about, int }: SamplingParameter): string[] {
   const signed = (value: number) => String(value).replace('-', '−')
   const range = int === undefined ? `${signed(min)}–${max}` : `≥ ${signed(min)}`
   const other = alias === undefined ? '' : `. RWKV name: \`${alias}\``

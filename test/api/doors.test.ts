@@ -99,8 +99,7 @@ test('what is known of calls and mixtures is known at every way in', async () =>
 
   client!.script = endless
   const open = postTo(app, `${at}/v1/chat/completions`, { contents: ['x'], request_id: 'mine' })
-  const calls = async () =>
-    (await app.inject({ url: '/v1/server/status' })).json().active_requests.length
+  const calls = async () => (await app.inject({ url: '/v1/server/status' })).json().active_requests.length
   await expect.poll(calls).toBe(1)
   const ended = await app.inject({ method: 'DELETE', url: '/v1/requests/mine' })
   expect(ended.statusCode).toBe(200)

@@ -49,10 +49,7 @@ test('base64 is the same numbers', async () => {
 })
 
 test('fewer dimensions are scaled to length 1 again', async () => {
-  const [whole, cut] = await Promise.all([
-    embed({ input: 'abcdef' }),
-    embed({ input: 'abcdef', dimensions: 37 }),
-  ])
+  const [whole, cut] = await Promise.all([embed({ input: 'abcdef' }), embed({ input: 'abcdef', dimensions: 37 })])
   const [a, b] = [whole.data[0].embedding, cut.data[0].embedding]
   expect(b).toHaveLength(37)
   expect(length(b)).toBeCloseTo(1, 6)
@@ -100,9 +97,7 @@ test('documents by how near they are to the query', async () => {
 })
 
 test('Ollama: several, one, none', async () => {
-  const [a, b] = (await embed({ input: ['a', 'b'] })).data.map(
-    ({ embedding }: { embedding: number[] }) => embedding,
-  )
+  const [a, b] = (await embed({ input: ['a', 'b'] })).data.map(({ embedding }: { embedding: number[] }) => embedding)
   const both = await embed({ model: 'goose:latest', input: ['a', 'b'] }, '/api/embed')
   expect(both).toMatchObject({ model: 'goose:latest', embeddings: [a, b], prompt_eval_count: 2 })
   expect(await embed({ model: 'goose', input: '' }, '/api/embed')).toMatchObject({ embeddings: [] })

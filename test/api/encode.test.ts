@@ -31,14 +31,11 @@ function muddle(length: number, seed: number): string {
 
 const never = new AbortController().signal
 
-test.each([10_000, 16_384, 16_385, 300_000])(
-  '%i characters give the tokens of the whole',
-  async (size) => {
-    const text = muddle(size, size)
-    const tokens = await encodePrompt(model(10 ** 6), text, 'prompt', never)
-    expect(tokens).toEqual(tokenizer.encode(text))
-  },
-)
+test.each([10_000, 16_384, 16_385, 300_000])('%i characters give the tokens of the whole', async (size) => {
+  const text = muddle(size, size)
+  const tokens = await encodePrompt(model(10 ** 6), text, 'prompt', never)
+  expect(tokens).toEqual(tokenizer.encode(text))
+})
 
 test('a list gives the tokens of each, in order', async () => {
   const texts = Array.from({ length: 512 }, (_, i) => muddle(i, i))

@@ -58,17 +58,14 @@ test('/v1/fim/completions has the shape of a chat completion', async () => {
   })
 })
 
-test.each(['/v1/fim/completions', '/infill'])(
-  '%s: a stream that cannot begin is an HTTP error',
-  async (url) => {
-    const { app } = serve(() => {
-      throw new SkeinError('queue_full', 'too many requests wait')
-    })
-    const reply = await postTo(app, url, { prompt: 'a', stream: true })
-    expect(reply.statusCode).toBe(429)
-    expect(reply.headers['content-type']).toContain('application/json')
-  },
-)
+test.each(['/v1/fim/completions', '/infill'])('%s: a stream that cannot begin is an HTTP error', async (url) => {
+  const { app } = serve(() => {
+    throw new SkeinError('queue_full', 'too many requests wait')
+  })
+  const reply = await postTo(app, url, { prompt: 'a', stream: true })
+  expect(reply.statusCode).toBe(429)
+  expect(reply.headers['content-type']).toContain('application/json')
+})
 
 test('/infill has the shape of llama.cpp', async () => {
   const { app, engine } = serve((request) => answer(request, 'mid', 'length'))
@@ -96,9 +93,10 @@ test('/infill has the shape of llama.cpp', async () => {
   expect(request!.maxTokens).toBe(16)
   expect(request!.sampling).toMatchObject({ temperature: 0.8, topK: 30, topP: 0.95, minP: 0.05 })
   const events = eventsOf((await postTo(app, '/infill', { ...body, stream: true })).body)
-  const pieces = (events.slice(0, -1) as { content: string; stop: boolean }[]).map(
-    ({ content, stop }) => [content, stop],
-  )
+  const pieces = (events.slice(0, -1) as { content: string; stop: boolean }[]).map(({ content, stop }) => [
+    content,
+    stop,
+  ])
   expect(pieces).toEqual([
     ['m', false],
     ['i', false],
@@ -131,11 +129,7 @@ test('batch-FIM: pairs, shapes and the numbers of both sides', async () => {
     maxTokens: 50,
     sampling: { topK: 1, topP: 0.3, presencePenalty: 0.5, frequencyPenalty: 0.5 },
   })
-  for (const body of [
-    { prefix: ['a'], suffix: [] },
-    { prefix: [], suffix: [] },
-    { prefix: ['a'] },
-  ]) {
+  for (const body of [{ prefix: ['a'], suffix: [] }, { prefix: [], suffix: [] }, { prefix: ['a'] }]) {
     const reply = await postTo(app, path, body)
     expect(reply.statusCode).toBe(400)
     expect(reply.json().error).toEqual(expect.any(String))

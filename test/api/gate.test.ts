@@ -32,9 +32,7 @@ describe('with a key', () => {
     await app.ready()
     const printed = app.printRoutes({ commonPrefix: false })
     for (const [, path] of ROUTES)
-      expect(
-        (['GET', 'POST', 'DELETE'] as const).some((method) => app.hasRoute({ method, url: path })),
-      ).toBe(true)
+      expect((['GET', 'POST', 'DELETE'] as const).some((method) => app.hasRoute({ method, url: path }))).toBe(true)
     const methods = [...printed.matchAll(/\(([A-Z, ]+)\)/g)].flatMap(([, all]) => all!.split(', '))
     const numRoutes = methods.filter((method) => method !== 'HEAD').length
     // All of them, /livez, and pages, which hold no secrets: /, /docs, /docs/, /docs/*, /browser, /browser/*, /sw.js, /favicon.ico, /assets/*.
@@ -42,14 +40,7 @@ describe('with a key', () => {
   })
 
   test.each(ROUTES)('%s %s needs it', async (method, path) => {
-    for (const authorization of [
-      undefined,
-      'Bearer wrong',
-      `Basic ${KEY}`,
-      KEY,
-      'Bearer ',
-      `Bearer ${KEY}x`,
-    ]) {
+    for (const authorization of [undefined, 'Bearer wrong', `Basic ${KEY}`, KEY, 'Bearer ', `Bearer ${KEY}x`]) {
       const headers = authorization === undefined ? {} : { authorization }
       const reply = await app.inject({ method, url: path.replace(':id', 'goose'), headers })
       expect(reply.statusCode).toBe(401)
@@ -75,19 +66,15 @@ describe('with a key', () => {
     expect(await messageTo(wrong, { ...HELLO, password: null })).toMatch('not one of this server')
   })
 
-  test.each(DEFERRED)(
-    '%s %s takes the key from the body too, and no other',
-    async (method, path) => {
-      const send = (payload: object) =>
-        app.inject({ method, url: path.replace(':id', 'goose'), payload })
-      for (const password of [undefined, null, '', 'wrong', `${KEY}x`, [KEY], { KEY }, 1, true]) {
-        expect((await send({ password })).statusCode, JSON.stringify(password)).toBe(401)
-      }
-      expect((await send([KEY])).statusCode).toBe(401)
-      expect((await send({ password: KEY })).statusCode).not.toBe(401)
-      expect((await send({ password: 'second' })).statusCode).not.toBe(401)
-    },
-  )
+  test.each(DEFERRED)('%s %s takes the key from the body too, and no other', async (method, path) => {
+    const send = (payload: object) => app.inject({ method, url: path.replace(':id', 'goose'), payload })
+    for (const password of [undefined, null, '', 'wrong', `${KEY}x`, [KEY], { KEY }, 1, true]) {
+      expect((await send({ password })).statusCode, JSON.stringify(password)).toBe(401)
+    }
+    expect((await send([KEY])).statusCode).toBe(401)
+    expect((await send({ password: KEY })).statusCode).not.toBe(401)
+    expect((await send({ password: 'second' })).statusCode).not.toBe(401)
+  })
 
   test('elsewhere a key in the body opens nothing', async () => {
     const inBody = new Set(DEFERRED.map(([, path]) => path))
@@ -154,12 +141,9 @@ test('the tenant of a key of the command line is what states on disk were writte
 })
 
 describe('resolveAuth', () => {
-  test.each(['127.0.0.1', 'localhost', '::1', '[::1]', '127.8.9.1'])(
-    '%s is open without a key',
-    (host) => {
-      expect(resolveAuth({ host })).toMatchObject({ keys: [], generatedKey: null })
-    },
-  )
+  test.each(['127.0.0.1', 'localhost', '::1', '[::1]', '127.8.9.1'])('%s is open without a key', (host) => {
+    expect(resolveAuth({ host })).toMatchObject({ keys: [], generatedKey: null })
+  })
 
   test.each(['0.0.0.0', '::', '192.168.1.5', 'example.com', '127.0.0.1.example.com'])(
     '%s gets a key of its own',
@@ -180,16 +164,13 @@ describe('resolveAuth', () => {
       message: 'requests need one of 3 keys',
     })
     expect(resolveAuth({ host: '0.0.0.0', noAuth: true }).keys).toEqual([])
-    expect(() => resolveAuth({ host: 'x', noAuth: true, apiKey: 'a' })).toThrow(
-      'exclude each other',
-    )
+    expect(() => resolveAuth({ host: 'x', noAuth: true, apiKey: 'a' })).toThrow('exclude each other')
   })
 })
 
 describe('origin and host', () => {
   const loopback = serve()
-  const get = (headers: Record<string, string>, { app } = loopback) =>
-    app.inject({ url: '/v1/models', headers })
+  const get = (headers: Record<string, string>, { app } = loopback) => app.inject({ url: '/v1/models', headers })
 
   test.each([
     [{ host: 'localhost:8000' }, 200],
@@ -221,26 +202,17 @@ describe('origin and host', () => {
       allowedOrigins: ['https://app.example'],
       allowedHosts: ['proxy.example'],
     })
-    expect(
-      (await get({ host: 'proxy.example', origin: 'https://app.example' }, allowing)).statusCode,
-    ).toBe(200)
-    expect(
-      (await get({ host: 'proxy.example', origin: 'https://app2.example' }, allowing)).statusCode,
-    ).toBe(403)
+    expect((await get({ host: 'proxy.example', origin: 'https://app.example' }, allowing)).statusCode).toBe(200)
+    expect((await get({ host: 'proxy.example', origin: 'https://app2.example' }, allowing)).statusCode).toBe(403)
     const all = serve(undefined, { allowedOrigins: ['*'] })
-    expect((await get({ host: 'localhost', origin: 'https://any.example' }, all)).statusCode).toBe(
-      200,
-    )
+    expect((await get({ host: 'localhost', origin: 'https://any.example' }, all)).statusCode).toBe(200)
   })
 
   test('on a public address any host name is fine, with the key', async () => {
     const open = serve(undefined, { host: '0.0.0.0', keys: [KEY] })
     const authorization = `Bearer ${KEY}`
     expect((await get({ host: 'my.server', authorization }, open)).statusCode).toBe(200)
-    expect(
-      (await get({ host: 'my.server', authorization, origin: 'https://evil.example' }, open))
-        .statusCode,
-    ).toBe(403)
+    expect((await get({ host: 'my.server', authorization, origin: 'https://evil.example' }, open)).statusCode).toBe(403)
   })
 
   test.each([
@@ -325,9 +297,7 @@ test('neither replies nor logs tell what is inside', async () => {
     payload: { ...payload, temperature: 'CANARY-VALUE' },
     headers,
   })
-  await app
-    .inject({ url: '/metrics', headers })
-    .then(({ body }) => expect(body).not.toContain('CANARY'))
+  await app.inject({ url: '/metrics', headers }).then(({ body }) => expect(body).not.toContain('CANARY'))
   expect(lines.length).toBeGreaterThan(5)
   expect(lines.join('')).not.toContain('CANARY')
 })

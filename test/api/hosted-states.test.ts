@@ -11,10 +11,7 @@ describe('start states of a running model', () => {
     const add = (state_filename: string) =>
       postTo(app, '/loadstatemodel', { state_filename, state_viewname: 'State Test' })
     const early = await add('state.pth')
-    expect([early.statusCode, early.json().detail]).toEqual([
-      503,
-      expect.stringContaining('no model is loaded'),
-    ])
+    expect([early.statusCode, early.json().detail]).toEqual([503, expect.stringContaining('no model is loaded')])
     await postTo(app, '/loadmodel', SEED)
     const [{ client }] = keepers as [FakeKeeper]
     expect((await add('state.pth')).json()).toEqual({ status: 'success' })
@@ -72,8 +69,7 @@ describe('start states of a running model', () => {
     await fleet.create(keepers[0]!.launch).start()
     const add = (state_filename: string, state_viewname: string) =>
       postTo(app, '/loadstatemodel', { state_filename, state_viewname })
-    const statesOf = ({ client }: FakeKeeper) =>
-      [...client!.states].map(([name, path]) => [name, basename(path)])
+    const statesOf = ({ client }: FakeKeeper) => [...client!.states].map(([name, path]) => [name, basename(path)])
     expect((await add('state.pth', 'one')).statusCode).toBe(200)
     keepers[1]!.refuses = (path) => !path.endsWith('state.pth')
     for (const name of ['one', 'two']) {
@@ -205,8 +201,7 @@ describe('start states of a running model', () => {
       postTo(app, '/loadstatemodel', { state_viewname, state_filename })
     const mix = (state_viewname: string, ...state_filenames: string[]) =>
       postTo(app, '/mrss_loadstatemodel', { state_viewname, state_filenames })
-    const files = () =>
-      [...keepers[0]!.client!.states].map(([name, path]) => [name, basename(path)])
+    const files = () => [...keepers[0]!.client!.states].map(([name, path]) => [name, basename(path)])
     const is = async (reply: ReturnType<typeof state>, status: number) => {
       const { statusCode, body } = await reply
       expect(statusCode, body).toBe(status)

@@ -107,8 +107,7 @@ export class IdleClient extends FakeEngineClient {
     this.answerCall = (method, params) => {
       // The host calls nothing else.
       const { name, path, replace } = params as EngineCalls['startStates.add']['params']
-      if (method === 'startStates.add' && refuses(path))
-        throw new SkeinError('state_incompatible', 'wrong size')
+      if (method === 'startStates.add' && refuses(path)) throw new SkeinError('state_incompatible', 'wrong size')
       if (method === 'startStates.add' && this.states.has(name) && replace !== true)
         throw new SkeinError('conflict', 'there is one already')
       const isThere = this.states.delete(name)
@@ -144,8 +143,7 @@ export function hosted(options: Partial<ModelHostOptions> = {}) {
       const keeper = new FakeKeeper(launch, onChange)
       keepers.push(keeper)
       keeper.ready.promise.catch(() => {})
-      if (next.fail !== null && next.numFails-- > 0)
-        keeper.ready.reject(new SkeinError(next.fail, 'wrong size'))
+      if (next.fail !== null && next.numFails-- > 0) keeper.ready.reject(new SkeinError(next.fail, 'wrong size'))
       else if (!next.isHeld) keeper.ready.resolve()
       return { keeper, tokenizer: byteCodec }
     },
@@ -158,10 +156,8 @@ export function hosted(options: Partial<ModelHostOptions> = {}) {
     host: '127.0.0.1',
     version: '1',
   })
-  const names = async () =>
-    ((await app.inject({ url: '/models' })).json() as { id: string }[]).map(({ id }) => id)
-  const say = async (model?: string) =>
-    (await postTo(app, '/v1/completions', { prompt: 'x', model })).json()
+  const names = async () => ((await app.inject({ url: '/models' })).json() as { id: string }[]).map(({ id }) => id)
+  const say = async (model?: string) => (await postTo(app, '/v1/completions', { prompt: 'x', model })).json()
   return { folder, fleet, host, app, keepers, next, names, say }
 }
 

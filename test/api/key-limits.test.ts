@@ -57,8 +57,7 @@ describe('requests per minute', () => {
 
   test('count a key in a body too', async () => {
     const { app, secret } = await limited({ requestsPerMinute: 1 })
-    const send = () =>
-      app.inject({ method: 'POST', url: CHAT, payload: { ...HELLO, password: secret } })
+    const send = () => app.inject({ method: 'POST', url: CHAT, payload: { ...HELLO, password: secret } })
     expect((await send()).statusCode).toBe(200)
     expect((await send()).statusCode).toBe(429)
   })
@@ -166,10 +165,7 @@ describe('rows', () => {
     [COMPLETIONS, { prompt: ['a', 'b', 'c', 'd', 'e'] }],
     [CHAT, { contents: ['a', 'b', 'c', 'd', 'e'] }],
     ['/big_batch/completions', { contents: ['a', 'b', 'c', 'd', 'e'] }],
-    [
-      '/translate/v1/batch-translate',
-      { source_lang: 'en', target_lang: 'de', text_list: ['a', 'b', 'c', 'd', 'e'] },
-    ],
+    ['/translate/v1/batch-translate', { source_lang: 'en', target_lang: 'de', text_list: ['a', 'b', 'c', 'd', 'e'] }],
   ])('the rows of a batch wait for each other: %s', async (url, payload) => {
     let running = 0
     let most = 0

@@ -16,11 +16,7 @@ const PIECE = 8
 /** Of a key as it is, and as it could be written down in other ways. */
 function piecesOf(secret: string): string[] {
   const sha256 = createHash('sha256').update(secret).digest()
-  const forms = [
-    secret,
-    Buffer.from(secret).toString('base64'),
-    Buffer.from(secret).toString('hex'),
-  ]
+  const forms = [secret, Buffer.from(secret).toString('base64'), Buffer.from(secret).toString('hex')]
   return [...forms, sha256.toString('hex'), sha256.toString('base64')].flatMap((form) =>
     Array.from({ length: form.length - PIECE + 1 }, (_, i) => form.slice(i, i + PIECE)),
   )
@@ -48,8 +44,7 @@ test('key material never shows up in logs', async () => {
     return reply
   }
   for (const secret of [OWN, named, WRONG]) {
-    for (const scheme of ['Bearer ', 'bearer  ', 'Basic ', ''])
-      await send(CHAT, HELLO, `${scheme}${secret}`)
+    for (const scheme of ['Bearer ', 'bearer  ', 'Basic ', '']) await send(CHAT, HELLO, `${scheme}${secret}`)
     await send(CHAT, { ...HELLO, api_key: secret, model: secret }, `Bearer ${OWN}`)
     await send(CHAT, `{"password": "${secret}", `, `Bearer ${OWN}`)
     await send(`${CHAT}?key=${secret}`, HELLO)

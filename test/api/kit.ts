@@ -8,22 +8,14 @@ export interface Served {
   readonly engine: FakeEngineClient
 }
 
-export function serve(
-  script?: Script,
-  options: Partial<AppOptions> = {},
-  info = FAKE_INFO,
-): Served {
+export function serve(script?: Script, options: Partial<AppOptions> = {}, info = FAKE_INFO): Served {
   const engine = new FakeEngineClient(script, info)
   const models = fakeRegistry(engine)
   const app = buildApp({ models, keys: [], host: '127.0.0.1', version: '1.2.3', ...options })
   return { app, engine }
 }
 
-export function postTo(
-  app: FastifyInstance,
-  url: string,
-  payload: object,
-): Promise<LightMyRequestResponse> {
+export function postTo(app: FastifyInstance, url: string, payload: object): Promise<LightMyRequestResponse> {
   return app.inject({ method: 'POST', url, payload })
 }
 

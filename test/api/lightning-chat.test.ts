@@ -79,15 +79,12 @@ describe(V3, () => {
     }
   })
 
-  test.each([{}, { messages: [], contents: [] }])(
-    'neither messages nor contents: %j',
-    async (body) => {
-      const { app } = serve()
-      const reply = await postTo(app, V3, body)
-      expect(reply.statusCode).toBe(400)
-      expect(reply.json()).toEqual({ error: 'contents: Empty prompts list' })
-    },
-  )
+  test.each([{}, { messages: [], contents: [] }])('neither messages nor contents: %j', async (body) => {
+    const { app } = serve()
+    const reply = await postTo(app, V3, body)
+    expect(reply.statusCode).toBe(400)
+    expect(reply.json()).toEqual({ error: 'contents: Empty prompts list' })
+  })
 })
 
 describe(OPENAI, () => {
@@ -98,15 +95,13 @@ describe(OPENAI, () => {
     expect(steady(whole)).toMatchObject({
       id: 'chatcmpl-ID',
       object: 'chat.completion',
-      choices: [
-        { index: 0, message: { role: 'assistant', content: 'Hello!' }, finish_reason: 'stop' },
-      ],
+      choices: [{ index: 0, message: { role: 'assistant', content: 'Hello!' }, finish_reason: 'stop' }],
       usage: { completion_tokens: 7 },
     })
     const events = eventsOf((await postTo(app, OPENAI, { ...body, stream: true })).body)
-    const deltas = (
-      events.slice(0, -1) as { choices: [{ delta: object; finish_reason: unknown }] }[]
-    ).map(({ choices }) => choices[0])
+    const deltas = (events.slice(0, -1) as { choices: [{ delta: object; finish_reason: unknown }] }[]).map(
+      ({ choices }) => choices[0],
+    )
     expect(deltas[0]!.delta).toEqual({ role: 'assistant', content: '' })
     expect(deltas.at(-1)).toMatchObject({ delta: {}, finish_reason: 'stop' })
     expect(events.at(-1)).toBe('[DONE]')
@@ -126,16 +121,13 @@ describe(OPENAI, () => {
     expect(contents).toEqual(pieces)
   })
 
-  test.each([1, 2, 64])(
-    'a thought counts its own tokens, whatever chunk_size is: %i',
-    async (n) => {
-      const { app } = serve((request) => answer(request, '> Hm.</think>\nHello!'))
-      const body = { messages: [user('Hi')], enable_think: true, chunk_size: n }
-      const { usage, choices } = (await postTo(app, OPENAI, body)).json()
-      expect(usage.completion_tokens_details.reasoning_tokens).toBe(13)
-      expect(choices[0].message).toMatchObject({ reasoning_content: ' Hm.', content: 'Hello!' })
-    },
-  )
+  test.each([1, 2, 64])('a thought counts its own tokens, whatever chunk_size is: %i', async (n) => {
+    const { app } = serve((request) => answer(request, '> Hm.</think>\nHello!'))
+    const body = { messages: [user('Hi')], enable_think: true, chunk_size: n }
+    const { usage, choices } = (await postTo(app, OPENAI, body)).json()
+    expect(usage.completion_tokens_details.reasoning_tokens).toBe(13)
+    expect(choices[0].message).toMatchObject({ reasoning_content: ' Hm.', content: 'Hello!' })
+  })
 
   test('an empty list is none; parts of a content may be bare strings', async () => {
     const { app, engine } = serve()
@@ -157,8 +149,7 @@ describe(OPENAI, () => {
     const { app, engine } = serve()
     const messages = [user('Hi'), { role: 'developer', content: 'One.' }]
     const body = { messages, system: 'Two.', contents: ['Last'] }
-    const expected =
-      'System: One.\nTwo.\n\nUser: Hi\n\nUser: Last\n\nAssistant: <think>\n</think>\n'
+    const expected = 'System: One.\nTwo.\n\nUser: Hi\n\nUser: Last\n\nAssistant: <think>\n</think>\n'
     for (const path of [OPENAI, CHAT]) {
       const reply = await postTo(app, path, body)
       expect(reply.statusCode, reply.body).toBe(200)
@@ -210,8 +201,7 @@ describe(OPENAI, () => {
     const { app } = serve(undefined, { keys: ['secret'] })
     const body = { messages: [user('Hi')] }
     const headers = { authorization: 'Bearer secret' }
-    const send = (payload: object, own = {}) =>
-      app.inject({ method: 'POST', url: OPENAI, payload, headers: own })
+    const send = (payload: object, own = {}) => app.inject({ method: 'POST', url: OPENAI, payload, headers: own })
     expect((await send(body, headers)).statusCode).toBe(200)
     expect((await send({ ...body, password: 'secret' })).statusCode).toBe(200)
     expect((await send(body, { authorization: 'Bearer wrong' })).json()).toEqual({

@@ -13,8 +13,7 @@ import { CHAT, eventsOf, HELLO, postTo, serve } from './kit.ts'
 const TWO = { contents: ['one', 'two'] }
 const textOf = (request: GenerateRequest) => byteCodec.decode(request.prompt)
 /** Answers with the prompt, in capitals and more. */
-const echo = (request: GenerateRequest) =>
-  answer(request, `${textOf(request).toUpperCase()} 你好🙂!`)
+const echo = (request: GenerateRequest) => answer(request, `${textOf(request).toUpperCase()} 你好🙂!`)
 
 /** The same, an event at a time: what the engine gives in one step arrives together, and only that. */
 async function* stepwise(request: GenerateRequest) {
@@ -34,8 +33,7 @@ function rowsOf(body: string): { texts: string[]; chunks: Chunk[] } {
   const chunks = events.slice(0, -1) as Chunk[]
   const texts: string[] = []
   for (const { choices } of chunks) {
-    for (const { index, delta } of choices)
-      texts[index] = (texts[index] ?? '') + (delta.content ?? '')
+    for (const { index, delta } of choices) texts[index] = (texts[index] ?? '') + (delta.content ?? '')
   }
   return { texts, chunks }
 }
@@ -95,9 +93,7 @@ describe('one path, several dialects', () => {
 })
 
 test('the whole reply', async () => {
-  const { app } = serve((request) =>
-    answer(request, textOf(request), textOf(request) === 'two' ? 'length' : 'stop'),
-  )
+  const { app } = serve((request) => answer(request, textOf(request), textOf(request) === 'two' ? 'length' : 'stop'))
   const reply = await postTo(app, CHAT, { ...TWO, model: 'rwkv7' })
   expect(reply.json()).toEqual({
     id: 'rwkv7-batch',
@@ -387,8 +383,7 @@ describe('stop, pause and resume', () => {
     await postTo(app, `${path}/pause`, { request_id: 'mine' })
     await open
     const resume = () => postTo(app, `${path}/resume`, { request_id: 'mine' })
-    const pausedIds = async () =>
-      (await app.inject({ url: `${path}/status` })).json().paused_requests as object[]
+    const pausedIds = async () => (await app.inject({ url: `${path}/status` })).json().paused_requests as object[]
     isFull = true
     expect((await resume()).statusCode).toBe(429)
     expect(await pausedIds()).toEqual([{ request_id: 'mine', rows: 1 }])

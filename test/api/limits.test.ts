@@ -105,20 +105,15 @@ test.each([
 
 test('complaints are single and clear', async () => {
   const { app } = serve()
-  const complain = async (fields: object) =>
-    (await postTo(app, CHAT, { ...HELLO, ...fields })).json().error.message
+  const complain = async (fields: object) => (await postTo(app, CHAT, { ...HELLO, ...fields })).json().error.message
   expect(await complain({ temperature: 'hot' })).toBe('temperature: must be number')
   expect(await complain({ n: 17 })).toBe('n: must be <= 16')
-  expect(await complain({ stop: 5 })).toBe(
-    'stop: expected a string or a list of at most 64 strings',
-  )
+  expect(await complain({ stop: 5 })).toBe('stop: expected a string or a list of at most 64 strings')
   expect(await complain({ stop: times(65, 'x') })).toBe('stop: must NOT have more than 64 items')
   expect(await complain({ messages: [{ role: 'user', content: 7 }] })).toBe(
     'messages[0].content: expected a string or a list of content parts',
   )
-  expect(await complain({ logit_bias: { x: 1 } })).toBe(
-    'logit_bias.x: expected token ids as the names of its fields',
-  )
+  expect(await complain({ logit_bias: { x: 1 } })).toBe('logit_bias.x: expected token ids as the names of its fields')
   expect(await complain({ session_id: '' })).toBe(
     'session_id: expected 1 to 256 characters, none of them a control character or half of a surrogate pair',
   )
@@ -126,9 +121,7 @@ test('complaints are single and clear', async () => {
     'session.if_busy: expected one of "wait", "conflict"',
   )
   expect(await complain({ session: { id: 'a', name: 'b' } })).toBe('session.name: no such field')
-  expect((await postTo(app, CHAT, {})).json().error.message).toBe(
-    'messages: missing; it is required',
-  )
+  expect((await postTo(app, CHAT, {})).json().error.message).toBe('messages: missing; it is required')
 })
 
 test('a prompt longer than the engine reads is a 413, however it comes', async () => {
@@ -165,9 +158,7 @@ test('the log-probabilities of a reply that is not streamed are bounded', async 
   ] as const) {
     expect(await served(url, body)).toBe(200)
     expect(await served(url, { ...body, max_tokens: 11, stream: true })).toBe(200)
-    expect(await served(url, { ...body, max_tokens: 500, logprobs: null, top_logprobs: 0 })).toBe(
-      200,
-    )
+    expect(await served(url, { ...body, max_tokens: 500, logprobs: null, top_logprobs: 0 })).toBe(200)
     const { length } = engine.requests
     for (const more of [{ max_tokens: 11 }, { n: 5 }]) {
       const reply = await postTo(app, url, { ...body, ...more })
@@ -181,12 +172,7 @@ test('the log-probabilities of a reply that is not streamed are bounded', async 
 test('the log-probabilities of an echo are bounded, however they come to be many', async () => {
   const { app, engine } = serve(undefined, { limits: { promptLogprobs: 100 } })
   const echo = { prompt: times(25, 1), echo: true, logprobs: 3, max_tokens: 0 }
-  const more = [
-    { prompt: times(26, 1) },
-    { prompt: [times(25, 1), [1]] },
-    { n: 2 },
-    { logprobs: 4 },
-  ]
+  const more = [{ prompt: times(26, 1) }, { prompt: [times(25, 1), [1]] }, { n: 2 }, { logprobs: 4 }]
   for (const one of more) {
     const reply = await postTo(app, COMPLETIONS, { ...echo, ...one })
     expect(reply.statusCode).toBe(413)
@@ -215,9 +201,7 @@ test('nothing under the header Content-Type is no body', async () => {
   for (const url of [CHAT, COMPLETIONS]) {
     const reply = await app.inject({ method: 'POST', url, headers })
     expect(reply.statusCode).toBe(400)
-    expect(reply.json().error.message).toBe(
-      'the body is missing or no object; expected {…} in JSON',
-    )
+    expect(reply.json().error.message).toBe('the body is missing or no object; expected {…} in JSON')
   }
 })
 
@@ -229,9 +213,7 @@ test('bodies: size, depth, encoding, type', async () => {
   const nested = (depth: number) => `${'['.repeat(depth)}"]]]\\"[[["${']'.repeat(depth)}`
   expect((await inject(CHAT, nested(64))).json().error.message).not.toContain('levels')
   expect((await inject(CHAT, nested(65))).json().error.message).toContain('levels')
-  expect((await inject(CHAT, Buffer.from([0x22, 0xff, 0x22]))).json().error.message).toContain(
-    'UTF-8',
-  )
+  expect((await inject(CHAT, Buffer.from([0x22, 0xff, 0x22]))).json().error.message).toContain('UTF-8')
   expect((await inject(CHAT, '{"messages":')).json().error.message).toContain('not valid JSON')
   expect((await inject(CHAT, '{"__proto__":{}}')).statusCode).toBe(400)
   expect((await inject(CHAT, '{}', { 'content-encoding': 'gzip' })).statusCode).toBe(415)
@@ -241,11 +223,7 @@ test('bodies: size, depth, encoding, type', async () => {
   // A form is what curl says it sends, and what a foreign page can send without asking first.
   const form = { 'content-type': 'application/x-www-form-urlencoded' }
   expect((await inject(CHAT, JSON.stringify(HELLO), form)).statusCode).toBe(200)
-  for (const of of [
-    { origin: 'http://localhost' },
-    { 'sec-fetch-site': 'same-origin' },
-    { referer: 'http://a.b' },
-  ]) {
+  for (const of of [{ origin: 'http://localhost' }, { 'sec-fetch-site': 'same-origin' }, { referer: 'http://a.b' }]) {
     expect((await inject(CHAT, JSON.stringify(HELLO), { ...form, ...of })).statusCode).toBe(415)
   }
   const { app } = serve()

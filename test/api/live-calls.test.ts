@@ -25,8 +25,7 @@ const only = async (): Promise<Active> => {
   await expect.poll(async () => (await active()).length).toBe(1)
   return (await active())[0]!
 }
-const cancel = (id: string, headers = {}) =>
-  app.inject({ method: 'DELETE', url: `/v1/requests/${id}`, headers })
+const cancel = (id: string, headers = {}) => app.inject({ method: 'DELETE', url: `/v1/requests/${id}`, headers })
 
 const OPENAI = '/openai/v1/chat/completions'
 const NOW = { contents: ['a', 'b'], request_id: 'mine' }
@@ -34,12 +33,7 @@ const NOW = { contents: ['a', 'b'], request_id: 'mine' }
 describe('a call that is ended by its name', () => {
   test.each<[string, object, RegExp, unknown]>([
     [CHAT, HELLO, /^chatcmpl-/, expect.objectContaining({ message: 'Request cancelled' })],
-    [
-      COMPLETIONS,
-      { prompt: ['a', 'b'] },
-      /^cmpl-/,
-      expect.objectContaining({ type: expect.any(String) }),
-    ],
+    [COMPLETIONS, { prompt: ['a', 'b'] }, /^cmpl-/, expect.objectContaining({ type: expect.any(String) })],
     [OPENAI, { ...HELLO, request_id: 'mine' }, /^mine$/, 'Request cancelled'],
     [OPENAI, HELLO, /^chatcmpl-/, 'Request cancelled'],
     [CHAT, NOW, /^mine$/, 'Request cancelled'],
@@ -133,8 +127,7 @@ test('how full the engine is, and to operators how much it has done', async () =
   const key = { name: 'u', role: 'user', expiresAt: null, limits: NO_LIMITS } as const
   const { secret } = await changeKeys(path, (keys) => addKey(keys, key, 0))
   app = serve(undefined, { keys: ['admin'], keyRing: new KeyRing(path) }).app
-  const ask = (url: string, bearer: string) =>
-    app.inject({ url, headers: { authorization: `Bearer ${bearer}` } })
+  const ask = (url: string, bearer: string) => app.inject({ url, headers: { authorization: `Bearer ${bearer}` } })
   const now = { waiting: 3, prefill: 1, decode: 1, total_active: 5, available_slots: 14 }
   const stats = {
     total_requests: 5,

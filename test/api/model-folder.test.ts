@@ -17,12 +17,9 @@ describe('the folder', () => {
   symlinkSync(join(folder, 'a.pth'), join(folder, 'inner.pth'))
   const { find } = openModelFolder(folder)
 
-  test.each(['a.pth', './a.pth', 'a', 'sub/c.pth', 'inner.pth', join(folder, 'a.pth')])(
-    '%s is found',
-    (name) => {
-      expect(find(name, 'f')).toMatch(/[ac]\.pth$/)
-    },
-  )
+  test.each(['a.pth', './a.pth', 'a', 'sub/c.pth', 'inner.pth', join(folder, 'a.pth')])('%s is found', (name) => {
+    expect(find(name, 'f')).toMatch(/[ac]\.pth$/)
+  })
 
   test('files of other folders are found too, under their own names and nothing else’s', () => {
     const states = mkdtempSync(join(tmpdir(), 'skein-states-'))

@@ -89,14 +89,7 @@ describe('models come and go', () => {
     next.numFails = 2
     const failing = load('fp32')
     expect((await failing).statusCode).toBe(507)
-    expect(keepers.map(({ launch }) => launch.quant)).toEqual([
-      null,
-      'nf4',
-      'nf4',
-      'f32',
-      'f32',
-      'nf4',
-    ])
+    expect(keepers.map(({ launch }) => launch.quant)).toEqual([null, 'nf4', 'nf4', 'f32', 'f32', 'nf4'])
     expect((await say()).choices[0].text).toBe('0.pth')
   })
 
@@ -122,34 +115,28 @@ describe('models come and go', () => {
     expect((await load('fp32')).statusCode).toBe(200)
     expect(keepers).toHaveLength(5)
     await expect.poll(phases).toEqual(['stopped', 'failed', 'failed', 'stopped', 'ready'])
-    expect(host.registry.list().map(({ workers }) => workers)).toEqual([
-      { all: 1, ready: 1, failed: 0 },
-    ])
+    expect(host.registry.list().map(({ workers }) => workers)).toEqual([{ all: 1, ready: 1, failed: 0 }])
   })
 
-  test.each([1, 2])(
-    'a replica that never came up is not what a model is replaced with (%i)',
-    async (n) => {
-      const { app, fleet, folder, keepers, next } = hosted()
-      const file = join(folder, 'RWKV-x060.pth')
-      const id = SEED.model_viewname
-      const launch = { id, file, quant: null, startStates: [], vocab: null }
-      const management = managementOf(fleet, (spec) => ({ ...launch, spec }))
-      const load = (model_strategy: string) =>
-        postTo(app, '/loadmodel', { ...SEED, model_strategy })
-      if (n === 2) await load('')
-      next.isHeld = true
-      await management.start(DEFAULT_SPEC)
-      next.isHeld = false
-      keepers.at(-1)!.giveUp()
-      keepers.at(-1)!.ready.reject(new SkeinError('backend_unavailable', 'no such device'))
-      await expect.poll(() => fleet.workers.at(-1)!.phase).toBe('failed')
-      expect((await load('')).statusCode).toBe(200)
-      expect(keepers).toHaveLength(2)
-      expect((await load('quant')).statusCode).toBe(200)
-      expect(keepers).toHaveLength(3)
-    },
-  )
+  test.each([1, 2])('a replica that never came up is not what a model is replaced with (%i)', async (n) => {
+    const { app, fleet, folder, keepers, next } = hosted()
+    const file = join(folder, 'RWKV-x060.pth')
+    const id = SEED.model_viewname
+    const launch = { id, file, quant: null, startStates: [], vocab: null }
+    const management = managementOf(fleet, (spec) => ({ ...launch, spec }))
+    const load = (model_strategy: string) => postTo(app, '/loadmodel', { ...SEED, model_strategy })
+    if (n === 2) await load('')
+    next.isHeld = true
+    await management.start(DEFAULT_SPEC)
+    next.isHeld = false
+    keepers.at(-1)!.giveUp()
+    keepers.at(-1)!.ready.reject(new SkeinError('backend_unavailable', 'no such device'))
+    await expect.poll(() => fleet.workers.at(-1)!.phase).toBe('failed')
+    expect((await load('')).statusCode).toBe(200)
+    expect(keepers).toHaveLength(2)
+    expect((await load('quant')).statusCode).toBe(200)
+    expect(keepers).toHaveLength(3)
+  })
 
   test('removed, one or all', async () => {
     const { app, names, keepers } = hosted()
@@ -207,10 +194,7 @@ describe('models come and go', () => {
     expect(keepers[2]!.launch.adapters).toEqual(adapters)
     await management.close()
     const none = await load({ adapter_filename: 'none.pth' })
-    expect([none.statusCode, none.json().detail]).toEqual([
-      404,
-      expect.stringContaining('adapter_filename'),
-    ])
+    expect([none.statusCode, none.json().detail]).toEqual([404, expect.stringContaining('adapter_filename')])
   })
 
   test('what the host ends with', async () => {
@@ -228,8 +212,7 @@ describe('models come and go', () => {
 test('metrics tell of a worker that was given up, and not of one that never served or was ended', async () => {
   const { app, fleet, host, keepers, next } = hosted()
   const { registry } = new Metrics(fleet.registry, fleet)
-  const ready = async () =>
-    [...(await registry.metrics()).matchAll(/^skein_worker_ready.* (\d)$/gm)].map(([, n]) => n)
+  const ready = async () => [...(await registry.metrics()).matchAll(/^skein_worker_ready.* (\d)$/gm)].map(([, n]) => n)
   await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: 'm' })
   expect(await ready()).toEqual(['1'])
   keepers[0]!.giveUp()
@@ -302,8 +285,7 @@ test('a model that is removed stays away, whatever was about to be started again
     return { id: 'm', file, quant: null, startStates: [], vocab: null, spec }
   })
   const spec = { ...DEFAULT_SPEC, model_path: 'a.pth' }
-  const remove = async (model_viewname?: string) =>
-    (await postTo(app, '/removemodel', { model_viewname })).statusCode
+  const remove = async (model_viewname?: string) => (await postTo(app, '/removemodel', { model_viewname })).statusCode
   // The only one; and, with one beside it, that of all models.
   for (const numWorkers of [1, 2]) {
     const at = keepers.length
@@ -330,8 +312,7 @@ test('a start state for a model that restarts is told to what comes', async () =
     const file = join(folder, spec.model_path)
     return { id: 'm', file, quant: null, startStates: [], vocab: null, spec }
   })
-  const add = () =>
-    host.addStartStates({ model: 'm', states: [{ name: 's', file: 'state.pth' }], param: 'file' })
+  const add = () => host.addStartStates({ model: 'm', states: [{ name: 's', file: 'state.pth' }], param: 'file' })
   keepers[0]!.client!.running = 1
   await management.restart(fleet.workers[0]!.id)
   const told = add()
@@ -393,8 +374,7 @@ test('an alias that is taken while its model restarts is that of the other', asy
 
 test('a name has one model, whatever restarts or joins it while another is loaded', async () => {
   const { app, folder, fleet, keepers, next } = hosted()
-  const load = (file: string) =>
-    postTo(app, '/loadmodel', { model_filename: file, model_viewname: 'm' })
+  const load = (file: string) => postTo(app, '/loadmodel', { model_filename: file, model_viewname: 'm' })
   const management = managementOf(fleet, (spec) => {
     const file = join(folder, spec.model_path)
     return { id: 'm', file, quant: null, startStates: [], vocab: null, spec }

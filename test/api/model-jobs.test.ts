@@ -54,13 +54,7 @@ interface ServeOptions {
   readonly keyRing?: KeyRing
 }
 
-function serve({
-  isOpen = true,
-  host = '127.0.0.1',
-  used = [],
-  offline = '',
-  ...keys
-}: ServeOptions = {}) {
+function serve({ isOpen = true, host = '127.0.0.1', used = [], offline = '', ...keys }: ServeOptions = {}) {
   const environment = { HF_ENDPOINT: hub.url, XDG_CACHE_HOME: folder, HF_HUB_OFFLINE: offline }
   const jobs = new ModelJobs({ environment, quantiser: QUANTISER })
   const refuse = () => {
@@ -84,14 +78,12 @@ const named = (model_name: string) => ({ ...DEFAULT_SPEC, model_path: model_name
 
 type App = ReturnType<typeof serve>
 
-const pull = (app: App, name: string) =>
-  app.inject({ method: 'POST', url: '/api/models/pulls', payload: { name } })
+const pull = (app: App, name: string) => app.inject({ method: 'POST', url: '/api/models/pulls', payload: { name } })
 const quantise = (app: App, quant: string, model_path = 'source.pth') =>
   app.inject({ method: 'POST', url: '/api/models/quantise', payload: { model_path, quant } })
 const remove = (app: App, name: string) =>
   app.inject({ method: 'DELETE', url: `/api/models/${encodeURIComponent(name)}` })
-const list = async (app: App): Promise<PullRecord[]> =>
-  (await app.inject('/api/models/pulls')).json().pulls
+const list = async (app: App): Promise<PullRecord[]> => (await app.inject('/api/models/pulls')).json().pulls
 const ended = (app: App) =>
   expect.poll(async () => (await list(app))[0]!.state, { timeout: 20_000 }).not.toBe('running')
 
@@ -198,10 +190,7 @@ test('a server with HF_HUB_OFFLINE asks no hub', async () => {
   const asked = hub.requests.length
   const replies = [await app.inject('/api/models/hub?search=x'), await pull(app, 'tests/tiny')]
   for (const reply of replies)
-    expect([reply.statusCode, reply.json().detail]).toEqual([
-      403,
-      expect.stringContaining('OFFLINE'),
-    ])
+    expect([reply.statusCode, reply.json().detail]).toEqual([403, expect.stringContaining('OFFLINE')])
   expect(hub.requests).toHaveLength(asked)
   await app.close()
 })
@@ -210,12 +199,7 @@ test('nobody can fill the disk of a server that everybody can reach', async () =
   const app = serve({ host: '0.0.0.0' })
   const name = 'tests/tiny:tiny.pth'
   const search = await app.inject('/api/models/hub?search=x')
-  for (const reply of [
-    search,
-    await pull(app, name),
-    await quantise(app, 'q4'),
-    await remove(app, name),
-  ]) {
+  for (const reply of [search, await pull(app, name), await quantise(app, 'q4'), await remove(app, name)]) {
     const { statusCode } = reply
     expect([statusCode, reply.json().detail]).toEqual([403, expect.stringContaining('no key')])
   }
@@ -240,9 +224,7 @@ test('a model is quantised in a process of its own, once, into a file that loads
   expect(record!.done_bytes).toBeGreaterThan(0)
   const written = join(folder, 'skein/models/local--quantised/source-int8.safetensors')
   const checkpoint = openCheckpoint(written)
-  expect(
-    [...checkpoint.tensors.values()].some((entry) => quantisedSourceOf(entry)?.type === 'i8'),
-  ).toBe(true)
+  expect([...checkpoint.tensors.values()].some((entry) => quantisedSourceOf(entry)?.type === 'i8')).toBe(true)
   checkpoint.close()
   const again = await quantise(app, 'int8')
   expect([again.statusCode, again.json().field]).toEqual([409, 'quant'])
@@ -256,10 +238,7 @@ test('only a pulled model is deleted, and none that a worker has', async () => {
   const file = join(folder, 'skein/models/local--quantised/source-int8.safetensors')
   const busy = serve({ used: [file] })
   const refused = await remove(busy, 'source-int8')
-  expect([refused.statusCode, refused.json().detail]).toEqual([
-    409,
-    expect.stringContaining('a worker uses'),
-  ])
+  expect([refused.statusCode, refused.json().detail]).toEqual([409, expect.stringContaining('a worker uses')])
   await busy.close()
   const app = serve()
   for (const name of ['source', 'source.pth', '../../source.pth', source, '', 'nothing']) {

@@ -198,13 +198,9 @@ describe('generate', () => {
 
 describe('what is refused, in words', () => {
   test('errors are strings, before and within a stream', async () => {
-    await expect(client.chat({ model: 'duck', messages: hi })).rejects.toThrow(
-      /no model of that name/,
-    )
+    await expect(client.chat({ model: 'duck', messages: hi })).rejects.toThrow(/no model of that name/)
     const full = [{ role: 'user', content: 'FULL' }]
-    await expect(client.chat({ model: 'goose', messages: full, stream: true })).rejects.toThrow(
-      'full',
-    )
+    await expect(client.chat({ model: 'goose', messages: full, stream: true })).rejects.toThrow('full')
     const mid = await client.chat({
       model: 'goose',
       messages: [{ role: 'user', content: 'MID' }],
@@ -218,18 +214,10 @@ describe('what is refused, in words', () => {
   })
 
   test.each([
-    [
-      '/api/chat',
-      { model: 'goose', messages: [{ role: 'bot', content: '' }] },
-      /messages\[0\]\.role/,
-    ],
+    ['/api/chat', { model: 'goose', messages: [{ role: 'bot', content: '' }] }, /messages\[0\]\.role/],
     ['/api/chat', { model: 'goose', messages: [{ role: 'user', images: ['x'] }] }, /images/],
     ['/api/chat', { model: 'goose', messages: hi, options: { mirostat: 2 } }, /options\.mirostat/],
-    [
-      '/api/chat',
-      { model: 'goose', messages: hi, options: { typical_p: 0.5 } },
-      /options\.typical_p/,
-    ],
+    ['/api/chat', { model: 'goose', messages: hi, options: { typical_p: 0.5 } }, /options\.typical_p/],
     ['/api/chat', { model: 'goose', messages: hi, think: 'deeply' }, /think/],
     ['/api/generate', { model: 'goose', prompt: 'a', template: 'b' }, /template/],
     ['/api/generate', { model: 'goose', prompt: 'a', context: [1] }, /context/],

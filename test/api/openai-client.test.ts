@@ -52,9 +52,7 @@ test('chat, whole', async () => {
   const reply = await client.chat.completions.create({ ...chat('Hi'), n: 2 })
   expect(reply.choices.map(({ message }) => message.content)).toEqual([TEXT, 'Hallo 1, 世界 👋'])
   expect(reply.choices[0]!.finish_reason).toBe('length')
-  expect(reply.usage!.total_tokens).toBe(
-    reply.usage!.prompt_tokens + reply.usage!.completion_tokens,
-  )
+  expect(reply.usage!.total_tokens).toBe(reply.usage!.prompt_tokens + reply.usage!.completion_tokens)
 })
 
 test('chat, streamed by hand and by the helper', async () => {

@@ -80,11 +80,7 @@ describe.skipIf(!hasDemo)('tools and formats', () => {
     expect(Object.values(args).every(Number.isInteger)).toBe(true)
     const after = await client.chat.completions.create({
       ...plain,
-      messages: [
-        ...QUESTION,
-        choices[0]!.message,
-        { role: 'tool', tool_call_id: call.id, content: '5' },
-      ],
+      messages: [...QUESTION, choices[0]!.message, { role: 'tool', tool_call_id: call.id, content: '5' }],
       tools: [ADD],
     })
     expect(['stop', 'length', 'tool_calls']).toContain(after.choices[0]!.finish_reason)
@@ -133,10 +129,7 @@ describe.skipIf(!hasDemo)('tools and formats', () => {
       [{ guided_regex: '[0-9]{3}-[a-f]{2}' }, /^[0-9]{3}-[a-f]{2}$/],
       [{ guided_json: CITY }, /^\{ ?"city"/],
       [{ structured_outputs: { choice: ['yes'] } }, /^yes$/],
-      [
-        { grammar: 'root ::= "a" some-digits | "b" .\nsome-digits ::= [0-9]{2} # two' },
-        /^(a[0-9]{2}|b.)$/s,
-      ],
+      [{ grammar: 'root ::= "a" some-digits | "b" .\nsome-digits ::= [0-9]{2} # two' }, /^(a[0-9]{2}|b.)$/s],
       [{ json_schema: CITY }, /^\{ ?"city"/],
     ]
     for (const [format, shape] of cases) {

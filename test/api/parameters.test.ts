@@ -32,11 +32,7 @@ const HONOURED: [object, (request: GenerateRequest) => unknown, unknown][] = [
   // Every number by every name of it.
   ...SAMPLING_ROWS.flatMap(([name, { fields, min, off, int }]) => {
     const value = int === undefined ? (min + off) / 2 : 7
-    return fields.map((field): (typeof HONOURED)[number] => [
-      { [field]: value },
-      (r) => r.sampling[name],
-      value,
-    ])
+    return fields.map((field): (typeof HONOURED)[number] => [{ [field]: value }, (r) => r.sampling[name], value])
   }),
   [{ temperature: 0 }, (r) => r.sampling.temperature, 0],
   [{ top_k: -1 }, (r) => r.sampling.topK, 0],
@@ -140,25 +136,22 @@ test('null is absent, for every field', async () => {
   }
 })
 
-test.each(Object.entries(NOT_IMPLEMENTED))(
-  '%s is refused by name, and passes at its off values',
-  async (name, off) => {
-    const values = [{ some: 'value' }, 12345]
-    for (const [route, body] of ROUTES) {
-      const { app, engine } = serve()
-      for (const value of values) {
-        const reply = await postTo(app, route, { ...body, [name]: value })
-        expect(reply.statusCode).toBe(400)
-        expect(reply.json().error).toMatchObject({ param: name, code: 'unsupported_parameter' })
-      }
-      expect(engine.requests).toHaveLength(0)
-      for (const value of off) {
-        const reply = await postTo(app, route, { ...body, [name]: value })
-        expect(reply.statusCode, `${name}: ${JSON.stringify(value)}`).toBe(200)
-      }
+test.each(Object.entries(NOT_IMPLEMENTED))('%s is refused by name, and passes at its off values', async (name, off) => {
+  const values = [{ some: 'value' }, 12345]
+  for (const [route, body] of ROUTES) {
+    const { app, engine } = serve()
+    for (const value of values) {
+      const reply = await postTo(app, route, { ...body, [name]: value })
+      expect(reply.statusCode).toBe(400)
+      expect(reply.json().error).toMatchObject({ param: name, code: 'unsupported_parameter' })
     }
-  },
-)
+    expect(engine.requests).toHaveLength(0)
+    for (const value of off) {
+      const reply = await postTo(app, route, { ...body, [name]: value })
+      expect(reply.statusCode, `${name}: ${JSON.stringify(value)}`).toBe(200)
+    }
+  }
+})
 
 /** Route → a body that it answers, and which of the fields of READ_BY_SOME it reads. */
 const CHATS = ['best_of', 'max_completion_tokens', 'stream_options']
@@ -177,11 +170,7 @@ const READERS: [string, object, string[]][] = [
       ...['logprobs', 'top_logprobs', 'prediction'],
     ],
   ],
-  [
-    COMPLETIONS,
-    { prompt: 'Hi' },
-    [...CHATS, ...FORMAT_FIELDS, 'prompt', 'logprobs', 'echo', 'suffix'],
-  ],
+  [COMPLETIONS, { prompt: 'Hi' }, [...CHATS, ...FORMAT_FIELDS, 'prompt', 'logprobs', 'echo', 'suffix']],
   ['/chat/completions', HELLO, [...CHATS, 'messages', ...NAMES]],
   ['/v1/fim/completions', { prompt: 'a' }, ['prompt', 'best_of', 'stream_options', 'suffix']],
   ['/infill', { input_prefix: 'a' }, ['prompt', 'best_of', 'stream_options']],
@@ -191,17 +180,9 @@ const READERS: [string, object, string[]][] = [
   ['/big_batch/completions', CONTENTS, ['contents', ...THINK]],
   ['/v1/batch/completions', CONTENTS, ['contents', ...THINK]],
   ['/state/chat/completions', { ...CONTENTS, session_id: 's' }, ['contents', ...THINK]],
-  [
-    '/multi_state/chat/completions',
-    { ...CONTENTS, session_id: 's' },
-    ['contents', 'dialogue_idx', ...THINK],
-  ],
+  ['/multi_state/chat/completions', { ...CONTENTS, session_id: 's' }, ['contents', 'dialogue_idx', ...THINK]],
   ['/FIM/v1/batch-FIM', { prefix: ['a'], suffix: ['b'] }, ['prefix', 'suffix', ...THINK]],
-  [
-    '/openai/v1/chat/completions',
-    HELLO,
-    [...BOTH, 'system', 'max_completion_tokens', 'stream_options', ...THINK],
-  ],
+  ['/openai/v1/chat/completions', HELLO, [...BOTH, 'system', 'max_completion_tokens', 'stream_options', ...THINK]],
 ]
 
 const BOOLEANS = ['logprobs', 'enable_think']
@@ -269,11 +250,7 @@ const user = (content: unknown) => ({ messages: [{ role: 'user', content }] })
 
 test.each([
   [{ ...HELLO, top_logprobs: 3 }, 'top_logprobs', 'invalid_request'],
-  [
-    { ...HELLO, max_tokens: 1, max_completion_tokens: 2 },
-    'max_completion_tokens',
-    'invalid_request',
-  ],
+  [{ ...HELLO, max_tokens: 1, max_completion_tokens: 2 }, 'max_completion_tokens', 'invalid_request'],
   [{ messages: [{ role: 'function', content: 'x' }] }, 'messages[0].role', 'unsupported_parameter'],
   [{ messages: [{ role: 'pirate', content: 'x' }] }, 'messages[0].role', 'invalid_request'],
   [{ messages: [{ role: 'constructor', content: 'x' }] }, 'messages[0].role', 'invalid_request'],

@@ -81,8 +81,7 @@ describe.runIf(hasDemo)('predictions', () => {
   })
 
   test('other kinds, parts that are no text, and routes without predictions are refused by name', async () => {
-    const send = (url: string, payload: object) =>
-      served.app.inject({ method: 'POST', url: `/v1/${url}`, payload })
+    const send = (url: string, payload: object) => served.app.inject({ method: 'POST', url: `/v1/${url}`, payload })
     const messages = [{ role: 'user', content: 'Hi' }]
     for (const prediction of [
       { type: 'image', content: 'a' },

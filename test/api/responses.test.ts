@@ -145,9 +145,7 @@ describe('shapes', () => {
     })
     full.engine.answerCall = () => ({})
     const own = await clientOf(full.app, 'none')
-    const { data, response } = await own.responses
-      .create({ model: 'goose', input: 'Hi' })
-      .withResponse()
+    const { data, response } = await own.responses.create({ model: 'goose', input: 'Hi' }).withResponse()
     expect(data).toMatchObject({ output_text: 'Yes.', store: false })
     expect(response.headers.get('warnings')).toBe('the response was not stored: no room')
     expect(promptOf(full.engine.requests.at(-1)!)).toBe('User: Hi\n\nAssistant:')
@@ -208,8 +206,7 @@ describe.skipIf(!hasDemo)('conversations', () => {
     await llm.close()
   })
   const greedy = { model: 'demo', temperature: 0, max_output_tokens: 12 }
-  const sessions = async () =>
-    ((await client.get('/sessions')) as { data: { id: string }[] }).data.map(({ id }) => id)
+  const sessions = async () => ((await client.get('/sessions')) as { data: { id: string }[] }).data.map(({ id }) => id)
 
   test('what goes on from a response answers as one that sends all of it, and reads only what is new', async () => {
     const first = await client.responses.create({ ...greedy, input: 'Hello.' })
@@ -264,9 +261,7 @@ describe.skipIf(!hasDemo)('conversations', () => {
     await expect(client.responses.delete(made.id)).rejects.toBeInstanceOf(OpenAI.NotFoundError)
     const next = { ...greedy, input: 'Hm?', previous_response_id: made.id }
     await expect(client.responses.create(next)).rejects.toThrow(/previous_response_id/)
-    await expect(client.responses.create({ ...next, stream: true })).rejects.toThrow(
-      /no such response/,
-    )
+    await expect(client.responses.create({ ...next, stream: true })).rejects.toThrow(/no such response/)
   })
 
   test('an item that is referred to is found', async () => {

@@ -16,9 +16,7 @@ describe('sessions', () => {
     expect(await routeOf(router, inSession('s'))).toBe(first)
     home!.numInFlight = 5
     expect(await routeOf(router, inSession('s'))).toBe(other!.id)
-    expect(home!.fake.calls).toEqual([
-      { method: 'sessions.release', params: { tenant: 't', id: 's' } },
-    ])
+    expect(home!.fake.calls).toEqual([{ method: 'sessions.release', params: { tenant: 't', id: 's' } }])
     home!.numInFlight = 0
     // It is not brought back for nothing.
     expect(await routeOf(router, inSession('s'))).toBe(other!.id)
@@ -111,11 +109,7 @@ describe('sessions', () => {
     await router.call('sessions.get', { tenant: 't', id: 's' })
     await router.call('sessions.fork', { tenant: 't', id: 's', newId: 'u' })
     await router.call('sessions.rewind', { tenant: 't', id: 'u', turn: 'undo' })
-    expect(home.fake.calls.map(({ method }) => method)).toEqual([
-      'sessions.get',
-      'sessions.fork',
-      'sessions.rewind',
-    ])
+    expect(home.fake.calls.map(({ method }) => method)).toEqual(['sessions.get', 'sessions.fork', 'sessions.rewind'])
     expect(other.fake.calls).toEqual([])
 
     const row = (id: string, version: number, updatedAt: number) => ({ id, version, updatedAt })
@@ -145,9 +139,7 @@ describe('sessions', () => {
     }
     const forked = router.call('sessions.fork', { tenant: 't', id: 's', newId: 'u' })
     await expect(forked).rejects.toThrow('it exists')
-    expect(other.fake.calls).toEqual([
-      { method: 'sessions.release', params: { tenant: 't', id: 'u' } },
-    ])
+    expect(other.fake.calls).toEqual([{ method: 'sessions.release', params: { tenant: 't', id: 'u' } }])
     // What there is of it has come along.
     expect(await routeOf(router, inSession('u'))).toBe(first)
     home.numInFlight = 0
@@ -248,9 +240,7 @@ describe('sessions', () => {
     const replica = new FakeReplica('a')
     for (let i = 0; i < 100_001; i++) homes.of({ tenant: 't', id: `s${i}` }).worker = replica
     expect(homes.size).toBe(100_000)
-    expect(replica.fake.calls).toEqual([
-      { method: 'sessions.release', params: { tenant: 't', id: 's0' } },
-    ])
+    expect(replica.fake.calls).toEqual([{ method: 'sessions.release', params: { tenant: 't', id: 's0' } }])
   })
 })
 

@@ -73,8 +73,7 @@ describe('prefixes', () => {
   })
 
   test('of other tenants and start states do not count, nor what is not to be stored', () => {
-    const points = (fields: Partial<GenerateRequest>) =>
-      prefixPoints(request({ prompt: system, ...fields }))
+    const points = (fields: Partial<GenerateRequest>) => prefixPoints(request({ prompt: system, ...fields }))
     expect(points({ tenant: 'x' })).toEqual(points({ tenant: 'x' }))
     expect(points({ tenant: 'x' })).not.toEqual(points({ tenant: 'y' }))
     expect(points({ startState: 's' })).not.toEqual(points({}))

@@ -113,8 +113,7 @@ function call(route: string, headers: Record<string, string> = {}, payload?: obj
 
 const web = [...ownWebFiles().keys()].map((path) => `GET ${path}`)
 const isOpen = (route: string) => isIn([...OPEN, ...web], route)
-const isIn = (list: readonly string[], route: string) =>
-  list.includes(route.replace(/^HEAD/, 'GET'))
+const isIn = (list: readonly string[], route: string) => list.includes(route.replace(/^HEAD/, 'GET'))
 const keyed = () => table.filter((route) => !isOpen(route))
 const bearer = (key: string) => ({ authorization: `Bearer ${key}` })
 
@@ -191,8 +190,7 @@ test('what was asked is remembered by key, route and figures, and by nothing tha
     },
   ])
   expect(reply.json().requests[2].answer_tokens).toBeGreaterThan(0)
-  for (const secret of ['secret', ...Object.values(secrets)])
-    expect(reply.body).not.toContain(secret)
+  for (const secret of ['secret', ...Object.values(secrets)]) expect(reply.body).not.toContain(secret)
 })
 
 test('clients with a header of their own send the key there, to the routes of their dialect only', async () => {
@@ -215,17 +213,14 @@ describe('roles', () => {
       const isForUsers = !isIn(OPERATORS, route) && !isIn(ADMINS, route)
       expect(reply.statusCode === 403, `${route} gives ${reply.statusCode}`).toBe(!isForUsers)
       expect(reply.statusCode, route).not.toBe(401)
-      if (!isForUsers && !route.startsWith('HEAD'))
-        expect(reply.body).toMatch(/role (operator|admin)/)
+      if (!isForUsers && !route.startsWith('HEAD')) expect(reply.body).toMatch(/role (operator|admin)/)
     }
   })
 
   test('an operator’s key opens all but the keys', async () => {
     for (const route of keyed().filter((each) => !ENDLESS.includes(each))) {
       const reply = await call(route, bearer(secrets.operator!))
-      expect(reply.statusCode === 403, `${route} gives ${reply.statusCode}`).toBe(
-        isIn(ADMINS, route),
-      )
+      expect(reply.statusCode === 403, `${route} gives ${reply.statusCode}`).toBe(isIn(ADMINS, route))
     }
   })
 
@@ -261,9 +256,7 @@ test('a request line with a whole address is no way around, either', async () =>
   const other = connect(Number(port), '127.0.0.1', () => {
     other.write('PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n')
   })
-  const reply = await new Promise<string>((resolve) =>
-    other.once('data', (data) => resolve(String(data))),
-  )
+  const reply = await new Promise<string>((resolve) => other.once('data', (data) => resolve(String(data))))
   expect(reply).toMatch(/^HTTP\/1\.1 (400|505) /)
   other.destroy()
   for (const path of ['/v1/models', '/livez/../v1/models', '//v1/models', '/livez#/v1/models']) {
@@ -344,8 +337,7 @@ describe('/api/keys', () => {
 })
 
 describe('GET /v1/me', () => {
-  const me = async (key: string) =>
-    (await served.app.inject({ url: '/v1/me', headers: bearer(key) })).json()
+  const me = async (key: string) => (await served.app.inject({ url: '/v1/me', headers: bearer(key) })).json()
 
   test('says what a key is called, may do and use, and what is left of it', async () => {
     const limits = {

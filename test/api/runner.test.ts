@@ -6,8 +6,7 @@ import { postTo } from './kit.ts'
 describe('/switch-model of RWKV-Runner', () => {
   test('serves one model instead of another, until it is deployed', async () => {
     const { app, folder, names, keepers } = hosted()
-    const turn = (model: string, more = {}) =>
-      postTo(app, '/switch-model', { model, strategy: 'cuda fp16', ...more })
+    const turn = (model: string, more = {}) => postTo(app, '/switch-model', { model, strategy: 'cuda fp16', ...more })
     expect((await turn(join(folder, 'a.pth'))).statusCode).toBe(200)
     const reply = await turn('b.pth', { strategy: 'cuda fp16i8 *10 -> cpu fp32', deploy: 'true' })
     expect(reply.statusCode).toBe(200)
@@ -29,9 +28,7 @@ describe('/switch-model of RWKV-Runner', () => {
       await expect.poll(() => keepers.length).toBe(i + 1)
       keepers[i]!.ready.resolve()
     }
-    expect((await Promise.all(replies)).map(({ statusCode }) => statusCode)).toEqual([
-      200, 200, 403,
-    ])
+    expect((await Promise.all(replies)).map(({ statusCode }) => statusCode)).toEqual([200, 200, 403])
     expect(await names()).toEqual(['b'])
   })
 

@@ -65,8 +65,7 @@ describe.skipIf(!hasDemo)('sessions', () => {
       const gone = await app.inject({ method: 'DELETE', url: route(id) })
       expect(gone.json()).toMatchObject({ deleted: true })
       const headers = { 'content-type': 'application/octet-stream' }
-      const into = (name: string) =>
-        app.inject({ method: 'POST', url: route(name, '/import'), payload, headers })
+      const into = (name: string) => app.inject({ method: 'POST', url: route(name, '/import'), payload, headers })
       expect((await into(id)).json().id).toBe(id)
       for (const name of ['line\nend', 'a'.repeat(257)]) {
         expect((await into(name)).json().error).toMatchObject({ param: 'id' })
@@ -176,9 +175,7 @@ describe.skipIf(!hasDemo)('sessions', () => {
       const answer = first.choices[0].message.content as string
       const next = 'User: And of Spain?\n\nAssistant:'
       const second = (await state({ contents: [next], session_id: 'line' })).json()
-      const whole = (
-        await state({ contents: [`${LINE}${answer}\n\n${next}`], session_id: 'x' })
-      ).json()
+      const whole = (await state({ contents: [`${LINE}${answer}\n\n${next}`], session_id: 'x' })).json()
       expect(second.choices[0].message.content).toBe(whole.choices[0].message.content)
     })
 
@@ -393,8 +390,7 @@ test.skipIf(!hasDemo)('a session belongs to the key that made it', async () => {
       password,
     })
   await state('a')
-  const seen = async (password: string) =>
-    (await postTo(app, '/state/status', { password })).json().total_sessions
+  const seen = async (password: string) => (await postTo(app, '/state/status', { password })).json().total_sessions
   expect([await seen('a'), await seen('b')]).toEqual([1, 0])
   const gone = await postTo(app, '/state/delete', { session_id: 's', password: 'b' })
   expect(gone.statusCode).toBe(404)

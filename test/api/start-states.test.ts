@@ -8,9 +8,7 @@ import { CHAT, COMPLETIONS, HELLO, postTo } from './kit.ts'
 function serve(ids: readonly string[] = ['goose'], startStates = ['poet', 'tale']) {
   const info = { ...FAKE_INFO, startStates }
   const engines = ids.map(() => new FakeEngineClient((request) => answer(request, 'Hi'), info))
-  const models = createRegistry(
-    ids.map((id, i) => ({ id, tokenizer: byteCodec, source: localSource(engines[i]!) })),
-  )
+  const models = createRegistry(ids.map((id, i) => ({ id, tokenizer: byteCodec, source: localSource(engines[i]!) })))
   const app = buildApp({ models, keys: [], host: '127.0.0.1', version: '1' })
   return { app, engines }
 }
@@ -26,9 +24,7 @@ test.each([
   const completion = await postTo(app, COMPLETIONS, { prompt: ['a', 'b'], model })
   expect([chat.statusCode, completion.statusCode]).toEqual([200, 200])
   expect(chat.json()).toMatchObject({ model: `goose@${startState}` })
-  expect(engines[0]!.requests.map((request) => request.startState)).toEqual(
-    Array.from({ length: 3 }, () => startState),
-  )
+  expect(engines[0]!.requests.map((request) => request.startState)).toEqual(Array.from({ length: 3 }, () => startState))
 })
 
 test('the name alone is the model with its own start', async () => {

@@ -55,9 +55,7 @@ const untilAborted = (signal: AbortSignal | undefined) =>
 test('a client that leaves in mid-stream cancels its request', async () => {
   const { engine, port } = await listen(endless)
   const request = send(port, CHAT, { ...HELLO, stream: true })
-  const response = await new Promise<http.IncomingMessage>((resolve) =>
-    request.on('response', resolve),
-  )
+  const response = await new Promise<http.IncomingMessage>((resolve) => request.on('response', resolve))
   await new Promise((resolve) => response.once('data', resolve))
   expect(engine.cancelled).toEqual([])
   request.destroy()
@@ -110,9 +108,7 @@ test('the tokens of an answer are counted as they come, also of one that is cut 
     await untilAborted(signal)
   })
   const counted = async () =>
-    /^skein_generation_tokens_total\{model="goose"\} (\d+)$/m.exec(
-      (await app.inject({ url: '/metrics' })).body,
-    )?.[1]
+    /^skein_generation_tokens_total\{model="goose"\} (\d+)$/m.exec((await app.inject({ url: '/metrics' })).body)?.[1]
   const request = send(port, CHAT, { ...HELLO, stream: true })
   await once(request, 'response')
   await expect.poll(counted).toBe('5')
@@ -121,38 +117,32 @@ test('the tokens of an answer are counted as they come, also of one that is cut 
   expect(await counted()).toBe('5')
 })
 
-test.each([true, false])(
-  'the log has a request that its client left (stream: %s)',
-  async (stream) => {
-    const lines: string[] = []
-    const logger = pino({}, { write: (line: string) => lines.push(line) })
-    const { engine, port } = await listen(endless, { logger })
-    const request = send(port, CHAT, { ...HELLO, stream, max_tokens: 60_000 })
-    if (stream) await once(request, 'response')
-    else await until(() => engine.requests.length === 1)
-    request.destroy()
-    await until(() => engine.cancelled.length === 1)
-    const ends = () => lines.map((line) => JSON.parse(line)).filter(({ msg }) => msg === 'request')
-    await until(() => ends().length > 0)
-    await delay(20)
-    const status = stream ? 200 : null
-    expect(ends()).toMatchObject([{ method: 'POST', route: CHAT, status, cutOff: true }])
-  },
-)
+test.each([true, false])('the log has a request that its client left (stream: %s)', async (stream) => {
+  const lines: string[] = []
+  const logger = pino({}, { write: (line: string) => lines.push(line) })
+  const { engine, port } = await listen(endless, { logger })
+  const request = send(port, CHAT, { ...HELLO, stream, max_tokens: 60_000 })
+  if (stream) await once(request, 'response')
+  else await until(() => engine.requests.length === 1)
+  request.destroy()
+  await until(() => engine.cancelled.length === 1)
+  const ends = () => lines.map((line) => JSON.parse(line)).filter(({ msg }) => msg === 'request')
+  await until(() => ends().length > 0)
+  await delay(20)
+  const status = stream ? 200 : null
+  expect(ends()).toMatchObject([{ method: 'POST', route: CHAT, status, cutOff: true }])
+})
 
-test.each([true, false])(
-  'a client that leaves before any event cancels (stream: %s)',
-  async (stream) => {
-    const { engine, port } = await listen(async function* (_request, signal) {
-      await untilAborted(signal)
-      yield* []
-    })
-    const request = send(port, CHAT, { ...HELLO, stream })
-    await until(() => engine.requests.length === 1)
-    request.destroy()
-    await until(() => engine.cancelled.length === 1)
-  },
-)
+test.each([true, false])('a client that leaves before any event cancels (stream: %s)', async (stream) => {
+  const { engine, port } = await listen(async function* (_request, signal) {
+    await untilAborted(signal)
+    yield* []
+  })
+  const request = send(port, CHAT, { ...HELLO, stream })
+  await until(() => engine.requests.length === 1)
+  request.destroy()
+  await until(() => engine.cancelled.length === 1)
+})
 
 test('a client that leaves cancels all prompts of its request, in prefill and in decode', async () => {
   const { engine, port } = await listen(async function* (request, signal) {
@@ -211,31 +201,28 @@ test('a reader that stops is waited for with a bounded buffer, then dropped', as
   socket.destroy()
 })
 
-test.runIf(process.platform === 'linux')(
-  'a reader that stops costs the kernel no megabytes either',
-  async () => {
-    let produced = 0
-    const text = 'x'.repeat(8 * 1024)
-    const { app, port } = await listen(async function* (request, signal) {
-      for await (const event of endless(request, signal, text)) {
-        produced++
-        yield event
-      }
-    })
-    expect(boundUnsentBytes(app.server)).toBeNull()
-    const request = send(port, CHAT, { ...HELLO, stream: true })
-    const [response] = (await once(request, 'response')) as [http.IncomingMessage]
-    response.on('error', () => {}).pause()
-    let before = -1
-    while (before !== produced) {
-      before = produced
-      await delay(200)
+test.runIf(process.platform === 'linux')('a reader that stops costs the kernel no megabytes either', async () => {
+  let produced = 0
+  const text = 'x'.repeat(8 * 1024)
+  const { app, port } = await listen(async function* (request, signal) {
+    for await (const event of endless(request, signal, text)) {
+      produced++
+      yield event
     }
-    // 64 KiB in our own buffer, 32 in the kernel's, and what the client's end takes. Unbounded: 4 MiB more.
-    expect(produced * text.length).toBeLessThan(2 ** 20)
-    request.destroy()
-  },
-)
+  })
+  expect(boundUnsentBytes(app.server)).toBeNull()
+  const request = send(port, CHAT, { ...HELLO, stream: true })
+  const [response] = (await once(request, 'response')) as [http.IncomingMessage]
+  response.on('error', () => {}).pause()
+  let before = -1
+  while (before !== produced) {
+    before = produced
+    await delay(200)
+  }
+  // 64 KiB in our own buffer, 32 in the kernel's, and what the client's end takes. Unbounded: 4 MiB more.
+  expect(produced * text.length).toBeLessThan(2 ** 20)
+  request.destroy()
+})
 
 test('a reader that stops before the last bytes is dropped, too', async () => {
   // One event larger than what any kernel takes for a socket, and the stream is over at once.
@@ -328,45 +315,40 @@ test.each([false, true])(
   },
 )
 
-test.each([1000, 16_384, 100_000])(
-  'a slow reader gets everything, %i bytes at a time',
-  async (bytes) => {
-    const text = 'Q'.repeat(3000)
-    const numEvents = 3000
-    const limits = { streamBufferBytes: bytes, streamStallMs: 1000 }
-    const { app, engine, port } = await listen(
-      function* (request) {
-        const [prompt] = answer(request, '')
-        yield prompt!
-        for (let i = 0; i < numEvents; i++) {
-          yield { type: 'text', id: request.id, index: 0, text, tokens: [1], logprobs: null }
-        }
-        yield {
-          type: 'finish',
-          id: request.id,
-          index: 0,
-          reason: 'length',
-          matched: null,
-          completionTokens: numEvents,
-        }
-      },
-      { limits },
-    )
-    boundUnsentBytes(app.server)
-    const request = send(port, COMPLETIONS, { prompt: 'a', stream: true })
-    const response = await new Promise<http.IncomingMessage>((resolve) =>
-      request.on('response', resolve),
-    )
-    let body = ''
-    for await (const chunk of response) {
-      body += chunk
-      await delay(1)
-    }
-    expect(body.split('Q').length - 1).toBe(numEvents * 3000)
-    expect(body.endsWith('data: [DONE]\n\n')).toBe(true)
-    expect(engine.cancelled).toEqual([])
-  },
-)
+test.each([1000, 16_384, 100_000])('a slow reader gets everything, %i bytes at a time', async (bytes) => {
+  const text = 'Q'.repeat(3000)
+  const numEvents = 3000
+  const limits = { streamBufferBytes: bytes, streamStallMs: 1000 }
+  const { app, engine, port } = await listen(
+    function* (request) {
+      const [prompt] = answer(request, '')
+      yield prompt!
+      for (let i = 0; i < numEvents; i++) {
+        yield { type: 'text', id: request.id, index: 0, text, tokens: [1], logprobs: null }
+      }
+      yield {
+        type: 'finish',
+        id: request.id,
+        index: 0,
+        reason: 'length',
+        matched: null,
+        completionTokens: numEvents,
+      }
+    },
+    { limits },
+  )
+  boundUnsentBytes(app.server)
+  const request = send(port, COMPLETIONS, { prompt: 'a', stream: true })
+  const response = await new Promise<http.IncomingMessage>((resolve) => request.on('response', resolve))
+  let body = ''
+  for await (const chunk of response) {
+    body += chunk
+    await delay(1)
+  }
+  expect(body.split('Q').length - 1).toBe(numEvents * 3000)
+  expect(body.endsWith('data: [DONE]\n\n')).toBe(true)
+  expect(engine.cancelled).toEqual([])
+})
 
 test.each([
   [CHAT, HELLO],
@@ -399,8 +381,7 @@ test('streams asked for at once over one connection come whole, one after the ot
   const { port } = await listen((request) => answer(request, 'ä'.repeat(300)))
   const body = JSON.stringify({ prompt: 'a', stream: true })
   const length = `content-type: application/json\r\ncontent-length: ${body.length}`
-  const post = (version: string) =>
-    `POST ${COMPLETIONS} HTTP/${version}\r\nhost: localhost\r\n${length}`
+  const post = (version: string) => `POST ${COMPLETIONS} HTTP/${version}\r\nhost: localhost\r\n${length}`
   const talk = async (requests: string) => {
     const socket = net.connect(port, '127.0.0.1', () => socket.write(requests))
     let reply = ''
@@ -431,9 +412,7 @@ test('a long silence is filled: white space before JSON, comments before events'
   for (const stream of [true, false]) {
     const request = send(port, COMPLETIONS, { prompt: 'a', stream })
     const started = performance.now()
-    const response = await new Promise<http.IncomingMessage>((resolve) =>
-      request.on('response', resolve),
-    )
+    const response = await new Promise<http.IncomingMessage>((resolve) => request.on('response', resolve))
     expect(performance.now() - started).toBeLessThan(110)
     expect(response.headers['x-request-id']).toBeDefined()
     let body = ''
@@ -453,9 +432,7 @@ test('an error after a long silence is still told', async () => {
   )
   for (const stream of [true, false]) {
     const request = send(port, COMPLETIONS, { prompt: 'a', stream })
-    const response = await new Promise<http.IncomingMessage>((resolve) =>
-      request.on('response', resolve),
-    )
+    const response = await new Promise<http.IncomingMessage>((resolve) => request.on('response', resolve))
     let body = ''
     for await (const chunk of response) body += chunk
     const json = stream ? body.split('data: ')[1]! : body
@@ -478,8 +455,7 @@ test('sockets that never become a request get a clear answer', async () => {
   expect(await talk('nonsense\r\n\r\n')).toMatch(/^HTTP\/1.1 400 .*"not a valid request"/s)
   const huge = `GET / HTTP/1.1\r\nx: ${'y'.repeat(20_000)}\r\n\r\n`
   expect(await talk(huge)).toMatch(/^HTTP\/1.1 431 /)
-  const absolute =
-    'GET http://evil.example/v1/models HTTP/1.1\r\nhost: evil.example\r\nconnection: close\r\n\r\n'
+  const absolute = 'GET http://evil.example/v1/models HTTP/1.1\r\nhost: evil.example\r\nconnection: close\r\n\r\n'
   expect(await talk(absolute)).toMatch(/^HTTP\/1.1 403 /)
 })
 

@@ -141,9 +141,7 @@ test('a worker that cannot live is given up, after pauses that grow', async () =
   expect(supervisor.state).toBe('failed')
   const pauses = lines.map((line) => JSON.parse(line).pauseMs).filter((ms) => ms !== undefined)
   expect(pauses).toEqual([10, 20, 40])
-  expect(lines.at(-1)).toContain(
-    'given up: 4 times in a row; the worker ended while it was loading (exit code 7)',
-  )
+  expect(lines.at(-1)).toContain('given up: 4 times in a row; the worker ended while it was loading (exit code 7)')
 })
 
 test('weights that cannot be loaded are not tried twice', async () => {

@@ -6,11 +6,7 @@ import { SkeinError } from '../../src/errors.ts'
 import { buildApp } from '../../src/gateway/app.ts'
 import { Drain } from '../../src/gateway/http/drain.ts'
 import { shutDown } from '../../src/gateway/http/shutdown.ts'
-import {
-  createRegistry,
-  type EngineSource,
-  localSource,
-} from '../../src/gateway/routing/registry.ts'
+import { createRegistry, type EngineSource, localSource } from '../../src/gateway/routing/registry.ts'
 import { answer, byteCodec, endless, FakeEngineClient } from '../helpers/fake-engine.ts'
 import { hosted, managementOf } from './hosted.ts'
 import { CHAT, COMPLETIONS, eventsOf, HELLO, postTo, serve } from './kit.ts'
@@ -26,9 +22,7 @@ function appOf(models: ModelRegistry) {
 }
 
 describe('readiness', () => {
-  const loading = createRegistry([
-    { id: 'a', tokenizer: byteCodec, source: source('loading', 'loading, 37 %') },
-  ])
+  const loading = createRegistry([{ id: 'a', tokenizer: byteCodec, source: source('loading', 'loading, 37 %') }])
 
   test('a loading model is 503 with the reason, and so are its requests', async () => {
     const app = appOf(loading)
@@ -62,9 +56,7 @@ describe('readiness', () => {
       param: 'model',
       code: 'invalid_request',
     })
-    expect((await appOf(createRegistry([])).inject({ url: '/readyz' })).json().reason).toBe(
-      'no model is loaded',
-    )
+    expect((await appOf(createRegistry([])).inject({ url: '/readyz' })).json().reason).toBe('no model is loaded')
   })
 })
 
@@ -106,8 +98,7 @@ test('models tell their limits', async () => {
       "weight_type": "f32",
     }
   `)
-  for (const none of ['duck', ''])
-    expect((await app.inject({ url: `/v1/models/${none}` })).statusCode).toBe(404)
+  for (const none of ['duck', '']) expect((await app.inject({ url: `/v1/models/${none}` })).statusCode).toBe(404)
 })
 
 test('tokenize and detokenize', async () => {
@@ -175,22 +166,10 @@ test('metrics of two apps do not mix', async () => {
   const first = serve()
   await postTo(first.app, CHAT, HELLO)
   const second = serve()
-  expect((await second.app.inject({ url: '/metrics' })).body).not.toContain(
-    'skein_request_success_total{',
-  )
+  expect((await second.app.inject({ url: '/metrics' })).body).not.toContain('skein_request_success_total{')
 })
 
-const PAGES = [
-  '/',
-  '/docs',
-  '/docs/',
-  '/docs/*',
-  '/browser',
-  '/browser/*',
-  '/sw.js',
-  '/favicon.ico',
-  '/assets/*',
-]
+const PAGES = ['/', '/docs', '/docs/', '/docs/*', '/browser', '/browser/*', '/sw.js', '/favicon.ico', '/assets/*']
 
 test('the OpenAPI page describes the served routes with schemas that validate', async () => {
   const served: string[] = []
@@ -215,11 +194,7 @@ test('the OpenAPI page describes the served routes with schemas that validate', 
   const { post: imported } = page.paths['/v1/sessions/{id}/import']
   expect(Object.keys(exported.responses[200].content)).toEqual(['application/octet-stream'])
   expect(Object.keys(imported.requestBody.content)).toEqual(['application/octet-stream'])
-  expect(page.paths['/v1/chat/completions'].post.tags).toEqual([
-    'openai',
-    'rwkv_lightning',
-    'rwkv_infer',
-  ])
+  expect(page.paths['/v1/chat/completions'].post.tags).toEqual(['openai', 'rwkv_lightning', 'rwkv_infer'])
   const operations = Object.values(page.paths).flatMap((path) => Object.values(path as object))
   const ids = operations.map(({ operationId }) => operationId)
   expect(new Set(ids).size).toBe(ids.length)

@@ -8,9 +8,7 @@ const assistant = (content: string): Turn => ({ role: 'assistant', content })
 
 test('turns and tails', () => {
   const turns: Turn[] = [{ role: 'system', content: 'S' }, user('a'), assistant('b'), user('c')]
-  expect(renderChat(turns, 'none')).toBe(
-    'System: S\n\nUser: a\n\nAssistant: b\n\nUser: c\n\nAssistant:',
-  )
+  expect(renderChat(turns, 'none')).toBe('System: S\n\nUser: a\n\nAssistant: b\n\nUser: c\n\nAssistant:')
   expect(renderChat([user('a')], 'open')).toBe('User: a\n\nAssistant: <think')
   expect(renderChat([user('a')], 'closed')).toBe('User: a\n\nAssistant: <think>\n</think')
   expect(renderChat([user('')], 'none')).toBe('User:\n\nAssistant:')
@@ -26,18 +24,7 @@ test.each([
 })
 
 const WORDS = ['User', 'Assistant', 'System', 'Human', 'Bot', 'USER', 'assistant', 'sYsTeM']
-const LEADS = [
-  '',
-  '\n',
-  '\n\n',
-  'ok\n\n',
-  '\r\n\r\n',
-  '\r',
-  'x\u2028',
-  ' \n\n',
-  'a\n\n\n',
-  '\u0085',
-]
+const LEADS = ['', '\n', '\n\n', 'ok\n\n', '\r\n\r\n', '\r', 'x\u2028', ' \n\n', 'a\n\n\n', '\u0085']
 const COLONS = [':', '：', ' :', '\t:']
 
 /** Heads of turns as a model or a stop string may read them: a role word and a colon at the start of a line. */
@@ -59,11 +46,7 @@ test('200 forged turns do not add one boundary', () => {
 const line = fc.oneof(
   fc.string(),
   fc
-    .tuple(
-      fc.constantFrom('', ' ', '  ', '\t'),
-      fc.constantFrom(...WORDS),
-      fc.constantFrom(...COLONS),
-    )
+    .tuple(fc.constantFrom('', ' ', '  ', '\t'), fc.constantFrom(...WORDS), fc.constantFrom(...COLONS))
     .map((parts) => parts.join('')),
 )
 const text = fc

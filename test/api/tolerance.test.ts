@@ -15,10 +15,7 @@ async function send(route: string, body: object) {
 describe.each(ROUTES)('%s', (route, body) => {
   test.each([
     ['no limit, as local servers say it', { max_tokens: -1 }],
-    [
-      'a sampler that is off, with its numbers',
-      { mirostat: 0, mirostat_tau: 5, mirostat_eta: 0.1 },
-    ],
+    ['a sampler that is off, with its numbers', { mirostat: 0, mirostat_tau: 5, mirostat_eta: 0.1 }],
     [
       'SillyTavern’s other samplers that are off',
       {
@@ -46,21 +43,13 @@ describe.each(ROUTES)('%s', (route, body) => {
     const { engine } = await send(route, { ...body, max_tokens: -1 })
     expect(engine.requests[0]!.maxTokens).toBe(4096)
     for (const max_tokens of [-2, 70_000]) {
-      expect((await send(route, { ...body, max_tokens })).reply.json().error.param).toBe(
-        'max_tokens',
-      )
+      expect((await send(route, { ...body, max_tokens })).reply.json().error.param).toBe('max_tokens')
     }
   })
 
   test.each([
-    [
-      { temprature: 0.5 },
-      'temprature is no field of this route and was ignored; did you mean temperature?',
-    ],
-    [
-      { maxTokens: 5 },
-      'maxTokens is no field of this route and was ignored; did you mean max_tokens?',
-    ],
+    [{ temprature: 0.5 }, 'temprature is no field of this route and was ignored; did you mean temperature?'],
+    [{ maxTokens: 5 }, 'maxTokens is no field of this route and was ignored; did you mean max_tokens?'],
     [{ num_ctx: 4096 }, 'num_ctx was ignored: a recurrent model has no window'],
     [{ repeat_last_n: 64 }, 'repeat_last_n was ignored: penalties count the whole text'],
     [
@@ -119,12 +108,7 @@ describe('origins', () => {
     return (await app.inject({ url: '/v1/models', headers })).statusCode
   }
   test('programs with pages of their own may, on loopback; sites of the web may not', async () => {
-    for (const origin of [
-      'app://obsidian.md',
-      'tauri://localhost',
-      'vscode-webview://1a2b',
-      'file://',
-    ]) {
+    for (const origin of ['app://obsidian.md', 'tauri://localhost', 'vscode-webview://1a2b', 'file://']) {
       expect(await from(origin), origin).toBe(200)
       expect(await from(origin, '0.0.0.0'), origin).toBe(403)
     }

@@ -72,10 +72,7 @@ describe.skipIf(!hasDemo)('with the demo model', () => {
       const given = { ...asked, messages, tools: functions, ...more }
       const { choices } = await openai().chat.completions.create(given)
       const { tool_calls: calls = [], content: said } = choices[0]!.message
-      return [
-        said,
-        ...calls.map((call) => 'function' in call && JSON.parse(call.function.arguments)),
-      ]
+      return [said, ...calls.map((call) => 'function' in call && JSON.parse(call.function.arguments))]
     }
     const both = 'What is the weather in Paris and Rome?'
     expect(await ask(both)).toEqual([null, { city: 'Paris' }, { city: 'Rome' }])
@@ -106,8 +103,7 @@ describe.skipIf(!hasDemo)('with the demo model', () => {
     const client = new Ollama({ host: url })
     const messages: Parameters<typeof client.chat>[0]['messages'] = []
     messages.push({ role: 'user', content: QUESTION })
-    const ask = () =>
-      client.chat({ model: 'demo', options: { temperature: 0 }, messages, tools: functions })
+    const ask = () => client.chat({ model: 'demo', options: { temperature: 0 }, messages, tools: functions })
     for (const { name, given, result } of LOOP) {
       const { message } = await ask()
       expect(message.tool_calls).toEqual([{ function: { name, arguments: given } }])

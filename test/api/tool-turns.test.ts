@@ -1,12 +1,7 @@
 /** What tools, calls and results become in the prompt, and that a transcript makes them what they were. */
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import {
-  type Conversation,
-  plainConversation,
-  type Tool,
-  thinking,
-} from '../../src/api/chat/conversation.ts'
+import { type Conversation, plainConversation, type Tool, thinking } from '../../src/api/chat/conversation.ts'
 import { MARKDOWN_TOOLS } from '../../src/api/chat/markdown-tools.ts'
 import { renderConversation } from '../../src/api/chat/prepare.ts'
 import { G1_TOOLS, type ToolFormat } from '../../src/api/chat/tool-format.ts'
@@ -137,10 +132,7 @@ test('without tools, or without a call, texts that look like them are texts', ()
 
 test('any list of tools is read as one that the model would see the same way', () => {
   const name = fc.stringMatching(/^[a-z_]{1,8}$/)
-  const properties = fc.dictionary(
-    name,
-    fc.constantFrom({ type: 'string' }, { enum: ['a', 'b,\n'] }),
-  )
+  const properties = fc.dictionary(name, fc.constantFrom({ type: 'string' }, { enum: ['a', 'b,\n'] }))
   const parameters = fc
     .record({ properties, cut: fc.nat(3), more: fc.constantFrom({}, { $defs: { x: {} } }) })
     .map(({ properties: all, cut, more }) => {

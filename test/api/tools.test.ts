@@ -32,11 +32,7 @@ function conversation(part: Partial<Conversation>): Conversation {
   }
 }
 
-function promptOf(
-  part: Partial<Conversation>,
-  format: ToolFormat = G1_TOOLS,
-  mode: ThinkMode = 'none',
-): string {
+function promptOf(part: Partial<Conversation>, format: ToolFormat = G1_TOOLS, mode: ThinkMode = 'none'): string {
   const rendered = renderConversation(conversation(part), thinking(mode), null, format)
   return renderTurns(rendered.turns, rendered.tail, rendered.layout)
 }
@@ -182,9 +178,7 @@ test('there an answer without a thought begins with an empty one; without tools 
   expect(ends('done')).toBe('\n<think></think>\n')
   expect(promptOf({ choice: 'none' }, MARKDOWN_TOOLS)).toBe('User: hi\n\nAssistant:')
   const result = { messages: [{ role: 'tool', content: '3' }], choice: 'none' } as const
-  expect(promptOf(result, MARKDOWN_TOOLS)).toBe(
-    '### Tool Output\n```json\n3\n```\n### Assistant\n<think></think',
-  )
+  expect(promptOf(result, MARKDOWN_TOOLS)).toBe('### Tool Output\n```json\n3\n```\n### Assistant\n<think></think')
 })
 
 test('one tool that is named is the only one; without a choice there are none', () => {

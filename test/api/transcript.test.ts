@@ -105,9 +105,7 @@ describe.skipIf(!hasDemo)('the transcript of a session', () => {
     })
     const answer = (choice: typeof one) => ({ role: 'assistant', content: choice.message.content })
     const first = [system, user('What is the capital of France?'), answer(one)]
-    expect(
-      turns.map(({ turn, messages }: { turn: number; messages: object[] }) => [turn, messages]),
-    ).toEqual([
+    expect(turns.map(({ turn, messages }: { turn: number; messages: object[] }) => [turn, messages])).toEqual([
       [1, first],
       [3, [user('A cat'), answer(three)]],
     ])
@@ -119,9 +117,7 @@ describe.skipIf(!hasDemo)('the transcript of a session', () => {
   test('of a raw text is that text; a short limit shows its end, with the title of its beginning', async () => {
     const { text } = await ask({ prompt: 'The cat sat', session_id: 'raw' }, COMPLETIONS)
     const all = (await transcript('raw')).json()
-    expect(all.turns).toEqual([
-      { turn: 1, parent: 0, tokens: all.tokens, text: `The cat sat${text}`, messages: null },
-    ])
+    expect(all.turns).toEqual([{ turn: 1, parent: 0, tokens: all.tokens, text: `The cat sat${text}`, messages: null }])
     const end = (await transcript('raw', '?limit=4')).json()
     expect(end).toMatchObject({ skipped_tokens: all.tokens - 4, title: all.title })
     expect(`The cat sat${text}`.endsWith(end.turns[0].text)).toBe(true)

@@ -10,13 +10,10 @@ import { eventsOf, postTo, serve } from './kit.ts'
 const PATH = '/translate/v1/batch-translate'
 const promptOf = ({ prompt }: GenerateRequest) => byteCodec.decode(prompt)
 /** The text that a prompt asks to translate. */
-const sourceOf = (request: GenerateRequest) =>
-  /^[^:]+: (.*)\n\n[^:]+:$/s.exec(promptOf(request))![1]!
+const sourceOf = (request: GenerateRequest) => /^[^:]+: (.*)\n\n[^:]+:$/s.exec(promptOf(request))![1]!
 /** "Translates" into capitals, tags and placeholders left alone. */
 const capitals = (text: string) =>
-  text.replace(/<[^>]*>|\{\d+\}|[^<{]+/g, (part) =>
-    /^[<{]/.test(part) ? part : part.toUpperCase(),
-  )
+  text.replace(/<[^>]*>|\{\d+\}|[^<{]+/g, (part) => (/^[<{]/.test(part) ? part : part.toUpperCase()))
 const translating = (request: GenerateRequest) => answer(request, ` ${capitals(sourceOf(request))}`)
 
 async function translate(body: object, script = translating) {
@@ -65,10 +62,7 @@ test('streamed, texts grow to what the whole reply has', async () => {
 
 describe('count and order', () => {
   test.each([0, 1, 6, 64, 512])('%i texts', async (count) => {
-    const text_list = Array.from(
-      { length: count },
-      (_, i) => `text ${i} y${'x'.repeat((i * 7) % 50)}`,
-    )
+    const text_list = Array.from({ length: count }, (_, i) => `text ${i} y${'x'.repeat((i * 7) % 50)}`)
     const { texts } = await translate({ text_list })
     expect(texts).toEqual(text_list.map((text) => text.toUpperCase()))
   })
@@ -103,8 +97,7 @@ describe('tags and placeholders', () => {
   })
 
   test('where the model loses or bends one, the pieces between them are translated', async () => {
-    const losing = (request: GenerateRequest) =>
-      answer(request, sourceOf(request).toUpperCase().replace('{0}', ''))
+    const losing = (request: GenerateRequest) => answer(request, sourceOf(request).toUpperCase().replace('{0}', ''))
     const { texts, engine } = await translate({ text_list: [text, 'plain'] }, losing)
     expect(texts).toEqual(['SEE <a href="/x">THE PAGE</a> OF {0} AND <b0>THIS</b0>.', 'PLAIN'])
     expect(engine.requests.map(sourceOf).slice(2)).toEqual(['See', 'the page', 'of', 'and', 'this'])
@@ -144,10 +137,7 @@ describe('failures', () => {
   }
 
   test('a text that fails fails alone, with its place kept', async () => {
-    const { texts, translations, reply } = await translate(
-      { text_list: ['a', 'poison', 'b', 'c\n\npoison'] },
-      poisoned,
-    )
+    const { texts, translations, reply } = await translate({ text_list: ['a', 'poison', 'b', 'c\n\npoison'] }, poisoned)
     expect(reply.statusCode).toBe(200)
     expect(texts).toEqual(['A', '', 'B', ''])
     expect(translations[1]).toMatchObject({ finish_reason: 'error' })
@@ -168,9 +158,7 @@ describe('failures', () => {
   })
 
   test('an answer that reached the cap says so', async () => {
-    const { translations } = await translate({ text_list: ['a'] }, (request) =>
-      answer(request, 'A', 'length'),
-    )
+    const { translations } = await translate({ text_list: ['a'] }, (request) => answer(request, 'A', 'length'))
     expect(translations[0]).toMatchObject({ text: 'A', finish_reason: 'length' })
   })
 })

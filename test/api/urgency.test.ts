@@ -19,8 +19,7 @@ async function keyed(limits: Partial<KeyLimits>, script?: Script) {
   const { secret } = await changeKeys(path, (keys) => addKey(keys, key, 0))
   const served = serve(script, { keyRing: new KeyRing(path) })
   const headers = { authorization: `Bearer ${secret}` }
-  const send = (url: string, payload: object) =>
-    served.app.inject({ method: 'POST', url, payload, headers })
+  const send = (url: string, payload: object) => served.app.inject({ method: 'POST', url, payload, headers })
   return { ...served, send }
 }
 

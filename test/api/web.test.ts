@@ -115,10 +115,7 @@ test('without a build the page says what to do', async () => {
   const bare = fastify()
   mountWeb(bare, readWebFiles([]))
   const reply = await bare.inject('/')
-  expect([reply.statusCode, reply.json().message]).toEqual([
-    404,
-    expect.stringContaining('npm run build'),
-  ])
+  expect([reply.statusCode, reply.json().message]).toEqual([404, expect.stringContaining('npm run build')])
 })
 
 test('no key opens the page, and nothing else', async () => {

@@ -139,9 +139,7 @@ describe.each(LEVELS)('cpu backend on %s', (isa) => {
   })
 
   test('memory the system will not give is out_of_memory, and the backend goes on', () => {
-    expect(() => cpu.tensor([2 ** 46])).toThrow(
-      expect.objectContaining({ code: 'out_of_memory', status: 507 }),
-    )
+    expect(() => cpu.tensor([2 ** 46])).toThrow(expect.objectContaining({ code: 'out_of_memory', status: 507 }))
     expect(cpu.readTensor(cpu.tensor([4])).result()).toEqual(new Float32Array(4))
   })
 

@@ -2,24 +2,14 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { Backend } from '../../src/backend/backend.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import type { SourceType } from '../../src/backend/weight-types.ts'
-import {
-  capacityFor,
-  DEVICES,
-  normals,
-  raggedBatch,
-  randomSource,
-  read,
-  rmsRatio,
-  runStep,
-} from './kit.ts'
+import { capacityFor, DEVICES, normals, raggedBatch, randomSource, read, rmsRatio, runStep } from './kit.ts'
 
 const reference = createReferenceBackend()
 const VOCABULARY = 50
 
 test('a token of two channels by hand', async () => {
   const capacity = capacityFor(1)
-  const tensor = (shape: readonly number[], ...values: number[]) =>
-    reference.tensor(shape, Float32Array.from(values))
+  const tensor = (shape: readonly number[], ...values: number[]) => reference.tensor(shape, Float32Array.from(values))
   const table = new Float32Array([0, 0, 0, 0, 1, 2, 3, 4])
   const s_emb = reference.hostTable({
     name: 'table',
@@ -57,8 +47,7 @@ describe.each(DEVICES)('DeepEmbed on $name', ({ open }) => {
     const tokens = lengths.reduce((a, b) => a + b, 0)
     const capacity = capacityFor(tokens, lengths.length)
     const room = tokens + 2
-    const random = (columns: number, seed: number) =>
-      backend.tensor([room, columns], normals(room * columns, seed))
+    const random = (columns: number, seed: number) => backend.tensor([room, columns], normals(room * columns, seed))
     const weights = {
       s_emb: backend.hostTable(randomSource(VOCABULARY, side * side, dtype, 5)),
       s2: backend.tensor([side * F], normals(side * F, 6)),
@@ -83,10 +72,7 @@ describe.each(DEVICES)('DeepEmbed on $name', ({ open }) => {
     ] as const)
       for (const lengths of [[1], [3, 4], [70]])
         expect(
-          rmsRatio(
-            await play(tested, sizes, dtype, lengths),
-            await play(reference, sizes, dtype, lengths),
-          ),
+          rmsRatio(await play(tested, sizes, dtype, lengths), await play(reference, sizes, dtype, lengths)),
           `${sizes}, rows ${lengths}`,
         ).toBeLessThan(1e-6)
   })
@@ -101,8 +87,8 @@ describe.each(DEVICES)('DeepEmbed on $name', ({ open }) => {
     const batch = raggedBatch(capacity, [1], [0], 1)
     batch.tokens[0] = VOCABULARY
     const [u, low, own] = [8, 8, 64].map((n) => tested.tensor([3, n])) as [never, never, never]
-    await expect(
-      runStep(tested, capacity, batch, (ops) => ops.deepEmbed(u, low, own, weights)),
-    ).rejects.toThrow('token id')
+    await expect(runStep(tested, capacity, batch, (ops) => ops.deepEmbed(u, low, own, weights))).rejects.toThrow(
+      'token id',
+    )
   })
 })

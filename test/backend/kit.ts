@@ -1,12 +1,5 @@
 /** What op tests share: seeded numbers, matrix sources, batches, and the comparison with the reference. */
-import type {
-  Backend,
-  Ops,
-  Program,
-  StatePool,
-  StateShape,
-  Tensor,
-} from '../../src/backend/backend.ts'
+import type { Backend, Ops, Program, StatePool, StateShape, Tensor } from '../../src/backend/backend.ts'
 import { type Batch, type Capacity, createBatch } from '../../src/backend/batch.ts'
 import { createCpuBackend } from '../../src/backend/cpu/cpu.ts'
 import { availableLevels, cpuReport } from '../../src/backend/cpu/isa.ts'
@@ -67,12 +60,7 @@ export function normals(count: number, seed: number, scale = 1): Float32Array {
 }
 
 /** Normal weights of a matrix, encoded as `dtype`. f16 is drawn as bits, so that denormals are among them. */
-export function randomSource(
-  rows: number,
-  columns: number,
-  dtype: SourceType,
-  seed: number,
-): MatrixSource {
+export function randomSource(rows: number, columns: number, dtype: SourceType, seed: number): MatrixSource {
   const values = normals(rows * columns, seed, 1 / Math.sqrt(columns))
   const bytes = encode(values, dtype, seed)
   const rowBytes = bytes.length / rows
@@ -128,8 +116,7 @@ export function raggedBatch(
   const next = uniforms(lengths.length)
   for (const [b, length] of lengths.entries()) {
     batch.slots[b] = slots[b]!
-    for (let i = 0; i < length; i++)
-      batch.tokens[batch.numTokens++] = Math.floor(next() * vocabSize)
+    for (let i = 0; i < length; i++) batch.tokens[batch.numTokens++] = Math.floor(next() * vocabSize)
     batch.starts[b + 1] = batch.numTokens
   }
   batch.numRows = lengths.length
@@ -137,12 +124,7 @@ export function raggedBatch(
 }
 
 /** Records `build` alone, runs it once and forgets it. */
-export function runOnce(
-  backend: Backend,
-  capacity: Capacity,
-  batch: Batch,
-  build: (ops: Ops) => void,
-): void {
+export function runOnce(backend: Backend, capacity: Capacity, batch: Batch, build: (ops: Ops) => void): void {
   const program = backend.record(capacity, build)
   program.run(batch)
   program.dispose()
@@ -174,12 +156,7 @@ export async function run(program: Program, batch: Batch): Promise<void> {
 }
 
 /** The values of a tensor. */
-export function read(
-  backend: Backend,
-  tensor: Tensor,
-  start?: number,
-  count?: number,
-): Promise<Float32Array> {
+export function read(backend: Backend, tensor: Tensor, start?: number, count?: number): Promise<Float32Array> {
   return landed(backend.readTensor(tensor, start, count))
 }
 

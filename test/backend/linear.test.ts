@@ -2,12 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { Backend, Epilogue, Tensor } from '../../src/backend/backend.ts'
 import { createCpuBackend } from '../../src/backend/cpu/cpu.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
-import type {
-  MatrixSource,
-  QuantisedType,
-  SourceType,
-  WeightType,
-} from '../../src/backend/weight-types.ts'
+import type { MatrixSource, QuantisedType, SourceType, WeightType } from '../../src/backend/weight-types.ts'
 import {
   capacityFor,
   DEVICES,
@@ -43,17 +38,10 @@ interface Case {
 }
 
 /** y [tokens, rows] of one linear job over seeded operands; checks that nothing else was written. */
-async function multiply(
-  backend: Backend,
-  c: Case,
-  x: Float32Array = inputs(c),
-): Promise<Float32Array> {
+async function multiply(backend: Backend, c: Case, x: Float32Array = inputs(c)): Promise<Float32Array> {
   const { rows, columns, type, tokens, epilogue = 'none' } = c
   const capacity = capacityFor(tokens)
-  const weight = backend.matrix(
-    randomSource(rows, columns, c.source ?? 'f32', rows + columns),
-    type,
-  )
+  const weight = backend.matrix(randomSource(rows, columns, c.source ?? 'f32', rows + columns), type)
   const y =
     epilogue === 'add'
       ? backend.tensor([tokens + 2, rows], normals((tokens + 2) * rows, 5))
@@ -157,10 +145,7 @@ describe.each(DEVICES)('linear on $name', (device) => {
     for (const [rows, columns] of device.isSlow ? FEW_SHAPES : SHAPES) {
       for (const tokens of device.isSlow ? fewTokens(type) : [1, 2, 3, 4, 5, 6, 7, 13, 70]) {
         const c = { rows, columns, type, source, tokens }
-        expect(
-          rmsRatio(await multiply(tested, c), await expected(c)),
-          JSON.stringify(c),
-        ).toBeLessThan(tolerance)
+        expect(rmsRatio(await multiply(tested, c), await expected(c)), JSON.stringify(c)).toBeLessThan(tolerance)
       }
     }
   })
@@ -207,9 +192,7 @@ describe.each(DEVICES)('linear on $name', (device) => {
         [count - 33, 33],
       ] as const) {
         const part = x.slice(from * columns, (from + tokens) * columns)
-        expect(await multiply(tested, { ...c, tokens }, part)).toEqual(
-          all.slice(from * rows, (from + tokens) * rows),
-        )
+        expect(await multiply(tested, { ...c, tokens }, part)).toEqual(all.slice(from * rows, (from + tokens) * rows))
       }
     },
   )
@@ -227,14 +210,11 @@ describe.each(DEVICES)('linear on $name', (device) => {
         const weight = backend.matrix(randomSource(rows, input.shape[1]!, 'bf16', i), type)
         return { y: poisoned(backend, [room, rows]), x: input, weight }
       })
-      await runStep(backend, capacity, raggedBatch(capacity, [count], [0], 1), (ops) =>
-        ops.linear(jobs),
-      )
+      await runStep(backend, capacity, raggedBatch(capacity, [count], [0], 1), (ops) => ops.linear(jobs))
       return Promise.all(jobs.map(({ y }) => read(backend, y, 0, count * y.shape[1]!)))
     }
     const expected = await run(reference)
-    for (const [i, y] of (await run(tested)).entries())
-      expect(rmsRatio(y, expected[i]!), `job ${i}`).toBeLessThan(2e-2)
+    for (const [i, y] of (await run(tested)).entries()) expect(rmsRatio(y, expected[i]!), `job ${i}`).toBeLessThan(2e-2)
   })
 
   describe('after relu², where most inputs are zero', () => {
@@ -297,18 +277,12 @@ describe.each(DEVICES)('linear on $name', (device) => {
         const readRows = (start: number, end: number) =>
           new Uint8Array(values.buffer, start * hidden * 4, (end - start) * hidden * 4)
         const { y } = await channelMixing(type, x.slice(0, 64), { ...weight, readRows })
-        expect([...y.entries()].filter(([, value]) => Number.isNaN(value)).map(([i]) => i)).toEqual(
-          [3],
-        )
+        expect([...y.entries()].filter(([, value]) => Number.isNaN(value)).map(([i]) => i)).toEqual([3])
       },
     )
 
     test('a token of zeros gives zeros', async () => {
-      const { u, y } = await channelMixing(
-        'f16',
-        new Float32Array(64),
-        randomSource(rows, hidden, 'f16', 5),
-      )
+      const { u, y } = await channelMixing('f16', new Float32Array(64), randomSource(rows, hidden, 'f16', 5))
       expect(u.every((value) => value === 0)).toBe(true)
       expect(y).toEqual(new Float32Array(rows))
     })

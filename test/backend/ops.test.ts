@@ -74,9 +74,7 @@ describe.each(DEVICES)('ops on $name', (device) => {
       await compare(tested, 1e-5, `C ${C}`, async (backend) => {
         const x = poisoned(backend, [11, C])
         const table = backend.table(randomSource(50, C, dtype, C))
-        await runStep(backend, capacity, batch, (ops) =>
-          ops.embed(x, table, randomNorm(backend, C, 1e-5, 1)),
-        )
+        await runStep(backend, capacity, batch, (ops) => ops.embed(x, table, randomNorm(backend, C, 1e-5, 1)))
         expect((await read(backend, x, 9 * C)).every(Number.isNaN)).toBe(true)
         return [await read(backend, x, 0, 9 * C)]
       })
@@ -93,15 +91,12 @@ describe.each(DEVICES)('ops on $name', (device) => {
         await compare(tested, 1e-5, `C ${channels}, rows ${lengths}`, async (backend) => {
           const states = await randomStates(backend, shape)
           const x = backend.tensor([tokens + 2, channels], normals((tokens + 2) * channels, 7, 3))
-          const out = Array.from({ length: outputs }, () =>
-            poisoned(backend, [tokens + 2, channels]),
-          )
+          const out = Array.from({ length: outputs }, () => poisoned(backend, [tokens + 2, channels]))
           const mix = out.map((_, i) => backend.tensor([channels], normals(channels, 20 + i)))
           await runStep(backend, capacity, batch, (ops) =>
             ops.shiftMix(out, x, randomNorm(backend, channels, 1e-5, 1), mix, states, 1, 1),
           )
-          for (const y of out)
-            expect((await read(backend, y, tokens * channels)).every(Number.isNaN)).toBe(true)
+          for (const y of out) expect((await read(backend, y, tokens * channels)).every(Number.isNaN)).toBe(true)
           return [
             ...(await Promise.all(out.map((y) => read(backend, y, 0, tokens * channels)))),
             await readStates(states),
@@ -150,9 +145,7 @@ describe.each(DEVICES)('ops on $name', (device) => {
             r_k: constant(13),
             ln_x: randomNorm(backend, C, 64e-5, 14),
           }
-          await runStep(backend, capacity, batch, (ops) =>
-            ops.wkv7(out, operands, weights, states, isFirst ? 0 : 1),
-          )
+          await runStep(backend, capacity, batch, (ops) => ops.wkv7(out, operands, weights, states, isFirst ? 0 : 1))
           expect((await read(backend, out, tokens * C)).every(Number.isNaN)).toBe(true)
           return [
             await read(backend, out, 0, tokens * C),
@@ -192,9 +185,7 @@ describe.each(DEVICES)('ops on $name', (device) => {
       await compare(tested, 1e-5, `C ${C}`, async (backend) => {
         const x = backend.tensor([9, C], normals(9 * C, 1))
         const out = poisoned(backend, [4, C])
-        await runStep(backend, capacity, batch, (ops) =>
-          ops.gatherNorm(out, x, randomNorm(backend, C, 1e-5, 3)),
-        )
+        await runStep(backend, capacity, batch, (ops) => ops.gatherNorm(out, x, randomNorm(backend, C, 1e-5, 3)))
         expect((await read(backend, out, 3 * C)).every(Number.isNaN)).toBe(true)
         return [await read(backend, out, 0, 3 * C)]
       })

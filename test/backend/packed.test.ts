@@ -6,17 +6,7 @@ import { PACKED_BLOCKS, packedRowBytes } from '../../src/backend/quantised.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import type { PackedType } from '../../src/backend/weight-types.ts'
 import { type OddScales, packedSource } from '../helpers/packed-source.ts'
-import {
-  capacityFor,
-  DEVICES,
-  LEVELS,
-  normals,
-  poisoned,
-  raggedBatch,
-  read,
-  rmsRatio,
-  runStep,
-} from './kit.ts'
+import { capacityFor, DEVICES, LEVELS, normals, poisoned, raggedBatch, read, rmsRatio, runStep } from './kit.ts'
 
 const reference = createReferenceBackend()
 const TYPES = Object.keys(PACKED_BLOCKS) as PackedType[] // Object.keys forgets which keys
@@ -99,11 +89,7 @@ describe.each(DEVICES)('on $name', ({ name, isSlow, open }) => {
       const x = inputs(c)
       const all = await multiply(tested, c, x)
       for (const token of [0, 4, 8]) {
-        const alone = await multiply(
-          tested,
-          { ...c, tokens: 1 },
-          x.slice(token * 512, token * 512 + 512),
-        )
+        const alone = await multiply(tested, { ...c, tokens: 1 }, x.slice(token * 512, token * 512 + 512))
         if (isCpu) expect(alone).toEqual(all.slice(token * 130, token * 130 + 130))
         else expect(rmsRatio(alone, all.slice(token * 130, token * 130 + 130))).toBeLessThan(1e-5)
       }
@@ -153,8 +139,7 @@ describe.each(DEVICES)('on $name', ({ name, isSlow, open }) => {
             bias: backend.tensor([columns]),
             eps: 1e-5,
           }
-          if (isCpu && backend === tested)
-            expect(table.bytes).toBe(vocab * packedRowBytes(type, columns))
+          if (isCpu && backend === tested) expect(table.bytes).toBe(vocab * packedRowBytes(type, columns))
           await runStep(backend, capacity, batch, (ops) => ops.embed(out, table, norm))
           return read(backend, out, 0, 3 * columns)
         }),
@@ -184,9 +169,7 @@ describe.each(DEVICES)('on $name', ({ name, isSlow, open }) => {
         const value = backend.matrix(packedSource('Q8_0', rows, hidden), 'Q8_0')
         const bias = backend.tensor([hidden], new Float32Array(hidden).fill(-1.5))
         await runStep(backend, capacity, raggedBatch(capacity, [1], [0], 1), (ops) => {
-          ops.linear([
-            { y: u, x: backend.tensor([3, 64], padded), weight: key, bias, epilogue: 'relu2' },
-          ])
+          ops.linear([{ y: u, x: backend.tensor([3, 64], padded), weight: key, bias, epilogue: 'relu2' }])
           ops.linear([{ y, x: u, weight: value }])
         })
         return { u: await read(backend, u, 0, hidden), y: await read(backend, y, 0, rows) }
@@ -202,9 +185,7 @@ test.each(LEVELS)('products on %s do not depend on the number of threads', async
     const results: Float32Array[][] = []
     for (const threads of [1, 2, 3]) {
       const backend = createCpuBackend({ isa, threads })
-      const y = [1, 40].map((tokens) =>
-        multiply(backend, { type, rows: 300, columns: 256, tokens }),
-      )
+      const y = [1, 40].map((tokens) => multiply(backend, { type, rows: 300, columns: 256, tokens }))
       results.push(await Promise.all(y))
       backend.dispose()
     }

@@ -14,8 +14,7 @@ async function stepMs(threads: number): Promise<number> {
   const cpu = createCpuBackend({ threads })
   const capacity = capacityFor(1)
   const batch = raggedBatch(capacity, [1], [0], 1)
-  const full = (value: number) =>
-    cpu.tensor([3, CHANNELS], new Float32Array(3 * CHANNELS).fill(value))
+  const full = (value: number) => cpu.tensor([3, CHANNELS], new Float32Array(3 * CHANNELS).fill(value))
   const [x, gate, value] = [full(0), full(1), full(1)]
   const program = cpu.record(capacity, (ops) => {
     for (let i = 0; i < NUM_COMMANDS; i++) ops.gatedAdd(x, gate, value)
@@ -33,19 +32,14 @@ async function stepMs(threads: number): Promise<number> {
   return times.toSorted((a, b) => a - b)[Math.floor(STEPS / 2)]!
 }
 
-test.runIf(LEVELS.length > 0)(
-  'a step on busy cores takes about what one thread takes',
-  async () => {
-    const cores = availableParallelism()
-    const others = Array.from({ length: cores }, () =>
-      spawn(process.execPath, ['-e', 'for (;;);'], { stdio: 'ignore' }),
-    )
-    try {
-      const [alone, together] = [await stepMs(1), await stepMs(Math.max(2, cores))]
-      // A meeting of all threads after each command would take a slice of the scheduler each: a hundred times that.
-      expect(together).toBeLessThan(10 * alone + 50)
-    } finally {
-      for (const other of others) other.kill('SIGKILL')
-    }
-  },
-)
+test.runIf(LEVELS.length > 0)('a step on busy cores takes about what one thread takes', async () => {
+  const cores = availableParallelism()
+  const others = Array.from({ length: cores }, () => spawn(process.execPath, ['-e', 'for (;;);'], { stdio: 'ignore' }))
+  try {
+    const [alone, together] = [await stepMs(1), await stepMs(Math.max(2, cores))]
+    // A meeting of all threads after each command would take a slice of the scheduler each: a hundred times that.
+    expect(together).toBeLessThan(10 * alone + 50)
+  } finally {
+    for (const other of others) other.kill('SIGKILL')
+  }
+})

@@ -5,15 +5,7 @@ import { decodeRows, numScales, SCALE_INPUTS, valueBytes } from '../../src/backe
 import { quantiseRows } from '../../src/backend/reference/quantise.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import type { MatrixSource, QuantisedType, SourceType } from '../../src/backend/weight-types.ts'
-import {
-  capacityFor,
-  LEVELS,
-  normals,
-  poisoned,
-  raggedBatch,
-  randomSource,
-  rmsRatio,
-} from './kit.ts'
+import { capacityFor, LEVELS, normals, poisoned, raggedBatch, randomSource, rmsRatio } from './kit.ts'
 
 const TYPES = ['i8', 'q4', 'nf4'] as const
 
@@ -85,14 +77,10 @@ describe.each(TYPES)('rounding to %s', (type) => {
     const step = { i8: 1 / 127, q4: 2 / 6.8, nf4: 39 / 127 }[type]
     for (let row = 0; row < 7; row++) {
       for (let start = 0; start < 200; start += SCALE_INPUTS[type]) {
-        const [from, to] = [
-          row * 200 + start,
-          row * 200 + Math.min(200, start + SCALE_INPUTS[type]),
-        ]
+        const [from, to] = [row * 200 + start, row * 200 + Math.min(200, start + SCALE_INPUTS[type])]
         const group = weights.subarray(from, to)
         const largest = group.reduce((most, w) => Math.max(most, Math.abs(w)), 0)
-        for (let i = from; i < to; i++)
-          expect(Math.abs(decoded[i]! - weights[i]!)).toBeLessThan(0.52 * step * largest)
+        for (let i = from; i < to; i++) expect(Math.abs(decoded[i]! - weights[i]!)).toBeLessThan(0.52 * step * largest)
       }
     }
     const bound = { i8: 6e-3, q4: 0.085, nf4: 0.095 }[type]
@@ -167,9 +155,7 @@ describe.each(TYPES)('rounding to %s', (type) => {
   test('the reference takes the rows of a file as they are', () => {
     const source = randomSource(40, 96, 'f32', 4)
     const reference = createReferenceBackend()
-    expect(product(reference, fromFile(type, source), type)).toEqual(
-      product(reference, source, type),
-    )
+    expect(product(reference, fromFile(type, source), type)).toEqual(product(reference, source, type))
   })
 })
 
@@ -182,24 +168,17 @@ function fromFile(type: QuantisedType, source: MatrixSource) {
   return {
     ...source,
     dtype: 'f32' as const,
-    readRows: (start: number, end: number) =>
-      new Uint8Array(decodeRows(type, rowsOf(start, end), columns).buffer),
+    readRows: (start: number, end: number) => new Uint8Array(decodeRows(type, rowsOf(start, end), columns).buffer),
     quantised: { type, readRows: rowsOf },
   } satisfies MatrixSource
 }
 
-function product(
-  backend: ReturnType<typeof createReferenceBackend>,
-  source: MatrixSource,
-  type: QuantisedType,
-) {
+function product(backend: ReturnType<typeof createReferenceBackend>, source: MatrixSource, type: QuantisedType) {
   const { rows, columns } = source
   const capacity = capacityFor(3)
   const y = poisoned(backend, [5, rows])
   const x = backend.tensor([5, columns], normals(5 * columns, 8))
   const weight = backend.matrix(source, type)
-  backend
-    .record(capacity, (ops) => ops.linear([{ y, x, weight }]))
-    .run(raggedBatch(capacity, [3], [0], 1))
+  backend.record(capacity, (ops) => ops.linear([{ y, x, weight }])).run(raggedBatch(capacity, [3], [0], 1))
   return backend.readTensor(y, 0, 3 * rows).result()
 }

@@ -72,9 +72,7 @@ test('wkv6 of one channel by hand', async () => {
   }
   const ln_x = { weight: vector(1, 1), bias: vector(0, 0), eps: 64e-5 }
   const batch = raggedBatch(capacity, [2], [0], 1)
-  await runStep(reference, capacity, batch, (ops) =>
-    ops.wkv6(out, operands, { u: vector(0.5, 0.25), ln_x }, states, 0),
-  )
+  await runStep(reference, capacity, batch, (ops) => ops.wkv6(out, operands, { u: vector(0.5, 0.25), ln_x }, states, 0))
   // Rows are values, columns keys: v kᵀ of the first token, decayed, plus v kᵀ of the second.
   expect([...(await landed(states.read(0)))[1]!]).toEqual([2.5 + 14, 16, 7.5 + 35, 40])
   // A norm over two channels leaves their signs; silu(1) = 1 / (1 + 1/e).
@@ -117,9 +115,7 @@ describe.each(DEVICES)('RWKV-6 ops on $name', (device) => {
             u: backend.tensor([C], normals(C, 11)),
             ln_x: randomNorm(backend, C, 14),
           }
-          await runStep(backend, capacity, batch, (ops) =>
-            ops.wkv6(out, operands, weights, states, 1),
-          )
+          await runStep(backend, capacity, batch, (ops) => ops.wkv6(out, operands, weights, states, 1))
           expect((await read(backend, out, tokens * C)).every(Number.isNaN)).toBe(true)
           return [await read(backend, out, 0, tokens * C), await readStates(states)]
         })
@@ -179,9 +175,7 @@ describe.each(DEVICES)('RWKV-6 ops on $name', (device) => {
           const base = mix.map((_, i) => backend.tensor([C], normals(C, 20 + i)))
           await runStep(backend, capacity, batch, (ops) => ops.ddlerp(mix, h, prev, base))
           for (const [i, y] of mix.entries())
-            expect(await read(backend, y, tokens * C)).toEqual(
-              normals(size, 10 + i).subarray(tokens * C),
-            )
+            expect(await read(backend, y, tokens * C)).toEqual(normals(size, 10 + i).subarray(tokens * C))
           return Promise.all(mix.map((y) => read(backend, y, 0, tokens * C)))
         })
       }

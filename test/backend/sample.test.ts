@@ -53,10 +53,7 @@ function packSpecs(specs: readonly Spec[], numLogits: number, vocabSize: number)
     // The columns are named as the numbers are.
     for (const [name, column] of Object.entries(SampleFloat))
       batch.sampleFloats[s * SAMPLE_FLOATS + column] = floats[name as keyof typeof SampleFloat]
-    batch.sampleInts.set(
-      [spec.topK ?? 0, spec.seed ?? 1, 99, spec.position ?? 0, spec.stream ?? 0],
-      s * SAMPLE_INTS,
-    )
+    batch.sampleInts.set([spec.topK ?? 0, spec.seed ?? 1, 99, spec.position ?? 0, spec.stream ?? 0], s * SAMPLE_INTS)
     batch.sampleInts[s * SAMPLE_INTS + SampleInt.topLogprobs] = spec.topLogprobs ?? -1
   }
   packMasks(batch, specs, vocabSize)
@@ -180,18 +177,14 @@ describe.each(DEVICES)('sample on $name', (device) => {
     logits[4000] = 50
     logits[123] = 50
     const [mine] = pair(logits, 1)
-    expect(await mine.tokens([{ temperature: 0 }, { topK: 1 }, { topP: 0 }])).toEqual([
-      123, 123, 123,
-    ])
+    expect(await mine.tokens([{ temperature: 0 }, { topK: 1 }, { topP: 0 }])).toEqual([123, 123, 123])
     const flat = new Sampler(tested, new Float32Array(300), 1)
     expect(await flat.tokens([{ temperature: 0 }, { topK: 1, temperature: 2 }])).toEqual([0, 0])
   })
 
   test('ties at the edge of top-k and top-p keep the smaller ids', async () => {
     const [mine, theirs] = pair(new Float32Array(512), 1)
-    const specs = Array.from({ length: 60 }, (_, s) =>
-      s % 2 === 0 ? { topK: 5, seed: s } : { topP: 0.02, seed: s },
-    )
+    const specs = Array.from({ length: 60 }, (_, s) => (s % 2 === 0 ? { topK: 5, seed: s } : { topP: 0.02, seed: s }))
     const tokens = await mine.tokens(specs)
     expect(tokens).toEqual(await theirs.tokens(specs))
     expect(Math.max(...tokens.filter((_, s) => s % 2 === 0))).toBe(4)
@@ -210,24 +203,14 @@ describe.each(DEVICES)('sample on $name', (device) => {
     const tokens = await mine.tokens(specs)
     expect(tokens).toEqual(await theirs.tokens(specs))
     expect(tokens.slice(0, 2)).toEqual([17, 42])
-    expect(await mine.tokens([{ bias: banAll }, { temperature: 0, bias: banAll }])).toEqual([
-      -1, -1,
-    ])
+    expect(await mine.tokens([{ bias: banAll }, { temperature: 0, bias: banAll }])).toEqual([-1, -1])
   })
 
   test('masks leave their tokens alone, and touch no other draw', async () => {
     for (const V of [70, 4099]) {
       const [mine, theirs] = pair(normals(2 * V, V, 2), 2)
-      const [few, one] = [
-        Array.from({ length: V }, (_, id) => id).filter((id) => id % 9 === 4),
-        [V - 1],
-      ]
-      const plain: Spec[] = [
-        {},
-        { temperature: 0 },
-        { topP: 0.7, seed: 5 },
-        { row: 1, topLogprobs: 3 },
-      ]
+      const [few, one] = [Array.from({ length: V }, (_, id) => id).filter((id) => id % 9 === 4), [V - 1]]
+      const plain: Spec[] = [{}, { temperature: 0 }, { topP: 0.7, seed: 5 }, { row: 1, topLogprobs: 3 }]
       const masked: Spec[] = [
         { allowed: few },
         { allowed: one, bias: [[V - 1, -50]] },
@@ -240,8 +223,7 @@ describe.each(DEVICES)('sample on $name', (device) => {
       const [actual, expected] = [await mine.draw(specs), await theirs.draw(specs)]
       const tokens = [...actual.sampled.subarray(0, specs.length)]
       expect(tokens).toEqual([...expected.sampled.subarray(0, specs.length)])
-      for (const [s, { allowed }] of specs.entries())
-        if (allowed !== undefined) expect(allowed).toContain(tokens[s])
+      for (const [s, { allowed }] of specs.entries()) if (allowed !== undefined) expect(allowed).toContain(tokens[s])
       // Of the raw logits, as without a mask.
       const last = specs.length - 1
       expect(actual.sampledLogprob[last]!).toBeCloseTo(expected.sampledLogprob[last]!, 4)
@@ -257,10 +239,7 @@ describe.each(DEVICES)('sample on $name', (device) => {
     ['frequency', { frequencyPenalty: 0.7 }],
     ['decayed counts', { frequencyPenalty: 2, presencePenalty: 0.3, penaltyDecay: 0.5 }],
     ['repetition', { repetitionPenalty: 1.8 }],
-    [
-      'all',
-      { presencePenalty: 0.4, frequencyPenalty: 0.4, penaltyDecay: 0.9, repetitionPenalty: 1.2 },
-    ],
+    ['all', { presencePenalty: 0.4, frequencyPenalty: 0.4, penaltyDecay: 0.9, repetitionPenalty: 1.2 }],
   ] as const)('%s penalties over 40 tokens follow the reference', async (_, spec) => {
     const [mine, theirs] = pair(normals(3 * 100, 9, 2), 3)
     for (const sampler of [mine, theirs]) {
@@ -272,8 +251,7 @@ describe.each(DEVICES)('sample on $name', (device) => {
       sampler.penalties.reset(2, Int32Array.of(5, 5, 6))
     }
     for (let position = 0; position < 40; position++) {
-      if (position === 30)
-        for (const sampler of [mine, theirs]) sampler.penalties.reset(1, Int32Array.of(1, 2, 3))
+      if (position === 30) for (const sampler of [mine, theirs]) sampler.penalties.reset(1, Int32Array.of(1, 2, 3))
       const specs = [0, 1, 2].map((i) => ({ ...spec, row: i, slot: i, seed: i, position }))
       expect(await mine.tokens(specs), `position ${position}`).toEqual(await theirs.tokens(specs))
     }
@@ -294,9 +272,7 @@ describe.each(DEVICES)('sample on $name', (device) => {
     logits.set([5, 4, 3, 2])
     const sampler = new Sampler(tested, logits, 1)
     const spec = { temperature: 0, presencePenalty: 10, slot: 3 }
-    expect(await sampler.tokens([spec, { temperature: 0, slot: 4 }, spec, spec])).toEqual([
-      0, 0, 1, 2,
-    ])
+    expect(await sampler.tokens([spec, { temperature: 0, slot: 4 }, spec, spec])).toEqual([0, 0, 1, 2])
   })
 
   test.each([Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY])(
@@ -306,16 +282,8 @@ describe.each(DEVICES)('sample on $name', (device) => {
         const logits = normals(2 * 999, 4)
         logits[at] = bad
         const sampler = new Sampler(tested, logits, 2)
-        const batch = await sampler.draw([
-          { row: 0, topLogprobs: 3 },
-          { row: 1 },
-          { row: 0, temperature: 0 },
-        ])
-        expect([...batch.sampled.subarray(0, 3)].map((token) => token >= 0)).toEqual([
-          false,
-          true,
-          false,
-        ])
+        const batch = await sampler.draw([{ row: 0, topLogprobs: 3 }, { row: 1 }, { row: 0, temperature: 0 }])
+        expect([...batch.sampled.subarray(0, 3)].map((token) => token >= 0)).toEqual([false, true, false])
         expect(batch.sampledLogprob[0]).toBeNaN()
       }
     },
@@ -334,11 +302,8 @@ describe.each(DEVICES)('sample on $name', (device) => {
     for (const [s, { topLogprobs }] of specs.entries()) {
       const at = s * MAX_TOP_LOGPROBS
       expect(a.sampledLogprob[s]!).toBeCloseTo(b.sampledLogprob[s]!, 5)
-      expect([...a.topIds.subarray(at, at + topLogprobs)]).toEqual([
-        ...b.topIds.subarray(at, at + topLogprobs),
-      ])
-      for (let i = at; i < at + topLogprobs; i++)
-        expect(a.topLogprobs[i]!).toBeCloseTo(b.topLogprobs[i]!, 5)
+      expect([...a.topIds.subarray(at, at + topLogprobs)]).toEqual([...b.topIds.subarray(at, at + topLogprobs)])
+      for (let i = at; i < at + topLogprobs; i++) expect(a.topLogprobs[i]!).toBeCloseTo(b.topLogprobs[i]!, 5)
     }
   })
 
@@ -360,13 +325,10 @@ describe.each(DEVICES)('sample on $name', (device) => {
     const sampler = new Sampler(tested, logits, 1)
     const counts = [0, 0, 0]
     for (let round = 0; round < 100; round++)
-      for (const token of await sampler.tokens(
-        Array.from({ length: 60 }, (_, s) => ({ position: round, stream: s })),
-      ))
+      for (const token of await sampler.tokens(Array.from({ length: 60 }, (_, s) => ({ position: round, stream: s }))))
         counts[token]!++
     // Six thousand draws: a standard deviation is below 0.0065.
-    for (const [i, share] of [0.5, 0.3, 0.2].entries())
-      expect(Math.abs(counts[i]! / 6000 - share)).toBeLessThan(0.02)
+    for (const [i, share] of [0.5, 0.3, 0.2].entries()) expect(Math.abs(counts[i]! / 6000 - share)).toBeLessThan(0.02)
   })
 
   test('a batch that would reach outside its arrays is refused', async () => {

@@ -31,9 +31,7 @@ describe.each(DEVICES)('state pool on $name', (device) => {
     expect(await landed(pool.read(1))).toEqual(state)
     expect(await landed(pool.read(0))).toEqual(filled(0))
     expect(await landed(pool.read(2))).toEqual(filled(0))
-    expect(pool.bytesPerSlot).toBeGreaterThanOrEqual(
-      4 * state.flatMap((array) => [...array]).length,
-    )
+    expect(pool.bytesPerSlot).toBeGreaterThanOrEqual(4 * state.flatMap((array) => [...array]).length)
   })
 
   test('a head size that has no kernel is a model that is not run', async () => {

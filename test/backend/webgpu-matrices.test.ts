@@ -5,16 +5,7 @@ import { createReferenceBackend } from '../../src/backend/reference/reference.ts
 import { openWebgpuBackend } from '../../src/backend/webgpu/webgpu.ts'
 import type { WeightType } from '../../src/backend/weight-types.ts'
 import { WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
-import {
-  capacityFor,
-  normals,
-  poisoned,
-  raggedBatch,
-  randomSource,
-  read,
-  rmsRatio,
-  runStep,
-} from './kit.ts'
+import { capacityFor, normals, poisoned, raggedBatch, randomSource, read, rmsRatio, runStep } from './kit.ts'
 
 const reference = createReferenceBackend()
 const opened = WEBGPU_PROBLEM === null ? await openWebgpuBackend() : null
@@ -72,9 +63,7 @@ test.skipIf(!hasMatrices).each(['add', 'relu2', 'tanh', 'sigmoid'] as const)(
   async (epilogue) => {
     const c = { rows: 136, columns: 64, type: 'bf16', tokens: 70, epilogue } as const
     const x = normals(70 * 64, 4)
-    expect(rmsRatio(await multiply(opened!, c, x), await multiply(reference, c, x))).toBeLessThan(
-      2e-3,
-    )
+    expect(rmsRatio(await multiply(opened!, c, x), await multiply(reference, c, x))).toBeLessThan(2e-3)
   },
 )
 

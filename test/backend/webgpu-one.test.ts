@@ -6,38 +6,21 @@ import { openWebgpuBackend } from '../../src/backend/webgpu/webgpu.ts'
 import type { WeightType } from '../../src/backend/weight-types.ts'
 import { IS_SLOW } from '../helpers/slow.ts'
 import { WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
-import {
-  capacityFor,
-  normals,
-  poisoned,
-  raggedBatch,
-  randomSource,
-  read,
-  rmsRatio,
-  runStep,
-} from './kit.ts'
+import { capacityFor, normals, poisoned, raggedBatch, randomSource, read, rmsRatio, runStep } from './kit.ts'
 
 const reference = createReferenceBackend()
-const opened =
-  WEBGPU_PROBLEM === null ? await openWebgpuBackend(0, { without: ['matrices', 'software'] }) : null
+const opened = WEBGPU_PROBLEM === null ? await openWebgpuBackend(0, { without: ['matrices', 'software'] }) : null
 afterAll(() => opened?.dispose())
 
 /** Outputs of two products of one launch, [tokens, rows + 8]; behind the inputs lies what must not be looked at. */
-async function multiply(
-  backend: Backend,
-  type: WeightType,
-  rows: number,
-  columns: number,
-  tokens: number,
-) {
+async function multiply(backend: Backend, type: WeightType, rows: number, columns: number, tokens: number) {
   const capacity = capacityFor(tokens)
   const padded = new Float32Array((tokens + 2) * columns).fill(Number.NaN)
   padded.set(normals(3 * columns, 1).subarray(0, tokens * columns))
   const x = backend.tensor([tokens + 2, columns], padded)
   const bias = backend.tensor([rows], normals(rows, 2))
   const [y, z] = [poisoned(backend, [tokens + 2, rows]), poisoned(backend, [tokens + 2, 8])]
-  const matrix = (height: number) =>
-    backend.matrix(randomSource(height, columns, 'bf16', height), type)
+  const matrix = (height: number) => backend.matrix(randomSource(height, columns, 'bf16', height), type)
   await runStep(backend, capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) =>
     ops.linear([
       { y, x, weight: matrix(rows), bias, epilogue: 'tanh' },

@@ -27,10 +27,7 @@ async function steps(backend: Backend, architecture: string, lengths: readonly n
   for (const length of lengths) {
     const capacity = capacityFor(length)
     const part = (seed: number, scale = 1) =>
-      backend.tensor(
-        [length + 2, C],
-        normals((TOKENS + 2) * C, seed, scale).slice(first * C, (first + length + 2) * C),
-      )
+      backend.tensor([length + 2, C], normals((TOKENS + 2) * C, seed, scale).slice(first * C, (first + length + 2) * C))
     const out = backend.tensor([length + 2, C])
     const own = { r: part(1), k: part(2), v: part(3), w: part(4, 3), g: part(6) }
     await runStep(backend, capacity, raggedBatch(capacity, [length], [3], 1), (ops) => {

@@ -7,27 +7,13 @@ import { measureWebgpu } from '../../src/backend/webgpu/speed.ts'
 import { openWebgpuBackend, type WebgpuBackend } from '../../src/backend/webgpu/webgpu.ts'
 import { benchEngine } from '../../src/bench/engine.ts'
 import { DEMO_MODEL } from '../../src/host/checkpoints/model-path.ts'
-import {
-  adapterChosen,
-  openBackend,
-  parseDevice,
-  prepareDevice,
-} from '../../src/host/device-choice.ts'
+import { adapterChosen, openBackend, parseDevice, prepareDevice } from '../../src/host/device-choice.ts'
 import { loadRunner } from '../../src/host/load.ts'
 import { load } from '../../src/index.ts'
 import { ARCHITECTURES, someTokens, tinyRunner } from '../helpers/runner.ts'
 import { IS_SLOW } from '../helpers/slow.ts'
 import { nextDeviceIsOwn, WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
-import {
-  capacityFor,
-  normals,
-  raggedBatch,
-  randomSource,
-  read,
-  rmsRatio,
-  run,
-  runStep,
-} from './kit.ts'
+import { capacityFor, normals, raggedBatch, randomSource, read, rmsRatio, run, runStep } from './kit.ts'
 
 test('what --device webgpu may be', () => {
   expect(parseDevice('webgpu')).toBe('webgpu')
@@ -58,9 +44,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
     const wrong: WebgpuBackend = {
       ...backend,
       readTensor: (...args) =>
-        flightOf(
-          landed(backend.readTensor(...args)).then((values) => values.map((x) => 1.001 * x)),
-        ),
+        flightOf(landed(backend.readTensor(...args)).then((values) => values.map((x) => 1.001 * x))),
       dispose() {},
     }
     await expect(testBackend(wrong)).rejects.toThrow(/computes wrong answers \(error \d/)
@@ -94,9 +78,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
       const x = own.tensor([capacity.tokens, 64], normals(capacity.tokens * 64, 1))
       const y = own.tensor([capacity.tokens, rows])
       const weight = own.matrix(randomSource(rows, 64, 'bf16', rows), 'bf16')
-      await runStep(own, capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) =>
-        ops.linear([{ y, x, weight }]),
-      )
+      await runStep(own, capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) => ops.linear([{ y, x, weight }]))
       return read(own, y, 0, tokens * rows)
     }
     // Few outputs and many: they are shared out differently.
@@ -152,9 +134,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
       for (const count of [5, 1])
         rows.push(
           ...(await landed(
-            runner.launch([
-              { slot: 0, tokens: someTokens(count, count), samples: [], allLogits: true },
-            ]),
+            runner.launch([{ slot: 0, tokens: someTokens(count, count), samples: [], allLogits: true }]),
           )),
         )
       const { feedsDraws } = runner
@@ -162,43 +142,34 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
       return { values: rows.map((row) => Float32Array.from(row.logits!)), feedsDraws }
     }
     const [expected, actual] = [await logits('cpu'), await logits('webgpu')]
-    for (const [i, values] of actual.values.entries())
-      expect(rmsRatio(values, expected.values[i]!)).toBeLessThan(1e-4)
+    for (const [i, values] of actual.values.entries()) expect(rmsRatio(values, expected.values[i]!)).toBeLessThan(1e-4)
     expect(actual.feedsDraws).toBe(false)
   })
 
   const moved = IS_SLOW ? ARCHITECTURES : (['rwkv7'] as const)
-  test.each(moved)(
-    '%s: a session with f16 states goes from the cpu to webgpu and back',
-    async (name) => {
-      await prepareDevice({ device: 'webgpu', wkv: 'fp16' })
-      const webgpu = tinyRunner('webgpu', { architecture: name, wkv: 'fp16', slots: 3 })
-      const cpu = tinyRunner('cpu', { architecture: name, slots: 3 })
-      const step = async (runner: typeof cpu, slot: number, tokens: Int32Array) => {
-        const [result] = await landed(
-          runner.launch([{ slot, tokens, samples: [], allLogits: true }]),
-        )
-        return result!.logits!.slice(-runner.info.vocabSize)
-      }
-      for (const runner of [cpu, webgpu]) runner.clearSlot(0)
-      await step(cpu, 0, someTokens(20, 5))
-      await landed(webgpu.writeState(1, await landed(cpu.readState(0))))
-      const [expected, got] = await Promise.all([
-        step(cpu, 0, someTokens(9, 6)),
-        step(webgpu, 1, someTokens(9, 6)),
-      ])
-      expect(rmsRatio(got, expected)).toBeLessThan(2e-3)
-      // What is read there goes on there with the same bits, and near them elsewhere.
-      const saved = await landed(webgpu.readState(1))
-      await landed(webgpu.writeState(2, saved))
-      await landed(cpu.writeState(2, saved))
-      const next = someTokens(18, 7)
-      const own = await step(webgpu, 1, next)
-      expect(await step(webgpu, 2, next)).toEqual(own)
-      expect(rmsRatio(await step(cpu, 2, next), own)).toBeLessThan(2e-3)
-      for (const runner of [cpu, webgpu]) runner.dispose()
-    },
-  )
+  test.each(moved)('%s: a session with f16 states goes from the cpu to webgpu and back', async (name) => {
+    await prepareDevice({ device: 'webgpu', wkv: 'fp16' })
+    const webgpu = tinyRunner('webgpu', { architecture: name, wkv: 'fp16', slots: 3 })
+    const cpu = tinyRunner('cpu', { architecture: name, slots: 3 })
+    const step = async (runner: typeof cpu, slot: number, tokens: Int32Array) => {
+      const [result] = await landed(runner.launch([{ slot, tokens, samples: [], allLogits: true }]))
+      return result!.logits!.slice(-runner.info.vocabSize)
+    }
+    for (const runner of [cpu, webgpu]) runner.clearSlot(0)
+    await step(cpu, 0, someTokens(20, 5))
+    await landed(webgpu.writeState(1, await landed(cpu.readState(0))))
+    const [expected, got] = await Promise.all([step(cpu, 0, someTokens(9, 6)), step(webgpu, 1, someTokens(9, 6))])
+    expect(rmsRatio(got, expected)).toBeLessThan(2e-3)
+    // What is read there goes on there with the same bits, and near them elsewhere.
+    const saved = await landed(webgpu.readState(1))
+    await landed(webgpu.writeState(2, saved))
+    await landed(cpu.writeState(2, saved))
+    const next = someTokens(18, 7)
+    const own = await step(webgpu, 1, next)
+    expect(await step(webgpu, 2, next)).toEqual(own)
+    expect(rmsRatio(await step(cpu, 2, next), own)).toBeLessThan(2e-3)
+    for (const runner of [cpu, webgpu]) runner.dispose()
+  })
 
   test('the limits that the figures of a bench are held against', async () => {
     const { bytesPerSecond, operationsPerSecond } = await measureWebgpu(0)
@@ -220,8 +191,6 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
   })
 
   test('a command that waits for its device is told what to use', async () => {
-    expect(() => openBackend({ device: 'webgpu' }, { numParameters: 1 })).toThrow(
-      /takes cpu or cuda/,
-    )
+    expect(() => openBackend({ device: 'webgpu' }, { numParameters: 1 })).toThrow(/takes cpu or cuda/)
   })
 })

@@ -154,9 +154,7 @@ describe.each(STORES)('files and batches of $name', ({ open, isLeftOut }) => {
       await one.claim(batch, 'one')
       // Out of order, and more than are read at once.
       for (let line = 119; line >= 0; line--)
-        expect(await one.addResults('1', 'one', [resultOf(line, `${line}`, line % 40 === 3)])).toBe(
-          true,
-        )
+        expect(await one.addResults('1', 'one', [resultOf(line, `${line}`, line % 40 === 3)])).toBe(true)
       await one.release('one')
       await two.claim(batch, 'two')
       expect(await one.addResults('1', 'one', [resultOf(120, 'too late')])).toBe(false)

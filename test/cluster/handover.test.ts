@@ -146,10 +146,7 @@ describe.skipIf(NO_POSTGRES !== null)('a state that changes hands', () => {
     ['says nothing until the other has given up', () => {}, 100],
     ['sends damage', (_, reply) => void reply.end(damaged)],
     ['sends another state', (_, reply) => void reply.end(fileOf(putOf(2, 'b'.repeat(32))))],
-    [
-      "sends another tenant's",
-      (_, reply) => void reply.end(fileOf({ ...putOf(2), namespace: 'other' })),
-    ],
+    ["sends another tenant's", (_, reply) => void reply.end(fileOf({ ...putOf(2), namespace: 'other' }))],
     ['sends without end', (_, reply) => void reply.end(Buffer.alloc(1_000_000))],
     ['refuses', (_, reply) => void reply.writeHead(404).end()],
   ])('a former owner that %s costs a read of the storage', async (_, listener, fetchMs) => {
@@ -176,13 +173,10 @@ describe.skipIf(NO_POSTGRES !== null)('a state that changes hands', () => {
       [{ [CALLER_HEADER]: forUser }, 403],
       [{ [CALLER_HEADER]: other }, 401],
     ]
-    for (const [headers, status] of refused)
-      expect((await fetch(at, { headers })).status).toBe(status)
+    for (const [headers, status] of refused) expect((await fetch(at, { headers })).status).toBe(status)
     const release = { method: 'POST', headers: { [CALLER_HEADER]: forUser } }
     expect((await fetch(`${url}/cluster/release`, release)).status).toBe(403)
-    expect((await fetch(`${url}${STATES_PATH}/nobody/${KEY}`, { headers: MEMBER })).status).toBe(
-      404,
-    )
+    expect((await fetch(`${url}${STATES_PATH}/nobody/${KEY}`, { headers: MEMBER })).status).toBe(404)
     const given = await fetch(at, { headers: MEMBER })
     expect(Buffer.from(await given.arrayBuffer())).toEqual(whole)
     expect((await fetch(at, { headers: MEMBER })).status).toBe(404)

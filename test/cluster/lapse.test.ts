@@ -157,32 +157,24 @@ describe.skipIf(NO_POSTGRES !== null)('a lease that is over', () => {
   test.each([
     ['told of before it is written', false],
     ['durable', true],
-  ])(
-    'another takes the session while a turn runs: %s, it is an error, and the other goes on',
-    async (_, isDurable) => {
-      const cluster = await newCluster()
-      const [one, two] = [
-        await cluster.join('one', isDurable),
-        await cluster.join('two', isDurable),
-      ]
-      const first = await tell(one.engine, turnOf())
-      expect(first.position).toMatchObject({ turn: 1 })
-      one.engine.submit(turnOf({ id: 'late' }))
-      one.engine.step()
-      await one.lapse()
-      const next = await tell(two.engine, turnOf())
-      expect(next.position).toMatchObject({ turn: 2 })
-      // It has a clock of its own, and a database that answers again.
-      await one.renew()
-      const late = await settle(one.engine)
-      expect(late.error('late')).toBe('state_unavailable')
-      const refused = await call(one.engine, 'sessions.rewind', { ...REF, turn: 1 }).catch(
-        (error) => error,
-      )
-      expect(refused).toMatchObject({ code: 'misdirected', location: 'http://two' })
-      expect(await call(two.engine, 'sessions.get', REF)).toMatchObject({ head: 2 })
-      expect((await tell(two.engine, turnOf())).position).toMatchObject({ turn: 3 })
-      expect(one.engine.stats.states).toMatchObject({ sessions: 0, unsaved: 0 })
-    },
-  )
+  ])('another takes the session while a turn runs: %s, it is an error, and the other goes on', async (_, isDurable) => {
+    const cluster = await newCluster()
+    const [one, two] = [await cluster.join('one', isDurable), await cluster.join('two', isDurable)]
+    const first = await tell(one.engine, turnOf())
+    expect(first.position).toMatchObject({ turn: 1 })
+    one.engine.submit(turnOf({ id: 'late' }))
+    one.engine.step()
+    await one.lapse()
+    const next = await tell(two.engine, turnOf())
+    expect(next.position).toMatchObject({ turn: 2 })
+    // It has a clock of its own, and a database that answers again.
+    await one.renew()
+    const late = await settle(one.engine)
+    expect(late.error('late')).toBe('state_unavailable')
+    const refused = await call(one.engine, 'sessions.rewind', { ...REF, turn: 1 }).catch((error) => error)
+    expect(refused).toMatchObject({ code: 'misdirected', location: 'http://two' })
+    expect(await call(two.engine, 'sessions.get', REF)).toMatchObject({ head: 2 })
+    expect((await tell(two.engine, turnOf())).position).toMatchObject({ turn: 3 })
+    expect(one.engine.stats.states).toMatchObject({ sessions: 0, unsaved: 0 })
+  })
 })

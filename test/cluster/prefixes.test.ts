@@ -57,8 +57,7 @@ describe.skipIf(NO_POSTGRES !== null)('prefixes of a cluster', () => {
     }
     const database = await Database.open(url)
     onTestFinished(() => database.close())
-    const blobs = () =>
-      readdirSync(folder, { recursive: true }).filter((name) => String(name).includes('/'))
+    const blobs = () => readdirSync(folder, { recursive: true }).filter((name) => String(name).includes('/'))
     return { open, database, blobs }
   }
 
@@ -116,13 +115,7 @@ describe.skipIf(NO_POSTGRES !== null)('prefixes of a cluster', () => {
     const { rows } = await database.query<{ count: number }>('select count(*) from state')
     expect(rows[0]!.count).toBe(17)
     const isThere = async (seed: number) => (await one.find('n', promptOf(seed), 101)) !== null
-    expect(await Promise.all([1, 2, 3, 4, 18].map(isThere))).toEqual([
-      true,
-      false,
-      false,
-      true,
-      true,
-    ])
+    expect(await Promise.all([1, 2, 3, 4, 18].map(isThere))).toEqual([true, false, false, true, true])
     expect(await one.find('other', promptOf(0), 32)).toEqual(found(0, 150))
   })
 
@@ -133,9 +126,7 @@ describe.skipIf(NO_POSTGRES !== null)('prefixes of a cluster', () => {
     await database.query("update state set created = now() - interval '9 days'")
     expect(await removeStale(database, 1000)).toEqual([])
     const hash = 'select hash from prefix where tokens = 150 order by used limit 1'
-    await database.query(
-      `update prefix set used = now() - interval '61 minutes' where hash = (${hash})`,
-    )
+    await database.query(`update prefix set used = now() - interval '61 minutes' where hash = (${hash})`)
     const idle = await removeIdle(database)
     expect(idle).toHaveLength(1)
     expect(await one.find('n', promptOf(1), 101)).toBeNull()

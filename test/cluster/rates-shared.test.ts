@@ -44,11 +44,9 @@ describe.skipIf(NO_POSTGRES !== null)('limits of a cluster', () => {
   }
 
   /** Nothing comes in before that moment. */
-  const stopClock = (database: Database) =>
-    database.query("update allowance set at = now() + interval '1 day'")
+  const stopClock = (database: Database) => database.query("update allowance set at = now() + interval '1 day'")
 
-  const takeAll = (take: () => boolean, most: number) =>
-    Array.from({ length: most }, take).filter(Boolean).length
+  const takeAll = (take: () => boolean, most: number) => Array.from({ length: most }, take).filter(Boolean).length
 
   test('what one member lets in, the others have less of', async () => {
     const [one, two] = await newMembers(2)

@@ -27,10 +27,7 @@ function snapshotOf(seed: number): Snapshot {
   return {
     tokens: Int32Array.from({ length: 50 }, (_, i) => seed + i),
     tail: Int32Array.of(seed),
-    state: [
-      new Float32Array(128).fill(seed),
-      Float32Array.from({ length: 4096 }, (_, i) => seed + i / 4096),
-    ],
+    state: [new Float32Array(128).fill(seed), Float32Array.from({ length: 4096 }, (_, i) => seed + i / 4096)],
   }
 }
 
@@ -73,8 +70,7 @@ describe.skipIf(NO_POSTGRES !== null)('a shared store', () => {
       onTestFinished(() => store.close().catch(() => {}))
       return store
     }
-    const blobsOf = () =>
-      readdirSync(folder, { recursive: true }).filter((name) => /[/]/.test(String(name)))
+    const blobsOf = () => readdirSync(folder, { recursive: true }).filter((name) => /[/]/.test(String(name)))
     return { database, folder, open, blobsOf }
   }
 
@@ -170,12 +166,8 @@ describe.skipIf(NO_POSTGRES !== null)('a shared store', () => {
     expect((await heir.find(nameOf('own')))?.record.version).toBe(2)
     expect(blobsOf()).toHaveLength(2)
     // A deletion of what is another's does not happen either; one of what nobody has any more has.
-    expect(
-      await zombie.commit({ ...NOTHING, sessions: [{ ...nameOf('a'), record: null }] }),
-    ).toEqual([nameOf('a')])
-    expect(
-      await zombie.commit({ ...NOTHING, sessions: [{ ...nameOf('x'), record: null }] }),
-    ).toEqual([])
+    expect(await zombie.commit({ ...NOTHING, sessions: [{ ...nameOf('a'), record: null }] })).toEqual([nameOf('a')])
+    expect(await zombie.commit({ ...NOTHING, sessions: [{ ...nameOf('x'), record: null }] })).toEqual([])
     await client.close()
   })
 
@@ -258,10 +250,7 @@ describe.skipIf(NO_POSTGRES !== null)('a shared store', () => {
     }
     await one.commit({ ...NOTHING, releases: [nameOf('b')] })
     now = 1100
-    expect([
-      await two.find(nameOf('a')),
-      await two.list(NAMESPACE, { limit: 9, after: null }),
-    ]).toEqual([null, []])
+    expect([await two.find(nameOf('a')), await two.list(NAMESPACE, { limit: 9, after: null })]).toEqual([null, []])
     await two.expire()
     expect(blobsOf()).toHaveLength(1)
     await one.commit({ ...NOTHING, releases: [nameOf('a')] })

@@ -104,8 +104,7 @@ describe.skipIf(NO_POSTGRES !== null)('releases that differ', () => {
     await later.query('alter table worker add column weight integer')
     await later.query('create table later (id text primary key)')
     const versions = async () =>
-      (await later.query<{ version: number }>('select max(version) as version from skein_schema'))
-        .rows[0]!.version
+      (await later.query<{ version: number }>('select max(version) as version from skein_schema')).rows[0]!.version
     const newest = await versions()
     await later.query(
       `insert into skein_schema (version, name, md5, run_at) values (${newest + 1}, 'later', 'x', now())`,

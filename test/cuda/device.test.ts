@@ -184,9 +184,7 @@ describeCuda('device', () => {
   })
 
   test('a recording that fails leaves the device usable', () => {
-    expect(() => device.capture(() => device.alloc(4))).toThrow(
-      'alloc while a graph is being captured',
-    )
+    expect(() => device.capture(() => device.alloc(4))).toThrow('alloc while a graph is being captured')
     expect(device.isCapturing).toBe(false)
     const at = device.alloc(4)
     device.upload(at, Int32Array.of(5))

@@ -102,8 +102,7 @@ function feedSteps(runner: ModelRunner, steps: readonly (readonly number[])[]) {
       const tokens = ROWS[row]!.subarray(at, at + 1)
       return { slot: slotOf(row), tokens, samples: [], allLogits: true }
     })
-    for (const [i, result] of runner.step(batch).entries())
-      logits[rows[i]!]!.push(Float32Array.from(result.logits!))
+    for (const [i, result] of runner.step(batch).entries()) logits[rows[i]!]!.push(Float32Array.from(result.logits!))
   }
   return ROWS.map((_, row) => {
     const [shift, wkv] = runner.readState(slotOf(row)).result()
@@ -118,8 +117,7 @@ function backendOf(way: Way, options: CudaOptions): Backend {
   const gemm = new Gemm(device)
   return {
     ...backend,
-    record: (capacity, build) =>
-      new CudaProgram(device, gemm, capacity, build, options.graphs ?? true, () => way),
+    record: (capacity, build) => new CudaProgram(device, gemm, capacity, build, options.graphs ?? true, () => way),
     dispose() {
       gemm.dispose()
       backend.dispose()
@@ -195,9 +193,7 @@ function checkPairs(backend: Backend, path: string): void {
       at += length
       const [row] = runner.step([{ slot: 3, tokens, samples: [], allLogits: true }])
       const all = Float32Array.from(row!.logits!)
-      return Array.from({ length }, (_, i) =>
-        all.slice((i * all.length) / length, ((i + 1) * all.length) / length),
-      )
+      return Array.from({ length }, (_, i) => all.slice((i * all.length) / length, ((i + 1) * all.length) / length))
     })
     return [logits, runner.readState(3).result(), runner.readState(0).result()]
   }
@@ -241,16 +237,14 @@ describeCuda('few rows through all layers at once', () => {
   test.each(RUNS)('$channels channels by $way, together as alone', TIMES, ({ way, shape }) => {
     const path = modelOf(shape)
     const run = vi.spyOn(FewRowsLayers.prototype, 'run')
-    for (const options of [{}, { wkv: 'f16' }, { graphs: false }] as const)
-      checkTogether(backendOf(way, options), path)
+    for (const options of [{}, { wkv: 'f16' }, { graphs: false }] as const) checkTogether(backendOf(way, options), path)
     expect(new Set(run.mock.calls.map(([, tokens]) => tokens))).toEqual(new Set([1, 2]))
   })
 
   test.each(RUNS)('$channels channels by $way, two tokens of a row', TIMES, ({ way, shape }) => {
     const path = modelOf(shape)
     const run = vi.spyOn(FewRowsLayers.prototype, 'run')
-    for (const options of [{}, { wkv: 'f16' }, { graphs: false }] as const)
-      checkPairs(backendOf(way, options), path)
+    for (const options of [{}, { wkv: 'f16' }, { graphs: false }] as const) checkPairs(backendOf(way, options), path)
     expect(new Set(run.mock.calls.map(([, tokens]) => tokens))).toEqual(new Set([1, 2]))
   })
 
@@ -283,18 +277,14 @@ describeCuda('few rows through all layers at once', () => {
 
   test.each(ROUNDED)('$channels channels of $type', TIMES, ({ type, ...shape }) => {
     const path = modelOf(shape)
-    checkBothValues((backendFor) =>
-      checkRuns(path, [{}, { wkv: 'f16' }, WITHOUT_COPIES], backendFor, type),
-    )
+    checkBothValues((backendFor) => checkRuns(path, [{}, { wkv: 'f16' }, WITHOUT_COPIES], backendFor, type))
   })
 
   test.each(PACKED)("$channels channels of GGUF's $type", TIMES, ({ type, ...shape }) => {
     const source = modelOf(shape)
     const path = source.replace(/pth$/, 'gguf')
     writeAsGguf(path, readTensors(source), { architecture: 'rwkv7', type, repeats: 2 ** 15 })
-    checkBothValues((backendFor) =>
-      checkRuns(path, [{}, { wkv: 'f16' }, WITHOUT_COPIES], backendFor),
-    )
+    checkBothValues((backendFor) => checkRuns(path, [{}, { wkv: 'f16' }, WITHOUT_COPIES], backendFor))
   })
 
   test.each([undefined, 'i8', 'q4', 'fp8'] as const)(

@@ -56,8 +56,7 @@ function answers(runner: ModelRunner, rows: number, isOverlapped: boolean): numb
   for (let position = 1; position < STEPS; position++) {
     if (!isOverlapped) tokens.push(drawnBy(flights))
     const known = tokens.at(-1)
-    const row = (slot: number) =>
-      next(slot, isOverlapped ? fedByDraw(slot) : known![slot]!, position)
+    const row = (slot: number) => next(slot, isOverlapped ? fedByDraw(slot) : known![slot]!, position)
     flights.push(runner.launch(Array.from({ length: rows }, (_, slot) => row(slot))))
     if (isOverlapped) tokens.push(drawnBy(flights))
   }
@@ -145,9 +144,7 @@ describeCuda('flights on cuda', () => {
     runner.poisonSlot(1)
     const before = runner.launch(promptRows(3))
     const after = runner.launch([0, 1, 2].map((slot) => next(slot, fedByDraw(slot), 1)))
-    const tokens = [before, after].map((flight) =>
-      flight.result().map(({ drawn }) => drawn[0]!.token >= 0),
-    )
+    const tokens = [before, after].map((flight) => flight.result().map(({ drawn }) => drawn[0]!.token >= 0))
     expect(tokens).toEqual([
       [true, false, true],
       [true, false, true],
@@ -170,33 +167,28 @@ describeCuda('flights on cuda', () => {
   })
 
   // Of each pair both are of one shape, in buckets: the first is launched, the second captured and replayed.
-  test.each(['rwkv7', 'rwkv6'] as const)(
-    'prompts of %s in graphs are what they are in single launches',
-    (of) => {
-      const capture = vi.spyOn(CudaDevice.prototype, 'capture')
-      const runners = [runnerOn(true, of), runnerOn(false, of)]
-      for (const one of runners) for (const slot of [0, 1, 2]) begin(one, slot)
-      const steps = [[40], [35], [1, 50, 33], [1, 44, 37], [40, 40], [41, 39], [2, 3, 1], [3, 2, 3]]
-      for (const lengths of [...steps, ...steps, [200], [39], [1, 40, 33]]) {
-        const [graphs, single] = runners.map((one) => {
-          const rows = lengths.map((length, slot) => ({
-            slot,
-            tokens: someTokens(length, slot + 1),
-            samples: slot === 0 ? [] : [draw(slot, { seed: BigInt(slot) })],
-          }))
-          const results = one.step(rows).map(({ drawn }) => drawn)
-          return [results, lengths.map((_, slot) => one.readState(slot).result())]
-        })
-        expect(graphs, `rows ${lengths}`).toEqual(single)
-      }
-      const labels = capture.mock.calls.map(([, label]) => label)
-      expect(labels).toEqual(
-        expect.arrayContaining(['step of 48 tokens in 1 rows', 'step of 96 tokens in 3 rows']),
-      )
-      capture.mockRestore()
-      for (const one of runners) one.dispose()
-    },
-  )
+  test.each(['rwkv7', 'rwkv6'] as const)('prompts of %s in graphs are what they are in single launches', (of) => {
+    const capture = vi.spyOn(CudaDevice.prototype, 'capture')
+    const runners = [runnerOn(true, of), runnerOn(false, of)]
+    for (const one of runners) for (const slot of [0, 1, 2]) begin(one, slot)
+    const steps = [[40], [35], [1, 50, 33], [1, 44, 37], [40, 40], [41, 39], [2, 3, 1], [3, 2, 3]]
+    for (const lengths of [...steps, ...steps, [200], [39], [1, 40, 33]]) {
+      const [graphs, single] = runners.map((one) => {
+        const rows = lengths.map((length, slot) => ({
+          slot,
+          tokens: someTokens(length, slot + 1),
+          samples: slot === 0 ? [] : [draw(slot, { seed: BigInt(slot) })],
+        }))
+        const results = one.step(rows).map(({ drawn }) => drawn)
+        return [results, lengths.map((_, slot) => one.readState(slot).result())]
+      })
+      expect(graphs, `rows ${lengths}`).toEqual(single)
+    }
+    const labels = capture.mock.calls.map(([, label]) => label)
+    expect(labels).toEqual(expect.arrayContaining(['step of 48 tokens in 1 rows', 'step of 96 tokens in 3 rows']))
+    capture.mockRestore()
+    for (const one of runners) one.dispose()
+  })
 
   // More shapes than are remembered, each captured: graphs are thrown away with steps on their way.
   test('prompts on their way through one graph, and through many, are what single steps are', () => {

@@ -21,9 +21,7 @@ function fromHalf(half: number): number {
   const sign = half & 0x8000 ? -1 : 1
   const exponent = (half >>> 10) & 31
   const fraction = half & 1023
-  return (
-    sign * (exponent === 0 ? fraction * 2 ** -24 : (1 + fraction / 1024) * 2 ** (exponent - 15))
-  )
+  return sign * (exponent === 0 ? fraction * 2 ** -24 : (1 + fraction / 1024) * 2 ** (exponent - 15))
 }
 
 interface Case extends GemmShape {
@@ -88,9 +86,7 @@ describeCuda('gemm', () => {
     }
     const read = () => {
       const bytes = device.download(yAt, size * yCount)
-      return outType === 'f32'
-        ? floatsOf(bytes)
-        : Float32Array.from(new Uint16Array(bytes.buffer), fromHalf)
+      return outType === 'f32' ? floatsOf(bytes) : Float32Array.from(new Uint16Array(bytes.buffer), fromHalf)
     }
     gemm.prepare(call)
     fresh()

@@ -69,9 +69,7 @@ describeCuda('a server of several GPUs', () => {
   test('a worker that dies costs its own streams an error; the other GPUs go on', async () => {
     const [victim] = await workers()
     const count = STREAMS_EACH * numGpus
-    const streams = Array.from({ length: count }, () =>
-      openStream(server.url, { max_tokens: 3000 }),
-    )
+    const streams = Array.from({ length: count }, () => openStream(server.url, { max_tokens: 3000 }))
     await expect.poll(() => streams.every(({ numEvents }) => numEvents > 0), LOADED).toBe(true)
     const killed = performance.now()
     process.kill(victim!.pid!, 'SIGKILL')
@@ -79,8 +77,7 @@ describeCuda('a server of several GPUs', () => {
     const failed = ends.filter(({ error }) => error !== null)
     expect(failed).toHaveLength(STREAMS_EACH)
     for (const { endedAt } of failed) expect(endedAt - killed).toBeLessThan(ERRORS_WITHIN_MS)
-    for (const { error, finishReason } of ends)
-      if (error === null) expect(finishReason).toBe('length')
+    for (const { error, finishReason } of ends) if (error === null) expect(finishReason).toBe('length')
     await expect.poll(phases, LOADED).toEqual(allReady)
     expect((await turn('stays', PROMPTS[0]!)).session.turn).toBe(PROMPTS.length + 1)
   }, 180_000)

@@ -33,8 +33,7 @@ function answers(runner: Runner, numRows: number, numTokens: number): number[][]
   const step = (group: number[], position: number) => {
     const rows = group.map((slot) => ({
       slot,
-      tokens:
-        position === 0 ? someTokens(PROMPT_TOKENS, slot) : Int32Array.of(drawn[slot]!.at(-1)!),
+      tokens: position === 0 ? someTokens(PROMPT_TOKENS, slot) : Int32Array.of(drawn[slot]!.at(-1)!),
       samples: [draw(slot, { temperature: 0, position })],
     }))
     flights.set(group, runner.launch(rows))

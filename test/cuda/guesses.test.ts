@@ -14,13 +14,7 @@ import type { BatchRow, Drawn, SampleSpec } from '../../src/model/runner.ts'
 import { rmsRatio } from '../backend/kit.ts'
 import { draftOver, SCRIPTS, type Script, scripted, type Truth } from '../engine/guesses.ts'
 import { type Answer, Collected, engineOver, requestOf, SAMPLING } from '../engine/kit.ts'
-import {
-  ARCHITECTURES,
-  draw,
-  someTokens,
-  type TestArchitecture,
-  tinyModel,
-} from '../helpers/runner.ts'
+import { ARCHITECTURES, draw, someTokens, type TestArchitecture, tinyModel } from '../helpers/runner.ts'
 import { describeCuda } from './kit.ts'
 
 const VOCAB = 512
@@ -34,11 +28,7 @@ const SPECS: readonly Partial<SampleSpec>[] = [
   { temperature: 1.5, topK: 20, noise: 0, bias: new Map([[5, -Infinity]]) },
 ]
 
-function runnerOf(
-  graphs: boolean,
-  wkv: 'f32' | 'f16',
-  architecture: TestArchitecture,
-): ModelRunner {
+function runnerOf(graphs: boolean, wkv: 'f32' | 'f16', architecture: TestArchitecture): ModelRunner {
   const backend = createCudaBackend({ graphs, wkv })
   const checkpoint = openCheckpoint(tinyModel(architecture))
   const model = loadModel(checkpoint, backend, {})
@@ -102,9 +92,7 @@ function guessed(
       const at = drawn.length + i
       return (truth[at]!.token + (at % wrongEvery === 0 ? 1 : 0)) % VOCAB
     })
-    const samples = Array.from({ length: count + 1 }, (_, i) =>
-      draw(slot, { ...fields, position: drawn.length + i }),
-    )
+    const samples = Array.from({ length: count + 1 }, (_, i) => draw(slot, { ...fields, position: drawn.length + i }))
     const tokens = Int32Array.of(...unfed, ...guesses)
     const row = { slot, tokens, samples, ...(count === 0 ? {} : { guesses: { count, spare: 1 } }) }
     const before = runner.readState(slot).result()
@@ -138,9 +126,7 @@ function expectNear(got: readonly Drawn[], expected: readonly Drawn[], what: str
   for (const [i, { token, logprob }] of got.entries()) {
     const other = expected[i]!
     if (logprob === null || token !== other.token) continue
-    expect(Math.abs(logprob.logprob - other.logprob!.logprob), `${what}, draw ${i}`).toBeLessThan(
-      0.05,
-    )
+    expect(Math.abs(logprob.logprob - other.logprob!.logprob), `${what}, draw ${i}`).toBeLessThan(0.05)
   }
 }
 
@@ -149,9 +135,7 @@ function isSameTokens(a: readonly Drawn[], b: readonly Drawn[]): boolean {
 }
 
 const cases = ARCHITECTURES.flatMap((architecture) =>
-  [true, false].flatMap((graphs) =>
-    (['f32', 'f16'] as const).map((wkv) => ({ architecture, graphs, wkv })),
-  ),
+  [true, false].flatMap((graphs) => (['f32', 'f16'] as const).map((wkv) => ({ architecture, graphs, wkv }))),
 )
 for (const { architecture, graphs, wkv } of cases)
   describeCuda(`guesses of ${architecture}, graphs ${graphs}, ${wkv} states`, () => {
@@ -167,8 +151,7 @@ for (const { architecture, graphs, wkv } of cases)
           const [got, expected] = [1, 0].map((slot) => runner.readState(slot).result())
           // All guesses were right, so nothing waits to be fed again.
           if (way.wrongEvery === Number.POSITIVE_INFINITY && isSameTokens(drawn, truth))
-            for (const [i, array] of got!.entries())
-              expect(rmsRatio(array, expected![i]!), what).toBeLessThan(0.03)
+            for (const [i, array] of got!.entries()) expect(rmsRatio(array, expected![i]!), what).toBeLessThan(0.03)
         }
       }
       runner.dispose()

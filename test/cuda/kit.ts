@@ -1,11 +1,7 @@
 /** A CUDA device for tests, or the reason why there is none. */
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe } from 'vitest'
-import {
-  type CudaBackend,
-  type CudaOptions,
-  createCudaBackend,
-} from '../../src/backend/cuda/cuda.ts'
+import { type CudaBackend, type CudaOptions, createCudaBackend } from '../../src/backend/cuda/cuda.ts'
 import { CudaDevice, type DeviceOptions } from '../../src/backend/cuda/device/device.ts'
 import { listDevices } from '../../src/backend/cuda/driver/device-info.ts'
 import { openDriver } from '../../src/backend/cuda/driver/driver.ts'

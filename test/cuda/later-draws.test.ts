@@ -15,13 +15,7 @@ import {
   type RowResult,
   type SampleSpec,
 } from '../../src/model/runner.ts'
-import {
-  ARCHITECTURES,
-  draw,
-  someTokens,
-  type TestArchitecture,
-  tinyModel,
-} from '../helpers/runner.ts'
+import { ARCHITECTURES, draw, someTokens, type TestArchitecture, tinyModel } from '../helpers/runner.ts'
 import { describeCuda } from './kit.ts'
 
 const SLOTS = 40
@@ -109,9 +103,7 @@ function later(runner: ModelRunner, rows: number): Drawn[][] {
   return steps
 }
 
-const cases = ARCHITECTURES.flatMap((architecture) =>
-  [true, false].map((graphs) => ({ architecture, graphs })),
-)
+const cases = ARCHITECTURES.flatMap((architecture) => [true, false].map((graphs) => ({ architecture, graphs })))
 for (const { architecture, graphs } of cases)
   describeCuda(`later draws of ${architecture}, graphs ${graphs}`, () => {
     let runner: ModelRunner

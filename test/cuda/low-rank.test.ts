@@ -8,14 +8,7 @@ import { productOf } from '../../src/backend/cuda/linear/product.ts'
 import { StepBuffer } from '../../src/backend/cuda/step/buffer.ts'
 import { StepStream } from '../../src/backend/cuda/step/command.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
-import {
-  capacityFor,
-  normals,
-  raggedBatch,
-  randomSource,
-  rmsRatio,
-  runOnce,
-} from '../backend/kit.ts'
+import { capacityFor, normals, raggedBatch, randomSource, rmsRatio, runOnce } from '../backend/kit.ts'
 import { backendOfGroup, describeCuda } from './kit.ts'
 import { halves } from './ops-kit.ts'
 
@@ -98,8 +91,7 @@ describeCuda('low ranks on cuda', () => {
     const gemm = new Gemm(device)
     for (const splits of [1, 2, 4, 8]) {
       const tiles = TILES.filter(
-        ({ tokens: lines, rows, stages }) =>
-          128 * stages * (lines + rows) <= device.info.sharedBytesPerBlock,
+        ({ tokens: lines, rows, stages }) => 128 * stages * (lines + rows) <= device.info.sharedBytesPerBlock,
       )
       const all = tiles.map((tile) => runCut(cuda(), gemm, jobs, tokens, { tile, splits }))
       for (const [j, actual] of all[0]!.entries()) {
@@ -110,9 +102,7 @@ describeCuda('low ranks on cuda', () => {
         expect(rmsRatio(others, wanted), `job ${j}, splits ${splits}`).toBeLessThan(1e-3)
       }
       // The tile has no part in the order of sums.
-      const bytes = all.map((outputs) =>
-        Buffer.concat(outputs.map(({ buffer }) => Buffer.from(buffer))),
-      )
+      const bytes = all.map((outputs) => Buffer.concat(outputs.map(({ buffer }) => Buffer.from(buffer))))
       for (const other of bytes) expect(other.equals(bytes[0]!), `splits ${splits}`).toBe(true)
     }
     gemm.dispose()

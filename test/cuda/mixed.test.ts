@@ -67,18 +67,14 @@ function run(backend: Backend, build: Build, count: number) {
   const batch = raggedBatch(capacity, lengths, SLOTS.slice(0, count), 1)
   const states = randomStates(backend, SHAPE)
   // One long sequence, of which every run has the beginning.
-  const input = (seed: number) =>
-    backend.activation([tokens + 2, C], halves(100 * C, seed).slice(0, (tokens + 2) * C))
+  const input = (seed: number) => backend.activation([tokens + 2, C], halves(100 * C, seed).slice(0, (tokens + 2) * C))
   let out: ReturnType<Build> | null = null
   runOnce(backend, capacity, batch, (ops) => {
     out = build(ops, backend, input, states, tokens)
   })
   return lengths.map((length, row) => {
     const start = lengths.slice(0, row).reduce((a, b) => a + b, 0)
-    return [
-      backend.readTensor(out!, start * C, length * C).result(),
-      states.read(SLOTS[row]!).result(),
-    ]
+    return [backend.readTensor(out!, start * C, length * C).result(), states.read(SLOTS[row]!).result()]
   })
 }
 

@@ -8,22 +8,12 @@ import { openCheckpoint } from '../../src/model/checkpoint.ts'
 import { loadModel } from '../../src/model/run/load-model.ts'
 import { ModelRunner } from '../../src/model/run/model-runner.ts'
 import type { StateData } from '../../src/model/runner.ts'
-import {
-  ARCHITECTURES,
-  draw,
-  someTokens,
-  type TestArchitecture,
-  tinyModel,
-} from '../helpers/runner.ts'
+import { ARCHITECTURES, draw, someTokens, type TestArchitecture, tinyModel } from '../helpers/runner.ts'
 import { describeCuda } from './kit.ts'
 
 const SLOTS = 40
 
-function runnerOn(
-  architecture: TestArchitecture,
-  backend: Backend,
-  weightType?: WeightType,
-): ModelRunner {
+function runnerOn(architecture: TestArchitecture, backend: Backend, weightType?: WeightType): ModelRunner {
   const checkpoint = openCheckpoint(tinyModel(architecture))
   const model = loadModel(checkpoint, backend, { weightType })
   checkpoint.close()
@@ -49,8 +39,7 @@ function feed(runner: ModelRunner, slot: number, tokens: Int32Array, size: numbe
 
 for (const architecture of ARCHITECTURES) {
   describeCuda(`${architecture} on cuda`, () => {
-    const cudaRunner = (options: CudaOptions = {}) =>
-      runnerOn(architecture, createCudaBackend(options))
+    const cudaRunner = (options: CudaOptions = {}) => runnerOn(architecture, createCudaBackend(options))
     const oracle = runnerOn(architecture, createReferenceBackend())
     let runner: ModelRunner
     beforeAll(() => {
@@ -169,8 +158,7 @@ for (const architecture of ARCHITECTURES) {
         while (reads.size < 8) {
           if (performance.now() > end) throw new Error(`${reads.size} of 8 states were read`)
           const [next] = [...states.keys()].filter((i) => !writes.has(i))
-          if (next !== undefined && runner.canMove)
-            writes.set(next, runner.writeState(8 + next, states[next]!))
+          if (next !== undefined && runner.canMove) writes.set(next, runner.writeState(8 + next, states[next]!))
           for (const [i, write] of writes)
             if (runner.canMove && !reads.has(i) && write.isDone) {
               reads.set(i, runner.readState(8 + i))
@@ -214,9 +202,7 @@ for (const architecture of ARCHITECTURES)
       const tokens = someTokens(100, 4)
       const expected = feed(oracle, 0, tokens, 256)
       for (const [slot, size] of [1, 9, 40, 99].entries())
-        expect(difference(feed(runner, slot, tokens, size), expected), `by ${size}`).toBeLessThan(
-          4e-3,
-        )
+        expect(difference(feed(runner, slot, tokens, size), expected), `by ${size}`).toBeLessThan(4e-3)
       runner.dispose()
     })
 
@@ -225,9 +211,7 @@ for (const architecture of ARCHITECTURES)
       const runner = runnerOn(architecture, createCudaBackend(), 'fp8')
       const tokens = someTokens(100, 4)
       const expected = feed(oracle, 0, tokens, 256)
-      const [few, many] = [16, 99].map((size, slot) =>
-        difference(feed(runner, slot, tokens, size), expected),
-      )
+      const [few, many] = [16, 99].map((size, slot) => difference(feed(runner, slot, tokens, size), expected))
       expect(few).toBeLessThan(0.05)
       expect(many).toBeLessThan(0.1)
       runner.dispose()

@@ -53,8 +53,7 @@ function expectedOf(runner: Runner, prompt: Int32Array, answered: readonly numbe
   runner.clearSlot(0)
   const all = Int32Array.of(...prompt, ...answered.slice(0, -1))
   const logits: Float32Array[] = []
-  for (let t = 0; t < all.length; t += CHUNK)
-    logits.push(...logitsOf(runner, all.subarray(t, t + CHUNK)))
+  for (let t = 0; t < all.length; t += CHUNK) logits.push(...logitsOf(runner, all.subarray(t, t + CHUNK)))
   return logits.slice(prompt.length - 1)
 }
 

@@ -2,14 +2,7 @@ import { afterEach, expect, test, vi } from 'vitest'
 import type { Backend, Epilogue } from '../../src/backend/backend.ts'
 import { Gemm } from '../../src/backend/cuda/gemm/gemm.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
-import {
-  capacityFor,
-  normals,
-  raggedBatch,
-  randomSource,
-  rmsRatio,
-  runOnce,
-} from '../backend/kit.ts'
+import { capacityFor, normals, raggedBatch, randomSource, rmsRatio, runOnce } from '../backend/kit.ts'
 import { backendOfGroup, describeCuda } from './kit.ts'
 import { halves, inFp8, poisonedHalves, roundRows } from './ops-kit.ts'
 
@@ -31,14 +24,9 @@ describeCuda('products with fp8 on cuda', () => {
       const isAdded = j === 3
       const count = (tokens + 2) * rows
       const values = isAdded ? normals(count, 70 + j) : new Float32Array(count).fill(Number.NaN)
-      const y = isAdded
-        ? backend.tensor([tokens + 2, rows], values)
-        : backend.activation([tokens + 2, rows], values)
+      const y = isAdded ? backend.tensor([tokens + 2, rows], values) : backend.activation([tokens + 2, rows], values)
       const inputs = halves((tokens + 2) * columns, 30 + j, 1.5)
-      const x = backend.activation(
-        [tokens + 2, columns],
-        isRounded ? roundRows(inputs, columns) : inputs,
-      )
+      const x = backend.activation([tokens + 2, columns], isRounded ? roundRows(inputs, columns) : inputs)
       const source = randomSource(rows, columns, 'bf16', 40 + j)
       const weight = backend === cuda() ? backend.matrix(source, 'fp8') : inFp8(backend, source)
       const bias = isAdded ? {} : { bias: backend.tensor([rows], normals(rows, 50 + j)) }
@@ -81,9 +69,7 @@ describeCuda('products with fp8 on cuda', () => {
     const x = cuda().activation([tokens + 2, C], inputs)
     const y = poisonedHalves(cuda(), [tokens + 2, rows])
     const weight = cuda().matrix(randomSource(rows, C, 'bf16', 2), 'fp8')
-    runOnce(cuda(), capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) =>
-      ops.linear([{ y, x, weight }]),
-    )
+    runOnce(cuda(), capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) => ops.linear([{ y, x, weight }]))
     const found = cuda()
       .readTensor(y, 0, tokens * rows)
       .result()

@@ -31,14 +31,9 @@ export function halves(count: number, seed: number, scale = 1): Float32Array {
 }
 
 /** Some rows of a matrix, and two of NaN as guard. */
-export function guardedRows(
-  values: Float32Array,
-  columns: number,
-  rows: readonly number[],
-): Float32Array {
+export function guardedRows(values: Float32Array, columns: number, rows: readonly number[]): Float32Array {
   const out = new Float32Array((rows.length + 2) * columns).fill(Number.NaN)
-  for (const [i, row] of rows.entries())
-    out.set(values.subarray(row * columns, (row + 1) * columns), i * columns)
+  for (const [i, row] of rows.entries()) out.set(values.subarray(row * columns, (row + 1) * columns), i * columns)
   return out
 }
 
@@ -77,10 +72,7 @@ export function randomStates(backend: Backend, shape: StateShape): StatePool {
 }
 
 export function readStates(pool: StatePool, part: 'shift' | 'wkv'): Float32Array {
-  const slots = Array.from(
-    { length: pool.numSlots },
-    (_, slot) => pool.read(slot).result()[part === 'shift' ? 0 : 1]!,
-  )
+  const slots = Array.from({ length: pool.numSlots }, (_, slot) => pool.read(slot).result()[part === 'shift' ? 0 : 1]!)
   const all = new Float32Array(slots.length * slots[0]!.length)
   for (const [i, values] of slots.entries()) all.set(values, i * values.length)
   return all

@@ -22,20 +22,13 @@ const EPILOGUES: readonly Epilogue[] = ['none', 'tanh', 'sigmoid', 'relu2', 'add
 const EXACT_TOKENS = 32
 
 /** The jobs of one linear, all over inputs of their own. `matrixOf` may choose per job. */
-function jobsOf(
-  backend: Backend,
-  tokens: number,
-  matrixOf: (source: MatrixSource, j: number) => Matrix,
-) {
+function jobsOf(backend: Backend, tokens: number, matrixOf: (source: MatrixSource, j: number) => Matrix) {
   return MATRICES.map(([rows, columns], j) => {
     const epilogue = EPILOGUES[j]!
     const isAdded = epilogue === 'add'
     const values = halves((tokens + 2) * rows, 60 + j).fill(Number.NaN, isAdded ? tokens * rows : 0)
     // The residual is f32 as in a model; once also f16.
-    const y =
-      j === 4
-        ? backend.tensor([tokens + 2, rows], values)
-        : backend.activation([tokens + 2, rows], values)
+    const y = j === 4 ? backend.tensor([tokens + 2, rows], values) : backend.activation([tokens + 2, rows], values)
     const count = (tokens + 2) * columns
     const x = backend.activation([tokens + 2, columns], halves(count, 30 + j, 1.5))
     const weight = matrixOf(randomSource(rows, columns, 'bf16', 40 + j), j)
@@ -73,11 +66,7 @@ function isTiled(backend: Backend): boolean {
 function roundedSource(source: MatrixSource, type: (typeof INTEGERS)[number]): MatrixSource {
   const values = valuesOf(source)
   const readRows = (start: number, end: number) =>
-    quantiseRows(
-      type,
-      values.subarray(start * source.columns, end * source.columns),
-      source.columns,
-    )
+    quantiseRows(type, values.subarray(start * source.columns, end * source.columns), source.columns)
   return { ...source, quantised: { type, readRows } }
 }
 
@@ -85,9 +74,7 @@ describeCuda('products with integers on cuda', () => {
   const cuda = backendOfGroup()
 
   test.each(
-    INTEGERS.flatMap((type) =>
-      [1, 3, 9, 32, 33, 65, 100, 150, 300, 1100].map((tokens) => [type, tokens] as const),
-    ),
+    INTEGERS.flatMap((type) => [1, 3, 9, 32, 33, 65, 100, 150, 300, 1100].map((tokens) => [type, tokens] as const)),
   )('linear with %s of %i tokens', (type, tokens) => {
     compare(cuda(), 1e-3, `T ${tokens}`, (backend) =>
       // Factors of low rank stay in f16 beside them.
@@ -97,9 +84,7 @@ describeCuda('products with integers on cuda', () => {
 
   test.each(INTEGERS)('%s from a file that holds it = rounded at load', (type) => {
     for (const tokens of [1, 70, 130, 1100]) {
-      const fromFile = linearOf(cuda(), tokens, (source) =>
-        cuda().matrix(roundedSource(source, type), type),
-      )
+      const fromFile = linearOf(cuda(), tokens, (source) => cuda().matrix(roundedSource(source, type), type))
       expect(fromFile).toEqual(linearOf(cuda(), tokens, (source) => cuda().matrix(source, type)))
     }
   })
@@ -114,9 +99,7 @@ describeCuda('products with integers on cuda', () => {
         const x = cuda().activation([tokens, C], inputs.slice(0, tokens * C))
         const y = cuda().activation([tokens, rows])
         const capacity = { ...capacityFor(tokens), tokens }
-        runOnce(cuda(), capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) =>
-          ops.linear([{ y, x, weight }]),
-        )
+        runOnce(cuda(), capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) => ops.linear([{ y, x, weight }]))
         return cuda().readTensor(y, 0, rows).result()
       }
       const alone = first(1)
@@ -130,17 +113,14 @@ describeCuda('products with integers on cuda', () => {
     values[5 * C + 70] = Number.NaN
     const source = {
       ...{ name: 'with a NaN', rows, columns: C, dtype: 'f32' as const },
-      readRows: (start: number, end: number) =>
-        new Uint8Array(values.buffer, 4 * start * C, 4 * (end - start) * C),
+      readRows: (start: number, end: number) => new Uint8Array(values.buffer, 4 * start * C, 4 * (end - start) * C),
     }
     for (const tokens of [1, 70, 130, 1100]) {
       const capacity = capacityFor(tokens)
       const x = cuda().activation([tokens + 2, C], halves((tokens + 2) * C, 2))
       const y = poisonedHalves(cuda(), [tokens + 2, rows])
       const weight = cuda().matrix(source, type)
-      runOnce(cuda(), capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) =>
-        ops.linear([{ y, x, weight }]),
-      )
+      runOnce(cuda(), capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) => ops.linear([{ y, x, weight }]))
       const found = cuda()
         .readTensor(y, 0, tokens * rows)
         .result()

@@ -2,15 +2,7 @@ import { expect, test } from 'vitest'
 import type { Backend, StatePool } from '../../src/backend/backend.ts'
 import { capacityFor, normals, raggedBatch, runOnce } from '../backend/kit.ts'
 import { backendOfGroup, describeCuda } from './kit.ts'
-import {
-  BATCHES,
-  compare,
-  halves,
-  poisonedHalves,
-  randomNorm,
-  randomStates,
-  readStates,
-} from './ops-kit.ts'
+import { BATCHES, compare, halves, poisonedHalves, randomNorm, randomStates, readStates } from './ops-kit.ts'
 
 describeCuda('elementwise ops of RWKV-6 on cuda', () => {
   const cuda = backendOfGroup()
@@ -21,8 +13,7 @@ describeCuda('elementwise ops of RWKV-6 on cuda', () => {
         const capacity = capacityFor(tokens)
         const batch = raggedBatch(capacity, [tokens], [0], 1)
         compare(cuda(), 1e-3, `C ${C}, T ${tokens}`, (backend) => {
-          const operand = (seed: number) =>
-            backend.activation([tokens + 2, C], halves((tokens + 2) * C, seed))
+          const operand = (seed: number) => backend.activation([tokens + 2, C], halves((tokens + 2) * C, seed))
           const guarded = (seed: number) => {
             const values = halves((tokens + 2) * C, seed)
             return backend.activation([tokens + 2, C], values.fill(Number.NaN, tokens * C))
@@ -122,14 +113,11 @@ for (const wkv of ['f32', 'f16'] as const) {
           const operands = { r: part(1), k: part(2), v: part(3), w: part(4, 3), g: part(5) }
           const capacity = { tokens: count, rows: 1, logits: 1, samples: 1 }
           const batch = raggedBatch(capacity, [count], [2], 1)
-          runOnce(cuda(), capacity, batch, (ops) =>
-            ops.wkv6(all.out, operands, all.weights, pool, 0),
-          )
+          runOnce(cuda(), capacity, batch, (ops) => ops.wkv6(all.out, operands, all.weights, pool, 0))
         }
         const [whole, parts] = [randomStates(cuda(), shape), randomStates(cuda(), shape)]
         run(whole, 0, total)
-        for (let from = 0; from < total; from += size)
-          run(parts, from, Math.min(size, total - from))
+        for (let from = 0; from < total; from += size) run(parts, from, Math.min(size, total - from))
         expect(readStates(parts, 'wkv')).toEqual(readStates(whole, 'wkv'))
       })
   })

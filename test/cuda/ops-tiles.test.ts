@@ -1,14 +1,7 @@
 import { afterEach, expect, test, vi } from 'vitest'
 import type { Backend } from '../../src/backend/backend.ts'
 import type { MatrixSource } from '../../src/backend/weight-types.ts'
-import {
-  capacityFor,
-  normals,
-  raggedBatch,
-  randomSource,
-  rmsRatio,
-  runOnce,
-} from '../backend/kit.ts'
+import { capacityFor, normals, raggedBatch, randomSource, rmsRatio, runOnce } from '../backend/kit.ts'
 import { backendOfGroup, describeCuda } from './kit.ts'
 import { compare, halves, INTEGERS, poisonedHalves, TILED_TOKENS } from './ops-kit.ts'
 
@@ -42,27 +35,18 @@ describeCuda('products of many tokens with integers on cuda', () => {
   // Every size of a tile: 64, 128, 160 and 256 tokens are the best for these where one cluster at a time fits (rounded.test.ts).
   test.each(
     INTEGERS.flatMap((type) =>
-      [40, 120, 150, 250, 500].flatMap((tokens) =>
-        [1, 2, 4].map((shares) => [type, tokens, shares] as const),
-      ),
+      [40, 120, 150, 250, 500].flatMap((tokens) => [1, 2, 4].map((shares) => [type, tokens, shares] as const)),
     ),
-  )(
-    'linear with %s of %i tokens whose columns %i pairs of blocks share',
-    (type, tokens, shares) => {
-      vi.spyOn(cuda().device, 'clustersAtOnce').mockImplementation((_, __, ___, cluster) =>
-        cluster === 2 * shares ? 1 : 0,
-      )
-      compare(cuda(), 1e-3, `T ${tokens}`, (backend) =>
-        linearOf(backend, type, tokens, [264, 520], 2080),
-      )
-    },
-  )
+  )('linear with %s of %i tokens whose columns %i pairs of blocks share', (type, tokens, shares) => {
+    vi.spyOn(cuda().device, 'clustersAtOnce').mockImplementation((_, __, ___, cluster) =>
+      cluster === 2 * shares ? 1 : 0,
+    )
+    compare(cuda(), 1e-3, `T ${tokens}`, (backend) => linearOf(backend, type, tokens, [264, 520], 2080))
+  })
 
   test.each(INTEGERS)('linear with %s of more tokens than tiles serve', (type) => {
     const tokens = TILED_TOKENS + 4
-    compare(cuda(), 1e-3, `T ${tokens}`, (backend) =>
-      linearOf(backend, type, tokens, [72, 64], 544),
-    )
+    compare(cuda(), 1e-3, `T ${tokens}`, (backend) => linearOf(backend, type, tokens, [72, 64], 544))
   })
 
   test('logits of 8 bits, and of a matrix that is copied in parts', () => {

@@ -1,14 +1,7 @@
 import { expect, test } from 'vitest'
 import type { Backend, Epilogue } from '../../src/backend/backend.ts'
 import { roundToF16 } from '../../src/backend/reference/tensors.ts'
-import {
-  capacityFor,
-  normals,
-  poisoned,
-  raggedBatch,
-  randomSource,
-  runOnce,
-} from '../backend/kit.ts'
+import { capacityFor, normals, poisoned, raggedBatch, randomSource, runOnce } from '../backend/kit.ts'
 import { backendOfGroup, describeCuda } from './kit.ts'
 import {
   BATCHES,
@@ -31,9 +24,7 @@ describeCuda('ops on cuda', () => {
       compare(cuda(), 1e-5, `C ${C}`, (backend) => {
         const x = poisoned(backend, [11, C])
         const table = backend.table(randomSource(50, C, dtype, C))
-        runOnce(backend, capacity, batch, (ops) =>
-          ops.embed(x, table, randomNorm(backend, C, 1e-5, 1)),
-        )
+        runOnce(backend, capacity, batch, (ops) => ops.embed(x, table, randomNorm(backend, C, 1e-5, 1)))
         expect(
           backend
             .readTensor(x, 9 * C)
@@ -55,9 +46,7 @@ describeCuda('ops on cuda', () => {
         compare(cuda(), 5e-4, `C ${channels}, rows ${lengths}`, (backend) => {
           const states = randomStates(backend, shape)
           const x = backend.tensor([tokens + 2, channels], normals((tokens + 2) * channels, 7, 3))
-          const out = Array.from({ length: outputs }, () =>
-            poisonedHalves(backend, [tokens + 2, channels]),
-          )
+          const out = Array.from({ length: outputs }, () => poisonedHalves(backend, [tokens + 2, channels]))
           const mix = out.map((_, i) => backend.tensor([channels], normals(channels, 20 + i)))
           runOnce(backend, capacity, batch, (ops) =>
             ops.shiftMix(out, x, randomNorm(backend, channels, 1e-5, 1), mix, states, 1, 1),
@@ -69,10 +58,7 @@ describeCuda('ops on cuda', () => {
                 .result()
                 .every(Number.isNaN),
             ).toBe(true)
-          return [
-            readStates(states, 'shift'),
-            ...out.map((y) => backend.readTensor(y, 0, tokens * channels).result()),
-          ]
+          return [readStates(states, 'shift'), ...out.map((y) => backend.readTensor(y, 0, tokens * channels).result())]
         })
       }
     }
@@ -145,10 +131,7 @@ describeCuda('ops on cuda', () => {
         const y = isResidual
           ? backend.tensor([tokens + 2, rows], values)
           : backend.activation([tokens + 2, rows], values)
-        const x = backend.activation(
-          [tokens + 2, columns],
-          halves((tokens + 2) * columns, 30 + j, 1.5),
-        )
+        const x = backend.activation([tokens + 2, columns], halves((tokens + 2) * columns, 30 + j, 1.5))
         const weight = backend.matrix(randomSource(rows, columns, 'bf16', 40 + j), 'bf16')
         const bias = backend.tensor([rows], normals(rows, 50 + j))
         return { y, x, weight, epilogue, ...(epilogue === 'add' ? {} : { bias }) }
@@ -294,9 +277,7 @@ for (const wkv of ['f32', 'f16'] as const) {
               r_k: constant(13),
               ln_x: randomNorm(backend, C, 64e-5, 14),
             }
-            runOnce(backend, capacity, batch, (ops) =>
-              ops.wkv7(out, operands, weights, states, isFirst ? 0 : 1),
-            )
+            runOnce(backend, capacity, batch, (ops) => ops.wkv7(out, operands, weights, states, isFirst ? 0 : 1))
             expect(
               backend
                 .readTensor(out, tokens * C)
@@ -313,50 +294,44 @@ for (const wkv of ['f32', 'f16'] as const) {
       }
     })
 
-    test.each([1, 2, 5])(
-      '%i heads: a row of one token is the same alone as among others',
-      (heads) => {
-        const C = heads * 64
-        const slots = [2, 0, 4, 1, 3]
-        const run = (chosen: readonly number[]) => {
-          const count = chosen.length
-          const capacity = capacityFor(count, count)
-          const at = chosen.map((row) => slots[row]!)
-          const batch = raggedBatch(capacity, new Array(count).fill(1), at, 1)
-          const states = randomStates(cuda(), { layers: 1, channels: C, heads, headSize: 64 })
-          const operand = (seed: number) =>
-            cuda().activation(
-              [count + 2, C],
-              guardedRows(halves(slots.length * C, seed), C, chosen),
-            )
-          const constant = (seed: number) => cuda().tensor([C], normals(C, seed))
-          const out = poisonedHalves(cuda(), [count + 2, C])
-          const operands = {
-            r: operand(1),
-            k: operand(2),
-            v: operand(3),
-            w: operand(4),
-            a: operand(5),
-            g: operand(6),
-            vGate: operand(7),
-            vFirst: operand(8),
-          }
-          const weights = {
-            k_k: constant(11),
-            k_a: constant(12),
-            r_k: constant(13),
-            ln_x: randomNorm(cuda(), C, 64e-5, 14),
-          }
-          runOnce(cuda(), capacity, batch, (ops) => ops.wkv7(out, operands, weights, states, 0))
-          const y = cuda()
-            .readTensor(out, 0, count * C)
-            .result()
-          return at.map((slot, i) => [y.slice(i * C, (i + 1) * C), states.read(slot).result()[1]!])
+    test.each([1, 2, 5])('%i heads: a row of one token is the same alone as among others', (heads) => {
+      const C = heads * 64
+      const slots = [2, 0, 4, 1, 3]
+      const run = (chosen: readonly number[]) => {
+        const count = chosen.length
+        const capacity = capacityFor(count, count)
+        const at = chosen.map((row) => slots[row]!)
+        const batch = raggedBatch(capacity, new Array(count).fill(1), at, 1)
+        const states = randomStates(cuda(), { layers: 1, channels: C, heads, headSize: 64 })
+        const operand = (seed: number) =>
+          cuda().activation([count + 2, C], guardedRows(halves(slots.length * C, seed), C, chosen))
+        const constant = (seed: number) => cuda().tensor([C], normals(C, seed))
+        const out = poisonedHalves(cuda(), [count + 2, C])
+        const operands = {
+          r: operand(1),
+          k: operand(2),
+          v: operand(3),
+          w: operand(4),
+          a: operand(5),
+          g: operand(6),
+          vGate: operand(7),
+          vFirst: operand(8),
         }
-        const rows = slots.map((_, row) => row)
-        expect(rows.flatMap((row) => run([row]))).toEqual(run(rows))
-      },
-    )
+        const weights = {
+          k_k: constant(11),
+          k_a: constant(12),
+          r_k: constant(13),
+          ln_x: randomNorm(cuda(), C, 64e-5, 14),
+        }
+        runOnce(cuda(), capacity, batch, (ops) => ops.wkv7(out, operands, weights, states, 0))
+        const y = cuda()
+          .readTensor(out, 0, count * C)
+          .result()
+        return at.map((slot, i) => [y.slice(i * C, (i + 1) * C), states.read(slot).result()[1]!])
+      }
+      const rows = slots.map((_, row) => row)
+      expect(rows.flatMap((row) => run([row]))).toEqual(run(rows))
+    })
 
     test.each([24, 500])('%i tokens: projections may leave their biases to it', (tokens) => {
       const C = 576
@@ -365,8 +340,7 @@ for (const wkv of ['f32', 'f16'] as const) {
       const shape = { layers: 1, channels: C, heads: 9, headSize: 64 }
       compare(cuda(), wkv === 'f32' ? 2e-3 : 4e-3, 'linear and wkv7', (backend) => {
         const states = randomStates(backend, shape)
-        const operand = (seed: number) =>
-          backend.activation([tokens + 2, C], halves((tokens + 2) * C, seed))
+        const operand = (seed: number) => backend.activation([tokens + 2, C], halves((tokens + 2) * C, seed))
         const made = () => poisonedHalves(backend, [tokens + 2, C])
         const constant = (seed: number) => backend.tensor([C], normals(C, seed))
         const low = operand(20)

@@ -87,18 +87,13 @@ describeCuda('several GPUs', () => {
         ),
       )
       for (const [g, flight] of flights.entries())
-        for (const [i, { drawn }] of flight.result().entries())
-          tokens[groups[g]![i]!]!.push(drawn[0]!.token)
+        for (const [i, { drawn }] of flight.result().entries()) tokens[groups[g]![i]!]!.push(drawn[0]!.token)
     }
     return tokens
   }
 
   test('stages answer as one GPU, with every flight in the air', () => {
-    const [one, two, three] = [
-      runnerOn('cuda:0'),
-      runnerOn('cuda:0', other),
-      runnerOn('cuda:0', other, 'cuda:0'),
-    ]
+    const [one, two, three] = [runnerOn('cuda:0'), runnerOn('cuda:0', other), runnerOn('cuda:0', other, 'cuda:0')]
     runners.push(one, two, three)
     const expected = answers(one, 12, 1)
     expect(answers(two, 12, 1)).toEqual(expected)
@@ -126,9 +121,7 @@ describeCuda('several GPUs', () => {
     const moved = cpu.step(row(20, 21, true))[0]!.logits!
     const largest = expected.reduce((max, x) => Math.max(max, Math.abs(x)), 0)
     for (const logits of [back, moved])
-      expect(Math.max(...logits.map((x, i) => Math.abs(x - expected[i]!))) / largest).toBeLessThan(
-        3e-3,
-      )
+      expect(Math.max(...logits.map((x, i) => Math.abs(x - expected[i]!))) / largest).toBeLessThan(3e-3)
   })
 
   test('a device that is not there is refused by name', () => {

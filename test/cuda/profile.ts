@@ -15,19 +15,9 @@ import { Gemm } from '../../src/backend/cuda/gemm/gemm.ts'
 import type { StepCommand } from '../../src/backend/cuda/ops/fused-layers.ts'
 import { Recording } from '../../src/backend/cuda/ops/recording.ts'
 import { StepBuffer } from '../../src/backend/cuda/step/buffer.ts'
-import {
-  type Command,
-  isDecode,
-  LONG_ROW,
-  type StepShape,
-  StepStream,
-} from '../../src/backend/cuda/step/command.ts'
+import { type Command, isDecode, LONG_ROW, type StepShape, StepStream } from '../../src/backend/cuda/step/command.ts'
 import type { WeightType } from '../../src/backend/weight-types.ts'
-import {
-  RANDOM_MODEL_SIZES,
-  randomModelDimensions,
-  writeRandomWeights,
-} from '../../src/bench/random-model.ts'
+import { RANDOM_MODEL_SIZES, randomModelDimensions, writeRandomWeights } from '../../src/bench/random-model.ts'
 import { openCheckpoint } from '../../src/model/checkpoint.ts'
 import type { Model } from '../../src/model/model.ts'
 import { loadRwkv7 } from '../../src/model/rwkv7.ts'
@@ -127,8 +117,7 @@ function profile(backend: CudaBackend, gemm: Gemm, model: Model, one: Case): voi
     const microseconds = time(list)
     print(label, microseconds, list.length)
   }
-  if (isDecode(shape) && shape.tokens <= 2)
-    print('each op for itself', time(all.map(({ alone }) => alone)))
+  if (isDecode(shape) && shape.tokens <= 2) print('each op for itself', time(all.map(({ alone }) => alone)))
   const whole = time(all)
   const rate = ((shape.tokens * 1e6) / whole).toFixed(0)
   console.log(`${'step'.padEnd(22)} ${whole.toFixed(0).padStart(9)} us, ${rate} tok/s`)
@@ -147,18 +136,11 @@ function modelOf(name: string): string {
   if (known === undefined || existsSync(name)) return name
   const dimensions = randomModelDimensions(known)
   const path = join(mkdtempSync(join(tmpdir(), 'skein-')), 'random.pth')
-  writeRandomWeights(
-    path,
-    { ...dimensions, layers: Number(layers ?? dimensions.layers) },
-    { seed: 1, dtype: 'bf16' },
-  )
+  writeRandomWeights(path, { ...dimensions, layers: Number(layers ?? dimensions.layers) }, { seed: 1, dtype: 'bf16' })
   return path
 }
 
-function casesOf(
-  text: string | undefined,
-  lengthsOf: (a: number, b: number) => readonly number[],
-): Case[] {
+function casesOf(text: string | undefined, lengthsOf: (a: number, b: number) => readonly number[]): Case[] {
   const names = (text ?? '').split(',').filter((one) => one !== '')
   return names.map((name) => {
     const [a, b = 1] = name.split(/[x+]/).map(Number)

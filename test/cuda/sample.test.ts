@@ -112,8 +112,7 @@ const VOCABULARIES = [
 describeCuda('sample on cuda', () => {
   const cuda = backendOfGroup()
 
-  const pair = (logits: Float32Array) =>
-    [new Sampler(cuda(), logits), new Sampler(reference, logits)] as const
+  const pair = (logits: Float32Array) => [new Sampler(cuda(), logits), new Sampler(reference, logits)] as const
 
   const CASES: readonly (readonly [string, Spec])[] = [
     ['plain', {}],
@@ -207,9 +206,7 @@ describeCuda('sample on cuda', () => {
       const specs = masked.flatMap((spec, i) => [{ seedLow: i }, { ...spec, seedLow: 9 + i }])
       const tokens = mine.tokens(specs)
       expect(tokens).toEqual(theirs.tokens(specs))
-      const others = pair(normals(ROWS * V, V, 2))[0].tokens(
-        specs.map(({ allowed: _, ...spec }) => spec),
-      )
+      const others = pair(normals(ROWS * V, V, 2))[0].tokens(specs.map(({ allowed: _, ...spec }) => spec))
       const isPlain = (_: number, s: number) => s % 2 === 0
       expect(tokens.filter(isPlain)).toEqual(others.filter(isPlain))
     }
@@ -233,8 +230,7 @@ describeCuda('sample on cuda', () => {
     const [mine, theirs] = pair(normals(ROWS * V, 5, 2))
     const random = uniforms(3)
     for (const sampler of [mine, theirs])
-      for (let slot = 0; slot < SAMPLES; slot++)
-        sampler.penalties.reset(slot, Int32Array.of(slot, 2 * slot, 7))
+      for (let slot = 0; slot < SAMPLES; slot++) sampler.penalties.reset(slot, Int32Array.of(slot, 2 * slot, 7))
     const bias = [
       [3, Number.NEGATIVE_INFINITY],
       [9, 2.5],
@@ -276,8 +272,7 @@ describeCuda('sample on cuda', () => {
         })
         expect(of(actual), `V ${V}`).toEqual(of(expected))
         expect(actual.sampledLogprob[s]).toBeCloseTo(expected.sampledLogprob[s]!, 4)
-        for (let i = at; i < at + count; i++)
-          expect(actual.topLogprobs[i]).toBeCloseTo(expected.topLogprobs[i]!, 4)
+        for (let i = at; i < at + count; i++) expect(actual.topLogprobs[i]).toBeCloseTo(expected.topLogprobs[i]!, 4)
       }
     }
   })
@@ -292,9 +287,7 @@ describeCuda('sample on cuda', () => {
     const specs = Array.from({ length: ROWS }, () => ({ topLogprobs: 20, temperature: 5 }))
     const ids = (sampler: Sampler) => {
       const { topIds } = sampler.draw(specs)
-      return specs.map((_, s) => [
-        ...topIds.subarray(s * MAX_TOP_LOGPROBS, s * MAX_TOP_LOGPROBS + 20),
-      ])
+      return specs.map((_, s) => [...topIds.subarray(s * MAX_TOP_LOGPROBS, s * MAX_TOP_LOGPROBS + 20)])
     }
     expect(ids(mine)).toEqual(ids(theirs))
   })
@@ -311,8 +304,7 @@ describeCuda('sample on cuda', () => {
     const seeds: number[] = []
     for (let seed = 0; seeds.length < 4; seed++) {
       const share = philox(seed, 0, 0, 0)
-      if (share * (0.9 * line + 0.1 * kept) < 1 && share * (0.1 * line + 0.9 * kept) > 1)
-        seeds.push(seed)
+      if (share * (0.9 * line + 0.1 * kept) < 1 && share * (0.1 * line + 0.9 * kept) > 1) seeds.push(seed)
     }
     const logits = new Float32Array(ROWS * V)
     for (let r = 0; r < ROWS; r++) logits.set(row, r * V)
@@ -325,8 +317,7 @@ describeCuda('sample on cuda', () => {
     const V = 65_536
     // Half of the warps have a token of weight 1, in whose sums these are nothing.
     const row = normals(V, 6, 0.05).map((noise) => noise - 29.4 * Math.LN2)
-    for (let i = 0; i < 28; i++)
-      row[9216 * (i % 8) - (i % 8 < 4 ? 0 : 4096) + 128 * (i >> 3)] = i / 100
+    for (let i = 0; i < 28; i++) row[9216 * (i % 8) - (i % 8 < 4 ? 0 : 4096) + 128 * (i >> 3)] = i / 100
     const logits = new Float32Array(ROWS * V)
     for (let r = 0; r < ROWS; r++) logits.set(row, r * V)
     const [mine] = pair(logits)

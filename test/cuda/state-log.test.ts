@@ -76,16 +76,13 @@ describeCuda('wkv7 of rows whose states are written every few tokens', () => {
     const inTwo = halfPools.map((pool, i) => stepsOf(cuda(), pool, (i * ROWS) / 2, ROWS / 2))
 
     // Slots come and go, so that logs are of all lengths.
-    const slotsAt = (step: number) =>
-      Array.from({ length: ROWS / 2 }, (_, row) => (row + 5 * step) % half)
+    const slotsAt = (step: number) => Array.from({ length: ROWS / 2 }, (_, row) => (row + 5 * step) % half)
     for (let step = 0; step < 11; step++) {
       const slots = slotsAt(step)
       const parts = inTwo.map((run) => run(slots))
       const outs = inOne([...slots, ...slots.map((slot) => half + slot)])
       for (const [layer, out] of outs.entries())
-        expect(out, `step ${step}`).toEqual(
-          Float32Array.from(parts.flatMap((part) => [...part[layer]!])),
-        )
+        expect(out, `step ${step}`).toEqual(Float32Array.from(parts.flatMap((part) => [...part[layer]!])))
       for (const [pool, first] of [[whole, half] as const, [halfPools[1]!, 0] as const]) {
         if (step === 4) pool.copy(first + 7, first + 11)
         if (step === 5) pool.clear(first + 3)
@@ -129,8 +126,7 @@ describeCuda('answers whose states are written every few tokens', () => {
     ...{ slot, tokens, samples: [draw(slot, { position, seed: BigInt(slot) })] },
     ...fields,
   })
-  const known = (slot: number, position: number) =>
-    row(slot, someTokens(1, 1000 * position + slot), position)
+  const known = (slot: number, position: number) => row(slot, someTokens(1, 1000 * position + slot), position)
 
   /** Everything that may happen to a slot between steps of many rows; all that is drawn, and the states at the end. */
   function story(runner: ModelRunner, before: () => void): unknown[] {
@@ -140,8 +136,7 @@ describeCuda('answers whose states are written every few tokens', () => {
       const results = runner.step(rows)
       seen.push(results.map(({ drawn, logits }) => [drawn.map(({ token }) => token), logits]))
     }
-    const many = (position: number, count = MANY) =>
-      step(slots.slice(0, count).map((slot) => known(slot, position)))
+    const many = (position: number, count = MANY) => step(slots.slice(0, count).map((slot) => known(slot, position)))
     for (const slot of slots) runner.clearSlot(slot)
     step(slots.map((slot) => row(slot, someTokens(1 + (slot % 2), slot), 0)))
     for (let position = 1; position < 6; position++) many(position)
@@ -150,11 +145,7 @@ describeCuda('answers whose states are written every few tokens', () => {
     const flights = [slots.slice(0, MANY).map((slot) => known(slot, 6))]
     const stops = new Set(Array.from({ length: 512 }, (_, token) => token))
     flights.push(
-      slots
-        .slice(0, MANY)
-        .map((slot) =>
-          row(slot, Int32Array.of(fedByDraw(slot)), 7, slot % 3 === 0 ? { stops } : {}),
-        ),
+      slots.slice(0, MANY).map((slot) => row(slot, Int32Array.of(fedByDraw(slot)), 7, slot % 3 === 0 ? { stops } : {})),
     )
     const launched = flights.map((rows) => runner.launch(rows))
     for (const flight of launched) seen.push(flight.result().map(({ drawn }) => drawn[0]!.token))

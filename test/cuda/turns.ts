@@ -46,8 +46,7 @@ async function measure(engine: Engine, numRows: number, maxTokens: number, ms: n
   let half = { at: 0, tokens: 0 }
   while (performance.now() < begin + ms) {
     for (const { type } of engine.turn() ?? []) if (type === 'finish') submitNext()
-    if (performance.now() < begin + ms / 2)
-      half = { at: performance.now(), tokens: engine.stats.generatedTokens }
+    if (performance.now() < begin + ms / 2) half = { at: performance.now(), tokens: engine.stats.generatedTokens }
     await setImmediate()
   }
   const { generatedTokens } = engine.stats

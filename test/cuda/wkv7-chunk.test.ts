@@ -16,9 +16,7 @@ const MOST = 2102
 
 /** One after the other and together, with the slots they run in. */
 const ROWS: readonly (readonly [lengths: readonly number[], slots: readonly number[]])[] = [
-  ...[31, 32, 33, 47, 48, 49, 63, 64, 65, 127, 128, 129, 1024].map(
-    (length) => [[length], [3]] as const,
-  ),
+  ...[31, 32, 33, 47, 48, 49, 63, 64, 65, 127, 128, 129, 1024].map((length) => [[length], [3]] as const),
   [
     [1, 7, 32, 48, 65],
     [0, 1, 4, 3, 2],
@@ -62,8 +60,7 @@ function run(
   const C = shape.channels
   const activation = (values: Float32Array) =>
     backend.activation([tokens + 2, C], values.subarray(from * C, (from + tokens + 2) * C))
-  const operand = (seed: number, scale = 1, mean = 0) =>
-    activation(draw(most * C, seed, (x) => mean + scale * x))
+  const operand = (seed: number, scale = 1, mean = 0) => activation(draw(most * C, seed, (x) => mean + scale * x))
   const rate = (seed: number) => activation(draw(most * C, seed, (x) => 1 / (1 + Math.exp(-x))))
   const constant = (seed: number) => backend.tensor([C], normals(C, seed))
   const out = poisonedHalves(backend, [tokens + 2, C])
@@ -133,8 +130,7 @@ for (const wkv of ['f32', 'f16'] as const) {
       ['mixed', -2],
       ['the fastest', 8],
     ] as const)('2,100 tokens of %s decay, in one step and in two', (_, mean) => {
-      const of = (tokens: number, from: number) =>
-        ({ tokens, from, decay: [mean, 1.5], isFirst: false }) as const
+      const of = (tokens: number, from: number) => ({ tokens, from, decay: [mean, 1.5], isFirst: false }) as const
       const whole = (backend: Backend) => {
         const states = randomStates(backend, SHAPE)
         const { out } = run(backend, states, [2100], [2], of(2100, 0))
@@ -155,8 +151,7 @@ for (const wkv of ['f32', 'f16'] as const) {
       const [reference, expected] = [whole(createReferenceBackend()), whole(cuda())]
       // What f32 keeps of the states, f32 states keep; y is rounded to f16.
       const bounds = wkv === 'f32' ? [3e-5, 1e-3] : [6e-3, 6e-3]
-      for (const [i, bound] of bounds.entries())
-        expect(rmsRatio(expected[i]!, reference[i]!)).toBeLessThan(bound)
+      for (const [i, bound] of bounds.entries()) expect(rmsRatio(expected[i]!, reference[i]!)).toBeLessThan(bound)
       // Two steps that meet between chunks compute the same as one; others round differently.
       for (const [at, bound] of [
         [1024, wkv === 'f32' ? 1e-30 : 6e-3],

@@ -19,8 +19,7 @@ const outside = Object.values(networkInterfaces())
 
 async function statusOf(host: string, key?: string): Promise<number | string> {
   const { port } = new URL(server!.url)
-  const headers: Record<string, string> =
-    key === undefined ? {} : { authorization: `Bearer ${key}` }
+  const headers: Record<string, string> = key === undefined ? {} : { authorization: `Bearer ${key}` }
   const reply = await fetch(`http://${host}:${port}/v1/models`, { headers }).catch(() => null)
   return reply?.status ?? 'unreachable'
 }
@@ -64,13 +63,9 @@ describe('at start', () => {
 test('nothing that is shipped holds a secret', () => {
   const root = join(import.meta.dirname, '../..')
   const files = ['dist', 'deploy'].flatMap((folder) =>
-    (readdirSync(join(root, folder), { recursive: true }) as string[]).map((path) =>
-      join(root, folder, path),
-    ),
+    (readdirSync(join(root, folder), { recursive: true }) as string[]).map((path) => join(root, folder, path)),
   )
-  const texts = files.filter((path) =>
-    /\.(js|html|css|service|json|Dockerfile)$|Dockerfile/.test(path),
-  )
+  const texts = files.filter((path) => /\.(js|html|css|service|json|Dockerfile)$|Dockerfile/.test(path))
   expect(texts.length).toBeGreaterThan(100)
   for (const path of texts) {
     const text = readFileSync(path, 'utf8')

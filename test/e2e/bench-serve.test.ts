@@ -30,9 +30,7 @@ describe('a load on the demo model', () => {
 
   const bench = async (...args: string[]) => {
     const out = join(folder, 'out.json')
-    const { code, stdout, stderr } = await skein([
-      ...['bench', 'serve', '--url', server.url, '--json', out, ...args],
-    ])
+    const { code, stdout, stderr } = await skein([...['bench', 'serve', '--url', server.url, '--json', out, ...args]])
     // A busy machine may make it warn of its own clock.
     expect(stderr).not.toContain('failed')
     expect(code).toBe(0)
@@ -101,13 +99,7 @@ describe('a load on the demo model', () => {
   })
 
   test('without a stream there is no time to the first token', async () => {
-    const { stdout, summary } = await bench(
-      '--num-prompts',
-      '2',
-      '--output-len',
-      '4',
-      '--no-stream',
-    )
+    const { stdout, summary } = await bench('--num-prompts', '2', '--output-len', '4', '--no-stream')
     expect(summary).toMatchObject({ numSucceeded: 2, ttftMs: null, itlMs: null })
     expect(stdout).toMatch(/^TTFT +- +- +- +-$/m)
   })

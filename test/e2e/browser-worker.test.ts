@@ -80,11 +80,7 @@ describe.skipIf(executable === null || !IS_SLOW)(`a model in a worker${reason}`,
       asked.push(url)
       const file = files.get(url)
       if (!file || (isGone && url.startsWith('/demo'))) return response.writeHead(404).end()
-      const type = url.endsWith('.js')
-        ? 'text/javascript'
-        : url === '/'
-          ? 'text/html'
-          : 'application/octet-stream'
+      const type = url.endsWith('.js') ? 'text/javascript' : url === '/' ? 'text/html' : 'application/octet-stream'
       response.writeHead(200, { 'content-type': type }).end(await file())
     }).listen(0, '127.0.0.1')
     const args = ['--no-sandbox', '--enable-unsafe-webgpu', '--use-webgpu-adapter=swiftshader']
@@ -99,20 +95,12 @@ describe.skipIf(executable === null || !IS_SLOW)(`a model in a worker${reason}`,
   })
 
   const ask = (data: string) =>
-    page.evaluate(
-      (text) => (globalThis as unknown as { ask(t: string): Promise<Outcome> }).ask(text),
-      data,
-    )
+    page.evaluate((text) => (globalThis as unknown as { ask(t: string): Promise<Outcome> }).ask(text), data)
 
   test('is kept as files, answers from them without a network, and is forgotten', {
     timeout: 2 * TIMEOUT,
   }, async () => {
-    const bytes = [
-      0,
-      0,
-      (await readFile('models/demo.vocab.txt')).length,
-      (await readFile('models/demo.pth')).length,
-    ]
+    const bytes = [0, 0, (await readFile('models/demo.vocab.txt')).length, (await readFile('models/demo.pth')).length]
     const first = await ask('What is the capital of Japan?')
     expect(first).toMatchObject({
       error: null,

@@ -13,11 +13,9 @@ const folder = mkdtempSync(join(tmpdir(), 'skein-cli-'))
 test('inspect prints what a file says, not what it would have a terminal do', async () => {
   const path = join(folder, 'stranger.safetensors')
   const chunks = () => [new Uint8Array(4)]
-  writeSafetensors(
-    path,
-    [{ name: 'x\x1b[2J\nfile  /elsewhere', shape: [1], dtype: 'f32', chunks }],
-    { 'a\x07': 'naïve\x1b]0;title\x07' },
-  )
+  writeSafetensors(path, [{ name: 'x\x1b[2J\nfile  /elsewhere', shape: [1], dtype: 'f32', chunks }], {
+    'a\x07': 'naïve\x1b]0;title\x07',
+  })
   const { stdout } = await skein(['inspect', path, '--tensors'])
   expect(stdout).toMatch(/^a\? +naïve\?\]0;title\?$/m)
   expect(stdout).toMatch(/^x\?\[2J\?file {2}\/elsewhere +f32/m)
@@ -33,17 +31,14 @@ test('inspect refuses heads that no device has kernels for, when it has said wha
   expect(stderr).toMatch(/heads of 24 channels; expected a multiple of 16/)
 })
 
-test.runIf(process.platform === 'linux')(
-  'threads that the system refuses are an error',
-  async () => {
-    const main = join(import.meta.dirname, '../../dist/cli/main.js')
-    const command = `ulimit -s 8192; ulimit -v 6000000; exec ${process.execPath} ${main} generate --device cpu --threads 1024 --prompt hi`
-    const started = promisify(execFile)('sh', ['-c', command], { timeout: 60_000 })
-    await expect(started).rejects.toMatchObject({
-      stderr: expect.stringMatching(/refused to start thread \d+ of 1024; ask for fewer threads/),
-    })
-  },
-)
+test.runIf(process.platform === 'linux')('threads that the system refuses are an error', async () => {
+  const main = join(import.meta.dirname, '../../dist/cli/main.js')
+  const command = `ulimit -s 8192; ulimit -v 6000000; exec ${process.execPath} ${main} generate --device cpu --threads 1024 --prompt hi`
+  const started = promisify(execFile)('sh', ['-c', command], { timeout: 60_000 })
+  await expect(started).rejects.toMatchObject({
+    stderr: expect.stringMatching(/refused to start thread \d+ of 1024; ask for fewer threads/),
+  })
+})
 
 test.each([
   ['convert', []],
@@ -101,25 +96,22 @@ test('a data folder that cannot be used ends the start at once, and says what to
   expect(stderr).toMatch(/^skein: the data folder .* cannot be used: .*--data-dir.*--no-store/m)
 })
 
-test.each(['reference', 'cpu'])(
-  'logits on %s are those of the independent PyTorch evaluation',
-  async (backend) => {
-    for (const { prompt_ids, argmax, first_logits } of goldenSamples().slice(0, trials(1, 4))) {
-      const out = join(folder, 'logits.f32')
-      const tokens = prompt_ids.join(',')
-      const { stdout } = await skein([
-        ...['logits', DEMO, '--tokens', tokens, '--backend', backend, '--out', out, '--json'],
-      ])
-      // The command's own JSON.
-      const report = JSON.parse(stdout) as { vocabSize: number; best: number }
-      const bytes = readFileSync(out)
-      expect(bytes.length).toBe(4 * report.vocabSize)
-      expect(report.best).toBe(argmax)
-      for (const [i, wanted] of first_logits.entries())
-        expect(Math.abs(bytes.readFloatLE(4 * i) - wanted)).toBeLessThan(1e-3)
-    }
-  },
-)
+test.each(['reference', 'cpu'])('logits on %s are those of the independent PyTorch evaluation', async (backend) => {
+  for (const { prompt_ids, argmax, first_logits } of goldenSamples().slice(0, trials(1, 4))) {
+    const out = join(folder, 'logits.f32')
+    const tokens = prompt_ids.join(',')
+    const { stdout } = await skein([
+      ...['logits', DEMO, '--tokens', tokens, '--backend', backend, '--out', out, '--json'],
+    ])
+    // The command's own JSON.
+    const report = JSON.parse(stdout) as { vocabSize: number; best: number }
+    const bytes = readFileSync(out)
+    expect(bytes.length).toBe(4 * report.vocabSize)
+    expect(report.best).toBe(argmax)
+    for (const [i, wanted] of first_logits.entries())
+      expect(Math.abs(bytes.readFloatLE(4 * i) - wanted)).toBeLessThan(1e-3)
+  }
+})
 
 test('generate with a seed gives the same text, however its prompt is given', async () => {
   const flags = ['--seed', '5', '--max-tokens', '30']

@@ -37,8 +37,7 @@ describe.skipIf(NO_POSTGRES !== null)('batches of a cluster', { timeout: 300_000
     const own = ['--blobs', blobs, '--node-name', name]
     nodes.set(name, await serve([...NODE, ...members, ...own]))
   }
-  const clientAt = (url: string, apiKey = KEY) =>
-    new OpenAI({ apiKey, baseURL: `${url}/v1`, maxRetries: 0 })
+  const clientAt = (url: string, apiKey = KEY) => new OpenAI({ apiKey, baseURL: `${url}/v1`, maxRetries: 0 })
 
   beforeAll(async () => {
     postgres = await startPostgres()
@@ -83,8 +82,7 @@ describe.skipIf(NO_POSTGRES !== null)('batches of a cluster', { timeout: 300_000
       expect(batch.status).toBe('completed')
       return batch
     }, WAIT)
-  const doneOf = async (id: string) =>
-    (await client.batches.retrieve(id)).request_counts?.completed ?? 0
+  const doneOf = async (id: string) => (await client.batches.retrieve(id)).request_counts?.completed ?? 0
 
   test('whichever node is killed or told to end, every line has its one result', async () => {
     const id = await begin(LINES)
@@ -107,9 +105,7 @@ describe.skipIf(NO_POSTGRES !== null)('batches of a cluster', { timeout: 300_000
     const batch = await untilEnded(id)
     expect(batch.request_counts).toEqual({ total: LINES, completed: 216, failed: 24 })
     const all = Array.from({ length: LINES }, (_, i) => i)
-    const [answers, errors] = await Promise.all(
-      [batch.output_file_id, batch.error_file_id].map(linesOf),
-    )
+    const [answers, errors] = await Promise.all([batch.output_file_id, batch.error_file_id].map(linesOf))
     const idsOf = (lines: readonly Result[]) => lines.map(({ custom_id }) => custom_id)
     expect(idsOf(answers!)).toEqual(all.filter((i) => i % 10 !== 7).map((i) => `row-${i}`))
     expect(idsOf(errors!)).toEqual(all.filter((i) => i % 10 === 7).map((i) => `row-${i}`))
@@ -119,10 +115,7 @@ describe.skipIf(NO_POSTGRES !== null)('batches of a cluster', { timeout: 300_000
         ...bodyOf(Number(custom_id.slice('row-'.length))),
         model: 'demo',
       })
-      expect([custom_id, response.body.choices[0]!.text]).toEqual([
-        custom_id,
-        direct.choices[0]!.text,
-      ])
+      expect([custom_id, response.body.choices[0]!.text]).toEqual([custom_id, direct.choices[0]!.text])
     }
     // Nothing is left behind, and any node tells of it.
     expect((await database.query('select 1 from batch_line')).rowCount).toBe(0)
@@ -136,9 +129,7 @@ describe.skipIf(NO_POSTGRES !== null)('batches of a cluster', { timeout: 300_000
     await vi.waitFor(async () => {
       const { rows } = await database.query('select node from worker where in_flight > 0')
       for (const { node } of rows) seen.add(node)
-      expect(seen.size === 2 || (await client.batches.retrieve(id)).status === 'completed').toBe(
-        true,
-      )
+      expect(seen.size === 2 || (await client.batches.retrieve(id)).status === 'completed').toBe(true)
     }, WAIT)
     await untilEnded(id)
     expect([...seen].sort()).toEqual(['a', 'b'])

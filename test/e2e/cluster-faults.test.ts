@@ -31,13 +31,7 @@ import {
   think,
   untilAllWentOn,
 } from '../helpers/cluster-faults.ts'
-import {
-  checkHistory,
-  keepHistory,
-  randomOf,
-  retried,
-  shiftedClock,
-} from '../helpers/cluster-history.ts'
+import { checkHistory, keepHistory, randomOf, retried, shiftedClock } from '../helpers/cluster-history.ts'
 import { NO_POSTGRES, type Postgres, startPostgres } from '../helpers/postgres.ts'
 import { S3_KEYS, type S3Double, startS3Double } from '../helpers/s3-double.ts'
 import { startProxy, type TcpProxy } from '../helpers/tcp-proxy.ts'
@@ -69,11 +63,7 @@ interface Place {
   readonly way: TcpProxy | null
 }
 
-async function startWorker(
-  place: Place,
-  choice: object,
-  clockMs: readonly number[] = [],
-): Promise<Worker> {
+async function startWorker(place: Place, choice: object, clockMs: readonly number[] = []): Promise<Worker> {
   const child = fork(WORKER, [JSON.stringify({ ...CHOICE, ...choice })], {
     serialization: 'advanced',
     execArgv: clockMs.length === 0 ? [] : ['--import', shiftedClock(...clockMs)],
@@ -85,10 +75,7 @@ async function startWorker(
 
 /** It goes on from the last turn that was told of, whatever was written and not told since. */
 function turnOf(talk: number, turn: number, id: string, from?: number) {
-  const prompt = Int32Array.from(
-    { length: 6 },
-    (_, at) => 1 + ((at * 37 + turn * 101 + talk * 53) % 250),
-  )
+  const prompt = Int32Array.from({ length: 6 }, (_, at) => 1 + ((at * 37 + turn * 101 + talk * 53) % 250))
   const use = { ifMissing: 'create', ifBusy: 'wait', onCancel: 'drop' } as const
   const session = { id, ...use, ...(from === undefined ? {} : { from }) }
   const sampling = { ...SAMPLING, seed: BigInt(turn), topP: 0.9 }
@@ -101,16 +88,9 @@ function turnOf(talk: number, turn: number, id: string, from?: number) {
   })
 }
 
-async function answerTo(
-  client: RemoteEngineClient,
-  request: ReturnType<typeof turnOf>,
-  ms = TURN_MS,
-) {
+async function answerTo(client: RemoteEngineClient, request: ReturnType<typeof turnOf>, ms = TURN_MS) {
   let text = ''
-  for await (const event of client.generate(
-    request,
-    AbortSignal.timeout(ms),
-  ) as AsyncIterable<EngineEvent>) {
+  for await (const event of client.generate(request, AbortSignal.timeout(ms)) as AsyncIterable<EngineEvent>) {
     if (event.type === 'text') text += event.text
     if (event.type === 'finish') return { text, session: event.session! }
     if (event.type === 'error') throw SkeinError.fromShape(event.error)
@@ -138,8 +118,7 @@ function startDoor() {
       .once('error', () => reply.writeHead(404).end())
       .once('response', (offer) => {
         reply.writeHead(offer.statusCode!, offer.headers)
-        if (Math.random() < 0.2)
-          offer.once('data', (part) => reply.write(part, () => reply.destroy()))
+        if (Math.random() < 0.2) offer.once('data', (part) => reply.write(part, () => reply.destroy()))
         else offer.pipe(reply)
       })
       .end()

@@ -16,20 +16,8 @@ import { Database } from '../../src/cluster/database.ts'
 import { movesOf } from '../../src/cluster/moves.ts'
 import { childrenOf, DEMO, type RunningServer, serve } from '../helpers/cli.ts'
 import { checkAgainstSolo, startClients } from '../helpers/cluster-clients.ts'
-import {
-  type Faults,
-  newTalks,
-  newTally,
-  sharedFaults,
-  untilAllWentOn,
-} from '../helpers/cluster-faults.ts'
-import {
-  checkHistory,
-  keepHistory,
-  randomOf,
-  retried,
-  shiftedClock,
-} from '../helpers/cluster-history.ts'
+import { type Faults, newTalks, newTally, sharedFaults, untilAllWentOn } from '../helpers/cluster-faults.ts'
+import { checkHistory, keepHistory, randomOf, retried, shiftedClock } from '../helpers/cluster-history.ts'
 import { NO_POSTGRES, type Postgres, startPostgres } from '../helpers/postgres.ts'
 import { writeRandomRwkv7 } from '../helpers/pth.ts'
 import { S3_KEYS, type S3Double, startS3Double } from '../helpers/s3-double.ts'
@@ -139,9 +127,7 @@ async function lookInto(requestId: string, session: string, url: string): Promis
       const pid = server.process.pid!
       const ticks = async () =>
         (await childrenOf(pid)).map((child) => {
-          const [, used] = /^.*\) (?:\S+ ){11}(\d+)/.exec(
-            readFileSync(`/proc/${child}/stat`, 'utf8'),
-          )!
+          const [, used] = /^.*\) (?:\S+ ){11}(\d+)/.exec(readFileSync(`/proc/${child}/stat`, 'utf8'))!
           return Number(used)
         })
       const before = await ticks()
@@ -149,9 +135,7 @@ async function lookInto(requestId: string, session: string, url: string): Promis
       const after = await ticks()
       const reply = await fetch(`${server.url}/metrics`, { signal: AbortSignal.timeout(5000) })
       const lines = (await reply.text()).split('\n')
-      const figures = lines.filter((line) =>
-        /^skein_(num_requests|session_states|sessions|state_|store)/.test(line),
-      )
+      const figures = lines.filter((line) => /^skein_(num_requests|session_states|sessions|state_|store)/.test(line))
       const used = after.map((ticks, i) => ticks - before[i]!)
       say(`${own}: ${used} ticks of processor; ${figures.join('; ').replaceAll(/{[^}]*}/g, '')}`)
     }),
@@ -204,12 +188,7 @@ test.skipIf(IS_LEFT_OUT)(
     const talks = newTalks(NUM_SESSIONS)
     let numFaults = 0
 
-    const clients = startClients(
-      talks,
-      () => gateways.map(({ server }) => server.url),
-      { counts, count },
-      lookInto,
-    )
+    const clients = startClients(talks, () => gateways.map(({ server }) => server.url), { counts, count }, lookInto)
     const { failures } = clients
 
     /** Members that come back while others go on. */
@@ -281,9 +260,7 @@ test.skipIf(IS_LEFT_OUT)(
       await untilAllWentOn(talks, failures, PROGRESS_MS, what)
       if (process.env.SKEIN_FAULTS) {
         const [own, after] = [done - began, performance.now() - done].map(Math.round)
-        process.stderr.write(
-          `${numFaults} ${fault}: ${own} ms, all sessions went on after ${after} ms\n`,
-        )
+        process.stderr.write(`${numFaults} ${fault}: ${own} ms, all sessions went on after ${after} ms\n`)
       }
       // Three nodes and one gateway are left at least.
       await Promise.all(starting)

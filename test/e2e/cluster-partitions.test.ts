@@ -79,9 +79,7 @@ beforeAll(async () => {
   const node = [...flags, '--durable', '--blobs', 's3://bucket/states']
   const numbers = (count: number) => [...Array(count).keys()]
   const started = await Promise.all([
-    ...numbers(NUM_NODES).map((i) =>
-      startMember('serve', [...node, '--node-name', `node${i}`], url),
-    ),
+    ...numbers(NUM_NODES).map((i) => startMember('serve', [...node, '--node-name', `node${i}`], url)),
     ...numbers(NUM_GATEWAYS).map(() => startMember('gateway', [], url)),
   ])
   nodes.push(...started.slice(0, NUM_NODES))
@@ -135,15 +133,13 @@ test.skipIf(WHY !== null)(
       'node from all': () => {
         const victim = node()
         const others = [...nodes, ...gateways].map(({ place }) => place)
-        for (const other of [...others, atDatabase, here])
-          if (other !== victim) cutBoth(victim, other)
+        for (const other of [...others, atDatabase, here]) if (other !== victim) cutBoth(victim, other)
       },
       'half from half': () => {
         const half = (all: readonly Member[]) => all.slice(all.length / 2)
         const there = new Set([...half(nodes), ...half(gateways)].map(({ place }) => place))
         const others = [...nodes, ...gateways].map(({ place }) => place)
-        for (const one of there)
-          for (const other of [...others, atDatabase]) if (!there.has(other)) cutBoth(one, other)
+        for (const one of there) for (const other of [...others, atDatabase]) if (!there.has(other)) cutBoth(one, other)
       },
     }
     const names = Object.keys(partitions)
@@ -186,17 +182,10 @@ test.skipIf(WHY !== null)(
         if (isFlapping) await delay(100)
       }
       const healed = performance.now()
-      await untilAllWentOn(
-        talks,
-        failures,
-        PROGRESS_MS,
-        `${name}, partition ${numFaults} of seed ${SEED}`,
-      )
+      await untilAllWentOn(talks, failures, PROGRESS_MS, `${name}, partition ${numFaults} of seed ${SEED}`)
       if (process.env.SKEIN_FAULTS) {
         const [own, after] = [healed - began, performance.now() - healed].map(Math.round)
-        process.stderr.write(
-          `${numFaults} ${name}: ${own} ms, all sessions went on after ${after} ms\n`,
-        )
+        process.stderr.write(`${numFaults} ${name}: ${own} ms, all sessions went on after ${after} ms\n`)
       }
     }
     await clients.stop()

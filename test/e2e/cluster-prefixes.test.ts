@@ -19,10 +19,7 @@ describe.skipIf(NO_POSTGRES !== null)('a common beginning', { timeout: 120_000 }
     postgres = await startPostgres()
     // Its states are too large for rows.
     const shape = { layers: 16, channels: 256, ffn: 256, vocab: 2688, dtype: 'bf16' } as const
-    const model = writeRandomRwkv7(
-      join(mkdtempSync(join(tmpdir(), 'skein-model-')), 'm.pth'),
-      shape,
-    )
+    const model = writeRandomRwkv7(join(mkdtempSync(join(tmpdir(), 'skein-model-')), 'm.pth'), shape)
     const own = [model, '--vocab', DEMO.replace(/pth$/, 'vocab.txt'), '--device', 'cpu']
     const flags = [...own, '--threads', '1', '--slots', '4']
     const blobs = pathToFileURL(mkdtempSync(join(tmpdir(), 'skein-blobs-'))).href

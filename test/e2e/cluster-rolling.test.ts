@@ -81,9 +81,7 @@ describe.skipIf(NO_POSTGRES !== null || !IS_SLOW)('a new release', { timeout: 30
     const bodyOf = (client: number, turn: number) => {
       const prompt = promptOf(client, turn)
       const max_tokens = client > NUM_SESSIONS ? LONG_TOKENS : 6
-      return client < NUM_SESSIONS
-        ? { prompt, max_tokens, session_id: `s${client}` }
-        : { prompt, max_tokens }
+      return client < NUM_SESSIONS ? { prompt, max_tokens, session_id: `s${client}` } : { prompt, max_tokens }
     }
     const isStream = (client: number) => client % 2 === 1
     const clients = told.map(async (answers, client) => {
@@ -101,8 +99,7 @@ describe.skipIf(NO_POSTGRES !== null || !IS_SLOW)('a new release', { timeout: 30
     })
     const goOn = async () => {
       const before = told.map(({ length }) => length)
-      while (failures.length === 0 && told.some(({ length }, i) => length <= before[i]!))
-        await delay(50)
+      while (failures.length === 0 && told.some(({ length }, i) => length <= before[i]!)) await delay(50)
     }
     const end = async (server: RunningServer) => {
       expect(await server.stop()).toBe(0)

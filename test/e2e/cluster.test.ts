@@ -51,8 +51,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', { timeout: 120_000 }, () => {
   const say = (content: string, more: object = {}, url = gateway.url) =>
     ask(url, { messages: [{ role: 'user', content }], ...more })
   const contentOf = (reply: { readonly text: string }) =>
-    (JSON.parse(reply.text) as { choices: { message: { content: string } }[] }).choices[0]!.message
-      .content
+    (JSON.parse(reply.text) as { choices: { message: { content: string } }[] }).choices[0]!.message.content
 
   /** What one server alone answers to these turns of a session. */
   const alone = async (session_id: string, turns: readonly string[]) => {
@@ -153,8 +152,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', { timeout: 120_000 }, () => {
     const database = new pg.Client(members[1]!)
     await database.connect()
     const rowsOf = async (pid: number) =>
-      (await database.query("select id from worker where info->>'pid' = $1", [String(pid)]))
-        .rowCount
+      (await database.query("select id from worker where info->>'pid' = $1", [String(pid)])).rowCount
     const [worker] = await childrenOf(nodes.get(first.node!)!.process.pid!)
     expect(await rowsOf(worker!)).toBe(1)
     process.kill(worker!, 'SIGKILL')
@@ -173,9 +171,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', { timeout: 120_000 }, () => {
       body: JSON.stringify({ name: 'ada', role: 'admin' }),
     })
     const { secret } = (await made.json()) as { secret: string }
-    const [node] = [...nodes.values()].filter(
-      ({ process }) => process.exitCode === null && process.signalCode === null,
-    )
+    const [node] = [...nodes.values()].filter(({ process }) => process.exitCode === null && process.signalCode === null)
     for (const { url } of [gateway, node!]) {
       const statusWith = async (headers: Record<string, string>) =>
         (await fetch(`${url}/v1/models`, { headers })).status

@@ -54,9 +54,7 @@ describe('the demo model, served', () => {
         }),
       ),
     )
-    expect(answers.map(({ choices }) => choices[0]!.text)).toEqual(
-      samples.map(({ answer }) => answer),
-    )
+    expect(answers.map(({ choices }) => choices[0]!.text)).toEqual(samples.map(({ answer }) => answer))
   })
 
   test('remembers a name over three turns', async () => {
@@ -116,10 +114,7 @@ describe('the demo model, served', () => {
   })
 
   test('64 conversations at once, every answer right', async () => {
-    const numbers = Array.from(
-      { length: 64 },
-      (_, i) => [3 + (i % 8), 1 + Math.floor(i / 8)] as const,
-    )
+    const numbers = Array.from({ length: 64 }, (_, i) => [3 + (i % 8), 1 + Math.floor(i / 8)] as const)
     const answers = await Promise.all(numbers.map(([a, b]) => ask(`What is ${a} plus ${b}?`)))
     for (const [i, [a, b]] of numbers.entries())
       expect(answers[i]!.message.content).toMatch(new RegExp(`\\b${a + b}\\b`))

@@ -16,12 +16,7 @@ let hub: FakeHub
 
 beforeAll(async () => {
   const escapes = Array.from({ length: 256 }, (_, i) => `\\x${i.toString(16).padStart(2, '0')}`)
-  const tokens = [
-    '<s>',
-    ...escapes,
-    'hello',
-    ...Array.from({ length: 2 }, (_, i) => `[PAD${258 + i}]`),
-  ]
+  const tokens = ['<s>', ...escapes, 'hello', ...Array.from({ length: 2 }, (_, i) => `[PAD${258 + i}]`)]
   const model = writeRandomRwkv7(join(folder, 'source.pth'), { vocab: 260 })
   writeAsGguf(GGUF, readTensors(model), {
     architecture: 'rwkv7',
@@ -46,17 +41,7 @@ const ok = async (...args: string[]) => {
 }
 
 test('a GGUF answers without any other file', async () => {
-  const text = await ok(
-    'generate',
-    GGUF,
-    '--prompt',
-    'hello',
-    '--seed',
-    '1',
-    '--max-tokens',
-    '4',
-    '--json',
-  )
+  const text = await ok('generate', GGUF, '--prompt', 'hello', '--seed', '1', '--max-tokens', '4', '--json')
   expect(JSON.parse(text)).toMatchObject({ prompt: 'hello', tokens: 4 })
   const about: unknown = JSON.parse(await ok('inspect', GGUF, '--json'))
   expect(about).toMatchObject({ format: 'gguf', hasVocabulary: true, architecture: 'rwkv7' })
@@ -65,8 +50,7 @@ test('a GGUF answers without any other file', async () => {
 test('converted, it takes its vocabulary along and says the same', async () => {
   const out = join(folder, 'tiny.safetensors')
   expect(await ok('convert', GGUF, out)).toBe(`${out}\n${join(folder, 'tiny.vocab.txt')}\n`)
-  const say = (model: string) =>
-    ok('generate', model, '--prompt', 'hello', '--temperature', '0', '--max-tokens', '8')
+  const say = (model: string) => ok('generate', model, '--prompt', 'hello', '--temperature', '0', '--max-tokens', '8')
   expect(await say(out)).toBe(await say(GGUF))
   const again = await skein(['convert', GGUF, out])
   expect(again).toMatchObject({ code: 1, stderr: expect.stringContaining('--force replaces it') })
@@ -94,10 +78,7 @@ test('a pull that Ctrl-C ends says so, and the next one goes on from there', asy
   const said = text(child.stderr)
   await expect.poll(async () => (await skein(['ls'])).stdout).toMatch(/1\.00 KB .*incomplete/)
   child.kill('SIGINT')
-  expect([await ended, await said]).toEqual([
-    130,
-    'skein: stopped; the same command goes on with what has come\n',
-  ])
+  expect([await ended, await said]).toEqual([130, 'skein: stopped; the same command goes on with what has come\n'])
   await ok('pull', 'tests/tiny')
   expect(hub.requests.at(-1)).toBe(`GET ${cdn} bytes=1000-`)
   await ok('rm', 'tiny.Q8_0')

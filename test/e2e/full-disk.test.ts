@@ -29,8 +29,7 @@ function fill(): void {
 }
 
 function empty(): void {
-  for (const bytes of [2 ** 20, 4096])
-    for (let i = 0; i < 2000; i++) rmSync(`${filler}-${bytes}-${i}`, { force: true })
+  for (const bytes of [2 ** 20, 4096]) for (let i = 0; i < 2000; i++) rmSync(`${filler}-${bytes}-${i}`, { force: true })
 }
 
 async function ask({ url }: RunningServer, session_id?: string) {
@@ -52,35 +51,29 @@ async function until(server: RunningServer, status: string): Promise<void> {
   while ((await readiness(server)) !== status) await delay(50)
 }
 
-test.runIf(isMounted)(
-  'a full disk costs what has to be written, and nothing else',
-  { timeout: 120_000 },
-  async () => {
-    const server = await serve(['--data-dir', disk])
-    await until(server, 'ok')
-    expect((await ask(server, 'old')).status).toBe(200)
-    fill()
-    // They are answered before they are written, and there is no room to claim them.
-    for (let i = 0; i < 20; i++)
-      expect(await ask(server, `new ${i}`)).toMatchObject({ status: 200 })
-    expect((await ask(server, 'new 1')).status).toBe(200)
-    await until(server, 'degraded')
+test.runIf(isMounted)('a full disk costs what has to be written, and nothing else', { timeout: 120_000 }, async () => {
+  const server = await serve(['--data-dir', disk])
+  await until(server, 'ok')
+  expect((await ask(server, 'old')).status).toBe(200)
+  fill()
+  // They are answered before they are written, and there is no room to claim them.
+  for (let i = 0; i < 20; i++) expect(await ask(server, `new ${i}`)).toMatchObject({ status: 200 })
+  expect((await ask(server, 'new 1')).status).toBe(200)
+  await until(server, 'degraded')
 
-    const [worker] = await childrenOf(server.process.pid!)
-    process.kill(worker!, 'SIGKILL')
-    // The next one has no store, and says so.
-    while (!server.output.some((line) => line.includes('sessions are not to be had')))
-      await delay(50)
-    await until(server, 'degraded')
-    expect((await ask(server)).status).toBe(200)
-    const refused = await ask(server, 'old')
-    expect(refused.status).toBe(507)
-    expect(refused.body.error!.message).toMatch(/until the store can be opened/)
-    expect(refused.body.error!.message).not.toContain(disk)
+  const [worker] = await childrenOf(server.process.pid!)
+  process.kill(worker!, 'SIGKILL')
+  // The next one has no store, and says so.
+  while (!server.output.some((line) => line.includes('sessions are not to be had'))) await delay(50)
+  await until(server, 'degraded')
+  expect((await ask(server)).status).toBe(200)
+  const refused = await ask(server, 'old')
+  expect(refused.status).toBe(507)
+  expect(refused.body.error!.message).toMatch(/until the store can be opened/)
+  expect(refused.body.error!.message).not.toContain(disk)
 
-    empty()
-    await until(server, 'ok')
-    expect((await ask(server, 'old')).status).toBe(200)
-    expect(await server.stop()).toBe(0)
-  },
-)
+  empty()
+  await until(server, 'ok')
+  expect((await ask(server, 'old')).status).toBe(200)
+  expect(await server.stop()).toBe(0)
+})

@@ -24,10 +24,7 @@ test('a chat comes in pieces, which add up to the answer', async () => {
   for await (const piece of llm.chat('What is the capital of France?', GREEDY)) pieces.push(piece)
   expect(pieces.length).toBeGreaterThan(1)
   const text = pieces.map((piece) => (piece.type === 'text' ? piece.text : '')).join('')
-  const whole = await llm.answer(
-    [{ role: 'user', content: 'What is the capital of France?' }],
-    GREEDY,
-  )
+  const whole = await llm.answer([{ role: 'user', content: 'What is the capital of France?' }], GREEDY)
   expect(whole).toMatchObject({ text: text.trim(), reason: 'stop', calls: [], turn: null })
   expect(whole.text).toContain('Paris')
 })
@@ -90,21 +87,19 @@ test('the types are those of docs/dev/library.d.ts', async () => {
 function report(): string {
   const index = readFileSync(join(ROOT, 'dist/index.d.ts'), 'utf8')
   const own = index.slice(index.indexOf('\n/**', index.lastIndexOf('import ')))
-  const passed = [...index.matchAll(/export type \{ ([\w, ]+) \} from '(.+?)';/g)].flatMap(
-    ([, names, from]) => {
-      const path = join(
-        ROOT,
-        'dist',
-        dirname(from!),
-        from!
-          .split('/')
-          .pop()!
-          .replace(/\.[jt]s$/, '.d.ts'),
-      )
-      const text = readFileSync(path, 'utf8')
-      return names!.split(', ').map((name) => declarationOf(text, name))
-    },
-  )
+  const passed = [...index.matchAll(/export type \{ ([\w, ]+) \} from '(.+?)';/g)].flatMap(([, names, from]) => {
+    const path = join(
+      ROOT,
+      'dist',
+      dirname(from!),
+      from!
+        .split('/')
+        .pop()!
+        .replace(/\.[jt]s$/, '.d.ts'),
+    )
+    const text = readFileSync(path, 'utf8')
+    return names!.split(', ').map((name) => declarationOf(text, name))
+  })
   const head = '// The types of the library, written by test/e2e/library.test.ts.\n'
   return `${[head, ...passed, own.trim()].join('\n')}\n`
 }

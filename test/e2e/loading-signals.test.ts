@@ -134,8 +134,7 @@ test('SIGHUP, to server and worker and twice: streams are finished and their tur
   const { child, ready } = serveDemo(join(folder, 'hung-up'))
   const base = await ready
   const answer = await longAnswer(base)
-  for (const pid of [...(await childrenOf(child.pid!)), child.pid!, child.pid!])
-    process.kill(pid, 'SIGHUP')
+  for (const pid of [...(await childrenOf(child.pid!)), child.pid!, child.pid!]) process.kill(pid, 'SIGHUP')
   const [text, [code]] = await Promise.all([answer.text(), once(child, 'exit')])
   expect(text).toContain('[DONE]')
   expect(code).toBe(0)
@@ -146,21 +145,18 @@ test('SIGHUP, to server and worker and twice: streams are finished and their tur
   await once(again.child, 'exit')
 })
 
-test.skipIf(!existsSync('/dev/full'))(
-  'a log that cannot be written: requests are answered',
-  async () => {
-    const flags = ['--port', '0', '--no-store', '--log-level', 'info']
-    const child = spawn(process.execPath, [MAIN, 'serve', DEMO, ...flags], {
-      stdio: ['ignore', 'pipe', openSync('/dev/full', 'w')],
+test.skipIf(!existsSync('/dev/full'))('a log that cannot be written: requests are answered', async () => {
+  const flags = ['--port', '0', '--no-store', '--log-level', 'info']
+  const child = spawn(process.execPath, [MAIN, 'serve', DEMO, ...flags], {
+    stdio: ['ignore', 'pipe', openSync('/dev/full', 'w')],
+  })
+  const base = await new Promise<string>((resolve) => {
+    createInterface({ input: child.stdout! }).on('line', (line) => {
+      const found = /^address +(\S+)/.exec(line)?.[1]
+      if (found !== undefined) resolve(found)
     })
-    const base = await new Promise<string>((resolve) => {
-      createInterface({ input: child.stdout! }).on('line', (line) => {
-        const found = /^address +(\S+)/.exec(line)?.[1]
-        if (found !== undefined) resolve(found)
-      })
-    })
-    for (let i = 0; i < 3; i++) expect((await fetch(`${base}/readyz`)).status).toBe(200)
-    child.kill('SIGTERM')
-    expect(await once(child, 'exit')).toEqual([0, null])
-  },
-)
+  })
+  for (let i = 0; i < 3; i++) expect((await fetch(`${base}/readyz`)).status).toBe(200)
+  child.kill('SIGTERM')
+  expect(await once(child, 'exit')).toEqual([0, null])
+})

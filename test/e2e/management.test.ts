@@ -37,9 +37,7 @@ interface Reply<T> {
 async function call<T>(method: string, path: string, body?: object): Promise<Reply<T>> {
   const reply = await fetch(server.url + path, {
     method,
-    ...(body === undefined
-      ? {}
-      : { headers: { 'content-type': 'application/json' }, body: JSON.stringify(body) }),
+    ...(body === undefined ? {} : { headers: { 'content-type': 'application/json' }, body: JSON.stringify(body) }),
   })
   return { status: reply.status, body: (await reply.json()) as T }
 }
@@ -163,9 +161,7 @@ describe('Albatross, row by row', () => {
     await reply.body!.getReader().read()
     const running = async () => {
       const text = await (await fetch(`${server.url}/metrics`)).text()
-      return Number(
-        new RegExp(`^skein_num_requests_running\\{.*${worker_id}.*\\} (\\d+)`, 'm').exec(text)?.[1],
-      )
+      return Number(new RegExp(`^skein_num_requests_running\\{.*${worker_id}.*\\} (\\d+)`, 'm').exec(text)?.[1])
     }
     expect(await running()).toBe(1)
     controller.abort()
@@ -186,9 +182,7 @@ describe('Albatross, row by row', () => {
       exited_at: expect.any(Number),
       pid: null,
     })
-    const logs = await get<{ worker_id: string; lines: string[] }>(
-      `/api/workers/${worker_id}/logs?tail=200`,
-    )
+    const logs = await get<{ worker_id: string; lines: string[] }>(`/api/workers/${worker_id}/logs?tail=200`)
     expect(logs.body.worker_id).toBe(worker_id)
     expect(logs.body.lines.at(-1)).toBe('skein: stopped (exit code 0)')
     const one = await get<{ lines: string[] }>(`/api/workers/${worker_id}/logs?tail=1`)
@@ -196,10 +190,7 @@ describe('Albatross, row by row', () => {
   })
 
   test('7: two workers, two models, both reachable by name', async () => {
-    const both = await Promise.all([
-      ready({ model_path: MODEL }),
-      ready({ model_path: 'other', aliases: ['second'] }),
-    ])
+    const both = await Promise.all([ready({ model_path: MODEL }), ready({ model_path: 'other', aliases: ['second'] })])
     const [one, two] = both
     expect(one.endpoint).not.toBe(two.endpoint)
     const ask = async (model: string) =>
@@ -258,8 +249,7 @@ describe('on top', () => {
       const { status, body } = await get(`/api/workers/${id}${path}`)
       expect([status, body]).toEqual([404, expect.objectContaining({ detail: 'worker not found' })])
     }
-    for (const path of ['/stop', '/restart'])
-      expect((await call('POST', `/api/workers/${id}${path}`)).status).toBe(404)
+    for (const path of ['/stop', '/restart']) expect((await call('POST', `/api/workers/${id}${path}`)).status).toBe(404)
     expect((await call('DELETE', `/api/workers/${id}`)).status).toBe(404)
   })
 
@@ -267,10 +257,7 @@ describe('on top', () => {
     const spec = { model_path: MODEL, model_name: 'goose' }
     const both = await Promise.all([ready(spec), ready({ ...spec, threads: 1 })])
     const other = await call('POST', '/api/workers/start', { ...spec, model_path: 'other' })
-    expect([other.status, other.body]).toEqual([
-      409,
-      expect.objectContaining({ field: 'model_name' }),
-    ])
+    expect([other.status, other.body]).toEqual([409, expect.objectContaining({ field: 'model_name' })])
     const taken = await start({ model_path: 'other', aliases: ['goose'] })
     expect([taken.status, taken.body]).toEqual([409, expect.objectContaining({ field: 'aliases' })])
     const ask = () =>
@@ -283,9 +270,7 @@ describe('on top', () => {
     await Promise.all([1, 2, 3, 4].map(ask))
     const text = await (await fetch(`${server.url}/metrics`)).text()
     for (const { worker_id } of both) {
-      const count = new RegExp(
-        `skein_time_to_first_token_seconds_count\\{.*"${worker_id}"\\} (\\d+)`,
-      ).exec(text)?.[1]
+      const count = new RegExp(`skein_time_to_first_token_seconds_count\\{.*"${worker_id}"\\} (\\d+)`).exec(text)?.[1]
       expect(Number(count)).toBe(2)
     }
 

@@ -29,10 +29,7 @@ test.skipIf(process.platform !== 'linux')(
       while (numAsked < last) {
         numAsked++
         const seed = numAsked
-        const prompt = Int32Array.from(
-          { length: 90 },
-          (_, at) => 1 + ((seed * (at + 7) ** 2) % 997),
-        )
+        const prompt = Int32Array.from({ length: 90 }, (_, at) => 1 + ((seed * (at + 7) ** 2) % 997))
         const request = requestOf({ id: `r${seed}`, prompt, maxTokens: 2 })
         for await (const event of client.generate(request)) expect(event.type).not.toBe('error')
       }

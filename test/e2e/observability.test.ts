@@ -27,8 +27,7 @@ async function startCollector() {
     request.on('end', () => {
       bodies.push(body)
       const { resourceSpans } = JSON.parse(body)
-      for (const { scopeSpans } of resourceSpans)
-        for (const scope of scopeSpans) spans.push(...scope.spans)
+      for (const { scopeSpans } of resourceSpans) for (const scope of scopeSpans) spans.push(...scope.spans)
       response.writeHead(200, { 'content-type': 'application/json' }).end('{}')
     })
   })
@@ -97,10 +96,7 @@ test('a scrape without a key, traces without a word of the prompt', async () => 
   const numDrawn = leftAnswer.attributes.find(({ key }) => key === 'gen_ai.usage.output_tokens')
   expect(Number(numDrawn?.value.intValue)).toBeGreaterThan(0)
 
-  const dashboard = readFileSync(
-    join(import.meta.dirname, '../../deploy/grafana-dashboard.json'),
-    'utf8',
-  )
+  const dashboard = readFileSync(join(import.meta.dirname, '../../deploy/grafana-dashboard.json'), 'utf8')
   // Histograms are asked for by their buckets, and a machine without GPUs has nothing of them.
   const names = new Set(dashboard.match(/\b(?:skein|nodejs|process)_[a-z0-9_]+/g))
   expect(names.size).toBeGreaterThan(25)

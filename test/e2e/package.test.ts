@@ -4,15 +4,7 @@
  * `SKEIN_SLOW=1`, since npm fetches what it depends on and the first `npm pack` compiles for ten minutes and more.
  */
 import { execFile, execFileSync, spawnSync } from 'node:child_process'
-import {
-  closeSync,
-  existsSync,
-  mkdirSync,
-  openSync,
-  readFileSync,
-  symlinkSync,
-  writeFileSync,
-} from 'node:fs'
+import { closeSync, existsSync, mkdirSync, openSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { beforeAll, describe, expect, test } from 'vitest'
@@ -121,9 +113,7 @@ describe.skipIf(process.env.SKEIN_SLOW !== '1')('the packed file', () => {
     expect(await run('npx', 'skein', '--version')).toMatch(/^skein \d+\.\d+\.\d+\n$/)
     const doctor = JSON.parse(await run('npx', 'skein', 'doctor', '--json'))
     expect(doctor.cpu.problem).toBeNull()
-    const { path } = doctor.cpu.levels.find(
-      ({ level }: { level: string }) => level === doctor.cpu.chosen,
-    )
+    const { path } = doctor.cpu.levels.find(({ level }: { level: string }) => level === doctor.cpu.chosen)
     expect(path).toContain(join(folder, 'node_modules/skein/kernels/build'))
     // Not by this machine's compiler, whose library of C++ others may lack.
     expect(readSharedLibrary(readFileSync(path)).needs.join(' ')).not.toMatch(/stdc\+\+|libgcc/)

@@ -16,10 +16,7 @@ const ONE: Partial<EngineChoice> = { device: 'cpu' }
 const TWO: Partial<EngineChoice> = { ppDevices: ['cpu', 'cpu'] }
 const THREE: Partial<EngineChoice> = { ppDevices: ['cpu', 'cpu', 'cpu'] }
 
-async function withWorker<T>(
-  own: Partial<EngineChoice>,
-  use: (client: RemoteEngineClient) => Promise<T>,
-): Promise<T> {
+async function withWorker<T>(own: Partial<EngineChoice>, use: (client: RemoteEngineClient) => Promise<T>): Promise<T> {
   const choice: EngineChoice = { model: DEMO, slots: 8, threads: 1, ...own }
   const child = fork(WORKER, [JSON.stringify(choice)], { serialization: 'advanced' })
   const exited = new Promise((resolve) => child.once('exit', resolve))
@@ -33,10 +30,7 @@ async function withWorker<T>(
 }
 
 function request(i: number, more: Partial<GenerateRequest> = {}): GenerateRequest {
-  const prompt = Int32Array.from(
-    { length: 20 + 30 * i },
-    (_, at) => 1 + ((at * 37 + i * 101) % 250),
-  )
+  const prompt = Int32Array.from({ length: 20 + 30 * i }, (_, at) => 1 + ((at * 37 + i * 101) % 250))
   const sampling = { ...SAMPLING, seed: BigInt(i), topP: 0.9, presencePenalty: 0.5 * (i % 2) }
   return requestOf({ id: `r${i}`, prompt, maxTokens: 20 + i, sampling, logprobs: 1, ...more })
 }

@@ -49,13 +49,10 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
     await page.keyboard.press('Enter')
   }
 
-  const answered = (count: number) =>
-    expect.poll(() => page.locator('.answer[aria-busy=false]').count()).toBe(count)
+  const answered = (count: number) => expect.poll(() => page.locator('.answer[aria-busy=false]').count()).toBe(count)
 
   const fromEnd = (place: Locator) =>
-    place.evaluate(({ scrollHeight, scrollTop, clientHeight }) =>
-      Math.round(scrollHeight - scrollTop - clientHeight),
-    )
+    place.evaluate(({ scrollHeight, scrollTop, clientHeight }) => Math.round(scrollHeight - scrollTop - clientHeight))
 
   test('on a phone the conversation is followed, and a message that is sent is in view', async () => {
     await answerBy((route) => route.fulfill(streamed('A line of an answer.\n\n'.repeat(4))))
@@ -155,9 +152,7 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
 
   test('a call of a tool is shown with its arguments, as they come in pieces', async () => {
     const piece = (called: object) => ({
-      choices: [
-        { index: 0, delta: { tool_calls: [{ index: 0, function: called }] }, finish_reason: null },
-      ],
+      choices: [{ index: 0, delta: { tool_calls: [{ index: 0, function: called }] }, finish_reason: null }],
     })
     const chunks = [
       piece({ name: 'weather', arguments: '{"city":' }),

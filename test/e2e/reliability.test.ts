@@ -2,15 +2,7 @@
  * What happens to 128 streams when a worker is killed, a model is switched or the server is told to stop. Minutes long:
  * runs with SKEIN_SLOW=1, and prints the figures that docs/operations.md has.
  */
-import {
-  copyFileSync,
-  mkdirSync,
-  mkdtempSync,
-  readdirSync,
-  readFileSync,
-  readlinkSync,
-  writeFileSync,
-} from 'node:fs'
+import { copyFileSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs'
 import { connect } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -62,8 +54,7 @@ function startStreams(server: RunningServer, fields: object, count = NUM_STREAMS
   return Array.from({ length: count }, () => openStream(server.url, fields))
 }
 
-const ended = (streams: readonly OpenStream[]): Promise<StreamEnd[]> =>
-  Promise.all(streams.map(({ end }) => end))
+const ended = (streams: readonly OpenStream[]): Promise<StreamEnd[]> => Promise.all(streams.map(({ end }) => end))
 
 describe.skipIf(!SLOW)('R13: a worker is killed', () => {
   test('with 128 streams, half of them waiting for a slot', async () => {

@@ -72,9 +72,7 @@ test('the worker of a session dies: the other one goes on with it', async () => 
   ])
   expect(next.map(({ session }) => session.turn)).toEqual([2, 2])
   expect(next[0]!.choices[0]!.text).toBe(next[1]!.choices[0]!.text)
-  await expect
-    .poll(async () => (await workers()).map(({ phase }) => phase), SOON)
-    .toEqual(['ready', 'ready'])
+  await expect.poll(async () => (await workers()).map(({ phase }) => phase), SOON).toEqual(['ready', 'ready'])
 })
 
 test('a third that cannot be loaded is listed as failed, and the two are all that is counted on', async () => {

@@ -53,14 +53,11 @@ interface Figures {
 async function figuresOf(server: RunningServer): Promise<Figures> {
   const routed = [...(await samplesOf(server, 'skein_router_requests_total'))]
   const of = (outcome: string) => {
-    const isMeant = (labels: string) =>
-      labels.includes('kind="session"') && labels.includes(`outcome="${outcome}"`)
+    const isMeant = (labels: string) => labels.includes('kind="session"') && labels.includes(`outcome="${outcome}"`)
     return routed.find(([labels]) => isMeant(labels))?.[1] ?? 0
   }
   const counts = await samplesOf(server, 'skein_time_to_first_token_seconds_count')
-  const byWorker = [...counts].map(
-    ([labels, count]) => [/worker="([^"]+)"/.exec(labels)?.[1] ?? '', count] as const,
-  )
+  const byWorker = [...counts].map(([labels, count]) => [/worker="([^"]+)"/.exec(labels)?.[1] ?? '', count] as const)
   return { hits: of('hit'), spills: of('spill'), answers: new Map(byWorker), inFlight: new Map() }
 }
 
@@ -83,8 +80,7 @@ class InFlight {
   async #watch(server: RunningServer): Promise<void> {
     while (!this.#isOver) {
       const now = await samplesOf(server, 'skein_worker_in_flight')
-      for (const [worker, count] of now)
-        this.#sums.set(worker, (this.#sums.get(worker) ?? 0) + count)
+      for (const [worker, count] of now) this.#sums.set(worker, (this.#sums.get(worker) ?? 0) + count)
       await delay(200)
     }
   }
@@ -191,8 +187,7 @@ describe.skipIf(!SLOW)('R25: eight workers', () => {
         await phase((turns) => {
           if (turns === 200) process.kill(victim.pid!, 'SIGKILL')
         })
-        const isReady = async () =>
-          (await workersOf(server)).every(({ phase }) => phase === 'ready')
+        const isReady = async () => (await workersOf(server)).every(({ phase }) => phase === 'ready')
         await expect.poll(isReady, { timeout: 20_000 }).toBe(true)
         const { spec } = victim
         expect((await post(`${server.url}/api/workers/start`, spec)).status).toBe(200)
@@ -276,8 +271,7 @@ describe.skipIf(!SLOW)('R25: a state of 34 MB', () => {
   }, 280_000)
 })
 
-const median = (values: readonly number[]) =>
-  values.toSorted((a, b) => a - b)[values.length >> 1] ?? 0
+const median = (values: readonly number[]) => values.toSorted((a, b) => a - b)[values.length >> 1] ?? 0
 const atMost = (values: readonly number[]) => Math.max(...values).toFixed(1)
 
 function report(people: number, { failed, lost, numSessions }: Crowd, phases: readonly Figures[]) {

@@ -53,9 +53,9 @@ test('durable turns outlive kill -9, others a graceful end, and the answers are 
   }
   const sessions = await worker.client.call('sessions.list', { tenant: '' })
   expect(sessions.map(({ id, head }) => `${id} ${head}`).sort()).toEqual(['cut 4', 'whole 4'])
-  await expect(
-    worker.client.call('sessions.get', { tenant: 'x', id: 'cut' }),
-  ).rejects.toMatchObject({ code: 'not_found' })
+  await expect(worker.client.call('sessions.get', { tenant: 'x', id: 'cut' })).rejects.toMatchObject({
+    code: 'not_found',
+  })
   await worker.client.call('sessions.delete', { tenant: '', id: 'whole' })
   await worker.client.close()
   expect(await worker.exited).toBe(0)

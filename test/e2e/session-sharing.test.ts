@@ -54,8 +54,7 @@ async function answerTo({ client }: Worker, request: GenerateRequest) {
   return { logprobs, turn: finish?.type === 'finish' ? finish.session?.turn : null }
 }
 
-const release = ({ client }: Worker, id: string) =>
-  client.call('sessions.release', { tenant: '', id })
+const release = ({ client }: Worker, id: string) => client.call('sessions.release', { tenant: '', id })
 
 test('a session goes back and forth between two busy workers with the bits of one that never moved', async () => {
   const dataDir = newFolder()
@@ -75,9 +74,7 @@ test('a session goes back and forth between two busy workers with the bits of on
     const refused = answerTo(there, turnOf(i, 'moved', { ifBusy: 'conflict' }))
     await expect(refused).rejects.toMatchObject({ code: 'conflict' })
     // To read it is everyone's right; what is written soon after a turn may not be there yet.
-    const seen = await there.client
-      .call('sessions.get', { tenant: '', id: 'moved' })
-      .catch(() => null)
+    const seen = await there.client.call('sessions.get', { tenant: '', id: 'moved' }).catch(() => null)
     expect([null, i, i + 1]).toContain(seen?.head ?? null)
     await release(here, 'moved')
     expect(await there.client.call('sessions.get', { tenant: '', id: 'moved' })).toMatchObject({
@@ -129,9 +126,7 @@ test('of two workers that make the same session one does; the other waits until 
 /** Everything under a folder, by name. */
 function filesIn(folder: string): Map<string, Buffer> {
   const entries = readdirSync(folder, { recursive: true, withFileTypes: true })
-  const paths = entries
-    .filter((entry) => entry.isFile())
-    .map(({ parentPath, name }) => join(parentPath, name))
+  const paths = entries.filter((entry) => entry.isFile()).map(({ parentPath, name }) => join(parentPath, name))
   return new Map(paths.map((path) => [path, readFileSync(path)]))
 }
 
@@ -161,8 +156,7 @@ test('what is deleted is in no file any more, while the workers go on', async ()
   expect([...filesIn(dataDir)].some(([, bytes]) => bytes.includes('doomed'))).toBe(true)
   await two.client.call('sessions.delete', { tenant: '', id: 'doomed' })
   expect(found()).toBe(0)
-  for (const [path, bytes] of filesIn(dataDir))
-    expect([path, bytes.includes('doomed')]).toEqual([path, false])
+  for (const [path, bytes] of filesIn(dataDir)) expect([path, bytes.includes('doomed')]).toEqual([path, false])
   expect((await answerTo(two, turnOf(3, 'kept'))).turn).toBe(4)
 }, 60_000)
 
@@ -172,8 +166,7 @@ test('a start state is added from a file and removed while the worker answers', 
   const folder = newFolder()
   const path = join(folder, 'state.pth')
   const shape = [heads, headSize, headSize]
-  const values = (layer: number) =>
-    Float32Array.from({ length: heads * headSize ** 2 }, (_, i) => Math.sin(i + layer))
+  const values = (layer: number) => Float32Array.from({ length: heads * headSize ** 2 }, (_, i) => Math.sin(i + layer))
   const tensors = Array.from({ length: layers }, (_, layer) => {
     return { name: `blocks.${layer}.att.time_state`, shape, values: values(layer) }
   })
@@ -216,9 +209,7 @@ test('what a killed worker had is had by another at once, as it was at an earlie
     workers.splice(workers.indexOf(victim), 1)
     expect(['model_not_loaded', 'answered']).toContain(await cut)
     const began = performance.now()
-    const found = await survivor.client
-      .call('sessions.get', { tenant: '', id })
-      .catch((error) => error.code)
+    const found = await survivor.client.call('sessions.get', { tenant: '', id }).catch((error) => error.code)
     const head = found === 'not_found' ? 0 : found.head
     expect(head).toBeLessThanOrEqual(numTold + 1)
     const next = await answerTo(survivor, turnOf(head, id, { ifBusy: 'conflict' }))

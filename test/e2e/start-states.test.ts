@@ -36,8 +36,7 @@ async function workers(): Promise<WorkerRecord[]> {
 
 const pids = async () => (await workers()).map(({ pid }) => pid)
 
-const load = (file: string, name = 'poet') =>
-  post('/loadstatemodel', { state_filename: file, state_viewname: name })
+const load = (file: string, name = 'poet') => post('/loadstatemodel', { state_filename: file, state_viewname: name })
 
 /** What each worker answers. */
 async function answers(model: string): Promise<(string | number)[]> {

@@ -70,15 +70,9 @@ test.each([
     const folder = newFolder()
     let before = new Map<string, number>()
     for (let crash = 0; crash < NUM_CRASHES / 2; crash++) {
-      const acknowledged = await writeAndDie(
-        folder,
-        maxInlineBytes,
-        FIRST + crash,
-        ((FIRST + crash) * 13) % 17,
-      )
+      const acknowledged = await writeAndDie(folder, maxInlineBytes, FIRST + crash, ((FIRST + crash) * 13) % 17)
       const after = inspect(folder)
-      for (const [id, version] of before)
-        acknowledged.set(id, Math.max(version, acknowledged.get(id) ?? 0))
+      for (const [id, version] of before) acknowledged.set(id, Math.max(version, acknowledged.get(id) ?? 0))
       for (const [id, version] of acknowledged) {
         const found = after.get(id) ?? 0
         // The commit under way when it was killed may have been made.

@@ -39,9 +39,7 @@ function changeOf(id: string, floats: readonly Float32Array[]) {
 
 test('a commit that runs out of memory between two parts leaves none to the next', async () => {
   // The built module of that source.
-  const { openStore } = (await import(
-    BUILT
-  )) as typeof import('../../src/state/store/store-thread.ts')
+  const { openStore } = (await import(BUILT)) as typeof import('../../src/state/store/store-thread.ts')
   const store = await openStore({ dataFolder: newFolder(), identity: IDENTITY, isDurable: false })
   const [shift, wkv] = floatsOf(1)
   let numParts = 0
@@ -59,9 +57,7 @@ test('a commit that runs out of memory between two parts leaves none to the next
 })
 
 test('parts go over in memory that comes back, and none has the numbers of another', async () => {
-  const { openStore } = (await import(
-    BUILT
-  )) as typeof import('../../src/state/store/store-thread.ts')
+  const { openStore } = (await import(BUILT)) as typeof import('../../src/state/store/store-thread.ts')
   const store = await openStore({ dataFolder: newFolder(), identity: IDENTITY, isDurable: false })
   const ids = ['a', 'b', 'c']
   for (const [i, id] of ids.entries()) await store.commit(changeOf(id, floatsOf(i + 1)))

@@ -14,10 +14,7 @@ test.each([
   [['serve', 'demo', '--data-dir', file], /file is no folder.* --data-dir/],
   [['keys', 'add', 'x'], /cannot write .*keys\.json: ENOTDIR.* --keys.* XDG_DATA_HOME/],
   [['convert', 'demo', join(file, 'x.pth')], /cannot write the model: ENOTDIR.*name a folder/],
-  [
-    ['convert', 'demo', join(file, 'x.safetensors')],
-    /cannot write the model: ENOTDIR.*name a fold/,
-  ],
+  [['convert', 'demo', join(file, 'x.safetensors')], /cannot write the model: ENOTDIR.*name a fold/],
   // An exit code and no signal: its threads had met the end of the process, in one run of three.
   [
     ['quantize', 'demo', join(file, 'x.safetensors'), '--quant', 'int8'],
@@ -38,9 +35,7 @@ test('a port for metrics that is in use', async () => {
   const args = ['serve', 'demo', '--no-store', '--port', '0', '--metrics-port', String(port)]
   const { stderr } = await skein(args)
   other.close()
-  expect(stderr).toContain(
-    `port ${port} of 127.0.0.1: it is in use; choose another with --metrics-port`,
-  )
+  expect(stderr).toContain(`port ${port} of 127.0.0.1: it is in use; choose another with --metrics-port`)
 })
 
 test('a folder of models that is not there is noted', async () => {

@@ -133,9 +133,7 @@ function outsideAddress(): string {
 
 const readme = commandsOf('README.md', /^## Choose/m)
 const guide = commandsOf('docs/getting-started.md')
-const [chat, ask, pull, serve, addKey, serveOthers] = guide as [
-  ...[string, string, string, string, string, string],
-]
+const [chat, ask, pull, serve, addKey, serveOthers] = guide as [...[string, string, string, string, string, string]]
 const QUESTION = 'What is the capital of France?'
 
 describe.sequential('from the README to a second machine', { timeout: 240_000 }, () => {
@@ -158,8 +156,7 @@ describe.sequential('from the README to a second machine', { timeout: 240_000 },
     await start(readme[0]!.replace('npm ci && ', ''), /Ctrl-C/)
     await expect.poll(isReady, SOON).toBe(200)
     const curl = readme.find((line) => line.startsWith('curl'))!
-    for (const command of [curl, chat, ask])
-      expect(await run(command, QUESTION), command).toContain('Paris')
+    for (const command of [curl, chat, ask]) expect(await run(command, QUESTION), command).toContain('Paris')
   })
 
   test('a model of one’s own, and a client', async () => {
@@ -203,9 +200,9 @@ describe.sequential('from the README to a second machine', { timeout: 240_000 },
 
 /** "Three nodes on a laptop" with two nodes: a conversation goes on where its node was killed. */
 async function walkCluster(database: string): Promise<void> {
-  const [servers, conversation] = [
-    ...read('docs/cluster.md').matchAll(/(?:^ {4}\S.*\n(?: {6}.*\n)*)+/gm),
-  ].map(([block]) => block.trim().split(/\n {4}(?! )/))
+  const [servers, conversation] = [...read('docs/cluster.md').matchAll(/(?:^ {4}\S.*\n(?: {6}.*\n)*)+/gm)].map(
+    ([block]) => block.trim().split(/\n {4}(?! )/),
+  )
   const [nodes, gateway] = servers as [string, string]
   const [say, cluster] = conversation as [string, string]
   const adapted = (command: string) =>

@@ -10,9 +10,7 @@ import { openNotifier } from '../../src/host/notify.ts'
 
 const WATCHDOG = pathToFileURL(join(import.meta.dirname, '../../dist/host/watchdog.js')).href
 
-function run(
-  code: string,
-): Promise<{ signal: string | null; stderr: string; code: number | null }> {
+function run(code: string): Promise<{ signal: string | null; stderr: string; code: number | null }> {
   const file = join(mkdtempSync(join(tmpdir(), 'skein-hang-')), 'hang.mjs')
   writeFileSync(file, `import { watchEventLoop } from '${WATCHDOG}'\n${code}`)
   const child = spawn(process.execPath, [file], { stdio: ['ignore', 'ignore', 'pipe'] })
@@ -26,10 +24,7 @@ function run(
 }
 
 test.each([
-  [
-    'a loop',
-    'function spin() { for (;;) Math.sqrt(2) }\nsetTimeout(() => { spin(); spin() }, 500)',
-  ],
+  ['a loop', 'function spin() { for (;;) Math.sqrt(2) }\nsetTimeout(() => { spin(); spin() }, 500)'],
   ['a pattern', "function spin() { /(a+)+$/.test('a'.repeat(50) + 'b') }\nsetTimeout(spin, 500)"],
 ])('a hang in %s ends the process, with the place where it is', async (_, code) => {
   const { signal, stderr } = await run(`watchEventLoop(2000)\n${code}`)
@@ -50,21 +45,18 @@ test('one that is busy and turns is left alone, and the watch keeps no process a
 test.skipIf(process.platform !== 'linux')('systemd hears what it waits for', () => {
   const path = join(mkdtempSync(join(tmpdir(), 'skein-notify-')), 'socket')
   const libc = openLibrary('libc.so.6')
-  const socket = libc.bind<(...args: number[]) => number>('socket', 'int32', [
+  const socket = libc.bind<(...args: number[]) => number>('socket', 'int32', ['int32', 'int32', 'int32'])
+  const bind = libc.bind<(fd: number, address: Uint8Array, bytes: number) => number>('bind', 'int32', [
     'int32',
+    'pointer',
+    'uint32',
+  ])
+  const receive = libc.bind<(fd: number, into: Uint8Array, bytes: number, flags: number) => number>('recv', 'int64', [
     'int32',
+    'pointer',
+    'uint64',
     'int32',
   ])
-  const bind = libc.bind<(fd: number, address: Uint8Array, bytes: number) => number>(
-    'bind',
-    'int32',
-    ['int32', 'pointer', 'uint32'],
-  )
-  const receive = libc.bind<(fd: number, into: Uint8Array, bytes: number, flags: number) => number>(
-    'recv',
-    'int64',
-    ['int32', 'pointer', 'uint64', 'int32'],
-  )
   const fd = socket(1, 2, 0)
   const address = Buffer.concat([Uint8Array.of(1, 0), Buffer.from(path)])
   expect(bind(fd, address, address.length)).toBe(0)

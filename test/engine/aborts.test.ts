@@ -60,10 +60,7 @@ test.each(LOOPS)(
         stop: { strings: pick(2) ? ['never so'] : [], tokens: [], ignoreEos: true },
       }
       if (pick(2)) return requestOf(parts)
-      return turnOf(
-        { ...parts, prompt: promptOf(1 + pick(20), serial) },
-        { id: `s${pick(NUM_SESSIONS)}` },
-      )
+      return turnOf({ ...parts, prompt: promptOf(1 + pick(20), serial) }, { id: `s${pick(NUM_SESSIONS)}` })
     }
 
     const note = (request: GenerateRequest, collected: Collected, hasWritten: boolean) => {

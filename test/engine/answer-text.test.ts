@@ -83,8 +83,7 @@ test(`${NUM_STREAMS} streams are their texts decoded at once`, () => {
     expect(answer.end()).toBeNull()
     take()
     if (text !== expected) expect([stream, text]).toEqual([stream, expected])
-    if (shown.length !== tokens.length)
-      expect([stream, shown.length]).toEqual([stream, tokens.length])
+    if (shown.length !== tokens.length) expect([stream, shown.length]).toEqual([stream, tokens.length])
     if (isText) {
       seen.texts++
       if (Buffer.compare(utf8(text), bytes) !== 0) expect(stream).toBe('equal to its bytes')

@@ -6,11 +6,7 @@ import { answerTokens } from '../../src/engine/sessions/turns.ts'
 import { requestOf, shownTokens, textOf, tokenBytes, V } from './kit.ts'
 
 /** Draws tokens one after another until the answer ends. */
-function answerOf(
-  drawn: readonly number[],
-  strings: readonly string[],
-  stopTokens: readonly number[],
-) {
+function answerOf(drawn: readonly number[], strings: readonly string[], stopTokens: readonly number[]) {
   const stop = { strings, tokens: stopTokens, ignoreEos: true }
   const request = requestOf({ maxTokens: drawn.length, stop })
   const sequence = new LiveRequest(request, tokenBytes).sequences[0]!

@@ -119,8 +119,7 @@ test.each(LOOPS)(
     /** Several conversations at once, some of them cut off. */
     const round = async () => {
       const busy = new Set<Talk>()
-      while (busy.size < 1 + pick(9))
-        busy.add(pick(3) ? (talks[pick(talks.length)] ?? newTalk()) : newTalk())
+      while (busy.size < 1 + pick(9)) busy.add(pick(3) ? (talks[pick(talks.length)] ?? newTalk()) : newTalk())
       const asked = [...busy].map(ask)
       const collected = new Collected()
       const doomed = asked.filter(() => pick(6) === 0)
@@ -178,8 +177,7 @@ test.each(LOOPS)(
     }
     expect(engine.failure).toBeNull()
     expect(engine.stats).toMatchObject({ failed: 0, running: 0, waiting: 0, freeSlots: 5 })
-    const count = (tenant: string) =>
-      talks.filter((talk) => talk.tenant === tenant && talk.head > 0).length
+    const count = (tenant: string) => talks.filter((talk) => talk.tenant === tenant && talk.head > 0).length
     for (const tenant of ['t0', 't1', 't2']) {
       const list = await call(engine, 'sessions.list', { tenant })
       expect(list.filter(({ head }) => head > 0)).toHaveLength(count(tenant))

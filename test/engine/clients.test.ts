@@ -24,10 +24,7 @@ function setUpEngine(options: FakeOptions, limits: Partial<EngineLimits>) {
   return { runner, engine: new Engine(runner, tokenBytes, { poisonFreedSlots: true, ...limits }) }
 }
 
-async function setUpLocal(
-  options: FakeOptions = {},
-  limits: Partial<EngineLimits> = {},
-): Promise<SetUp> {
+async function setUpLocal(options: FakeOptions = {}, limits: Partial<EngineLimits> = {}): Promise<SetUp> {
   const { runner, engine } = setUpEngine(options, limits)
   return { runner, engine, client: new LocalEngineClient(engine) }
 }
@@ -99,23 +96,18 @@ describe.each([
     await client.close()
   })
 
-  test.each([0, 1, 5, 30])(
-    'aborting after %i turns throws aborted and frees the slots',
-    async (turns) => {
-      const { client, engine } = await setUp({ maxTokens: 16 })
-      const abort = new AbortController()
-      const prompt = promptOf(160)
-      const run = codeOf(
-        collect(client.generate(requestOf({ prompt, maxTokens: 100_000 }), abort.signal)),
-      )
-      for (let i = 0; i < turns; i++) await turn()
-      abort.abort()
-      expect(await run).toBe('aborted')
-      await settle()
-      expect(engine.stats).toMatchObject({ running: 0, waiting: 0, freeSlots: 8 })
-      await client.close()
-    },
-  )
+  test.each([0, 1, 5, 30])('aborting after %i turns throws aborted and frees the slots', async (turns) => {
+    const { client, engine } = await setUp({ maxTokens: 16 })
+    const abort = new AbortController()
+    const prompt = promptOf(160)
+    const run = codeOf(collect(client.generate(requestOf({ prompt, maxTokens: 100_000 }), abort.signal)))
+    for (let i = 0; i < turns; i++) await turn()
+    abort.abort()
+    expect(await run).toBe('aborted')
+    await settle()
+    expect(engine.stats).toMatchObject({ running: 0, waiting: 0, freeSlots: 8 })
+    await client.close()
+  })
 
   test('an abort drops what was not read yet', async () => {
     const { client } = await setUp()
@@ -157,9 +149,7 @@ describe.each([
     const { client } = await setUp({ numSlots: 1 }, { maxWaiting: 1 })
     expect(await codeOf(collect(client.generate(requestOf({ n: 2 }))))).toBe('too_large')
     const ids = ['a', 'b', 'c']
-    const codes = ids.map((id) =>
-      codeOf(collect(client.generate(requestOf({ id, maxTokens: 30 })))),
-    )
+    const codes = ids.map((id) => codeOf(collect(client.generate(requestOf({ id, maxTokens: 30 })))))
     expect(await Promise.all(codes)).toEqual(['nothing thrown', 'nothing thrown', 'queue_full'])
     await client.close()
   })
@@ -193,9 +183,7 @@ describe.each([
     }
     expect(await codeOf(read())).toBe('internal')
     expect(collected.events.length).toBeGreaterThan(4)
-    expect(await codeOf(collect(client.generate(requestOf({ id: 'b' }))))).not.toBe(
-      'nothing thrown',
-    )
+    expect(await codeOf(collect(client.generate(requestOf({ id: 'b' }))))).not.toBe('nothing thrown')
     await client.close()
   })
 
@@ -214,9 +202,7 @@ describe('worker', () => {
   test('one message per step, with all its events', async () => {
     const { client, worker, runner } = await setUpRemote()
     const ids = ['a', 'b', 'c', 'd']
-    await Promise.all(
-      ids.map((id) => collect(client.generate(requestOf({ id, n: 2, maxTokens: 30 })))),
-    )
+    await Promise.all(ids.map((id) => collect(client.generate(requestOf({ id, n: 2, maxTokens: 30 })))))
     await settle()
     const steps = worker.sent.filter((message) => message.type === 'step')
     expect(steps.length).toBe(runner.log.length)
@@ -229,9 +215,7 @@ describe('worker', () => {
     const failure = collect(client.generate(requestOf({ maxTokens: 100_000 }))).catch((e) => e)
     await settle()
     worker.end('signal SIGKILL')
-    expect((await failure).message).toContain(
-      'ended (signal SIGKILL); it is being restarted; retry',
-    )
+    expect((await failure).message).toContain('ended (signal SIGKILL); it is being restarted; retry')
     expect((await failure).code).toBe('model_not_loaded')
     expect(await codeOf(collect(client.generate(requestOf())))).toBe('model_not_loaded')
   })
@@ -259,9 +243,7 @@ describe('worker', () => {
   test('a fatal message while loading rejects connect with its error', async () => {
     const [gateway, worker] = channelPair<ToWorker, FromWorker>()
     const progress: number[] = []
-    const connecting = RemoteEngineClient.connect(gateway, (done, total) =>
-      progress.push(done, total),
-    )
+    const connecting = RemoteEngineClient.connect(gateway, (done, total) => progress.push(done, total))
     worker.send({ type: 'progress', doneBytes: 1, totalBytes: 2 })
     worker.send({ type: 'fatal', error: { code: 'corrupt_weights', message: 'no tensors' } })
     expect(await codeOf(connecting)).toBe('corrupt_weights')
@@ -449,9 +431,7 @@ test("what its own requests leave no room for is refused without asking the work
   const { client, gateway } = await setUpRemote({ numSlots: 1 }, { maxWaiting: 2 })
   const long = (id: string, tenant: string) => requestOf({ id, tenant, maxTokens: 100_000 })
   const leaving = new AbortController()
-  const held = ['a', 'b', 'c'].map((id) =>
-    codeOf(collect(client.generate(long(id, 'x'), leaving.signal))),
-  )
+  const held = ['a', 'b', 'c'].map((id) => codeOf(collect(client.generate(long(id, 'x'), leaving.signal))))
   const asked = () => gateway.sent.filter(({ type }) => type === 'generate').length
   expect(asked()).toBe(3)
   expect(await codeOf(collect(client.generate(long('d', 'x'))))).toBe('queue_full')
@@ -463,9 +443,7 @@ test("what its own requests leave no room for is refused without asking the work
   leaving.abort()
   expect(await Promise.all([...held, others])).toEqual(Array(4).fill('aborted'))
   // They have left, so there is room again.
-  expect(
-    (await collect(client.generate(requestOf({ id: 'f', tenant: 'x' })))).events.length,
-  ).toBeGreaterThan(0)
+  expect((await collect(client.generate(requestOf({ id: 'f', tenant: 'x' })))).events.length).toBeGreaterThan(0)
   expect(asked()).toBe(5)
   await client.close()
 })

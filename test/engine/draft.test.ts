@@ -5,18 +5,7 @@ import { loadEngine } from '../../src/host/load.ts'
 import { FakeRunner } from '../helpers/fake-runner.ts'
 import { tinyModel, tinyRunner } from '../helpers/runner.ts'
 import { draftOver, FaultyRunner } from './guesses.ts'
-import {
-  Collected,
-  drain,
-  engineOver,
-  LOOPS,
-  type Loop,
-  promptOf,
-  requestOf,
-  SAMPLING,
-  soloAnswer,
-  V,
-} from './kit.ts'
+import { Collected, drain, engineOver, LOOPS, type Loop, promptOf, requestOf, SAMPLING, soloAnswer, V } from './kit.ts'
 
 const tokenBytes = { bytesOf: (token: number) => Uint8Array.of(97 + (token % 7), 32) }
 const NO_STOP = { strings: [], tokens: [], ignoreEos: true }
@@ -37,8 +26,7 @@ function setUp(faultEvery: number, loop: Loop = 'plain', stepTokens = 24) {
   return { runner, draft, engine }
 }
 
-const request = (id: string, more: object = {}) =>
-  requestOf({ id, prompt: promptOf(20), maxTokens: 40, ...more })
+const request = (id: string, more: object = {}) => requestOf({ id, prompt: promptOf(20), maxTokens: 40, ...more })
 
 test.each(LOOPS)('a draft of the model itself is always right: %s', (loop) => {
   for (const temperature of [0, 1]) {
@@ -87,8 +75,7 @@ test.each(LOOPS)('answers, choices and neighbours of a draft that is often wrong
   }
   drain(engine, collected)
   for (const one of requests)
-    for (let index = 0; index < one.n; index++)
-      expect(collected.answer(one.id, index)).toEqual(soloAnswer(one, index))
+    for (let index = 0; index < one.n; index++) expect(collected.answer(one.id, index)).toEqual(soloAnswer(one, index))
   const { draftGuessed, draftAccepted } = engine.stats
   expect(draftAccepted).toBeGreaterThan(20)
   expect(draftGuessed - draftAccepted).toBeGreaterThan(20)

@@ -62,36 +62,33 @@ describe.each(BACKENDS)('on %s', (backend) => {
     expect(one!.logits).toHaveLength(9 * runner.info.vocabSize)
   })
 
-  test.each(backend === 'cpu' ? LOOPS : (['plain'] as const))(
-    '%s: alone = among answers = by definition',
-    (loop) => {
-      const own = tinyRunner(backend, { slots: 9, maxTokens: 48 })
-      // Both ways over one runner would need two engines of it; the tiny model is read twice instead.
-      const limits = { poisonFreedSlots: true, prefillChunk: 13 }
-      const engine: Engine = engineOver(own, limits, null, loop, tokenBytes)
-      // The reference takes its time.
-      const lengths = backend === 'cpu' ? [1, 5, 40, 90] : [1, 14]
-      const asked = lengths.flatMap((length) =>
-        POOLINGS.map((pooling) => {
-          const tokens = someTokens(length, length)
-          return { id: `${pooling}-${length}`, tokens, pooling }
-        }),
-      )
-      const answers = Array.from({ length: 3 }, (_, i) =>
-        requestOf({ id: `r${i}`, prompt: someTokens(6 + i, i), maxTokens: 6 }),
-      )
-      for (const request of answers) engine.submit(request)
-      for (const { id, tokens, pooling } of asked) engine.submit(asking(id, tokens, pooling))
-      const together = drain(engine)
-      for (const { id, tokens, pooling } of asked) {
-        engine.submit(asking(id, tokens, pooling))
-        const alone = embeddingOf(drain(engine), id)
-        expect(embeddingOf(together, id), id).toEqual(alone)
-        expect(alone, id).toEqual(pooled(hiddenOf(runner, tokens), pooling))
-      }
-      engine.dispose()
-    },
-  )
+  test.each(backend === 'cpu' ? LOOPS : (['plain'] as const))('%s: alone = among answers = by definition', (loop) => {
+    const own = tinyRunner(backend, { slots: 9, maxTokens: 48 })
+    // Both ways over one runner would need two engines of it; the tiny model is read twice instead.
+    const limits = { poisonFreedSlots: true, prefillChunk: 13 }
+    const engine: Engine = engineOver(own, limits, null, loop, tokenBytes)
+    // The reference takes its time.
+    const lengths = backend === 'cpu' ? [1, 5, 40, 90] : [1, 14]
+    const asked = lengths.flatMap((length) =>
+      POOLINGS.map((pooling) => {
+        const tokens = someTokens(length, length)
+        return { id: `${pooling}-${length}`, tokens, pooling }
+      }),
+    )
+    const answers = Array.from({ length: 3 }, (_, i) =>
+      requestOf({ id: `r${i}`, prompt: someTokens(6 + i, i), maxTokens: 6 }),
+    )
+    for (const request of answers) engine.submit(request)
+    for (const { id, tokens, pooling } of asked) engine.submit(asking(id, tokens, pooling))
+    const together = drain(engine)
+    for (const { id, tokens, pooling } of asked) {
+      engine.submit(asking(id, tokens, pooling))
+      const alone = embeddingOf(drain(engine), id)
+      expect(embeddingOf(together, id), id).toEqual(alone)
+      expect(alone, id).toEqual(pooled(hiddenOf(runner, tokens), pooling))
+    }
+    engine.dispose()
+  })
 })
 
 test('the reference and the CPU agree', () => {
@@ -114,12 +111,7 @@ test('what goes with no embedding is refused', () => {
   const runner = tinyRunner('cpu', { slots: 2 })
   const engine = engineOver(runner, {}, null, 'plain', tokenBytes)
   const fine = asking('a', someTokens(4, 1), 'mean')
-  for (const wrong of [
-    { maxTokens: 1 },
-    { n: 2 },
-    { promptLogprobs: 0 },
-    { cache: 'use' },
-  ] as const)
+  for (const wrong of [{ maxTokens: 1 }, { n: 2 }, { promptLogprobs: 0 }, { cache: 'use' }] as const)
     expect(() => engine.submit({ ...fine, ...wrong })).toThrow(/embedding/)
   engine.submit(fine)
   expect(embeddingOf(drain(engine), 'a')).toHaveLength(128)

@@ -4,16 +4,7 @@ import { type EngineLimits, lineLength } from '../../src/engine/limits.ts'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { SkeinError } from '../../src/errors.ts'
 import { type FakeOptions, FakeRunner } from '../helpers/fake-runner.ts'
-import {
-  Collected,
-  drain,
-  promptOf,
-  requestOf,
-  SAMPLING,
-  soloAnswer,
-  tokenBytes,
-  V,
-} from './kit.ts'
+import { Collected, drain, promptOf, requestOf, SAMPLING, soloAnswer, tokenBytes, V } from './kit.ts'
 
 function setUp(options: FakeOptions = {}, limits: Partial<EngineLimits> = {}) {
   const runner = new FakeRunner({ vocabSize: V, ...options })
@@ -60,8 +51,7 @@ describe('answers', () => {
       collected.add(engine.step())
     }
     drain(engine, collected)
-    for (const request of requests)
-      expect(collected.answer(request.id)).toEqual(soloAnswer(request))
+    for (const request of requests) expect(collected.answer(request.id)).toEqual(soloAnswer(request))
     expect(engine.stats.freeSlots).toBe(8)
   })
 
@@ -120,9 +110,7 @@ describe('answers', () => {
     const collected = drain(engine)
     const [prompt] = collected.of('a')
     const seed = prompt?.type === 'prompt' ? prompt.seed! : 0n
-    expect(collected.answer('a')).toEqual(
-      soloAnswer({ ...request, sampling: { ...SAMPLING, seed } }),
-    )
+    expect(collected.answer('a')).toEqual(soloAnswer({ ...request, sampling: { ...SAMPLING, seed } }))
     engine.submit(request)
     const [again] = drain(engine).of('a')
     expect(again).not.toMatchObject({ seed })
@@ -135,9 +123,7 @@ describe('ends', () => {
     const bannedTokens = Array.from({ length: V - 1 }, (_, i) => i + 1)
     const sampling = { ...SAMPLING, bannedTokens }
     const tokens = [0]
-    engine.submit(
-      requestOf({ id: 's', sampling, stop: { strings: [], tokens: [], ignoreEos: false } }),
-    )
+    engine.submit(requestOf({ id: 's', sampling, stop: { strings: [], tokens: [], ignoreEos: false } }))
     engine.submit(requestOf({ id: 'i', sampling, stop: { strings: [], tokens, ignoreEos: true } }))
     const collected = drain(engine)
     const nothing = { text: '', tokens: [] }
@@ -172,8 +158,7 @@ describe('ends', () => {
     })
     for (const request of requests) engine.submit(request)
     const collected = drain(engine)
-    for (const request of requests)
-      expect(collected.answer(request.id)).toEqual(soloAnswer(request))
+    for (const request of requests) expect(collected.answer(request.id)).toEqual(soloAnswer(request))
     const lengths = requests.map(({ id }) => collected.answer(id)?.completionTokens)
     expect(new Set(lengths).size).toBeGreaterThan(4)
     expect(engine.stats).toMatchObject({ finishedStop: 8, finishedLength: 0, freeSlots: 8 })
@@ -194,27 +179,15 @@ describe('refusals', () => {
     ['part of a top-k', { sampling: { ...SAMPLING, topK: 1.5 } }, 'invalid_request'],
     ['top-k of 33 bits', { sampling: { ...SAMPLING, topK: 2 ** 32 + 1 } }, 'invalid_request'],
     ['division by 0', { sampling: { ...SAMPLING, repetitionPenalty: 0 } }, 'invalid_request'],
-    [
-      'division by 0 in f32',
-      { sampling: { ...SAMPLING, repetitionPenalty: 1e-60 } },
-      'invalid_request',
-    ],
+    ['division by 0 in f32', { sampling: { ...SAMPLING, repetitionPenalty: 1e-60 } }, 'invalid_request'],
     ['infinite bias', { sampling: { ...SAMPLING, logitBias: [[1, 1e39]] } }, 'invalid_request'],
     ['seed of 65 bits', { sampling: { ...SAMPLING, seed: 2n ** 64n } }, 'invalid_request'],
     ['bias of no token', { sampling: { ...SAMPLING, logitBias: [[V, 1]] } }, 'invalid_request'],
     ['ban of no token', { sampling: { ...SAMPLING, bannedTokens: [-1] } }, 'invalid_request'],
-    [
-      'ban of all',
-      { sampling: { ...SAMPLING, bannedTokens: [...Array(V).keys()] } },
-      'invalid_request',
-    ],
+    ['ban of all', { sampling: { ...SAMPLING, bannedTokens: [...Array(V).keys()] } }, 'invalid_request'],
     ['logprobs 21', { logprobs: 21 }, 'invalid_request'],
     ['empty stop', { stop: { strings: [''], tokens: [], ignoreEos: true } }, 'invalid_request'],
-    [
-      'half a pair',
-      { stop: { strings: ['\ud83d'], tokens: [], ignoreEos: true } },
-      'invalid_request',
-    ],
+    ['half a pair', { stop: { strings: ['\ud83d'], tokens: [], ignoreEos: true } }, 'invalid_request'],
   ]
   test.each(bad)('%s', (_, parts, code) => {
     const { engine } = setUp({ numSlots: 8 }, { maxPromptTokens: 1000 })

@@ -34,9 +34,7 @@ function accepted(constraint: Constraint, texts: readonly string[]): boolean[] {
 function narrower(schema: unknown): unknown {
   if (Array.isArray(schema)) return schema.map(narrower)
   if (typeof schema !== 'object' || schema === null) return schema
-  const inner = Object.fromEntries(
-    Object.entries(schema).map(([name, one]) => [name, narrower(one)]),
-  )
+  const inner = Object.fromEntries(Object.entries(schema).map(([name, one]) => [name, narrower(one)]))
   const hasNames = Object.keys(inner.properties ?? {}).length > 0
   if (hasNames) return { ...inner, additionalProperties: false }
   return 'maxLength' in inner ? { ...inner, pattern: '^[^"]*$' } : inner

@@ -67,11 +67,7 @@ const CASES: readonly (readonly [string, Constraint, RegExp])[] = [
   ['a pattern', { type: 'regex', pattern: '[a-c]{2}-[0-9]{3}' }, /^[a-c]{2}-[0-9]{3}$/],
   ['rules', { type: 'grammar', ebnf: 'root ::= "a" root "b" | "x"' }, /^(a*)x(b*)$/],
   ['a call', CALL, /^```json\n\{"name":"(abc|ab|xyz)","a":\{ ?"x" ?: ?-?[0-9]+ ?\}\}$/],
-  [
-    'text first',
-    { type: 'sequence', parts: [{ type: 'until', end: 'z' }, oneOf(['12'])] },
-    /^[^z]*z12$/s,
-  ],
+  ['text first', { type: 'sequence', parts: [{ type: 'until', end: 'z' }, oneOf(['12'])] }, /^[^z]*z12$/s],
 ]
 
 describe.each(LOOPS)('%s', (loop) => {
@@ -103,8 +99,7 @@ describe.each(LOOPS)('%s', (loop) => {
       expect(collected.answer('c')).toEqual(plain.answer('c'))
       expect(() => JSON.parse(plain.answer('c')!.text)).not.toThrow()
       const texts = collected.events.filter((event) => event.type === 'text')
-      if (request.logprobs !== null)
-        for (const event of texts) expect(event.logprobs?.length).toBe(event.tokens.length)
+      if (request.logprobs !== null) for (const event of texts) expect(event.logprobs?.length).toBe(event.tokens.length)
     }
   })
 
@@ -180,9 +175,7 @@ test('lengths, stop strings and bans hold inside of what must come', async () =>
   const sampling = { ...SAMPLING, bannedTokens: [...jsonTokens.encode('true')] }
   expect((await textOf(oneOf(['true', '12']), { sampling }))?.text).not.toBe('')
   const all = Array.from({ length: JSON_V - 1 }, (_, id) => id + 1)
-  const { collected } = await collect([
-    constrained(oneOf(['true']), { sampling: { ...SAMPLING, bannedTokens: all } }),
-  ])
+  const { collected } = await collect([constrained(oneOf(['true']), { sampling: { ...SAMPLING, bannedTokens: all } })])
   expect(collected.error('c')).toBe('invalid_request')
 })
 

@@ -11,11 +11,7 @@ import { answerOf, FakeRunner } from '../helpers/fake-runner.ts'
 import { specOf, V } from './kit.ts'
 
 /** What a choice of a request draws to a prompt. */
-export type Truth = (
-  prompt: Int32Array,
-  request: GenerateRequest,
-  choice: number,
-) => readonly number[]
+export type Truth = (prompt: Int32Array, request: GenerateRequest, choice: number) => readonly number[]
 
 /** How much of a guess is right, in turn: that many tokens, then a wrong one. */
 export const SCRIPTS = {

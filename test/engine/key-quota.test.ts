@@ -9,8 +9,7 @@ test('a key’s bound on stored bytes holds for its new turns, forks and imports
   const { bytes } = await call(engine, 'sessions.get', { tenant: 'a', id: 's' })
   expect(bytes).toBeGreaterThan(0)
   const storedBytes = bytes - 1
-  const again = (id: string, tenant: string, own?: number) =>
-    turnOf({ id, tenant, storedBytes: own })
+  const again = (id: string, tenant: string, own?: number) => turnOf({ id, tenant, storedBytes: own })
   expect(() => engine.submit(again('2', 'a', storedBytes))).toThrow('their key may store')
   const ref = { tenant: 'a', id: 's' }
   const fork = { ...ref, newId: 't', storedBytes }

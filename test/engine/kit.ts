@@ -52,8 +52,7 @@ function encode(text: string): Int32Array {
   const tokens: number[] = []
   for (let at = 0; at < bytes.length; ) {
     const rest = Buffer.from(bytes.subarray(at))
-    const fits = (entry: Uint8Array) =>
-      entry.length > 0 && rest.subarray(0, entry.length).equals(entry)
+    const fits = (entry: Uint8Array) => entry.length > 0 && rest.subarray(0, entry.length).equals(entry)
     const ids = [...VOCABULARY.keys()].filter((id) => id > 0 && fits(VOCABULARY[id]!))
     const best = ids.sort((a, b) => VOCABULARY[b]!.length - VOCABULARY[a]!.length)[0]
     tokens.push(best ?? 10)
@@ -81,10 +80,7 @@ export interface Answer {
 }
 
 /** By definition: of the matches that end first, the longest. */
-export function firstMatch(
-  text: string,
-  stops: readonly string[],
-): { stop: string; at: number } | null {
+export function firstMatch(text: string, stops: readonly string[]): { stop: string; at: number } | null {
   for (let end = 1; end <= text.length; end++) {
     const ending = stops.filter((stop) => text.slice(0, end).endsWith(stop))
     const stop = ending.sort((a, b) => b.length - a.length)[0]
@@ -228,8 +224,7 @@ export function engineOver(
   // No step takes any time, so that what is guessed does not depend on the machine.
   const limits = { now: () => 0, ...given }
   if (loop === 'plain') return new Engine(runner, bytes, limits, states, grammars)
-  const late =
-    loop === 'overlapped' ? new DeferredRunner(runner) : new DeferredRunner(runner, 3, false)
+  const late = loop === 'overlapped' ? new DeferredRunner(runner) : new DeferredRunner(runner, 3, false)
   return new OverlappedEngine(late, bytes, limits, states, grammars)
 }
 

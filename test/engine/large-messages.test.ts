@@ -3,13 +3,7 @@ import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import { RemoteEngineClient } from '../../src/engine/client/remote-client.ts'
 import { serveEngine } from '../../src/engine/client/worker-loop.ts'
-import type {
-  EngineCalls,
-  EngineEvent,
-  FromWorker,
-  TokenText,
-  ToWorker,
-} from '../../src/engine/messages.ts'
+import type { EngineCalls, EngineEvent, FromWorker, TokenText, ToWorker } from '../../src/engine/messages.ts'
 import type { EngineStats } from '../../src/engine/stats.ts'
 import { portPair, type SmallPort } from '../helpers/port-pair.ts'
 import { Collected, promptOf, requestOf, soloAnswer } from './kit.ts'
@@ -123,9 +117,7 @@ test('the last word comes last', () => {
   const { ports, gateway, worker } = portPair()
   const seen: string[] = []
   worker.onMessage(() => {})
-  gateway.onMessage((one) =>
-    seen.push(one.type === 'step' ? (one.events[0]?.type ?? '') : one.type),
-  )
+  gateway.onMessage((one) => seen.push(one.type === 'step' ? (one.events[0]?.type ?? '') : one.type))
   worker.send(stepOf([scored('large', 4000)]))
   worker.send({ type: 'fatal', error: { code: 'internal', message: 'no' } })
   settle(ports)
@@ -250,15 +242,11 @@ describe('files of large states', () => {
     const first = turnOf({ prompt: promptOf(20), maxTokens: 5 })
     const answer = await answerOf(client, first)
     const stream = answerOf(client, requestOf({ id: 'stream', maxTokens: 60 }))
-    const files = await Promise.all(
-      [1, 2].map(() => client.call('sessions.export', { tenant: '', id: 's' })),
-    )
+    const files = await Promise.all([1, 2].map(() => client.call('sessions.export', { tenant: '', id: 's' })))
     const [bytes] = files as [EngineCalls['sessions.export']['result'], unknown]
     expect(files[1]).toEqual(bytes)
     expect(bytes.length).toBeGreaterThan(16 * 2 ** 16)
-    const infos = await Promise.all(
-      ['a', 'b'].map((id) => client.call('sessions.import', { tenant: '', id, bytes })),
-    )
+    const infos = await Promise.all(['a', 'b'].map((id) => client.call('sessions.import', { tenant: '', id, bytes })))
     expect(infos.map(({ id, head }) => [id, head])).toEqual([
       ['a', 1],
       ['b', 1],
@@ -280,8 +268,7 @@ describe('files of large states', () => {
     const bytes = await client.call('sessions.export', { tenant: '', id: 's' })
     const damaged = bytes.slice()
     damaged[bytes.length >> 1]! ^= 1
-    const ask = (id: string, given: Uint8Array) =>
-      client.call('sessions.import', { tenant: '', id, bytes: given })
+    const ask = (id: string, given: Uint8Array) => client.call('sessions.import', { tenant: '', id, bytes: given })
     await expect(ask('bad', damaged)).rejects.toMatchObject({ code: 'invalid_request' })
     expect((await ask('good', bytes)).head).toBe(1)
     await client.close()

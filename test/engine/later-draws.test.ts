@@ -111,25 +111,20 @@ const DELAYS: Readonly<Record<string, (n: number) => number>> = {
   'as they like': (n) => (n * 7919) % 11,
 }
 
-test.each(Object.keys(DELAYS))(
-  'answers are those of the plain loop; masks come %s',
-  async (how) => {
-    const sum = { drawn: 0, left: 0, ofKept: 0 }
-    for (let seed = 1; seed <= 3; seed++) {
-      const requests = randomRequests(seed)
-      const plain = await run({ requests, loop: 'plain' })
-      const { collected, later } = await run({ requests, delay: DELAYS[how]! })
-      for (const { id, n } of requests)
-        for (let index = 0; index < n; index++)
-          expect(collected.answer(id, index), `${id} of ${seed}`).toEqual(
-            plain.collected.answer(id, index),
-          )
-      for (const key of ['drawn', 'left', 'ofKept'] as const) sum[key] += later[key]
-    }
-    expect(sum.drawn).toBeGreaterThan(how === 'at once' ? 100 : 10)
-    if (how !== 'at once') expect(sum.ofKept).toBeGreaterThan(10)
-  },
-)
+test.each(Object.keys(DELAYS))('answers are those of the plain loop; masks come %s', async (how) => {
+  const sum = { drawn: 0, left: 0, ofKept: 0 }
+  for (let seed = 1; seed <= 3; seed++) {
+    const requests = randomRequests(seed)
+    const plain = await run({ requests, loop: 'plain' })
+    const { collected, later } = await run({ requests, delay: DELAYS[how]! })
+    for (const { id, n } of requests)
+      for (let index = 0; index < n; index++)
+        expect(collected.answer(id, index), `${id} of ${seed}`).toEqual(plain.collected.answer(id, index))
+    for (const key of ['drawn', 'left', 'ofKept'] as const) sum[key] += later[key]
+  }
+  expect(sum.drawn).toBeGreaterThan(how === 'at once' ? 100 : 10)
+  if (how !== 'at once') expect(sum.ofKept).toBeGreaterThan(10)
+})
 
 const held = (more: Partial<GenerateRequest> = {}) =>
   requestOf({
@@ -208,8 +203,7 @@ test('answers that give their slots up for a while go on where they were', async
     }
     const { collected } = await run({ requests: requests.slice(0, 3), delay, before, numSlots: 3 })
     expect(numPreempted).toBeGreaterThan(0)
-    for (const { id } of requests)
-      expect(collected.answer(id), id).toEqual(plain.collected.answer(id))
+    for (const { id } of requests) expect(collected.answer(id), id).toEqual(plain.collected.answer(id))
   }
 })
 

@@ -57,9 +57,7 @@ test.each([
 ])('in %s, flights that say no %i times: each answers as alone', async (where, patience) => {
   const { runner, engine } = lateEngine(patience)
   const client = where === 'a worker' ? await remote(engine) : new LocalEngineClient(engine)
-  const leavers = requests.map((request) =>
-    giveUp(client, { ...request, id: `gone ${request.id}`, maxTokens: 90 }),
-  )
+  const leavers = requests.map((request) => giveUp(client, { ...request, id: `gone ${request.id}`, maxTokens: 90 }))
   const answers = await Promise.all(requests.map((request) => answerOf(client, request)))
   await Promise.all(leavers)
   for (const [i, request] of requests.entries()) {

@@ -8,28 +8,13 @@ import type { EngineEvent, GenerateRequest } from '../../src/engine/messages.ts'
 import { FakeRunner } from '../helpers/fake-runner.ts'
 import { directGrammars, JSON_V, jsonTokens } from '../helpers/grammars.ts'
 import { BACKENDS, someTokens, tinyRunner } from '../helpers/runner.ts'
-import {
-  Collected,
-  drain,
-  engineOver,
-  LOOPS,
-  promptOf,
-  requestOf,
-  SAMPLING,
-  soloAnswer,
-  V,
-} from './kit.ts'
+import { Collected, drain, engineOver, LOOPS, promptOf, requestOf, SAMPLING, soloAnswer, V } from './kit.ts'
 import { call, settle, setUp, toldOf, transcript, turnOf } from './session-kit.ts'
 
 const FOR_EVER = { strings: [], tokens: [], ignoreEos: true }
 
 /** Steps until `isTrue`. */
-function stepUntil(
-  engine: Engine,
-  isTrue: () => boolean,
-  collected = new Collected(),
-  most = 2000,
-): number {
+function stepUntil(engine: Engine, isTrue: () => boolean, collected = new Collected(), most = 2000): number {
   for (let steps = 0; steps < most; steps++) {
     if (isTrue()) return steps
     collected.add(engine.step())
@@ -72,8 +57,7 @@ describe.each(LOOPS)('%s', (loop) => {
     expect(steps).toBeLessThan(40)
     expect(engine.stats.preemptions).toBe(1)
     drain(engine, collected)
-    for (const request of [alice, ...rows])
-      expect(collected.answer(request.id)).toEqual(soloAnswer(request))
+    for (const request of [alice, ...rows]) expect(collected.answer(request.id)).toEqual(soloAnswer(request))
     expect(engine.failure).toBeNull()
     expect(engine.stats).toMatchObject({ freeSlots: 4, running: 0, preempted: 0 })
   })
@@ -90,8 +74,7 @@ describe.each(LOOPS)('%s', (loop) => {
     expect(stepUntil(engine, () => collected.answer('alice') !== null, collected)).toBeLessThan(40)
     drain(engine, collected)
     for (const request of rows)
-      for (const index of [0, 1])
-        expect(collected.answer(request.id, index)).toEqual(soloAnswer(request, index))
+      for (const index of [0, 1]) expect(collected.answer(request.id, index)).toEqual(soloAnswer(request, index))
     expect(engine.stats).toMatchObject({ freeSlots: 4, failed: 0 })
   })
 
@@ -125,8 +108,7 @@ describe.each(LOOPS)('%s', (loop) => {
     expect(stepUntil(engine, () => collected.answer('p1') !== null, collected)).toBeLessThan(40)
     expect(collected.of('p0')).toEqual([])
     drain(engine, collected)
-    for (const request of [...rows, same!, urgent!])
-      expect(collected.answer(request.id)).toEqual(soloAnswer(request))
+    for (const request of [...rows, same!, urgent!]) expect(collected.answer(request.id)).toEqual(soloAnswer(request))
   })
 
   test('without memory for states nobody gives a slot', () => {
@@ -145,14 +127,10 @@ describe.each(LOOPS)('%s', (loop) => {
     const collected = new Collected()
     const use = { onCancel: 'keep' } as const
     engine.submit(turnOf({ id: 't', prompt: promptOf(6), maxTokens: 300, stop: FOR_EVER }, use))
-    engine.submit(
-      turnOf({ id: 'u', prompt: promptOf(7), maxTokens: 300, stop: FOR_EVER }, { ...use, id: 'u' }),
-    )
+    engine.submit(turnOf({ id: 'u', prompt: promptOf(7), maxTokens: 300, stop: FOR_EVER }, { ...use, id: 'u' }))
     for (let i = 0; i < 40; i++) collected.add(engine.step())
     for (const id of ['a', 'b'])
-      engine.submit(
-        requestOf({ id, prompt: promptOf(9), maxTokens: 200, stop: FOR_EVER, priority: 1 }),
-      )
+      engine.submit(requestOf({ id, prompt: promptOf(9), maxTokens: 200, stop: FOR_EVER, priority: 1 }))
     stepUntil(engine, () => engine.stats.preempted === 2, collected)
     const told = collected.of('t').flatMap((event) => (event.type === 'text' ? event.tokens : []))
     engine.cancel('t')
@@ -181,15 +159,11 @@ describe.each(LOOPS)('%s', (loop) => {
         ask(engine, id, 0)
         for (let i = 0; i < 200 && engine.hasWork; i++) {
           if (isDisturbed && i % 25 === 20)
-            engine.submit(
-              requestOf({ id: `${id}${i}`, prompt: promptOf(4), maxTokens: 3, priority: 1 }),
-            )
+            engine.submit(requestOf({ id: `${id}${i}`, prompt: promptOf(4), maxTokens: 3, priority: 1 }))
           collected.add(engine.step())
         }
         await settle(engine, collected)
-        results.push(collected.answer(id), toldOf(collected, id).position, [
-          ...(await transcript(engine)),
-        ])
+        results.push(collected.answer(id), toldOf(collected, id).position, [...(await transcript(engine))])
       }
       const forked = await call(engine, 'sessions.fork', {
         tenant: '',
@@ -255,9 +229,7 @@ function roundedOn<T>(backend: string, events: readonly T[]): readonly T[] {
   if (backend !== 'reference') return events
   const rounded = (value: unknown): unknown => {
     if (value instanceof Uint8Array || typeof value !== 'object' || value === null)
-      return typeof value === 'number' && !Number.isInteger(value)
-        ? expect.closeTo(value, 4)
-        : value
+      return typeof value === 'number' && !Number.isInteger(value) ? expect.closeTo(value, 4) : value
     if (Array.isArray(value)) return value.map(rounded)
     return Object.fromEntries(Object.entries(value).map(([key, each]) => [key, rounded(each)]))
   }
@@ -302,8 +274,7 @@ describe.each(BACKENDS)('on %s', (backend) => {
         tokenBytes,
       )
     const indexOf = (event: object) => ('index' in event ? Number(event.index) : -1)
-    const inOrder = (events: readonly EngineEvent[]) =>
-      events.toSorted((a, b) => indexOf(a) - indexOf(b))
+    const inOrder = (events: readonly EngineEvent[]) => events.toSorted((a, b) => indexOf(a) - indexOf(b))
     const alone = make()
     const expected = rows.map((request) => {
       alone.submit(request)

@@ -8,24 +8,11 @@ import { DEFAULT_STATE_OPTIONS, type StateOptions } from '../../src/engine/state
 import { joinTokens } from '../../src/state/snapshot.ts'
 import { type FakeOptions, FakeRunner } from '../helpers/fake-runner.ts'
 import { someTokens, tinyRunner } from '../helpers/runner.ts'
-import {
-  Collected,
-  drain,
-  promptOf,
-  requestOf,
-  SAMPLING,
-  soloAnswer,
-  tokenBytes,
-  V,
-} from './kit.ts'
+import { Collected, drain, promptOf, requestOf, SAMPLING, soloAnswer, tokenBytes, V } from './kit.ts'
 
 const STATES = DEFAULT_STATE_OPTIONS
 
-function setUp(
-  options: FakeOptions = {},
-  limits: Partial<EngineLimits> = {},
-  states: Partial<StateOptions> = {},
-) {
+function setUp(options: FakeOptions = {}, limits: Partial<EngineLimits> = {}, states: Partial<StateOptions> = {}) {
   const runner = new FakeRunner({ vocabSize: V, maxTokens: 512, ...options })
   const given = { poisonFreedSlots: true, ...limits }
   return { runner, engine: new Engine(runner, tokenBytes, given, { ...STATES, ...states }) }
@@ -150,8 +137,7 @@ describe('a hit', () => {
     )
     for (const request of requests) engine.submit(request)
     const collected = drain(engine)
-    for (const request of requests)
-      expect(collected.answer(request.id)).toEqual(soloAnswer(request))
+    for (const request of requests) expect(collected.answer(request.id)).toEqual(soloAnswer(request))
     const cached = requests.map(({ id }) => cachedOf(collected.events, id))
     expect(cached).toEqual([0, 0, 80, 80, 80, 80, 80, 80])
   })
@@ -238,8 +224,7 @@ test('on real kernels answers are bit-equal to uncached ones, alone and in a bat
       sampling: { ...SAMPLING, seed: BigInt(i), presencePenalty: i % 2 },
     }),
   )
-  const answerTo = (collected: Collected, id: string) =>
-    collected.of(id).filter((event) => event.type !== 'prompt')
+  const answerTo = (collected: Collected, id: string) => collected.of(id).filter((event) => event.type !== 'prompt')
   const expected = requests.map((request) => {
     engine.submit({ ...request, cache: 'no-store' })
     return answerTo(drain(engine), request.id)

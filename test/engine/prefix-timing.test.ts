@@ -30,9 +30,7 @@ test('first tokens of prompts that another tenant has sent come no sooner', () =
     ask('victim', 2 * i)
     // In turns, so that what else the machine does falls on both alike.
     const pair = i % 2 === 0 ? [0, 1] : [1, 0]
-    const [seen, unseen] = pair
-      .map((k) => ({ k, ...ask('other', 2 * i + k) }))
-      .sort((a, b) => a.k - b.k)
+    const [seen, unseen] = pair.map((k) => ({ k, ...ask('other', 2 * i + k) })).sort((a, b) => a.k - b.k)
     expect([seen!.cached, unseen!.cached]).toEqual([0, 0])
     const again = ask('victim', 2 * i)
     expect(again.cached).toBe(PROMPT_TOKENS - 1)

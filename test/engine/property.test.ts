@@ -10,18 +10,7 @@ import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { FakeRunner } from '../helpers/fake-runner.ts'
 import { trials } from '../helpers/slow.ts'
 import { SOURCES, type Source, sourcesOf } from './guesses.ts'
-import {
-  Collected,
-  drain,
-  engineOver,
-  LOOPS,
-  type Loop,
-  promptOf,
-  requestOf,
-  SAMPLING,
-  soloAnswer,
-  V,
-} from './kit.ts'
+import { Collected, drain, engineOver, LOOPS, type Loop, promptOf, requestOf, SAMPLING, soloAnswer, V } from './kit.ts'
 
 type Action =
   | { readonly type: 'submit'; readonly parts: Partial<GenerateRequest> }
@@ -85,13 +74,7 @@ interface Run {
   readonly cancelled: Set<string>
 }
 
-function play(
-  actions: readonly Action[],
-  runner: FakeRunner,
-  prefillChunk: number,
-  loop: Loop,
-  script: Source,
-): Run {
+function play(actions: readonly Action[], runner: FakeRunner, prefillChunk: number, loop: Loop, script: Source): Run {
   const limits = { poisonFreedSlots: true, prefillChunk, proposers: sourcesOf(script) }
   const engine = engineOver(runner, limits, null, loop)
   const collected = new Collected()
@@ -183,6 +166,5 @@ test.each(LOOPS)(`${NUM_LIVES} random lives, %s`, (loop) => {
     { numRuns: NUM_LIVES, seed: 7 },
   )
   // The property is worth something only if all of these happened often.
-  for (const count of Object.values({ ...seen, ...guesses }))
-    expect(count).toBeGreaterThan(NUM_LIVES / 8)
+  for (const count of Object.values({ ...seen, ...guesses })) expect(count).toBeGreaterThan(NUM_LIVES / 8)
 })

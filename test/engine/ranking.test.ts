@@ -31,8 +31,7 @@ test.each(LOOPS)('%s: alone = among answers = by definition', (loop) => {
     id: `rank-${length}`,
     tokens: someTokens(length, length),
   }))
-  for (let i = 0; i < 3; i++)
-    engine.submit(requestOf({ id: `r${i}`, prompt: someTokens(6 + i, i), maxTokens: 6 }))
+  for (let i = 0; i < 3; i++) engine.submit(requestOf({ id: `r${i}`, prompt: someTokens(6 + i, i), maxTokens: 6 }))
   for (const { id, tokens } of asked) engine.submit(asking(id, tokens))
   const together = drain(engine)
   for (const { id, tokens } of asked) {
@@ -48,25 +47,22 @@ test.each(LOOPS)('%s: alone = among answers = by definition', (loop) => {
   plain.dispose()
 })
 
-test.each(LOOPS)(
-  '%s: one that is cancelled at any time says nothing, and its slot is free',
-  (loop) => {
-    const limits = { poisonFreedSlots: true, reranker }
-    const runner = tinyRunner('cpu', { slots: 2, maxTokens: 48 })
-    const engine = engineOver(runner, limits, null, loop, tokenBytes)
-    for (let turns = 0; turns < 12; turns++) {
-      engine.submit(asking('gone', someTokens(20, turns)))
-      for (let i = 0; i < turns; i++) engine.turn()
-      engine.cancel('gone')
-      engine.submit(asking('next', someTokens(20, turns)))
-      const collected = drain(engine)
-      expect(collected.of('gone')).toEqual([])
-      expect(scoreIn(collected, 'next')).not.toBeNaN()
-      expect(engine.stats.freeSlots).toBe(2)
-    }
-    engine.dispose()
-  },
-)
+test.each(LOOPS)('%s: one that is cancelled at any time says nothing, and its slot is free', (loop) => {
+  const limits = { poisonFreedSlots: true, reranker }
+  const runner = tinyRunner('cpu', { slots: 2, maxTokens: 48 })
+  const engine = engineOver(runner, limits, null, loop, tokenBytes)
+  for (let turns = 0; turns < 12; turns++) {
+    engine.submit(asking('gone', someTokens(20, turns)))
+    for (let i = 0; i < turns; i++) engine.turn()
+    engine.cancel('gone')
+    engine.submit(asking('next', someTokens(20, turns)))
+    const collected = drain(engine)
+    expect(collected.of('gone')).toEqual([])
+    expect(scoreIn(collected, 'next')).not.toBeNaN()
+    expect(engine.stats.freeSlots).toBe(2)
+  }
+  engine.dispose()
+})
 
 test('a score that is no number fails its request alone', () => {
   const broken = { ...reranker, score: (state: StateData) => scoreOf(state) * Number.NaN }
@@ -82,13 +78,7 @@ test('a score that is no number fails its request alone', () => {
 
 test('what goes with no score is refused, and all of it without a reranker', () => {
   const fine = asking('a', someTokens(4, 1))
-  const engine = engineOver(
-    tinyRunner('cpu', { slots: 2 }),
-    { reranker },
-    null,
-    'plain',
-    tokenBytes,
-  )
+  const engine = engineOver(tinyRunner('cpu', { slots: 2 }), { reranker }, null, 'plain', tokenBytes)
   const wrongs = [{ maxTokens: 1 }, { n: 2 }, { cache: 'use' }, { embedding: 'last' }] as const
   for (const wrong of wrongs) expect(() => engine.submit({ ...fine, ...wrong })).toThrow(/isRanked/)
   engine.dispose()

@@ -36,9 +36,7 @@ function outcome(collected: Collected, { id, n }: GenerateRequest) {
   const events = collected.of(id)
   const prompt = events.find((event) => event.type === 'prompt')
   const answers = Array.from({ length: n }, (_, index) => collected.answer(id, index))
-  const logprobs = events.flatMap((event) =>
-    event.type === 'text' && event.index === 0 ? (event.logprobs ?? []) : [],
-  )
+  const logprobs = events.flatMap((event) => (event.type === 'text' && event.index === 0 ? (event.logprobs ?? []) : []))
   return { prompt, answers, logprobs }
 }
 
@@ -91,8 +89,7 @@ describe.each(BACKENDS)('on %s', (backend) => {
       const [isRight, isWrong] = [script !== 'wrong', script !== 'right']
       if (script === undefined) expect(guessedTokens).toBe(0)
       else if (isRight) expect(acceptedTokens).toBeGreaterThan(10)
-      if (script !== undefined && isWrong)
-        expect(guessedTokens - acceptedTokens).toBeGreaterThan(10)
+      if (script !== undefined && isWrong) expect(guessedTokens - acceptedTokens).toBeGreaterThan(10)
       engine.dispose()
     },
   )

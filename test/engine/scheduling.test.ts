@@ -2,16 +2,7 @@ import { describe, expect, test, vi } from 'vitest'
 import { Engine } from '../../src/engine/engine.ts'
 import type { EngineLimits } from '../../src/engine/limits.ts'
 import { type FakeOptions, FakeRunner } from '../helpers/fake-runner.ts'
-import {
-  Collected,
-  drain,
-  promptOf,
-  requestOf,
-  SAMPLING,
-  soloAnswer,
-  tokenBytes,
-  V,
-} from './kit.ts'
+import { Collected, drain, promptOf, requestOf, SAMPLING, soloAnswer, tokenBytes, V } from './kit.ts'
 
 function setUp(options: FakeOptions = {}, limits: Partial<EngineLimits> = {}) {
   const runner = new FakeRunner({ vocabSize: V, ...options })

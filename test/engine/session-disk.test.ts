@@ -178,10 +178,7 @@ describe('a failing disk', () => {
     }
   }
 
-  async function stepsUntil(
-    engine: Engine,
-    isOver: () => boolean | Promise<boolean>,
-  ): Promise<void> {
+  async function stepsUntil(engine: Engine, isOver: () => boolean | Promise<boolean>): Promise<void> {
     while (!(await isOver())) {
       while (engine.hasWork) engine.step()
       await new Promise((resolve) => setTimeout(resolve, 1))

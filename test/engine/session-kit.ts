@@ -52,10 +52,7 @@ export function setUp({ fake = {}, limits = {}, states = {}, loop }: SetUp = {})
 }
 
 /** A request that continues session `s`, or the one named in `use`. */
-export function turnOf(
-  parts: Partial<GenerateRequest> = {},
-  use: Partial<SessionUse> = {},
-): GenerateRequest {
+export function turnOf(parts: Partial<GenerateRequest> = {}, use: Partial<SessionUse> = {}): GenerateRequest {
   return requestOf({ ...parts, session: { ...USE, ...use } })
 }
 

@@ -30,8 +30,7 @@ describe('tiers', () => {
       await tell(engine, turnOf({ prompt: promptOf(4, i), maxTokens: 2 }, { id: `s${i}` }))
     }
     expect(engine.stats.states).toMatchObject({ inSlots: 16, unsaved: 0, saves: 50 })
-    const tierOf = async (i: number) =>
-      (await call(engine, 'sessions.get', { tenant: '', id: `s${i}` })).turns[0]!.tier
+    const tierOf = async (i: number) => (await call(engine, 'sessions.get', { tenant: '', id: `s${i}` })).turns[0]!.tier
     const tiers = []
     for (let i = 0; i < 50; i++) tiers.push(await tierOf(i))
     // Those in slots have been written, and the copies that took are no states in memory.
@@ -378,8 +377,7 @@ test('on real kernels every way back gives the bits of a conversation that was n
   const answerOf = (collected: Collected) => collected.of('a').filter(({ type }) => type === 'text')
   let engine = start()
   const expected = []
-  for (let i = 0; i < 6; i++)
-    expected.push(answerOf((await tell(engine, turn(i, 'whole'))).collected))
+  for (let i = 0; i < 6; i++) expected.push(answerOf((await tell(engine, turn(i, 'whole'))).collected))
   // The same turns, each after another kind of interruption.
   const interruptions = [
     () => Promise.resolve(),

@@ -5,17 +5,7 @@ import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { joinTokens } from '../../src/state/snapshot.ts'
 import { decodeSnapshot, encodeSnapshot } from '../../src/state/snapshot-file.ts'
 import { newFolder } from '../helpers/direct-store.ts'
-import {
-  Collected,
-  drain,
-  LOOPS,
-  promptOf,
-  requestOf,
-  SAMPLING,
-  soloAnswer,
-  textOf,
-  V,
-} from './kit.ts'
+import { Collected, drain, LOOPS, promptOf, requestOf, SAMPLING, soloAnswer, textOf, V } from './kit.ts'
 import {
   answerAfter,
   call,
@@ -45,14 +35,10 @@ async function converse(turns: readonly GenerateRequest[], options: SetUp = {}) 
     expect(position).toMatchObject({ id: 's', turn: i + 1, version: i + 1 })
     const before = history
     history = await transcript(world.engine)
-    expect(history.slice(0, before.length + request.prompt.length)).toEqual(
-      joinTokens(before, request.prompt),
-    )
+    expect(history.slice(0, before.length + request.prompt.length)).toEqual(joinTokens(before, request.prompt))
     expect(textOf([...history], false)).toBe(
       // Unfinished characters at the end of an answer are shown as U+FFFD and kept as they are.
-      answer.reason === 'length'
-        ? textOf([...before, ...request.prompt, ...answer.tokens], false)
-        : text,
+      answer.reason === 'length' ? textOf([...before, ...request.prompt, ...answer.tokens], false) : text,
     )
   }
   return { ...world, history }
@@ -110,31 +96,26 @@ describe('a turn', () => {
       tokens: fc.array(fc.integer({ min: 11, max: 40 }), { maxLength: 3 }),
       ignoreEos: fc.boolean(),
     })
-    const turns = fc.array(
-      fc.record({ length: fc.integer({ min: 1, max: 70 }), seed: fc.nat(50), stop: stops }),
-      { minLength: 1, maxLength: 4 },
-    )
+    const turns = fc.array(fc.record({ length: fc.integer({ min: 1, max: 70 }), seed: fc.nat(50), stop: stops }), {
+      minLength: 1,
+      maxLength: 4,
+    })
     await fc.assert(
-      fc.asyncProperty(
-        turns,
-        fc.boolean(),
-        fc.constantFrom(...LOOPS),
-        async (given, isTight, loop) => {
-          const requests = given.map(({ length, seed, stop }) => {
-            // Parts of characters only make the comparison of texts hard; answer-tokens.test.ts has them.
-            const bannedTokens = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
-            const sampling = { ...SAMPLING, seed: BigInt(seed), bannedTokens }
-            const prompt = promptOf(length, seed).map((token) => 14 + (token % 12))
-            return turnOf({ prompt, stop, maxTokens: 24, sampling })
-          })
-          const sizes = { slots: 0, memory: LITTLE }
-          const states = isTight ? { sizes } : {}
-          const { engine } = await converse(requests, { fake: { layers: 3 }, states, loop })
-          seen.stop += engine.stats.finishedStop
-          seen.length += engine.stats.finishedLength
-          engine.dispose()
-        },
-      ),
+      fc.asyncProperty(turns, fc.boolean(), fc.constantFrom(...LOOPS), async (given, isTight, loop) => {
+        const requests = given.map(({ length, seed, stop }) => {
+          // Parts of characters only make the comparison of texts hard; answer-tokens.test.ts has them.
+          const bannedTokens = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+          const sampling = { ...SAMPLING, seed: BigInt(seed), bannedTokens }
+          const prompt = promptOf(length, seed).map((token) => 14 + (token % 12))
+          return turnOf({ prompt, stop, maxTokens: 24, sampling })
+        })
+        const sizes = { slots: 0, memory: LITTLE }
+        const states = isTight ? { sizes } : {}
+        const { engine } = await converse(requests, { fake: { layers: 3 }, states, loop })
+        seen.stop += engine.stats.finishedStop
+        seen.length += engine.stats.finishedLength
+        engine.dispose()
+      }),
       { numRuns: 300, seed: 11 },
     )
     expect(Math.min(seen.stop, seen.length)).toBeGreaterThan(50)
@@ -168,9 +149,7 @@ const LITTLE = { count: 1, bytes: Number.POSITIVE_INFINITY }
 describe('who may write', () => {
   test('a second request waits for its turn, in order, past one that gave up', async () => {
     const { engine } = setUp()
-    const requests = ['a', 'b', 'c', 'd'].map((id, i) =>
-      turnOf({ id, prompt: promptOf(5, i), maxTokens: 3 + i }),
-    )
+    const requests = ['a', 'b', 'c', 'd'].map((id, i) => turnOf({ id, prompt: promptOf(5, i), maxTokens: 3 + i }))
     for (const request of requests) engine.submit(request)
     const collected = new Collected()
     collected.add(engine.step())
@@ -240,43 +219,37 @@ describe('cancelling', () => {
   const longTurn = (onCancel: 'drop' | 'keep') =>
     turnOf({ id: 'long', prompt: promptOf(20, 9), maxTokens: 50 }, { onCancel })
 
-  test.each([0, 1, 2, 9])(
-    'after %i steps nothing is saved and the next turn goes on as before',
-    async (steps) => {
-      const { engine } = setUp({ fake: { maxTokens: 16 } })
-      await tell(engine, turnOf({ prompt: promptOf(12) }))
-      const history = await transcript(engine)
-      engine.submit(longTurn('drop'))
-      for (let i = 0; i < steps; i++) engine.step()
-      engine.cancel('long')
-      expect(await call(engine, 'sessions.get', REF)).toMatchObject({ head: 1, isBusy: false })
-      const next = turnOf({ prompt: promptOf(4, 2) })
-      const { collected } = await tell(engine, next)
-      expect(collected.answer('a')).toEqual(answerAfter(history, next).answer)
-      expect(engine.stats.freeSlots).toBe(8)
-    },
-  )
+  test.each([0, 1, 2, 9])('after %i steps nothing is saved and the next turn goes on as before', async (steps) => {
+    const { engine } = setUp({ fake: { maxTokens: 16 } })
+    await tell(engine, turnOf({ prompt: promptOf(12) }))
+    const history = await transcript(engine)
+    engine.submit(longTurn('drop'))
+    for (let i = 0; i < steps; i++) engine.step()
+    engine.cancel('long')
+    expect(await call(engine, 'sessions.get', REF)).toMatchObject({ head: 1, isBusy: false })
+    const next = turnOf({ prompt: promptOf(4, 2) })
+    const { collected } = await tell(engine, next)
+    expect(collected.answer('a')).toEqual(answerAfter(history, next).answer)
+    expect(engine.stats.freeSlots).toBe(8)
+  })
 
-  test.each(LOOPS)(
-    'keeps the answer as far as it was drawn, where that was asked, %s',
-    async (loop) => {
-      const { engine } = setUp({ loop })
-      engine.submit(longTurn('keep'))
-      const collected = new Collected()
-      for (let i = 0; i < 6; i++) collected.add(engine.step())
-      const { generatedTokens } = engine.stats
-      engine.cancel('long')
-      // What was on its way is looked at first, and whoever asks for the session waits for that.
-      const kept = await transcript(engine)
-      const numDrawn = engine.stats.generatedTokens
-      expect(numDrawn - generatedTokens).toBeLessThanOrEqual(loop === 'plain' ? 0 : 2)
-      const drawn = soloAnswer(longTurn('keep')).tokens.slice(0, numDrawn)
-      expect(kept).toEqual(joinTokens(promptOf(20, 9), drawn))
-      engine.submit(longTurn('keep'))
-      engine.cancel('long')
-      expect(await call(engine, 'sessions.get', REF)).toMatchObject({ head: 1, isBusy: false })
-    },
-  )
+  test.each(LOOPS)('keeps the answer as far as it was drawn, where that was asked, %s', async (loop) => {
+    const { engine } = setUp({ loop })
+    engine.submit(longTurn('keep'))
+    const collected = new Collected()
+    for (let i = 0; i < 6; i++) collected.add(engine.step())
+    const { generatedTokens } = engine.stats
+    engine.cancel('long')
+    // What was on its way is looked at first, and whoever asks for the session waits for that.
+    const kept = await transcript(engine)
+    const numDrawn = engine.stats.generatedTokens
+    expect(numDrawn - generatedTokens).toBeLessThanOrEqual(loop === 'plain' ? 0 : 2)
+    const drawn = soloAnswer(longTurn('keep')).tokens.slice(0, numDrawn)
+    expect(kept).toEqual(joinTokens(promptOf(20, 9), drawn))
+    engine.submit(longTurn('keep'))
+    engine.cancel('long')
+    expect(await call(engine, 'sessions.get', REF)).toMatchObject({ head: 1, isBusy: false })
+  })
 
   test('while a cancelled answer is being kept, the next turn waits for that and is no conflict', async () => {
     const { engine } = setUp({ loop: 'overlapped' })
@@ -323,8 +296,7 @@ describe('branches', () => {
       expect(collected.answer('a')).toEqual(answerAfter(histories[from]!, request).answer)
       expect(position).toMatchObject({ id: 's', turn: 4 + i, version: 4 + i })
     }
-    for (const turn of [1, 2, 3])
-      expect(await transcript(engine, 's', turn)).toEqual(histories[turn])
+    for (const turn of [1, 2, 3]) expect(await transcript(engine, 's', turn)).toEqual(histories[turn])
     const { turns } = await call(engine, 'sessions.get', REF)
     expect(turns.map(({ parent }) => parent)).toEqual([0, 1, 2, 1, 0, 3, 2, 1])
   })
@@ -357,9 +329,7 @@ describe('branches', () => {
     })
     expect(runner.calls).toMatchObject({ copies, reads })
     expect(await refusal(engine, 'sessions.fork', fork)).toBe('conflict')
-    expect(await refusal(engine, 'sessions.fork', { ...fork, newId: 'g', turn: 8 })).toBe(
-      'not_found',
-    )
+    expect(await refusal(engine, 'sessions.fork', { ...fork, newId: 'g', turn: 8 })).toBe('not_found')
     await call(engine, 'sessions.delete', REF)
     const request = turnOf({ prompt: promptOf(4, 7) }, { id: 'f' })
     const { collected, position } = await tell(engine, request)
@@ -424,9 +394,7 @@ describe('ends', () => {
       const collected = new Collected()
       for (let i = 0; i < 3; i++) collected.add(engine.step())
       await expect(engine.call('sessions.get', REF)).rejects.toThrow('no session')
-      await expect(engine.call('sessions.rewind', { ...REF, turn: 0 })).rejects.toThrow(
-        'no session',
-      )
+      await expect(engine.call('sessions.rewind', { ...REF, turn: 0 })).rejects.toThrow('no session')
       const deleted = engine.call('sessions.delete', REF)
       await settle(engine, collected)
       await withSteps(engine, deleted)
@@ -454,9 +422,7 @@ describe('ends', () => {
     })
     now += 10_000
     expect(await refusal(engine, 'sessions.get', { tenant: '', id: 'short' })).toBe('not_found')
-    expect(() => engine.submit(turnOf({}, { id: 'short', ifMissing: 'error' }))).toThrow(
-      'no session',
-    )
+    expect(() => engine.submit(turnOf({}, { id: 'short', ifMissing: 'error' }))).toThrow('no session')
     await tell(engine, turnOf({}, { id: 'long' }))
     now += 59_999
     expect(await call(engine, 'sessions.list', { tenant: '' })).toHaveLength(1)
@@ -500,9 +466,7 @@ describe('ends', () => {
     const { engine } = setUp({ states: { limits } })
     for (const id of ['a', 'b']) await tell(engine, turnOf({}, { id }))
     expect(() => engine.submit(turnOf({}, { id: 'c' }))).toThrow('quota')
-    expect(await refusal(engine, 'sessions.fork', { tenant: '', id: 'a', newId: 'c' })).toBe(
-      'too_large',
-    )
+    expect(await refusal(engine, 'sessions.fork', { tenant: '', id: 'a', newId: 'c' })).toBe('too_large')
     await tell(engine, turnOf({}, { id: 'a' }))
     await tell(engine, turnOf({ tenant: 'other' }, { id: 'c' }))
     const small = setUp({ states: { limits: { ...limits, maxBytes: 50 } } })
@@ -558,9 +522,7 @@ describe('tenants and files', () => {
     const bytes = await call(engine, 'sessions.export', REF)
     const other = setUp().engine
     await call(other, 'sessions.import', { tenant: 't', id: 'new', bytes })
-    expect(await refusal(other, 'sessions.import', { tenant: 't', id: 'new', bytes })).toBe(
-      'conflict',
-    )
+    expect(await refusal(other, 'sessions.import', { tenant: 't', id: 'new', bytes })).toBe('conflict')
     const request = turnOf({ tenant: 't', prompt: promptOf(4) }, { id: 'new' })
     const { collected } = await tell(other, request)
     expect(collected.answer('a')).toEqual(answerAfter(history, request).answer)
@@ -651,8 +613,7 @@ describe('a link to a turn', () => {
     expect(await refusal(engine, 'sessions.share', foreign)).toBe('not_found')
     const missing = { ...REF, turn: 7, seconds: 60 }
     expect(await refusal(engine, 'sessions.share', missing)).toBe('not_found')
-    const open = (token: string, to = engine) =>
-      refusal(to, 'sessions.open', { tenant: 'yours', id: 'copy', token })
+    const open = (token: string, to = engine) => refusal(to, 'sessions.open', { tenant: 'yours', id: 'copy', token })
     const { token } = await call(engine, 'sessions.share', { ...REF, seconds: 60 })
     for (let at = 0; at < token.length - 1; at += 7) {
       const other = token[at] === 'A' ? 'B' : 'A'

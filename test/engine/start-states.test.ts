@@ -97,9 +97,7 @@ describe.each(ARCHITECTURES)('%s', (architecture) => {
       expect(names).toEqual(['poet', 'tale-2', 'x.y_z', 'new'])
       const again = engine.call('startStates.add', { name: 'new', path: '0' })
       await expect(again).rejects.toMatchObject({ code: 'conflict' })
-      engine.submit(
-        requestOf({ id: 'new', prompt, maxTokens: 4, sampling: GREEDY, startState: 'new' }),
-      )
+      engine.submit(requestOf({ id: 'new', prompt, maxTokens: 4, sampling: GREEDY, startState: 'new' }))
       // It has its state from here on, whatever happens to the name.
       const left = await engine.call('startStates.remove', { name: 'new' })
       expect([left, engine.info.startStates]).toEqual([names.slice(0, 3), names.slice(0, 3)])
@@ -113,13 +111,9 @@ describe.each(ARCHITECTURES)('%s', (architecture) => {
     for (const seed of [23, 24]) {
       const path = String(seed)
       await engine.call('startStates.add', { name: 'new', path, replace: true })
-      engine.submit(
-        requestOf({ id: path, prompt, maxTokens: 4, sampling: GREEDY, startState: 'new' }),
-      )
+      engine.submit(requestOf({ id: path, prompt, maxTokens: 4, sampling: GREEDY, startState: 'new' }))
       const collected = drain(engine)
-      expect(collected.answer(path)!.tokens).toEqual(
-        greedy(runner, prompt, randomState(runner, seed), 4),
-      )
+      expect(collected.answer(path)!.tokens).toEqual(greedy(runner, prompt, randomState(runner, seed), 4))
       expect(collected.of(path)[0]).toMatchObject({ cachedTokens: 0 })
     }
     // One that cannot be read leaves the old one.
@@ -195,9 +189,7 @@ describe.each(ARCHITECTURES)('%s', (architecture) => {
     const parts = { id: 'no', prompt: someTokens(9, 1), maxTokens: 4, sampling: GREEDY, mixture }
     expect(() => engine.submit(requestOf({ ...parts, n: 2 }))).toThrow('n must be 1')
     expect(() => engine.submit(requestOf({ ...parts, startState: 'poet' }))).toThrow('startState')
-    expect(() => engine.submit(requestOf({ ...parts, promptLogprobs: 0 }))).toThrow(
-      'promptLogprobs',
-    )
+    expect(() => engine.submit(requestOf({ ...parts, promptLogprobs: 0 }))).toThrow('promptLogprobs')
     const wide = Array.from({ length: 9 }, () => ({ startState: null, weight: 1 }))
     expect(() => engine.submit(requestOf({ ...parts, mixture: wide }))).toThrow('9 states')
     const unknown = [{ startState: 'nobody', weight: 1 }, mixture[0]!]

@@ -16,9 +16,7 @@ import { IDENTITY, settle, setUp, sizesOf, turnOf, withoutSeal } from './session
 const LAYERS = 4
 /** The same lives each time; SKEIN_LIVES=5000 is that many new ones. */
 const RUNS =
-  process.env.SKEIN_LIVES === undefined
-    ? { numRuns: 80, seed: 7 }
-    : { numRuns: Number(process.env.SKEIN_LIVES) }
+  process.env.SKEIN_LIVES === undefined ? { numRuns: 80, seed: 7 } : { numRuns: Number(process.env.SKEIN_LIVES) }
 
 type Action =
   | { readonly type: 'prompt'; readonly parts: Partial<GenerateRequest> }
@@ -92,12 +90,7 @@ interface Seen {
   rejected: number
 }
 
-async function live(
-  actions: readonly Action[],
-  world: World,
-  loop: Loop,
-  seen: Seen,
-): Promise<void> {
+async function live(actions: readonly Action[], world: World, loop: Loop, seen: Seen): Promise<void> {
   const { numSlots, inSlots, inMemory, numPrefixes, hasStore, isKept, numSpares, script } = world
   const store = hasStore ? slowStore() : null
   const { engine } = setUp({
@@ -126,11 +119,9 @@ async function live(
     seen.exports++
   }
   const look = (session: string) =>
-    engine
-      .call('sessions.export', { tenant: '', id: session, turn: undefined })
-      .then(check, (error) => {
-        if (error.code !== 'not_found') throw error
-      })
+    engine.call('sessions.export', { tenant: '', id: session, turn: undefined }).then(check, (error) => {
+      if (error.code !== 'not_found') throw error
+    })
   for (const [i, act] of actions.entries()) {
     if (act.type === 'prompt' || act.type === 'turn') {
       const use = {
@@ -219,10 +210,8 @@ test.each(LOOPS)(
       script: fc.constantFrom(...SOURCES),
     })
     await fc.assert(
-      fc.asyncProperty(
-        fc.array(action, { minLength: 10, maxLength: 60 }),
-        world,
-        (actions, where) => live(actions, where, loop, seen),
+      fc.asyncProperty(fc.array(action, { minLength: 10, maxLength: 60 }), world, (actions, where) =>
+        live(actions, where, loop, seen),
       ),
       RUNS,
     )

@@ -87,19 +87,16 @@ async function live(loop: Loop, seed: number): Promise<{ cachedTokens: number; r
 
 const NUM_LIVES = trials(12, 40)
 
-test.each(LOOPS)(
-  `${NUM_LIVES} lives: every answer and every kept state is that of its tokens; %s`,
-  async (loop) => {
-    let [cachedTokens, reused] = [0, 0]
-    for (let seed = 1; seed <= NUM_LIVES; seed++) {
-      const life = await live(loop, seed)
-      cachedTokens += life.cachedTokens
-      reused += life.reused
-    }
-    expect(cachedTokens).toBeGreaterThan(25 * NUM_LIVES)
-    expect(reused).toBeGreaterThan(5 * NUM_LIVES)
-  },
-)
+test.each(LOOPS)(`${NUM_LIVES} lives: every answer and every kept state is that of its tokens; %s`, async (loop) => {
+  let [cachedTokens, reused] = [0, 0]
+  for (let seed = 1; seed <= NUM_LIVES; seed++) {
+    const life = await live(loop, seed)
+    cachedTokens += life.cachedTokens
+    reused += life.reused
+  }
+  expect(cachedTokens).toBeGreaterThan(25 * NUM_LIVES)
+  expect(reused).toBeGreaterThan(5 * NUM_LIVES)
+})
 
 describe('between slots and memory', () => {
   function late(numSlots = 4) {

@@ -49,10 +49,7 @@ function feed(pieces: readonly Uint8Array[], stops: readonly string[]): Outcome 
 }
 
 /** The same, worked out from whole prefixes of the bytes. */
-function bruteForce(
-  pieces: readonly Uint8Array[],
-  stops: readonly string[],
-): Omit<Outcome, 'growth'> {
+function bruteForce(pieces: readonly Uint8Array[], stops: readonly string[]): Omit<Outcome, 'growth'> {
   const prefix = (count: number) => Uint8Array.from(pieces.slice(0, count).flatMap((p) => [...p]))
   const text = decode(prefix(pieces.length), false)
   const match = firstMatch(text, stops)
@@ -74,20 +71,10 @@ function cutAt(bytes: Uint8Array, places: readonly number[]): Uint8Array[] {
 
 const stopCharacters = fc.constantFrom('a', 'b', '\n', 'é', '世', '🙂', '\uFFFD')
 const stopString = fc.string({ unit: stopCharacters, minLength: 1, maxLength: 5 })
-const invalid = fc.constantFrom(
-  [0xff],
-  [0xe4, 0xb8],
-  [0xed, 0xa0],
-  [0xf0, 0x9f, 0x99],
-  [0x80],
-  [0xc3],
-)
+const invalid = fc.constantFrom([0xff], [0xe4, 0xb8], [0xed, 0xa0], [0xf0, 0x9f, 0x99], [0x80], [0xc3])
 const someBytes = fc
   .array(
-    fc.oneof(
-      { weight: 9, arbitrary: stopCharacters.map((c) => [...utf8(c)]) },
-      { weight: 1, arbitrary: invalid },
-    ),
+    fc.oneof({ weight: 9, arbitrary: stopCharacters.map((c) => [...utf8(c)]) }, { weight: 1, arbitrary: invalid }),
     {
       maxLength: 24,
     },
@@ -169,17 +156,14 @@ describe('stop strings', () => {
 })
 
 describe('UTF-8', () => {
-  test.each(['é', '世', '🙂', '👩‍👩‍👧‍👦', '\uFEFFa'])(
-    '%s one byte a token shows only whole',
-    (text) => {
-      const { growth } = feed(
-        [...utf8(text)].map((byte) => Uint8Array.of(byte)),
-        [],
-      )
-      expect(growth.at(-1)).toBe(text)
-      for (const part of growth) expect(part).not.toContain('\uFFFD')
-    },
-  )
+  test.each(['é', '世', '🙂', '👩‍👩‍👧‍👦', '\uFEFFa'])('%s one byte a token shows only whole', (text) => {
+    const { growth } = feed(
+      [...utf8(text)].map((byte) => Uint8Array.of(byte)),
+      [],
+    )
+    expect(growth.at(-1)).toBe(text)
+    for (const part of growth) expect(part).not.toContain('\uFFFD')
+  })
 
   test('an unfinished character at the end becomes one U+FFFD', () => {
     expect(feed([utf8('a'), Uint8Array.of(0xf0, 0x9f), Uint8Array.of(0x99)], [])).toMatchObject({

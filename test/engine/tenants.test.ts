@@ -42,8 +42,7 @@ test('a full line has room for another tenant, not for more of the same', () => 
 
 test('a line that is full of requests for one session has room for another tenant, too', () => {
   const { engine } = setUp({ limits: { maxWaiting: 8 }, fake: { numSlots: 4 } })
-  const wait = (id: string, tenant: string) =>
-    engine.submit(turnOf({ id, tenant, maxTokens: 500 }, { id: 'busy' }))
+  const wait = (id: string, tenant: string) => engine.submit(turnOf({ id, tenant, maxTokens: 500 }, { id: 'busy' }))
   expect(() => {
     for (let i = 0; i < 40; i++) wait(`x${i}`, 'x')
   }).toThrow('waiting')

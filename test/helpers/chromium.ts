@@ -24,10 +24,7 @@ export interface WatchedPage {
   readonly faults: string[]
 }
 
-export async function openPage(
-  browser: Browser,
-  options: BrowserContextOptions = {},
-): Promise<WatchedPage> {
+export async function openPage(browser: Browser, options: BrowserContextOptions = {}): Promise<WatchedPage> {
   const context = await browser.newContext({
     locale: 'en-GB',
     // What a service worker answers, a test that answers itself never sees.

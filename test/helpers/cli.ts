@@ -77,9 +77,7 @@ export function serve(
       const url = /^address +(\S+)/.exec(line)?.[1]
       if (url) resolve({ url, process: child, output, stop })
     })
-    void ended.then((code) =>
-      reject(new Error(`${command} ended with ${code}\n${output.join('\n')}`)),
-    )
+    void ended.then((code) => reject(new Error(`${command} ended with ${code}\n${output.join('\n')}`)))
   })
 }
 

@@ -28,11 +28,7 @@ export class Refused extends Error {}
 /** Called when a request hangs. */
 export type LookInto = (requestId: string, session: string, url: string) => Promise<void>
 
-export async function ask(
-  url: string,
-  question: Question,
-  lookInto: LookInto = async () => {},
-): Promise<Told> {
+export async function ask(url: string, question: Question, lookInto: LookInto = async () => {}): Promise<Told> {
   const requestId = randomUUID()
   const watch = setTimeout(() => void lookInto(requestId, question.id, url), LONG_MS)
   try {
@@ -42,11 +38,7 @@ export async function ask(
   }
 }
 
-async function askOnce(
-  url: string,
-  { index, turn, id, from }: Question,
-  requestId: string,
-): Promise<Told> {
+async function askOnce(url: string, { index, turn, id, from }: Question, requestId: string): Promise<Told> {
   const isStream = (index + turn) % 2 === 0
   const reply = await fetch(`${url}/v1/completions`, {
     method: 'POST',
@@ -142,10 +134,7 @@ export function startClients(
 }
 
 /** That every answer is what one server alone says. */
-export async function checkAgainstSolo(
-  talks: readonly Talk[],
-  flags: readonly string[],
-): Promise<void> {
+export async function checkAgainstSolo(talks: readonly Talk[], flags: readonly string[]): Promise<void> {
   const solo: RunningServer = await serve(flags)
   try {
     await Promise.all(

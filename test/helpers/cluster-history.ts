@@ -26,12 +26,8 @@ interface Row {
 }
 
 /** One owner a fence, fences and versions that only grow, and a number of a turn that means one turn for ever. */
-export async function checkHistory(
-  database: Database,
-): Promise<{ readonly rows: number; readonly fences: number }> {
-  const { rows } = await database.query<Row>(
-    'select id, owner, fence, version, turns from history order by n',
-  )
+export async function checkHistory(database: Database): Promise<{ readonly rows: number; readonly fences: number }> {
+  const { rows } = await database.query<Row>('select id, owner, fence, version, turns from history order by n')
   const owners = new Map<string, string>()
   const published = new Map<string, string>()
   const last = new Map<string, { fence: number; version: number }>()

@@ -4,15 +4,7 @@
  * or relies on a slot being as it was before a launch, fails in every test and not only on a GPU. States are as late, arrive
  * in another order than they were asked for, and cannot be waited for.
  */
-import type {
-  BatchRow,
-  Flight,
-  GuessCosts,
-  ModelInfo,
-  RowResult,
-  Runner,
-  StateData,
-} from '../../src/model/runner.ts'
+import type { BatchRow, Flight, GuessCosts, ModelInfo, RowResult, Runner, StateData } from '../../src/model/runner.ts'
 
 /** States on their way at once. */
 const MAX_MOVES = 2
@@ -116,8 +108,7 @@ export class DeferredRunner implements Runner {
   launch(rows: readonly BatchRow[]): Flight<RowResult[]> {
     if (this.#waiting.length >= this.maxFlights) throw new Error('too many flights')
     if (this.#waiting.at(-1)?.isUndrawn) throw new Error('a launch before the draws of the last')
-    if (!this.feedsDraws && rows.some(({ tokens }) => tokens[0]! < 0))
-      throw new Error('a row feeds a draw')
+    if (!this.feedsDraws && rows.some(({ tokens }) => tokens[0]! < 0)) throw new Error('a row feeds a draw')
     const others = rows.flatMap(({ blend }) => blend?.others ?? [])
     this.#refuseWritten([...rows, ...others].map(({ slot }) => slot))
     const copies = rows.map((row) => ({
@@ -249,7 +240,6 @@ export class DeferredRunner implements Runner {
   /** Runs what was launched before a flight; it and they are over. */
   #end(flight: LateFlight): void {
     if (!this.#waiting.includes(flight)) return
-    for (let next = this.#waiting.shift(); next !== flight; next = this.#waiting.shift())
-      next!.run()
+    for (let next = this.#waiting.shift(); next !== flight; next = this.#waiting.shift()) next!.run()
   }
 }

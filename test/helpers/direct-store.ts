@@ -141,11 +141,7 @@ export function useSharedStores(): void {
   afterAll(() => postgres?.remove())
 }
 
-export function openDirectStore(
-  folder: string,
-  identity: ModelIdentity,
-  options: DirectOptions = {},
-): DirectStore {
+export function openDirectStore(folder: string, identity: ModelIdentity, options: DirectOptions = {}): DirectStore {
   const behind = maker(folder, identity, options)
   const pause = () => new Promise((resolve) => setTimeout(resolve, 0))
   let last: Promise<unknown> = Promise.resolve()

@@ -1,7 +1,5 @@
 /** Server-sent events of a reply as they arrive: the type (`message` when none is said) and the data, parsed if it is JSON. */
-export async function* readEvents(
-  reply: Response,
-): AsyncGenerator<{ readonly type: string; readonly data: unknown }> {
+export async function* readEvents(reply: Response): AsyncGenerator<{ readonly type: string; readonly data: unknown }> {
   const decoder = new TextDecoder()
   let rest = ''
   // The stream of a fetch reply can be iterated in Node.

@@ -92,10 +92,7 @@ export class FakeEngineClient implements EngineClient {
   readonly calls: { readonly method: EngineCall; readonly params: unknown }[] = []
   answerCall: (method: EngineCall, params: unknown) => unknown = () => null
 
-  async call<M extends EngineCall>(
-    method: M,
-    params: EngineCalls[M]['params'],
-  ): Promise<EngineCalls[M]['result']> {
+  async call<M extends EngineCall>(method: M, params: EngineCalls[M]['params']): Promise<EngineCalls[M]['result']> {
     this.calls.push({ method, params })
     // The test that set the script knows the type of its reply.
     return this.answerCall(method, params) as EngineCalls[M]['result']
@@ -126,8 +123,7 @@ export function* answer(
     for (const character of own) {
       const tokens = [...byteCodec.encode(character)]
       completionTokens += tokens.length
-      const logprobs =
-        request.logprobs === null ? null : tokens.map((t) => tokenText(t, request.logprobs!))
+      const logprobs = request.logprobs === null ? null : tokens.map((t) => tokenText(t, request.logprobs!))
       yield { type: 'text', id, index, text: character, tokens, logprobs }
     }
     const matched = reason === 'stop' ? 0 : null
@@ -170,11 +166,7 @@ export async function* endless(
   }
 }
 
-export function fakeRegistry(
-  client: EngineClient,
-  id = 'goose',
-  tokenizer: TextCodec = byteCodec,
-): ModelRegistry {
+export function fakeRegistry(client: EngineClient, id = 'goose', tokenizer: TextCodec = byteCodec): ModelRegistry {
   const model: ServedModel = { id, created: 1_700_000_000, client, tokenizer }
   return {
     list: () => [{ id, created: model.created, state: 'ready', reason: null, client }],

@@ -81,8 +81,7 @@ function answer(
   if (fault?.kind === 'status') return end(response, fault.status, 'no')
   if (fault?.kind === 'redirect') return redirect(response, fault.location)
   if (fault?.kind === 'body') return end(response, 200, fault.body)
-  if (url.pathname === '/api/models')
-    return end(response, 200, JSON.stringify(found(repositories, url.searchParams)))
+  if (url.pathname === '/api/models') return end(response, 200, JSON.stringify(found(repositories, url.searchParams)))
   const list = /^\/api\/models\/([^/]+\/[^/]+)\/tree\/main$/.exec(url.pathname)
   if (list) return sendList(repositories[list[1]!], url, response)
   if (/^\/api\/models\/[^/]+\/[^/]+$/.test(url.pathname))
@@ -96,21 +95,14 @@ function answer(
 }
 
 /** Of a search, as the hub has it: more fields than anybody reads. */
-function found(
-  repositories: Readonly<Record<string, unknown>>,
-  query: URLSearchParams,
-): readonly object[] {
+function found(repositories: Readonly<Record<string, unknown>>, query: URLSearchParams): readonly object[] {
   return Object.keys(repositories)
     .filter((id) => id.toLowerCase().includes(query.get('search')!.toLowerCase()))
     .slice(0, Number(query.get('limit')))
     .map((id, i) => ({ _id: `${i}`, id, modelId: id, likes: i, downloads: 1000 - i, tags: [] }))
 }
 
-function sendList(
-  files: Readonly<Record<string, FakeFile>> | undefined,
-  url: URL,
-  response: ServerResponse,
-) {
+function sendList(files: Readonly<Record<string, FakeFile>> | undefined, url: URL, response: ServerResponse) {
   if (!files) return end(response, 401, 'no such repository')
   const start = Number(url.searchParams.get('cursor') ?? 0)
   const all = Object.entries(files)
@@ -123,11 +115,7 @@ function sendList(
   })
   const next = start + PAGE
   if (next < all.length) response.setHeader('link', `<${url.pathname}?cursor=${next}>; rel="next"`)
-  end(
-    response,
-    200,
-    JSON.stringify([{ type: 'directory', path: 'sub', oid: 'x', size: 0 }, ...page]),
-  )
+  end(response, 200, JSON.stringify([{ type: 'directory', path: 'sub', oid: 'x', size: 0 }, ...page]))
 }
 
 function gitDigest(content: Buffer): string {
@@ -142,8 +130,7 @@ function sendFile(
 ): void {
   const asked = /^bytes=(\d+)-$/.exec(request.headers.range ?? '')?.[1]
   const start = asked === undefined || fault?.kind === 'no range' ? 0 : Number(asked)
-  if (start > 0)
-    response.setHeader('content-range', `bytes ${start}-${content.length - 1}/${content.length}`)
+  if (start > 0) response.setHeader('content-range', `bytes ${start}-${content.length - 1}/${content.length}`)
   response.writeHead(start > 0 ? 206 : 200, { 'content-length': content.length - start })
   if (fault?.kind !== 'cut' && fault?.kind !== 'stall') {
     response.end(content.subarray(start))

@@ -64,8 +64,7 @@ export function logitsAfter({ hash }: History, vocabSize: number): Float32Array 
 }
 
 const halves = (value: number): number[] => [value >>> 16, value & 0xffff]
-const whole = (values: Float32Array, at: number): number =>
-  ((values[at]! << 16) | values[at + 1]!) >>> 0
+const whole = (values: Float32Array, at: number): number => ((values[at]! << 16) | values[at + 1]!) >>> 0
 
 /** A history as numbers, other ones in every layer; the second array checks the first, so that parts of two states are noticed. */
 function stateOf({ hash, length }: History, layers: number): readonly [Float32Array, Float32Array] {
@@ -83,8 +82,7 @@ function historyOf(state: StateData, layers: number): History {
   const [shift] = state
   const history = { hash: whole(shift!, 0), length: whole(shift!, 2) }
   const isSame = (a: Float32Array, b: Float32Array) => Buffer.from(a.buffer).equals(bytesOf(b))
-  if (!stateOf(history, layers).every((array, i) => isSame(array, state[i]!)))
-    throw new Error('a torn state')
+  if (!stateOf(history, layers).every((array, i) => isSame(array, state[i]!))) throw new Error('a torn state')
   return history
 }
 
@@ -119,8 +117,7 @@ function drawAfter(history: History, seen: Seen, spec: SampleSpec, vocabSize: nu
   }
   for (const [token, bias] of spec.bias ?? []) if (bias !== -Infinity) h = mix(h, token)
   let token = (h >>> 3) % vocabSize
-  const isAllowed = (id: number) =>
-    spec.mask === undefined || ((spec.mask[id >> 5]! >>> (id & 31)) & 1) === 1
+  const isAllowed = (id: number) => spec.mask === undefined || ((spec.mask[id >> 5]! >>> (id & 31)) & 1) === 1
   for (let tries = 0; !isAllowed(token) || spec.bias?.get(token) === -Infinity; tries++) {
     if (tries > vocabSize) throw new Error('a draw of which nothing is allowed')
     token = (token + 1) % vocabSize
@@ -137,12 +134,7 @@ function logprobAfter(history: History, token: number, k: number, vocabSize: num
 }
 
 /** What the fake model answers to a prompt by itself, without any engine: the oracle of every test. */
-export function answerOf(
-  prompt: Int32Array,
-  spec: SampleSpec,
-  numTokens: number,
-  vocabSize: number,
-): number[] {
+export function answerOf(prompt: Int32Array, spec: SampleSpec, numTokens: number, vocabSize: number): number[] {
   let history = consume(EMPTY, prompt)
   let seen = { prompt: history.hash, answer: 0 }
   const answer: number[] = []
@@ -323,8 +315,7 @@ export class FakeRunner implements Runner {
 
   #drawGuessed({ slot, tokens, samples }: BatchRow, guesses: Guesses, before: History): Drawn[] {
     const numKnown = tokens.length - guesses.count
-    if (samples.length !== guesses.count + 1 || numKnown < 1)
-      throw new Error('guesses that do not fit')
+    if (samples.length !== guesses.count + 1 || numKnown < 1) throw new Error('guesses that do not fit')
     if (guesses.spare >= this.numSpares) throw new Error(`no spare ${guesses.spare}`)
     this.#spares[guesses.spare] = before
     let isRight = true
@@ -339,8 +330,7 @@ export class FakeRunner implements Runner {
   #drawKept({ slot, samples }: BatchRow): Drawn {
     const [spec] = samples
     const kept = this.#kept.get(spec!.slot)
-    if (kept === undefined || kept.hash !== this.#stateOf(slot).hash)
-      throw new Error('a draw from what was not kept')
+    if (kept === undefined || kept.hash !== this.#stateOf(slot).hash) throw new Error('a draw from what was not kept')
     this.#kept.delete(spec!.slot)
     return this.#draw(slot, kept, spec!)
   }
@@ -383,8 +373,7 @@ export class FakeRunner implements Runner {
 /** A row of no tokens only draws, and one that draws later has one draw, which knows no mask yet. */
 function isWhole({ tokens, samples, drawsLater }: BatchRow): boolean {
   const [first] = samples
-  if (drawsLater === true)
-    return tokens.length === 1 && samples.length === 1 && first!.mask === undefined
+  if (drawsLater === true) return tokens.length === 1 && samples.length === 1 && first!.mask === undefined
   return tokens.length > 0 || (samples.length === 1 && first!.mask !== undefined)
 }
 

@@ -183,11 +183,7 @@ export interface GgufModelOptions {
   readonly metadata?: Readonly<Record<string, GgufValue>>
 }
 
-export function writeAsGguf(
-  path: string,
-  tensors: readonly NamedValues[],
-  options: GgufModelOptions,
-): string {
+export function writeAsGguf(path: string, tensors: readonly NamedValues[], options: GgufModelOptions): string {
   const { architecture, type, headType = type, repeats } = options
   const { headSize = 64, rescaleEvery = 0 } = options
   const converted = tensors.flatMap((tensor) => ggufTensors(tensor, tensors, options))
@@ -225,9 +221,7 @@ function ggufTensors(
   const fused = !separateMixes && mix !== undefined
   if (fused && mix !== order[0]) return []
   if (fused) {
-    const parts = [...order].map(
-      (letter) => all.find((other) => other.name === `blocks.${block}.${stem}${letter}`)!,
-    )
+    const parts = [...order].map((letter) => all.find((other) => other.name === `blocks.${block}.${stem}${letter}`)!)
     const stacked = Float32Array.from(parts.flatMap((part) => Array.from(part.values)))
     const shape = [order.length, 1, 1, values.length]
     return [{ name: `blk.${block}.time_mix_lerp_fused.weight`, shape, values: stacked }]

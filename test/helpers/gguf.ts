@@ -44,9 +44,7 @@ export function ggufBytes(
     offset += data[i]!.length
     return Buffer.concat(info)
   })
-  const keys = Object.entries(metadata).map(([key, value]) =>
-    Buffer.concat([text(key), encodeValue(value)]),
-  )
+  const keys = Object.entries(metadata).map(([key, value]) => Buffer.concat([text(key), encodeValue(value)]))
   const head = [Buffer.from('GGUF'), u32(version), u64(tensors.length), u64(keys.length)]
   return Buffer.concat([align(Buffer.concat([...head, ...keys, ...infos])), ...data])
 }
@@ -65,9 +63,7 @@ function encodeValue(value: GgufValue): Buffer {
   if (typeof value === 'string') return Buffer.concat([u32(8), text(value)])
   if (typeof value === 'boolean') return Buffer.concat([u32(7), Buffer.of(value ? 1 : 0)])
   if (typeof value === 'number') {
-    return Number.isInteger(value)
-      ? Buffer.concat([u32(4), u32(value)])
-      : Buffer.concat([u32(6), f32(value)])
+    return Number.isInteger(value) ? Buffer.concat([u32(4), u32(value)]) : Buffer.concat([u32(6), f32(value)])
   }
   const isText = typeof value[0] === 'string'
   const items = value.map((item) => (typeof item === 'string' ? text(item) : u32(item)))
@@ -192,9 +188,7 @@ function sixBit(values: Float32Array): Uint8Array {
   const groups = Array.from({ length: 16 }, (_, j) => values.subarray(16 * j, 16 * j + 16))
   const d = roundF16(largest(values) / 31 / 127)
   const scales = groups.map((group) => quotient(largest(group) / 31, d, -128, 127))
-  const q = groups.flatMap((group, j) =>
-    Array.from(group, (v) => quotient(v, d * scales[j]!, -32, 31) + 32),
-  )
+  const q = groups.flatMap((group, j) => Array.from(group, (v) => quotient(v, d * scales[j]!, -32, 31) + 32))
   const low = new Uint8Array(128)
   const high = new Uint8Array(64)
   for (const [i, value] of q.entries()) {
@@ -226,9 +220,7 @@ function threeBit(values: Float32Array): Uint8Array {
   const groups = Array.from({ length: 16 }, (_, j) => values.subarray(16 * j, 16 * j + 16))
   const d = roundF16(largest(values) / 3 / 31)
   const scales = groups.map((group) => quotient(largest(group) / 3, d, 0, 31) + 32)
-  const q = groups.flatMap((group, j) =>
-    Array.from(group, (v) => quotient(v, d * (scales[j]! - 32), -4, 3) + 4),
-  )
+  const q = groups.flatMap((group, j) => Array.from(group, (v) => quotient(v, d * (scales[j]! - 32), -4, 3) + 4))
   const thirds = new Uint8Array(32)
   for (const [i, value] of q.entries()) thirds[i % 32]! |= (value >> 2) << Math.floor(i / 32)
   const packed = new Uint8Array(12)
@@ -242,8 +234,7 @@ function threeBit(values: Float32Array): Uint8Array {
 /** 256 values of two bits: of 128, byte i of 32 holds i, i + 32, i + 64 and i + 96. */
 function pairs(q: readonly number[]): Uint8Array {
   const bytes = new Uint8Array(64)
-  for (const [i, value] of q.entries())
-    bytes[32 * (i >> 7) + (i & 31)]! |= (value & 3) << (2 * ((i >> 5) & 3))
+  for (const [i, value] of q.entries()) bytes[32 * (i >> 7) + (i & 31)]! |= (value & 3) << (2 * ((i >> 5) & 3))
   return bytes
 }
 
@@ -253,13 +244,8 @@ function ofLevels(values: Float32Array): Uint8Array {
   const d = roundF16(largest(values) / 113 / 31)
   const scales = groups.map((group) => quotient(largest(group) / 113, d, 0, 31) + 32)
   const upper = scales.reduce((bits, scale, j) => bits | ((scale >> 4) << (2 * j)), 0)
-  const lower = Uint8Array.from(
-    { length: 4 },
-    (_, i) => (scales[2 * i]! & 15) | ((scales[2 * i + 1]! & 15) << 4),
-  )
-  const codes = groups.map((group, j) =>
-    nibbles(Array.from(group, (v) => nearestLevel(v, d * (scales[j]! - 32)))),
-  )
+  const lower = Uint8Array.from({ length: 4 }, (_, i) => (scales[2 * i]! & 15) | ((scales[2 * i + 1]! & 15) << 4))
+  const codes = groups.map((group, j) => nibbles(Array.from(group, (v) => nearestLevel(v, d * (scales[j]! - 32)))))
   return Buffer.concat([f16(d), Uint8Array.of(upper & 255, upper >> 8), lower, ...codes])
 }
 

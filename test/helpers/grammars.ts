@@ -18,24 +18,7 @@ export async function directGrammars(): Promise<StartThread> {
 const PIECES = [
   '',
   ...'{}[]":,.-+eE0123456789abcxyz truefalsnué世\\/'.split(''),
-  ...[
-    '{"',
-    '":',
-    '",',
-    '"}',
-    '":"',
-    '","',
-    '}]',
-    'true',
-    'null',
-    'abc',
-    '12',
-    '\n',
-    '```',
-    '世界',
-    'json',
-    'name',
-  ],
+  ...['{"', '":', '",', '"}', '":"', '","', '}]', 'true', 'null', 'abc', '12', '\n', '```', '世界', 'json', 'name'],
 ]
 const BYTES = [...new Set(PIECES)].map((piece) => new TextEncoder().encode(piece))
 

@@ -46,8 +46,7 @@ function hipRtc(): HipCompiler | null {
         const log = new Uint8Array(Math.max(1, Number(size[0])))
         functions.hiprtcGetProgramLog(program, log)
         problem = new TextDecoder().decode(log)
-      } else if (functions.hiprtcGetCodeSize(program, size) !== 0 || size[0] === 0n)
-        problem = 'no code came out'
+      } else if (functions.hiprtcGetCodeSize(program, size) !== 0 || size[0] === 0n) problem = 'no code came out'
       functions.hiprtcDestroyProgram(out)
       return problem
     },
@@ -82,14 +81,7 @@ function clang(): HipCompiler | null {
       const { status, stderr } = spawnSync(
         path,
         [
-          ...[
-            '-x',
-            'hip',
-            `--offload-arch=${chip}`,
-            '-nogpulib',
-            '-nogpuinc',
-            '--cuda-device-only',
-          ],
+          ...['-x', 'hip', `--offload-arch=${chip}`, '-nogpulib', '-nogpuinc', '--cuda-device-only'],
           ...['-O2', '-S', '-D__HIP_PLATFORM_AMD__', '-isystem', headers],
           ...['-include', join(own, 'include/__clang_hip_runtime_wrapper.h')],
           ...['-include', 'hip/hip_runtime.h', ...flags, '-o', to, source],

@@ -10,8 +10,7 @@ export const NO_NAMESPACES: string | null = (() => {
   if (process.platform !== 'linux') return 'network namespaces are of Linux'
   if (process.getuid?.() !== 0) return 'network namespaces need root'
   const made = spawnSync('ip', ['netns', 'add', `skein-try-${process.pid}`], { encoding: 'utf8' })
-  if (made.status !== 0)
-    return `no network namespaces can be made: ${made.error?.message ?? made.stderr.trim()}`
+  if (made.status !== 0) return `no network namespaces can be made: ${made.error?.message ?? made.stderr.trim()}`
   execFileSync('ip', ['netns', 'del', `skein-try-${process.pid}`])
   return null
 })()
@@ -44,8 +43,7 @@ export function makeNetwork(): Network {
   const router = `${name}-router`
   const namespaces: string[] = []
   const rules: string[] = []
-  const ip = (line: string) =>
-    execFileSync('ip', line.split(' '), { stdio: ['ignore', 'pipe', 'pipe'] })
+  const ip = (line: string) => execFileSync('ip', line.split(' '), { stdio: ['ignore', 'pipe', 'pipe'] })
   const inRouter = (line: string) => ip(`-n ${router} ${line}`)
   const addNamespace = (one: string) => {
     ip(`netns add ${one}`)
@@ -61,14 +59,7 @@ export function makeNetwork(): Network {
 
   addNamespace(router)
   inRouter('link set lo up')
-  execFileSync('ip', [
-    'netns',
-    'exec',
-    router,
-    'sh',
-    '-c',
-    'echo 1 > /proc/sys/net/ipv4/ip_forward',
-  ])
+  execFileSync('ip', ['netns', 'exec', router, 'sh', '-c', 'echo 1 > /proc/sys/net/ipv4/ip_forward'])
 
   const { outer, inner, link } = wire()
   ip(`link add ${name} type veth peer name ${link} netns ${router}`)

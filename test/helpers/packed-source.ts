@@ -11,24 +11,14 @@ const sources = new Map<string, MatrixSource>()
 export type OddScales = 'negative' | 'NaN'
 
 /** Rows of different sizes, so that scales differ, and with a mean, so that minimums do. Made once for all devices. */
-export function packedSource(
-  type: PackedType,
-  rows: number,
-  columns: number,
-  scales?: OddScales,
-): MatrixSource {
+export function packedSource(type: PackedType, rows: number, columns: number, scales?: OddScales): MatrixSource {
   const key = `${type} ${rows}×${columns} ${scales}`
   const source = sources.get(key) ?? encodedSource(type, rows, columns, scales)
   sources.set(key, source)
   return source
 }
 
-function encodedSource(
-  type: PackedType,
-  rows: number,
-  columns: number,
-  scales?: OddScales,
-): MatrixSource {
+function encodedSource(type: PackedType, rows: number, columns: number, scales?: OddScales): MatrixSource {
   const weights = normals(rows * columns, rows + columns, 1 / Math.sqrt(columns))
   for (let i = 0; i < weights.length; i++)
     weights[i] = weights[i]! * (1 + Math.floor(i / columns) / rows) + 0.3 / Math.sqrt(columns)
@@ -48,12 +38,7 @@ function encodedSource(
   }
 }
 
-function changeScales(
-  type: PackedType,
-  blocks: Uint8Array,
-  rowBytes: number,
-  scales: OddScales,
-): void {
+function changeScales(type: PackedType, blocks: Uint8Array, rowBytes: number, scales: OddScales): void {
   const size = PACKED_BLOCKS[type].bytes
   const view = new DataView(blocks.buffer, blocks.byteOffset, blocks.length)
   // An f16, which only in Q6_K follows what it scales.

@@ -52,8 +52,7 @@ export class SmallPort implements IpcPort {
       whole.push(first!.bytes)
       first!.callback(null)
     }
-    for (const bytes of whole)
-      for (const listener of this.#listeners) listener(deserialize(bytes) as unknown)
+    for (const bytes of whole) for (const listener of this.#listeners) listener(deserialize(bytes) as unknown)
     from.#fill()
   }
 

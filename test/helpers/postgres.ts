@@ -101,13 +101,7 @@ export async function startPostgres({
     // Only root goes elsewhere, and becomes who the server is there.
     if (place !== undefined) {
       const { uid, gid } = ACCOUNT!
-      words.unshift(
-        ...place.within,
-        'setpriv',
-        `--reuid=${uid}`,
-        `--regid=${gid}`,
-        '--clear-groups',
-      )
+      words.unshift(...place.within, 'setpriv', `--reuid=${uid}`, `--regid=${gid}`, '--clear-groups')
     }
     return execFileSync(words[0]!, words.slice(1), {
       cwd: folder,
@@ -127,8 +121,7 @@ export async function startPostgres({
       // Another was here first.
     }
   }
-  if (place !== undefined)
-    appendFileSync(join(data, 'pg_hba.conf'), `host all all ${place.subnet} trust\n`)
+  if (place !== undefined) appendFileSync(join(data, 'pg_hba.conf'), `host all all ${place.subnet} trust\n`)
   const archive = join(folder, 'log-archive')
   const more = isArchived ? `-c archive_mode=on -c archive_command='cp %p ${archive}/%f'` : ''
   const settings = `-k ${folder} -c listen_addresses=${address} -c max_connections=200 -c log_min_messages=fatal ${more}`
@@ -136,8 +129,7 @@ export async function startPostgres({
     const options = `-p ${at} ${settings}${hasStandby ? ' -c synchronous_standby_names=*' : ''}`
     run('pg_ctl', 'start', '-D', of, '-w', '-t', '60', '-o', options, '-l', join(folder, 'log'))
   }
-  const stop = (mode: string, of = data) =>
-    run('pg_ctl', 'stop', '-D', of, '-m', mode, '-w', '-t', '60')
+  const stop = (mode: string, of = data) => run('pg_ctl', 'stop', '-D', of, '-m', mode, '-w', '-t', '60')
   const at = () => ['-h', address, '-p', String(port), '-U', 'skein']
   const ask = (sql: string) => String(run('psql', ...at(), '-d', 'postgres', '-Atc', sql)).trim()
   if (isArchived) {

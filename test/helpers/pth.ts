@@ -5,10 +5,7 @@ import type { SourceType } from '../../src/backend/weight-types.ts'
 import { writeRandomRwkv6Weights, writeRandomWeights } from '../../src/bench/random-model.ts'
 import type { Rwkv6Ranks } from '../../src/model/formats/rwkv6-layout.ts'
 import type { Rwkv7Ranks } from '../../src/model/formats/rwkv7-layout.ts'
-import {
-  type PthOptions,
-  writePth as writePthFile,
-} from '../../src/model/formats/torch/pth-writer.ts'
+import { type PthOptions, writePth as writePthFile } from '../../src/model/formats/torch/pth-writer.ts'
 import { ZipWriter } from '../../src/model/formats/torch/zip-writer.ts'
 
 export interface PthTensorValues {
@@ -23,11 +20,7 @@ export interface PthTensorValues {
 }
 
 /** dtype defaults to f32. Values are rounded to it. */
-export function writePth(
-  path: string,
-  tensors: readonly PthTensorValues[],
-  options: PthOptions = {},
-): void {
+export function writePth(path: string, tensors: readonly PthTensorValues[], options: PthOptions = {}): void {
   const files = tensors.map(({ values, dtype = 'f32', ...tensor }) => {
     const bytes = encodeFloats(Float32Array.from(values), dtype)
     return { ...tensor, dtype, storageElements: values.length, chunks: () => [bytes] }

@@ -5,23 +5,14 @@
  */
 import { rmSync } from 'node:fs'
 import { pathToFileURL } from 'node:url'
-import {
-  RANDOM_MODEL_SIZES,
-  type RandomModelSize,
-  writeRandomModel,
-} from '../../src/bench/random-model.ts'
+import { RANDOM_MODEL_SIZES, type RandomModelSize, writeRandomModel } from '../../src/bench/random-model.ts'
 import type { GgufType } from '../../src/model/formats/gguf/types.ts'
 import { readTensors, writeAsGguf } from './formats.ts'
 
 /** Of a matrix; a quantiser written for tests takes its time. */
 const ENCODED = 2 ** 16
 
-export function writeRandomGguf(
-  path: string,
-  size: RandomModelSize,
-  type: GgufType,
-  headType: GgufType,
-): void {
+export function writeRandomGguf(path: string, size: RandomModelSize, type: GgufType, headType: GgufType): void {
   const plain = `${path}.pth`
   writeRandomModel(plain, size)
   try {

@@ -32,18 +32,14 @@ export async function startS3Double(host = '127.0.0.1'): Promise<S3Double> {
     if (mood === 'slow') await delay(SLOW_MS)
     const isRefused = mood === 'failing' || (mood === 'full' && request.method === 'PUT')
     if (isRefused) failures.push(mood === 'full' ? 507 : 503)
-    const [status, body] =
-      failures.length > 0 ? fail(failures.shift()!) : answer(request, Buffer.concat(chunks))
+    const [status, body] = failures.length > 0 ? fail(failures.shift()!) : answer(request, Buffer.concat(chunks))
     if (mood !== 'cut' || request.method !== 'GET') response.writeHead(status).end(body)
     else {
       response.writeHead(status, { 'content-length': body.length })
       response.write(body.slice(0, body.length / 2), () => response.destroy())
     }
   })
-  const fail = (status: number): [number, string] => [
-    status,
-    '<Error><Code>SlowDown</Code></Error>',
-  ]
+  const fail = (status: number): [number, string] => [status, '<Error><Code>SlowDown</Code></Error>']
 
   function answer(request: IncomingMessage, body: Buffer): [number, string | Buffer] {
     if (!isSigned(request)) return [403, '<Error><Code>SignatureDoesNotMatch</Code></Error>']
@@ -61,17 +57,13 @@ export async function startS3Double(host = '127.0.0.1'): Promise<S3Double> {
 
   function page(query: URLSearchParams): string {
     const after = query.get('continuation-token') ?? ''
-    const all = [...objects.keys()]
-      .sort()
-      .filter((key) => key.startsWith(query.get('prefix') ?? ''))
+    const all = [...objects.keys()].sort().filter((key) => key.startsWith(query.get('prefix') ?? ''))
     const coming = all.filter((key) => key > after)
     const entries = coming.slice(0, PAGE)
     const contents = entries.map(
-      (key) =>
-        `<Contents><Key>${key}</Key><LastModified>2020-01-01T00:00:00.000Z</LastModified></Contents>`,
+      (key) => `<Contents><Key>${key}</Key><LastModified>2020-01-01T00:00:00.000Z</LastModified></Contents>`,
     )
-    const next =
-      coming.length > PAGE ? `<NextContinuationToken>${entries.at(-1)}</NextContinuationToken>` : ''
+    const next = coming.length > PAGE ? `<NextContinuationToken>${entries.at(-1)}</NextContinuationToken>` : ''
     return `<?xml version="1.0"?><ListBucketResult>${contents.join('')}${next}</ListBucketResult>`
   }
 
@@ -98,10 +90,7 @@ function isSigned({ method, url, headers }: IncomingMessage): boolean {
   const [, , day, region, names, signature] = parts as unknown as string[]
   const { pathname, searchParams } = new URL(url!, 'http://s3')
   const encode = (text: string) =>
-    encodeURIComponent(text).replace(
-      /[!'()*]/g,
-      (c) => `%${c.charCodeAt(0).toString(16).toUpperCase()}`,
-    )
+    encodeURIComponent(text).replace(/[!'()*]/g, (c) => `%${c.charCodeAt(0).toString(16).toUpperCase()}`)
   const query = [...searchParams].map(([name, value]) => `${encode(name)}=${encode(value)}`).sort()
   const signed = names!.split(';').map((name) => `${name}:${String(headers[name]).trim()}\n`)
   const canonical = [
@@ -111,9 +100,6 @@ function isSigned({ method, url, headers }: IncomingMessage): boolean {
   const digest = createHash('sha256').update(canonical).digest('hex')
   const scope = `${day}/${region}/s3/aws4_request`
   const text = ['AWS4-HMAC-SHA256', headers['x-amz-date'], scope, digest].join('\n')
-  const key = [region!, 's3', 'aws4_request'].reduce(
-    hmac,
-    hmac(`AWS4${S3_KEYS.AWS_SECRET_ACCESS_KEY}`, day!),
-  )
+  const key = [region!, 's3', 'aws4_request'].reduce(hmac, hmac(`AWS4${S3_KEYS.AWS_SECRET_ACCESS_KEY}`, day!))
   return timingSafeEqual(hmac(key, text), Buffer.from(signature!, 'hex'))
 }

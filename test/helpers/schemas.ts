@@ -7,12 +7,8 @@ export function schemas(depth: number): fc.Arbitrary<JsonSchema> {
   const bounds = fc.tuple(fc.integer({ min: -40, max: 40 }), fc.nat(60))
   const leaves: fc.Arbitrary<JsonSchema>[] = [
     fc.constant({ type: 'string' }),
-    fc
-      .tuple(fc.nat(3), fc.nat(4))
-      .map(([min, more]) => ({ type: 'string', minLength: min, maxLength: min + more })),
-    fc
-      .constantFrom('^[ab]{2}$', '^x+[0-9]$', '^(abc|xyz)$')
-      .map((pattern) => ({ type: 'string', pattern })),
+    fc.tuple(fc.nat(3), fc.nat(4)).map(([min, more]) => ({ type: 'string', minLength: min, maxLength: min + more })),
+    fc.constantFrom('^[ab]{2}$', '^x+[0-9]$', '^(abc|xyz)$').map((pattern) => ({ type: 'string', pattern })),
     fc.constantFrom('integer', 'number', 'boolean', 'null').map((type) => ({ type })),
     bounds.map(([low, width]) => ({ type: 'integer', minimum: low, maximum: low + width })),
     fc
@@ -100,11 +96,8 @@ function objectOf(
   pick: (count: number) => number,
 ): object {
   const needed = [required].flat()
-  const named = Object.entries(properties as object).filter(
-    ([name]) => pick(needed.includes(name) ? 10 : 2) > 0,
-  )
+  const named = Object.entries(properties as object).filter(([name]) => pick(needed.includes(name) ? 10 : 2) > 0)
   const entries = named.map(([name, part]) => [name, inner(part)])
-  if (pick(named.length === 0 ? 2 : 10) === 0)
-    entries.push(['zz', inner(additionalProperties ?? true)])
+  if (pick(named.length === 0 ? 2 : 10) === 0) entries.push(['zz', inner(additionalProperties ?? true)])
   return Object.fromEntries(entries)
 }

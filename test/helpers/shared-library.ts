@@ -36,9 +36,7 @@ function readElf(file: Buffer): SharedLibrary {
   const at = Number(file.readBigUInt64LE(0x28))
   const sections = times(file.readUInt16LE(0x3c), (i) => {
     const header = at + i * file.readUInt16LE(0x3a)
-    const [offset, size] = [header + 0x18, header + 0x20].map((n) =>
-      Number(file.readBigUInt64LE(n)),
-    )
+    const [offset, size] = [header + 0x18, header + 0x20].map((n) => Number(file.readBigUInt64LE(n)))
     const [type, link] = [header + 4, header + 0x28].map((n) => file.readUInt32LE(n))
     return { type, link, offset: offset!, size: size! }
   })
@@ -89,18 +87,14 @@ function readPe(file: Buffer): SharedLibrary {
   const sections = optional + file.readUInt16LE(header + 20)
   const offsetOf = (address: number): number => {
     for (let i = 0; i < file.readUInt16LE(header + 6); i++) {
-      const [size, start, , offset] = [8, 12, 16, 20].map((n) =>
-        file.readUInt32LE(sections + 40 * i + n),
-      )
+      const [size, start, , offset] = [8, 12, 16, 20].map((n) => file.readUInt32LE(sections + 40 * i + n))
       if (address >= start! && address < start! + size!) return address - start! + offset!
     }
     throw new Error(`no section has address ${address}`)
   }
   const table = offsetOf(file.readUInt32LE(optional + 112))
   const names = offsetOf(file.readUInt32LE(table + 32))
-  const exports = times(file.readUInt32LE(table + 24), (i) =>
-    textAt(file, offsetOf(file.readUInt32LE(names + 4 * i))),
-  )
+  const exports = times(file.readUInt32LE(table + 24), (i) => textAt(file, offsetOf(file.readUInt32LE(names + 4 * i))))
   const needs: string[] = []
   let entry = offsetOf(file.readUInt32LE(optional + 120))
   for (; file.readUInt32LE(entry + 12) !== 0; entry += 20)

@@ -50,8 +50,7 @@ export class StreamDevice {
   readonly driver = {
     call: (name: string, ...args: unknown[]) => this.#call(name, args as bigint[]),
     functions: {
-      cuEventQuery: (event: bigint) =>
-        this.#isReached(event, this.#target(event)) ? 0 : NOT_READY,
+      cuEventQuery: (event: bigint) => (this.#isReached(event, this.#target(event)) ? 0 : NOT_READY),
       cuEventSynchronize: (event: bigint) => {
         while (!this.#isReached(event, this.#target(event))) this.runOne()
         return 0
@@ -156,8 +155,7 @@ export class StreamDevice {
   }
 
   #host(memory: Float32Array | bigint, bytes: number): Uint8Array {
-    if (typeof memory !== 'bigint')
-      return new Uint8Array(memory.buffer, memory.byteOffset, memory.byteLength)
+    if (typeof memory !== 'bigint') return new Uint8Array(memory.buffer, memory.byteOffset, memory.byteLength)
     for (const [address, buffer] of this.#pinned)
       if (memory >= address && memory < address + BigInt(buffer.byteLength))
         return new Uint8Array(buffer, Number(memory - address), bytes)

@@ -3,11 +3,7 @@ import { normals } from '../backend/kit.ts'
 import { writePth } from './pth.ts'
 
 /** A tuned state for a checkpoint: numbers that nobody trained, but of its shape, unless it is to have other heads. */
-export function writeTunedState(
-  path: string,
-  checkpointPath: string,
-  heads: number | null = null,
-): void {
+export function writeTunedState(path: string, checkpointPath: string, heads: number | null = null): void {
   const checkpoint = openCheckpoint(checkpointPath)
   const [H, N] = checkpoint.tensors.get('blocks.0.att.r_k')!.shape as [number, number]
   const names = [...checkpoint.tensors.keys()].filter((name) => name.endsWith('.att.r_k'))

@@ -7,8 +7,7 @@ import { openDevice, webgpuReport } from '../../src/backend/webgpu/adapter.ts'
 /** Debian's Chromium brings a Vulkan driver that computes on the processor. */
 const SWIFTSHADER = '/usr/lib/chromium/vk_swiftshader_icd.json'
 
-if (process.env.VK_DRIVER_FILES === undefined && existsSync(SWIFTSHADER))
-  process.env.VK_DRIVER_FILES = SWIFTSHADER
+if (process.env.VK_DRIVER_FILES === undefined && existsSync(SWIFTSHADER)) process.env.VK_DRIVER_FILES = SWIFTSHADER
 
 const { adapters, problem } = await webgpuReport()
 /** Why not; null where an adapter was found. */

@@ -25,9 +25,7 @@ function numbers(count: number, seed: number): number[] {
 
 type Matrix = number[][]
 const matrix = (values: number[], columns: number): Matrix =>
-  Array.from({ length: values.length / columns }, (_, row) =>
-    values.slice(row * columns, (row + 1) * columns),
-  )
+  Array.from({ length: values.length / columns }, (_, row) => values.slice(row * columns, (row + 1) * columns))
 const multiply = (b: Matrix, a: Matrix): Matrix =>
   b.map((row) => a[0]!.map((_, column) => row.reduce((sum, x, k) => sum + x * a[k]![column]!, 0)))
 const plus = (x: Matrix, y: Matrix, factor = 1): Matrix =>
@@ -198,11 +196,7 @@ describe('what does not fit is refused by name', () => {
       'has blocks.9.att.key.lora_A, for which',
     ],
     ['a name with an escape', [tensor('ln\x1b[2J\nx', 4)], 'has ln?[2J?x, for which'],
-    [
-      'two kinds for one matrix',
-      [...lora, tensor(`${KEY}.bone`, 4, 2, 2)],
-      `has both Bone and LoRA for ${KEY}`,
-    ],
+    ['two kinds for one matrix', [...lora, tensor(`${KEY}.bone`, 4, 2, 2)], `has both Bone and LoRA for ${KEY}`],
     [
       'a tensor under two names',
       [lora[0]!, { ...lora[0]!, name: `base_model.model.${KEY}.lora_A.weight` }, lora[1]!],
@@ -215,11 +209,7 @@ describe('what does not fit is refused by name', () => {
     ['a flat bone', [tensor(`${KEY}.bone`, 2, 12)], 'bone of shape [2, 12]'],
     ['a bone that does not tile', [tensor(`${KEY}.bone`, 1, 8, 8)], 'bone of shape [1, 8, 8]'],
     ['a tensor of another shape', [tensor('ln_out.weight', 5)], 'ln_out.weight of shape [5]'],
-    [
-      'an adapter of a vector',
-      [tensor('ln_out.lora_A', 1, 4)],
-      'ln_out.weight, which is no matrix',
-    ],
+    ['an adapter of a vector', [tensor('ln_out.lora_A', 1, 4)], 'ln_out.weight, which is no matrix'],
   ])('%s', (_what, tensors, message) => {
     expect(() => merged(tensors)).toThrow(
       expect.objectContaining({
@@ -234,9 +224,7 @@ describe('what does not fit is refused by name', () => {
     expect(() => merged(bone, { scale: 2 })).toThrow('is a Bone adapter, which has no scale')
     writePth(file('init.pth'), lora)
     expect(() => merged(bone, { init: file('init.pth') })).toThrow('has no LoRA factors')
-    expect(() => merged(lora, { init: file('init.pth') })).toThrow(
-      'has no blocks.0.att.key.init_lo',
-    )
+    expect(() => merged(lora, { init: file('init.pth') })).toThrow('has no blocks.0.att.key.init_lo')
   })
 })
 
@@ -287,10 +275,7 @@ describe('--lora', () => {
     expect(adaptersOf(args)).toEqual(wanted)
   })
 
-  test.each([{ 'lora-init': 'i' }, { lora: 'a,b', 'lora-init': 'i' }, { lora: 'a:1.2.3' }])(
-    '%j is refused',
-    (args) => {
-      expect(() => adaptersOf(args)).toThrow(expect.objectContaining({ code: 'invalid_request' }))
-    },
-  )
+  test.each([{ 'lora-init': 'i' }, { lora: 'a,b', 'lora-init': 'i' }, { lora: 'a:1.2.3' }])('%j is refused', (args) => {
+    expect(() => adaptersOf(args)).toThrow(expect.objectContaining({ code: 'invalid_request' }))
+  })
 })

@@ -40,9 +40,7 @@ test.each([
   convert(`${name}.pth`, `${name}.safetensors`)
   convert(`${name}.safetensors`, `${name}-again.pth`)
   expect(printOf(`${name}.safetensors`)).toBe(printOf(`${name}.pth`))
-  expect(readFileSync(file(`${name}-again.pth`)).equals(readFileSync(file(`${name}.pth`)))).toBe(
-    true,
-  )
+  expect(readFileSync(file(`${name}-again.pth`)).equals(readFileSync(file(`${name}.pth`)))).toBe(true)
 })
 
 test('counts every byte it writes', () => {
@@ -103,18 +101,13 @@ test('an unknown suffix is refused before anything is written', () => {
   expect(readdirSync(folder)).toEqual(before)
 })
 
-test.each(['.pth', '.safetensors'])(
-  '%s: a name that is taken by a folder leaves nothing behind',
-  (suffix) => {
-    writeRandomRwkv7(file('source.pth'), {})
-    mkdirSync(file(`folder${suffix}`))
-    const before = readdirSync(folder)
-    expect(() => convert('source.pth', `folder${suffix}`)).toThrow(
-      /^cannot write the model: .*; name a file/,
-    )
-    expect(readdirSync(folder)).toEqual(before)
-  },
-)
+test.each(['.pth', '.safetensors'])('%s: a name that is taken by a folder leaves nothing behind', (suffix) => {
+  writeRandomRwkv7(file('source.pth'), {})
+  mkdirSync(file(`folder${suffix}`))
+  const before = readdirSync(folder)
+  expect(() => convert('source.pth', `folder${suffix}`)).toThrow(/^cannot write the model: .*; name a file/)
+  expect(readdirSync(folder)).toEqual(before)
+})
 
 test.each(['.pth', '.safetensors'])('%s: a weight that f16 cannot hold is refused', (suffix) => {
   const values = [65519, -65519, Number.POSITIVE_INFINITY, Number.NaN]

@@ -49,9 +49,7 @@ function expected(hidden: readonly number[], task: EmbeddingTask): number[] {
   const raw = hidden.map((value, i) => value + row(w2!, i, inner))
   const mean = raw.reduce((sum, value) => sum + value, 0) / C
   const variance = raw.reduce((sum, value) => sum + (value - mean) ** 2, 0) / C
-  const out = raw.map(
-    (value, i) => ((value - mean) / Math.sqrt(variance + 1e-5)) * gain![i]! + bias![i]!,
-  )
+  const out = raw.map((value, i) => ((value - mean) / Math.sqrt(variance + 1e-5)) * gain![i]! + bias![i]!)
   const length = Math.hypot(...out)
   return out.map((value) => value / length)
 }
@@ -83,9 +81,7 @@ test('texts become vectors by the head that was asked for, behind the token that
 })
 
 test('the heads answer for themselves: --embeddings is refused, and one of another shape is named', async () => {
-  await expect(loadEngine({ ...choice, embeddings: 'mean' })).rejects.toThrow(
-    /leave --embeddings mean out/,
-  )
+  await expect(loadEngine({ ...choice, embeddings: 'mean' })).rejects.toThrow(/leave --embeddings mean out/)
   const damaged = join(folder, 'damaged.pth')
   const [fc1, , ...norms] = HEADS.get('sts')!
   writePth(damaged, [...readTensors(plain), fc1!, ...norms])

@@ -21,8 +21,7 @@ async function feed(
     start += chunk.length
     const isLast = start >= tokens.length
     // The last token goes alone, so that every way of feeding ends in the same question.
-    if (isLast && chunk.length > 1)
-      await step(runner, [{ slot, tokens: chunk.slice(0, -1), samples: [] }])
+    if (isLast && chunk.length > 1) await step(runner, [{ slot, tokens: chunk.slice(0, -1), samples: [] }])
     const fed = isLast ? chunk.slice(-1) : chunk
     const [result] = await step(runner, [{ slot, tokens: fed, samples: [], allLogits: isLast }])
     if (isLast) logits = Float32Array.from(result!.logits!)
@@ -41,9 +40,7 @@ function step(runner: ModelRunner, rows: readonly BatchRow[]): Promise<RowResult
 }
 
 const EXACT = WEBGPU_PROBLEM === null && IS_SLOW ? ([...BACKENDS, 'webgpu'] as const) : BACKENDS
-const CASES = ARCHITECTURES.flatMap((architecture) =>
-  EXACT.map((backend) => [architecture, backend] as const),
-)
+const CASES = ARCHITECTURES.flatMap((architecture) => EXACT.map((backend) => [architecture, backend] as const))
 
 const QUANTS = ARCHITECTURES.flatMap((architecture) =>
   (['f16', 'bf16', 'int8', 'q4', 'nf4'] as const).map((quant) => ({ architecture, quant })),
@@ -73,9 +70,7 @@ describe.each(CASES)('exactness of %s on %s', (architecture, backend) => {
   )
 
   // The reference takes minutes for these, and so does a software adapter.
-  test
-    .skipIf(backend === 'reference' || backend === 'webgpu')
-    .each(IS_SLOW ? [2050, 8192, 16_384] : [2050])(
+  test.skipIf(backend === 'reference' || backend === 'webgpu').each(IS_SLOW ? [2050, 8192, 16_384] : [2050])(
     'prefill of %i tokens: by 100 = one by one',
     async (length) => {
       const tokens = someTokens(length, length)
@@ -224,10 +219,7 @@ test.skipIf(WEBGPU_PROBLEM !== null || !IS_SLOW).each(QUANTS)(
 
 test.each(ARCHITECTURES)('cpu logits of %s agree with the reference', async (architecture) => {
   const tokens = someTokens(40, 12)
-  const [reference, cpu] = [
-    tinyRunner('reference', { architecture }),
-    tinyRunner('cpu', { architecture }),
-  ]
+  const [reference, cpu] = [tinyRunner('reference', { architecture }), tinyRunner('cpu', { architecture })]
   expect(distance(await solo(cpu, tokens), await solo(reference, tokens))).toBeLessThan(1e-4)
   reference.dispose()
   cpu.dispose()

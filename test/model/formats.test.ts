@@ -55,18 +55,15 @@ const RWKV7_WRITERS: Record<string, Writer> = {
   'fla-stacked': (path, tensors) => writeAsHuggingFace(path, stackMixes(flaTensors(tensors))),
   'f32.gguf': (path, tensors) => writeAsGguf(path, tensors, { architecture: 'rwkv7', type: 'F32' }),
   'f16.gguf': (path, tensors) => writeAsGguf(path, tensors, { architecture: 'rwkv7', type: 'F16' }),
-  'bf16.gguf': (path, tensors) =>
-    writeAsGguf(path, tensors, { architecture: 'rwkv7', type: 'BF16' }),
+  'bf16.gguf': (path, tensors) => writeAsGguf(path, tensors, { architecture: 'rwkv7', type: 'BF16' }),
 }
 
 const RWKV6_WRITERS: Record<string, Writer> = {
   'model.safetensors': writeAsSafetensors,
   'model.st': writeAsWebRwkv,
   'legacy.pth': writeAsLegacyTorch,
-  'f32.gguf': (path, tensors) =>
-    writeAsGguf(path, tensors, { architecture: 'rwkv6', type: 'F32', rescaleEvery: 1 }),
-  'f16.gguf': (path, tensors) =>
-    writeAsGguf(path, tensors, { architecture: 'rwkv6', type: 'F16', rescaleEvery: 2 }),
+  'f32.gguf': (path, tensors) => writeAsGguf(path, tensors, { architecture: 'rwkv6', type: 'F32', rescaleEvery: 1 }),
+  'f16.gguf': (path, tensors) => writeAsGguf(path, tensors, { architecture: 'rwkv6', type: 'F16', rescaleEvery: 2 }),
   'bf16.gguf': (path, tensors) =>
     writeAsGguf(path, tensors, { architecture: 'rwkv6', type: 'BF16', separateMixes: true }),
 }

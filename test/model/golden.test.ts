@@ -47,9 +47,7 @@ function readOracle(name: string): Float64Array {
 function distance(actual: Float32Array, expected: Float64Array): number {
   if (actual.length !== expected.length) return Number.NaN
   const largest = expected.reduce((max, value) => Math.max(max, Math.abs(value)), 0)
-  return (
-    actual.reduce((max, value, i) => Math.max(max, Math.abs(value - expected[i]!)), 0) / largest
-  )
+  return actual.reduce((max, value, i) => Math.max(max, Math.abs(value - expected[i]!)), 0) / largest
 }
 
 afterEach(() => {

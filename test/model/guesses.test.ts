@@ -52,9 +52,7 @@ function guessed(
       const at = drawn.length + i
       return (truth[at]!.token + (at % wrongEvery === 0 ? 1 : 0)) % 512
     })
-    const samples = Array.from({ length: count + 1 }, (_, i) =>
-      draw(slot, { ...fields, position: drawn.length + i }),
-    )
+    const samples = Array.from({ length: count + 1 }, (_, i) => draw(slot, { ...fields, position: drawn.length + i }))
     const tokens = Int32Array.of(...unfed, ...guesses)
     const row = { slot, tokens, samples, ...(count === 0 ? {} : { guesses: { count, spare: 1 } }) }
     const before = runner.readState(slot).result()
@@ -110,16 +108,13 @@ test('the distribution of draws after right guesses, and of those after wrong on
   const tops = (tokens: readonly number[]) => {
     runner.writeState(1, before).result()
     const samples = [draw(1, { ...fields, temperature: 0 })]
-    const { logprob } = runner.step([{ slot: 1, tokens: Int32Array.from(tokens), samples }])[0]!
-      .drawn[0]!
+    const { logprob } = runner.step([{ slot: 1, tokens: Int32Array.from(tokens), samples }])[0]!.drawn[0]!
     return logprob!.top
   }
   const guess = tops([first])[0]!.token
   const counts = [new Map<number, number>(), new Map<number, number>()] as const
   for (let trial = 0; trial < NUM_TRIALS; trial++) {
-    const samples = [0, 1].map((position) =>
-      draw(0, { ...fields, seed: BigInt(trial), position, logprobs: null }),
-    )
+    const samples = [0, 1].map((position) => draw(0, { ...fields, seed: BigInt(trial), position, logprobs: null }))
     const tokens = Int32Array.of(first, guess)
     const row = { slot: 0, tokens, samples, guesses: { count: 1, spare: 0 } }
     const { drawn } = runner.step([row])[0]!

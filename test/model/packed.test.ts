@@ -37,9 +37,7 @@ function run(model: string, quant: QuantChoice, device: 'cpu' | 'reference' = 'c
 /** Largest difference relative to the largest logit. */
 function error(actual: Float32Array, expected: Float32Array): number {
   const largest = expected.reduce((most, value) => Math.max(most, Math.abs(value)), 0)
-  return (
-    actual.reduce((most, value, i) => Math.max(most, Math.abs(value - expected[i]!)), 0) / largest
-  )
+  return actual.reduce((most, value, i) => Math.max(most, Math.abs(value - expected[i]!)), 0) / largest
 }
 
 describe.each([
@@ -77,9 +75,7 @@ test('what a pipeline shares out is what is held', () => {
 
 test('a scale that a power of two takes out of f16 is refused by name', () => {
   const huge = readTensors(join(folder, 'rwkv6.pth')).map((tensor) =>
-    tensor.name === 'blocks.2.att.output.weight'
-      ? { ...tensor, values: tensor.values.map(() => 3e7) }
-      : tensor,
+    tensor.name === 'blocks.2.att.output.weight' ? { ...tensor, values: tensor.values.map(() => 3e7) } : tensor,
   )
   const path = join(folder, 'huge.gguf')
   writeAsGguf(path, huge, { architecture: 'rwkv6', type: 'Q8_0', rescaleEvery: 1 })

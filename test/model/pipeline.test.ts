@@ -56,9 +56,7 @@ describe.each(BACKENDS)('on %s', (device) => {
     test('a state goes from a pipeline to one device and back', () => {
       const tokens = someTokens(30, 5)
       const feed = (runner: ModelRunner, from: number, to: number) =>
-        runner.step([
-          { slot: 2, tokens: tokens.subarray(from, to), samples: [], allLogits: true },
-        ])[0]!.logits!
+        runner.step([{ slot: 2, tokens: tokens.subarray(from, to), samples: [], allLogits: true }])[0]!.logits!
       for (const runner of [whole!, two!, three!]) runner.clearSlot(2)
       // Saved as f32, so the one that never moves is saved and restored as well.
       const expected = [
@@ -100,9 +98,7 @@ describe.each(BACKENDS)('on %s', (device) => {
     test('it describes itself as the whole model', () => {
       const { device: _, ...info } = whole!.info
       expect(three!.info).toMatchObject(info)
-      expect(three!.info.device).toBe(
-        `pipeline of ${Array(3).fill(`1 layer on ${whole!.info.device}`).join('; ')}`,
-      )
+      expect(three!.info.device).toBe(`pipeline of ${Array(3).fill(`1 layer on ${whole!.info.device}`).join('; ')}`)
     })
   })
 })
@@ -110,9 +106,7 @@ describe.each(BACKENDS)('on %s', (device) => {
 test('layers on unlike backends meet in f32', () => {
   const [mixed, whole] = [runnerOn(['cpu', 'reference']), runnerOn(['reference'])]
   const [a, b] = [mixed, whole].map(
-    (runner) =>
-      runner.step([{ slot: 0, tokens: someTokens(20, 1), samples: [], allLogits: true }])[0]!
-        .logits!,
+    (runner) => runner.step([{ slot: 0, tokens: someTokens(20, 1), samples: [], allLogits: true }])[0]!.logits!,
   )
   const largest = b!.reduce((max, x) => Math.max(max, Math.abs(x)), 0)
   expect(Math.max(...a!.map((x, i) => Math.abs(x - b![i]!))) / largest).toBeLessThan(1e-4)
@@ -132,9 +126,7 @@ test('a state of another shape is refused and changes nothing', () => {
 test('steps in the air end in order with the results of steps alone', () => {
   const [pipeline, whole] = [runnerOn(['cpu', 'cpu', 'cpu']), runnerOn(['cpu'])]
   expect(pipeline.maxFlights).toBe(3)
-  const rowsOf = (slot: number): BatchRow[] => [
-    { slot, tokens: someTokens(5, slot), samples: [draw(slot)] },
-  ]
+  const rowsOf = (slot: number): BatchRow[] => [{ slot, tokens: someTokens(5, slot), samples: [draw(slot)] }]
   const flights = [0, 1, 2].map((slot) => pipeline.launch(rowsOf(slot)))
   expect(() => pipeline.launch(rowsOf(3))).toThrow('3 flights are on their way')
   const expected = [0, 1, 2].map((slot) => whole.step(rowsOf(slot)))

@@ -20,8 +20,7 @@ describe('the quality of rounded weights', () => {
   test('texts begin with their prompts, are of one length, and are the same again', () => {
     const texts = drawTexts(exact, prompts, 120)
     expect(texts.map((text) => text.length)).toEqual([40, 40, 40])
-    for (const [i, text] of texts.entries())
-      expect(text.slice(0, prompts[i]!.length)).toEqual(prompts[i]!.slice(0, 40))
+    for (const [i, text] of texts.entries()) expect(text.slice(0, prompts[i]!.length)).toEqual(prompts[i]!.slice(0, 40))
     expect(drawTexts(exact, prompts, 120)).toEqual(texts)
     expect(drawTexts(exact, prompts, 120, 2n)).not.toEqual(texts)
     expect(texts[0]).not.toEqual(texts[1])
@@ -30,11 +29,8 @@ describe('the quality of rounded weights', () => {
   test('a model differs from itself in nothing, and the more the fewer its bits', () => {
     const texts = drawTexts(exact, prompts, 120)
     const seen: number[] = []
-    const [same, eight, four] = compareLogits(
-      exact,
-      [runner('f32'), runner('int8'), runner('nf4')],
-      texts,
-      (done) => seen.push(done),
+    const [same, eight, four] = compareLogits(exact, [runner('f32'), runner('int8'), runner('nf4')], texts, (done) =>
+      seen.push(done),
     )
     expect(same).toMatchObject({ rmsError: 0, maxError: 0, argmaxAgreement: 1 })
     expect(same!.divergence).toBeCloseTo(0, 12)

@@ -13,13 +13,7 @@ import { quantisedSourceOf } from '../../src/model/formats/safetensors/quantised
 import { readFloats } from '../../src/model/formats/tensor-values.ts'
 import { type Quantiser, quantiseCheckpoint } from '../../src/model/quantise.ts'
 import { logitsOfAll } from '../../src/model/run/logits.ts'
-import {
-  ARCHITECTURES,
-  BACKENDS,
-  someTokens,
-  type TestArchitecture,
-  tinyModel,
-} from '../helpers/runner.ts'
+import { ARCHITECTURES, BACKENDS, someTokens, type TestArchitecture, tinyModel } from '../helpers/runner.ts'
 
 const SCHEMES = [
   ['int8', 'i8'],
@@ -74,10 +68,7 @@ describe.each(SCHEMES)('a file quantised to %s', (quant, scheme) => {
   })
 
   test('decodes, in whole and in part, to what was rounded', () => {
-    const [original, checkpoint] = [
-      openCheckpoint(tinyModel()),
-      openCheckpoint(quantisedFile(scheme)),
-    ]
+    const [original, checkpoint] = [openCheckpoint(tinyModel()), openCheckpoint(quantisedFile(scheme))]
     const name = 'blocks.1.ffn.key.weight'
     const entry = checkpoint.tensors.get(name)!
     const weights = readFloats(original.tensors.get(name)!)

@@ -51,9 +51,7 @@ const linear = (name: string, x: Vector): number[] => {
 const times = (x: Vector, name: string): number[] => {
   const w = vector(name)
   const out = w.length / x.length
-  return Array.from({ length: out }, (_, j) =>
-    x.reduce((sum, value, i) => sum + value * w[i * out + j]!, 0),
-  )
+  return Array.from({ length: out }, (_, j) => x.reduce((sum, value, i) => sum + value * w[i * out + j]!, 0))
 }
 const add = (a: Vector, b: Vector) => a.map((value, i) => value + b[i]!)
 const sigmoid = (x: number) => 1 / (1 + Math.exp(-x))
@@ -121,9 +119,7 @@ function expectedScore(states: Float32Array): number {
     })
     x = add(x, linear(at('output.weight'), out))
     const ffn = `blocks.${layer}.ffn`
-    const input = normed(x, `blocks.${layer}.ln2`).map(
-      (value, i) => value * (1 - vector(`${ffn}.x_k`)[i]!),
-    )
+    const input = normed(x, `blocks.${layer}.ln2`).map((value, i) => value * (1 - vector(`${ffn}.x_k`)[i]!))
     const wide = linear(`${ffn}.key.weight`, input).map((value) => Math.max(0, value) ** 2)
     x = add(x, linear(`${ffn}.value.weight`, wide))
   }
@@ -168,8 +164,7 @@ describe.each(['reference', 'cpu'] as const)('on %s', (device) => {
     expect(new Set(scores.map((score) => score.toFixed(3))).size).toBe(documents.length)
     const order = [...scores.keys()].sort((a, b) => scores[b]! - scores[a]!)
     expect(reply.results.map(({ index }: { index: number }) => index)).toEqual(order)
-    for (const { index, relevance_score } of reply.results)
-      expect(relevance_score).toBeCloseTo(scores[index]!, 4)
+    for (const { index, relevance_score } of reply.results) expect(relevance_score).toBeCloseTo(scores[index]!, 4)
     expect(reply.usage.total_tokens).toBe(numTokens)
     const { data } = (await app.inject('/v1/models')).json()
     expect(data[0].reranker).toBe(true)

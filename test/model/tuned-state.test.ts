@@ -45,10 +45,7 @@ describe('what does not fit is refused with the reason', () => {
   broken[7] = Number.POSITIVE_INFINITY
   test.each<[string, readonly PthTensorValues[]]>([
     ['is for 1 layer of 2 heads; the model has 2 layers of 2 heads', [stateTensor(0)]],
-    [
-      'is for 3 layers of 2 heads; the model has 2 layers of 2 heads',
-      [0, 1, 2].map((layer) => stateTensor(layer)),
-    ],
+    ['is for 3 layers of 2 heads; the model has 2 layers of 2 heads', [0, 1, 2].map((layer) => stateTensor(layer))],
     [
       'is for 2 layers of 4 heads; the model has 2 layers of 2 heads',
       [0, 1].map((layer) => stateTensor(layer, [4, 32, 32])),
@@ -66,17 +63,10 @@ describe('what does not fit is refused with the reason', () => {
       [stateTensor(0), stateTensor(1, [2, 1024])],
     ],
     ['has no blocks.1.att.time_state', [stateTensor(0), stateTensor(2)]],
-    [
-      'blocks.1.att.time_state has values that are not finite',
-      [stateTensor(0), { ...nan, values: broken }],
-    ],
+    ['blocks.1.att.time_state has values that are not finite', [stateTensor(0), { ...nan, values: broken }]],
     [
       'holds blocks.0.att.time_offset',
-      [
-        stateTensor(0),
-        stateTensor(1),
-        { name: 'blocks.0.att.time_offset', shape: [1], values: [0] },
-      ],
+      [stateTensor(0), stateTensor(1), { name: 'blocks.0.att.time_offset', shape: [1], values: [0] }],
     ],
     ['holds other?[2J', [{ name: 'other\x1b[2J', shape: [1], values: [0] }]],
     ['holds other', [{ name: 'other', shape: [1], values: [0] }]],

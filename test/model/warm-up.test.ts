@@ -13,10 +13,7 @@ beforeAll(() => {
 afterAll(() => runner.dispose())
 
 /** Warms up a device whose replayed steps draw another token where `isWrong` says so; returns what it warned of. */
-function warned(
-  isWrong: (rows: readonly BatchRow[]) => boolean,
-  run: (rows: number) => void = () => {},
-) {
+function warned(isWrong: (rows: readonly BatchRow[]) => boolean, run: (rows: number) => void = () => {}) {
   const preparations = [1, 4, 0].map((rows) => ({ rows, run: () => run(rows) }))
   const program = { usesGraphs: true, preparations: () => preparations } as unknown as Program
   const step = (rows: readonly BatchRow[]): RowResult[] => {

@@ -99,12 +99,7 @@ describe('what is typed', () => {
     const { prompt, type } = open()
     type('one\rtwo\x1b\rthree\r"""four\r\rfive"""\r\x1b[200~six\rseven\x1b[201~\r')
     const messages = [await prompt.read('> '), await prompt.read('> '), await prompt.read('> ')]
-    expect([...messages, await prompt.read('> ')]).toEqual([
-      'one',
-      'two\nthree',
-      'four\n\nfive',
-      'six\nseven',
-    ])
+    expect([...messages, await prompt.read('> ')]).toEqual(['one', 'two\nthree', 'four\n\nfive', 'six\nseven'])
     prompt.close()
     expect(await prompt.read('> ')).toBeNull()
   })
@@ -125,10 +120,6 @@ describe('what is typed', () => {
   test('a pipe may end within a message', async () => {
     const { prompt, input } = open(false)
     input.end('one\n"""two\nthree')
-    expect([await prompt.read(''), await prompt.read(''), await prompt.read('')]).toEqual([
-      'one',
-      'two\nthree',
-      null,
-    ])
+    expect([await prompt.read(''), await prompt.read(''), await prompt.read('')]).toEqual(['one', 'two\nthree', null])
   })
 })

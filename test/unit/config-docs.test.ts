@@ -20,13 +20,7 @@ test('the table of docs/configuration.md has every setting', async () => {
   expect(after, 'the marks of the table').toBeDefined()
   const rows = SETTING_ROWS.map(({ flag, kind, description, default: given }) => {
     const about = given === undefined ? description : `${description} (default ${given})`
-    const cells = [
-      `\`--${flag}\``,
-      `\`${fieldOf(flag)}\``,
-      `\`${variableOf(flag)}\``,
-      describeKind(kind),
-      about,
-    ]
+    const cells = [`\`--${flag}\``, `\`${fieldOf(flag)}\``, `\`${variableOf(flag)}\``, describeKind(kind), about]
     return `| ${cells.map((cell) => cell.replaceAll('|', '\\|')).join(' | ')} |`
   })
   const head = '| flag | field | variable | value in the file | |\n|---|---|---|---|---|'

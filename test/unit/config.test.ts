@@ -5,12 +5,7 @@ import { servePlan } from '../../src/cli/serve.ts'
 import { DEMO_MODEL } from '../../src/host/checkpoints/model-path.ts'
 import { cachePath, modelsFolder } from '../../src/hub/model-cache.ts'
 import { launchesOf, refuseFlagsOfOneModel } from '../../src/settings/models.ts'
-import {
-  configPath,
-  NO_COMMAND_LINE,
-  settleServe,
-  withFields,
-} from '../../src/settings/serve-settings.ts'
+import { configPath, NO_COMMAND_LINE, settleServe, withFields } from '../../src/settings/serve-settings.ts'
 import { fieldOf, SETTING_ROWS, variableOf } from '../../src/settings/setting.ts'
 import type { Raw } from '../../src/settings/values.ts'
 import { temporaryFolder } from '../helpers/temporary-folder.ts'
@@ -81,9 +76,7 @@ describe('which value counts', () => {
     const { options, choice } = servePlan(settled)
     expect(options.allowedOrigins).toEqual(['https://a.example', 'https://b.example'])
     // Paths are from the folder of the file.
-    expect(options.launches[0]!.startStates).toEqual([
-      { name: 'poet', path: join(folder, 'poet.pth') },
-    ])
+    expect(options.launches[0]!.startStates).toEqual([{ name: 'poet', path: join(folder, 'poet.pth') }])
     expect(choice.dataDir).toBe(join(folder, 'data'))
     expect(options.openTranslate).toBe(true)
     expect(options.launches.map(({ spec }) => spec.gpu_id)).toEqual([0, 2])
@@ -171,8 +164,7 @@ describe('a wrong file', () => {
   })
 
   test('what the schema cannot know is said of the field, too', () => {
-    const plan = (settled: ReturnType<typeof settle>) =>
-      withFields(settled, () => servePlan(settled))
+    const plan = (settled: ReturnType<typeof settle>) => withFields(settled, () => servePlan(settled))
     expect(() => plan(settle({ device: 'cpuu' }))).toThrow(/\.json: device: --device takes/)
     expect(() => plan(settle({ noStore: true, dataDir: 'x' }))).toThrow(/\.json: noStore: /)
     expect(() => plan(settle(null, { SKEIN_PORT: 'x' }))).toThrow('SKEIN_PORT: --port takes')

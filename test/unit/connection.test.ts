@@ -27,9 +27,7 @@ test('a connection that many apps answer on has one listener for all', async () 
   const { port } = server.address() as AddressInfo
   const listeners: number[] = []
   for (const _ of apps) {
-    await new Promise((resolve) =>
-      get({ port, agent }, (reply) => reply.resume().on('end', resolve)),
-    )
+    await new Promise((resolve) => get({ port, agent }, (reply) => reply.resume().on('end', resolve)))
     listeners.push([...sockets][0]!.listenerCount('close'))
   }
   expect(sockets.size).toBe(1)
@@ -44,10 +42,7 @@ test('a few connections begin in a turn, each address in its turn', async () => 
   server.on('connection', ({ remoteAddress }) => begun.push(remoteAddress!))
   beginInTurn(server)
   const connect = (remoteAddress: string) =>
-    server.emit(
-      'connection',
-      Object.assign(new EventEmitter(), { remoteAddress, resume: () => {} }),
-    )
+    server.emit('connection', Object.assign(new EventEmitter(), { remoteAddress, resume: () => {} }))
   for (let i = 0; i < 100; i++) connect('one')
   connect('two')
   expect(begun).toEqual([])

@@ -29,9 +29,7 @@ test.each([...workflows, ...dockerfiles])('%s runs scripts and reads files that 
   const text = read(path)
   const run = [...text.matchAll(/npm run ([\w:]+)\b(?! --prefix)/g)].map(([, name]) => name!)
   expect(run.filter((name) => !scripts.includes(name))).toEqual([])
-  const files = [...text.matchAll(/(?:docs|test|deploy|scripts|\.ci)\/[\w./-]*\w/g)].map(
-    ([name]) => name,
-  )
+  const files = [...text.matchAll(/(?:docs|test|deploy|scripts|\.ci)\/[\w./-]*\w/g)].map(([name]) => name)
   const isMade = /\.vitepress\/dist$/
   expect(files.filter((name) => !isMade.test(name) && !existsSync(join(ROOT, name)))).toEqual([])
 })

@@ -7,36 +7,30 @@ import { openBackend, parseDevice } from '../../src/host/device-choice.ts'
 const SMALL = { architecture: 'rwkv7', numParameters: 1e6 } as const
 
 test('what --device takes', () => {
-  for (const text of ['auto', 'cpu', 'reference', 'cuda', 'cuda:0', 'cuda:12'])
-    expect(parseDevice(text)).toBe(text)
+  for (const text of ['auto', 'cpu', 'reference', 'cuda', 'cuda:0', 'cuda:12']) expect(parseDevice(text)).toBe(text)
   expect(parseDevice('cuda:GPU-8f3c-11')).toBe('cuda:GPU-8f3c-11')
   for (const text of ['', 'gpu', 'cuda:', 'cuda:x', 'cuda:-1', 'CPU', 'cuda:0 '])
     expect(parseDevice(text)).toBeUndefined()
 })
 
 test('fp16 states are refused where no GPU holds them', () => {
-  expect(() => openBackend({ device: 'cpu', wkv: 'fp16' }, SMALL)).toThrow(
-    'needs --device cuda or webgpu, not cpu',
-  )
+  expect(() => openBackend({ device: 'cpu', wkv: 'fp16' }, SMALL)).toThrow('needs --device cuda or webgpu, not cpu')
   expect(() => openBackend({ device: 'reference', wkv: 'fp16' }, SMALL)).toThrow('--wkv fp16')
 })
 
 const { problems } = cudaReport()
 
-test.skipIf(problems.length === 0)(
-  'a GPU that was asked for and is not there is named as the reason',
-  () => {
-    let caught: unknown
-    try {
-      openBackend({ device: 'cuda:0' }, SMALL)
-    } catch (error) {
-      caught = error
-    }
-    expect(caught).toBeInstanceOf(SkeinError)
-    expect(SkeinError.from(caught).code).toBe('backend_unavailable')
-    expect(SkeinError.from(caught).message).toContain(problems[0]!.message.slice(0, 20))
-  },
-)
+test.skipIf(problems.length === 0)('a GPU that was asked for and is not there is named as the reason', () => {
+  let caught: unknown
+  try {
+    openBackend({ device: 'cuda:0' }, SMALL)
+  } catch (error) {
+    caught = error
+  }
+  expect(caught).toBeInstanceOf(SkeinError)
+  expect(SkeinError.from(caught).code).toBe('backend_unavailable')
+  expect(SkeinError.from(caught).message).toContain(problems[0]!.message.slice(0, 20))
+})
 
 /** RWKV-7 7.2B: 32 layers of 4096 channels; a slot is 33 MiB of state and 0.8 MiB of counts, logits and the sampler's scratch. */
 const LARGE = {
@@ -50,8 +44,7 @@ test('slots and tokens of a step follow the memory that is free', () => {
   expect(host(64 * GIB)).toEqual({ numSlots: 64, maxTokens: 512 })
   expect(host(GIB)).toEqual({ numSlots: 7, maxTokens: 512 })
   expect(host(1000)).toEqual({ numSlots: 1, maxTokens: 512 })
-  const device = (bytes: number, asked = {}) =>
-    chooseBatchSize(asked, LARGE, { bytes, isDevice: true })
+  const device = (bytes: number, asked = {}) => chooseBatchSize(asked, LARGE, { bytes, isDevice: true })
   expect(device(120 * GIB)).toEqual({ numSlots: 256, maxTokens: 2048 })
   expect(device(120 * GIB, { slots: 960 })).toEqual({ numSlots: 960, maxTokens: 2048 })
   expect(device(120 * GIB, { slots: 1920, maxTokens: 64 }).maxTokens).toBe(2560)
@@ -68,9 +61,7 @@ test('what does not fit the device is refused at start with what does', () => {
   const guessing = { ...LARGE, guessingRows: 32 }
   expect(() => chooseBatchSize({ slots: fitting - 31 }, guessing, free)).toThrow('do not fit')
   expect(chooseBatchSize({ slots: fitting - 40 }, guessing, free).numSlots).toBe(fitting - 40)
-  expect(() => chooseBatchSize({}, LARGE, { bytes: GIB / 2, isDevice: true })).toThrow(
-    'not even one slot',
-  )
+  expect(() => chooseBatchSize({}, LARGE, { bytes: GIB / 2, isDevice: true })).toThrow('not even one slot')
 })
 
 test('a batch is as large as what the runner and its program allocate', () => {

@@ -45,9 +45,7 @@ function commandsOf(code: string): string[] {
     .map((line) => line.replace(/(?:^|\s)#.*$/, ''))
     .flatMap((line) => line.split(/\s(?:&&|\|\|?|[<>&]+)\s?|\s*;\s*|\$\(/))
     .flatMap((command) => {
-      const own = /^\W*(?:\w+=\S+ |sudo |npx |setsid |do )*skein ([a-z].*)$/.exec(
-        ` ${command}`.trim(),
-      )
+      const own = /^\W*(?:\w+=\S+ |sudo |npx |setsid |do )*skein ([a-z].*)$/.exec(` ${command}`.trim())
       return own === null ? [] : [own[1]!.replace(/ done$/, '')]
     })
 }
@@ -115,9 +113,7 @@ test('the lines to try of every command', async () => {
 })
 
 test('a line that is wrong is found', async () => {
-  expect(linesOf('```sh\nFOO=1 npx skein serve a.pth --porf 8 # x\n```')).toEqual([
-    'serve a.pth --porf 8',
-  ])
+  expect(linesOf('```sh\nFOO=1 npx skein serve a.pth --porf 8 # x\n```')).toEqual(['serve a.pth --porf 8'])
   expect(await complaint('serve a.pth --porf 8')).toMatch(/--porf/)
   expect(await complaint('serve a.pth --port x')).toMatch(/--port/)
 })

@@ -18,9 +18,7 @@ function anchorsOf(page: string): Set<string> {
 
 function brokenLinks(page: string): string[] {
   const text = readFileSync(join(ROOT, page), 'utf8').replace(/```[\s\S]*?```/g, '')
-  const links = [...text.matchAll(/\]\(([^)\s]+)\)|(?:src|href)="([^"]+)"/g)].map(
-    ([, a, b]) => a ?? b!,
-  )
+  const links = [...text.matchAll(/\]\(([^)\s]+)\)|(?:src|href)="([^"]+)"/g)].map(([, a, b]) => a ?? b!)
   return links.filter((link) => {
     if (/^[a-z]+:/.test(link)) return false
     const [path, anchor] = link.split('#') as [string, string?]

@@ -19,10 +19,7 @@ test.each([
   ['--model-path m --enable-cuda-graph True --port 1', 'm --port 1'],
   ['--model-path m --max-batch-size 64 --use-cuda-graph', 'm --slots 64'],
   // And the rest of the table.
-  [
-    '--model m --max_batch_size 1e6 --max_queue_size 1e6 --max_seq_len 1e6',
-    'm --max-waiting 1000000',
-  ],
+  ['--model m --max_batch_size 1e6 --max_queue_size 1e6 --max_seq_len 1e6', 'm --max-waiting 1000000'],
   ['--model=m --max_batch_size=32 --max_seq_len=2048', 'm --slots 32 --step-tokens 2048'],
   ['--debug True', '--log-level debug'],
   ['--dynamic_state_cache_size 0', '--prefix-cache-mb 0'],
@@ -83,10 +80,7 @@ test.each(['README.md', 'README_zh.md'])(
     for (const [, line] of commands) {
       const flags = rewriteWords(line!.split(' ')).argv.filter((word) => word.startsWith('--'))
       expect(
-        flags.filter(
-          (flag) =>
-            !(flag.slice(2).replace(/^no-/, '') in SETTINGS) && !(flag.slice(2) in SETTINGS),
-        ),
+        flags.filter((flag) => !(flag.slice(2).replace(/^no-/, '') in SETTINGS) && !(flag.slice(2) in SETTINGS)),
       ).toEqual([])
     }
   },

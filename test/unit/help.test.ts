@@ -13,8 +13,7 @@ async function helpOf(name: string, columns = 100): Promise<string> {
 describe('skein serve --help', () => {
   test('has every flag, once, under a heading', async () => {
     const help = await helpOf('serve')
-    for (const flag of Object.keys(SETTINGS))
-      expect(help.split(new RegExp(`\\n  --${flag} `)), flag).toHaveLength(2)
+    for (const flag of Object.keys(SETTINGS)) expect(help.split(new RegExp(`\\n  --${flag} `)), flag).toHaveLength(2)
     expect(help.match(/^\S.*:$/gm)).toEqual([
       'Arguments:',
       'Where and for whom:',
@@ -97,14 +96,10 @@ test('every command is listed once, and what completes it knows its flags', asyn
 })
 
 test('every command has lines to try', async () => {
-  const specs = await Promise.all(
-    ENTRIES.map(async (entry) => [entry.name, await entry.load()] as const),
-  )
+  const specs = await Promise.all(ENTRIES.map(async (entry) => [entry.name, await entry.load()] as const))
   const leaves = specs.flatMap(([name, spec]) => {
     const own = Object.entries(spec.commands)
-    return own.length === 0
-      ? [[name, spec] as const]
-      : own.map(([word, one]) => [`${name} ${word}`, one] as const)
+    return own.length === 0 ? [[name, spec] as const] : own.map(([word, one]) => [`${name} ${word}`, one] as const)
   })
   for (const [name, { examples = [] }] of leaves)
     expect(

@@ -22,8 +22,7 @@ function filesNaming(pattern: RegExp, ...folders: readonly string[]): string[] {
 test('a sampling parameter is named by its row, its definition, the kernels, their tests and its label', () => {
   const all = filesNaming(/\b(minP|min_p|kMinP|Min p)\b/, 'src', 'kernels', 'web/src', 'test')
   // Dialects that have another default or name than ours say so themselves; a slider is a matter of taste.
-  const own =
-    /openai\/parameters\.ts|^src\/api\/(fim|llama|ollama)\/|^test\/(api|unit)\/|settings-view\.tsx$/
+  const own = /openai\/parameters\.ts|^src\/api\/(fim|llama|ollama)\/|^test\/(api|unit)\/|settings-view\.tsx$/
   expect(all.filter((path) => !own.test(path))).toEqual([
     'src/backend/reference/sample.ts',
     'src/sampling.ts',
@@ -74,8 +73,7 @@ test('a route is named by its row, from which the gateway has its schema, role, 
     const own = new Set(Array.from(text.matchAll(/'(\/[^'\n]*)'/g), ([, path]) => path!))
     for (const path of own) if (quoted.has(path)) quoted.set(path, quoted.get(path)! + 1)
   }
-  const isTwice = ([path, count]: readonly [string, number]) =>
-    count > 1 && !SHARED_PATHS.test(path)
+  const isTwice = ([path, count]: readonly [string, number]) => count > 1 && !SHARED_PATHS.test(path)
   expect([...quoted].filter(isTwice)).toEqual([])
 })
 

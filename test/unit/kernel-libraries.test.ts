@@ -11,9 +11,7 @@ const ROOT = join(import.meta.dirname, '../..')
 const BUILD = join(ROOT, 'kernels/build')
 const EXTENSIONS = /\.(so|dylib|dll)$/
 const header = readFileSync(join(ROOT, 'kernels/cpu/skein.h'), 'utf8')
-const FUNCTIONS = [...header.matchAll(/^SK_API [\w *]*?(sk_\w+)\(/gm)]
-  .map(([, name]) => name!)
-  .sort()
+const FUNCTIONS = [...header.matchAll(/^SK_API [\w *]*?(sk_\w+)\(/gm)].map(([, name]) => name!).sort()
 
 /** Beside them lies what check:cuda remembers. */
 const platforms = readdirSync(BUILD, { withFileTypes: true }).filter((one) => one.isDirectory())
@@ -25,8 +23,7 @@ const libraries = platforms.flatMap(({ name: platform }) =>
 
 /** What every such system has. Zig's are for glibc 2.28 and later; a compiler of this machine is for this machine. */
 const SYSTEM: Readonly<Record<string, RegExp>> = {
-  linux:
-    /^(GLIBC\w*_[\d.]+|(libc|libm|libpthread|libdl|librt|ld-linux[\w-]*|libstdc\+\+|libgcc_s)\.so\.\d)$/,
+  linux: /^(GLIBC\w*_[\d.]+|(libc|libm|libpthread|libdl|librt|ld-linux[\w-]*|libstdc\+\+|libgcc_s)\.so\.\d)$/,
   darwin: /^(signature|\/usr\/lib\/libSystem\.B\.dylib)$/,
   win32: /^(KERNEL32|ntdll|USER32|ADVAPI32|api-ms-win-crt-[\w-]+-l1-1-0)\.dll$/i,
 }

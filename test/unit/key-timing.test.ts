@@ -64,8 +64,7 @@ function tOf(check: Check, secret: string): number {
 /** The smallest of several tries: what leaks leaks in every one of them. */
 function leakOf(check: Check, secret: string): number {
   let least = Number.POSITIVE_INFINITY
-  for (let i = 0; i < NUM_TRIES && least > MAX_T; i++)
-    least = Math.min(least, Math.abs(tOf(check, secret)))
+  for (let i = 0; i < NUM_TRIES && least > MAX_T; i++) least = Math.min(least, Math.abs(tOf(check, secret)))
   return least
 }
 
@@ -78,9 +77,7 @@ test('the time of a wrong key does not tell how much of it is right', async () =
   const header: Check = (secret) => auth.check(`Bearer ${secret}`)
   const password: Check = (secret) => auth.checkPassword(secret)
   expect(() => header(named.secret)).not.toThrow()
-  const leaks = [header, password].flatMap((check) =>
-    [own, named.secret].map((secret) => leakOf(check, secret)),
-  )
+  const leaks = [header, password].flatMap((check) => [own, named.secret].map((secret) => leakOf(check, secret)))
   if (process.env.SKEIN_SLOW === '1') process.stdout.write(`key timing, |t|: ${leaks.join(' ')}\n`)
   for (const leak of leaks) expect(leak).toBeLessThan(MAX_T)
 })

@@ -28,8 +28,7 @@ import { temporaryFolder } from '../helpers/temporary-folder.ts'
 const folder = temporaryFolder()
 let numFiles = 0
 const newFile = () => join(folder, `own-${numFiles++}`, 'keys.json')
-const plain = (name: string) =>
-  ({ name, role: 'user', expiresAt: null, limits: NO_LIMITS }) as const
+const plain = (name: string) => ({ name, role: 'user', expiresAt: null, limits: NO_LIMITS }) as const
 const sha256 = (secret: string) => createHash('sha256').update(secret).digest()
 
 test('a secret has 256 random bits and is kept only as its hash', async () => {
@@ -216,20 +215,17 @@ test('the list reads back as it was written', () => {
   expect(parseKeyList(formatKeyList(keys))).toEqual(keys)
 })
 
-test.skipIf(process.getuid?.() !== 0)(
-  'what root writes is for whom the file is, or its folder',
-  async () => {
-    const path = newFile()
-    mkdirSync(join(path, '..'))
-    chownSync(join(path, '..'), 1234, 1235)
-    const owner = () => {
-      const { uid, gid, mode } = statSync(path)
-      return [uid, gid, mode & 0o777]
-    }
-    await changeKeys(path, (keys) => addKey(keys, plain('goose'), 5))
-    expect(owner()).toEqual([1234, 1235, 0o600])
-    chownSync(path, 2345, 2346)
-    await changeKeys(path, (keys) => ({ keys: revokeKey(keys, 'goose') }))
-    expect(owner()).toEqual([2345, 2346, 0o600])
-  },
-)
+test.skipIf(process.getuid?.() !== 0)('what root writes is for whom the file is, or its folder', async () => {
+  const path = newFile()
+  mkdirSync(join(path, '..'))
+  chownSync(join(path, '..'), 1234, 1235)
+  const owner = () => {
+    const { uid, gid, mode } = statSync(path)
+    return [uid, gid, mode & 0o777]
+  }
+  await changeKeys(path, (keys) => addKey(keys, plain('goose'), 5))
+  expect(owner()).toEqual([1234, 1235, 0o600])
+  chownSync(path, 2345, 2346)
+  await changeKeys(path, (keys) => ({ keys: revokeKey(keys, 'goose') }))
+  expect(owner()).toEqual([2345, 2346, 0o600])
+})

@@ -7,8 +7,7 @@ const FOLDER = join(import.meta.dirname, '../../deploy/kubernetes')
 const OVERLAYS = ['base', 'overlays/cpu-demo', 'overlays/gpu', 'overlays/autoscaling']
 /** By a name, since types of this package and of `kubernetes-models` are larger than all of ours. Null before `npm ci`. */
 const yaml = 'yaml'
-const parse = ((await import(yaml).catch(() => null)) as { parse(text: string): unknown } | null)
-  ?.parse
+const parse = ((await import(yaml).catch(() => null)) as { parse(text: string): unknown } | null)?.parse
 const HAS_KUBECTL = spawnSync('kubectl', ['version', '--client']).status === 0
 
 /** One YAML document each, as text: no parser of YAML is needed to look for lines. */
@@ -57,8 +56,7 @@ async function unknownFieldsOf(manifest: Manifest): Promise<string[]> {
 }
 
 const kindOf = (document: string) => /^kind: (\w+)$/m.exec(document)?.[1]
-const nameOf = (document: string) =>
-  /^metadata:(?:\n {2}.*)*?\n {2}name: (\S+)$/m.exec(document)?.[1]
+const nameOf = (document: string) => /^metadata:(?:\n {2}.*)*?\n {2}name: (\S+)$/m.exec(document)?.[1]
 
 describe.skipIf(!HAS_KUBECTL)('deploy/kubernetes', () => {
   test.each(OVERLAYS)('%s renders, and no pod has more rights than it needs', (overlay) => {
@@ -76,15 +74,12 @@ describe.skipIf(!HAS_KUBECTL)('deploy/kubernetes', () => {
     }
   })
 
-  test.skipIf(!parse).each(OVERLAYS)(
-    '%s is what the schemas of Kubernetes and KEDA say',
-    async (overlay) => {
-      for (const document of render(overlay)) {
-        const manifest = parse!(document) as Manifest
-        expect([manifest.kind, await unknownFieldsOf(manifest)]).toEqual([manifest.kind, []])
-      }
-    },
-  )
+  test.skipIf(!parse).each(OVERLAYS)('%s is what the schemas of Kubernetes and KEDA say', async (overlay) => {
+    for (const document of render(overlay)) {
+      const manifest = parse!(document) as Manifest
+      expect([manifest.kind, await unknownFieldsOf(manifest)]).toEqual([manifest.kind, []])
+    }
+  })
 
   test.skipIf(!parse)('a wrong value and an unknown field would be found', async () => {
     const document = render('base').find((one) => kindOf(one) === 'Deployment')!
@@ -113,9 +108,7 @@ describe.skipIf(!HAS_KUBECTL)('deploy/kubernetes', () => {
   })
 
   test('the GPU overlay asks for one, and runs the image that can use it', () => {
-    const node = render('overlays/gpu').find(
-      (one) => kindOf(one) === 'Deployment' && nameOf(one) === 'skein-node',
-    )
+    const node = render('overlays/gpu').find((one) => kindOf(one) === 'Deployment' && nameOf(one) === 'skein-node')
     expect(node).toMatch(/nvidia\.com\/gpu: 1/)
     expect(node).toContain('image: skein-cuda:latest')
     expect(node).toContain('- /models/MODEL.pth')

@@ -11,11 +11,7 @@ import { parseValues, type Raw } from '../../src/settings/values.ts'
 
 function choiceOf(
   spec: Partial<WorkerSpec>,
-  {
-    defaults = {},
-    adaptedFile = null as string | null,
-    adapters = undefined as Launch['adapters'],
-  } = {},
+  { defaults = {}, adaptedFile = null as string | null, adapters = undefined as Launch['adapters'] } = {},
 ) {
   const launch: Launch = {
     id: 'goose',
@@ -84,13 +80,7 @@ test('a device of its own is instead of the server’s devices', () => {
   expect(choiceOf({}, { defaults }).ppDevices).toEqual(['cuda:0', 'cuda:1'])
 })
 
-const plan = ({
-  _ = [],
-  ...raw
-}: {
-  readonly _?: string[]
-  readonly [flag: string]: Raw | string[]
-}) => {
+const plan = ({ _ = [], ...raw }: { readonly _?: string[]; readonly [flag: string]: Raw | string[] }) => {
   // All but the words are texts and switches.
   const values = parseValues(SETTINGS, raw as Record<string, Raw>)
   return launchesOf(entriesOf(_, values), values)
@@ -116,8 +106,7 @@ test('files and names on the command line', () => {
 test('workers on each of --gpus, as often as --replicas says', () => {
   const places = plan({ gpus: '0,1', replicas: '2' }).map(({ spec }) => spec.gpu_id)
   expect(places).toEqual([0, 1, 0, 1])
-  const threads = (fields: Parameters<typeof plan>[0]) =>
-    plan(fields).map((launch) => launch.spec.threads)
+  const threads = (fields: Parameters<typeof plan>[0]) => plan(fields).map((launch) => launch.spec.threads)
   const share = Math.max(1, Math.floor(availableParallelism() / 3))
   expect(threads({ replicas: '3' })).toEqual([share, share, share])
   expect(threads({ replicas: '2', threads: '5' })).toEqual([null, null])

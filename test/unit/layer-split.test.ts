@@ -2,12 +2,7 @@ import { join } from 'node:path'
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { openCheckpoint } from '../../src/model/checkpoint.ts'
-import {
-  hostTableBytes,
-  modelBytes,
-  splitLayers,
-  stageBytes,
-} from '../../src/model/run/layer-split.ts'
+import { hostTableBytes, modelBytes, splitLayers, stageBytes } from '../../src/model/run/layer-split.ts'
 import { readTensors, writeAsGguf } from '../helpers/formats.ts'
 import { writeRandomRwkv7 } from '../helpers/pth.ts'
 import { tinyModel } from '../helpers/runner.ts'
@@ -19,8 +14,7 @@ const even = (layers: number, ends = 0) => ({
   output: ends,
 })
 
-const counts = (...args: Parameters<typeof splitLayers>) =>
-  splitLayers(...args).map(({ from, to }) => to - from)
+const counts = (...args: Parameters<typeof splitLayers>) => splitLayers(...args).map(({ from, to }) => to - from)
 
 test('equal layers are shared out equally', () => {
   expect(counts(even(32), 1)).toEqual([32])
@@ -73,30 +67,27 @@ function allCuts(layers: number, stages: number): number[][] {
   )
 }
 
-test.each(['rwkv7', 'rwkv7a', 'rwkv6'] as const)(
-  'every tensor of an %s file is counted once',
-  (architecture) => {
-    const checkpoint = openCheckpoint(tinyModel(architecture))
-    try {
-      const elements = [...checkpoint.tensors.values()].reduce(
-        (sum, { shape }) => sum + shape.reduce((product, n) => product * n, 1),
-        0,
-      )
-      const { input, layers, output } = modelBytes(checkpoint, 'f32')
-      expect(layers).toHaveLength(3)
-      const host = hostTableBytes(checkpoint)
-      expect(host).toBe(architecture === 'rwkv7a' ? 3 * 4 * 512 * 16 * 16 : 0)
-      expect(input + output + layers.reduce((a, b) => a + b) + host).toBe(4 * elements)
-      // [512, 128], and a norm over 128 channels.
-      expect([input, output]).toEqual([4 * (512 * 128 + 256), 4 * (512 * 128 + 256)])
-      const rounded = modelBytes(checkpoint, 'q4')
-      expect(rounded.input).toBe(input)
-      expect(rounded.layers[1]).toBeLessThan(0.5 * layers[1]!)
-    } finally {
-      checkpoint.close()
-    }
-  },
-)
+test.each(['rwkv7', 'rwkv7a', 'rwkv6'] as const)('every tensor of an %s file is counted once', (architecture) => {
+  const checkpoint = openCheckpoint(tinyModel(architecture))
+  try {
+    const elements = [...checkpoint.tensors.values()].reduce(
+      (sum, { shape }) => sum + shape.reduce((product, n) => product * n, 1),
+      0,
+    )
+    const { input, layers, output } = modelBytes(checkpoint, 'f32')
+    expect(layers).toHaveLength(3)
+    const host = hostTableBytes(checkpoint)
+    expect(host).toBe(architecture === 'rwkv7a' ? 3 * 4 * 512 * 16 * 16 : 0)
+    expect(input + output + layers.reduce((a, b) => a + b) + host).toBe(4 * elements)
+    // [512, 128], and a norm over 128 channels.
+    expect([input, output]).toEqual([4 * (512 * 128 + 256), 4 * (512 * 128 + 256)])
+    const rounded = modelBytes(checkpoint, 'q4')
+    expect(rounded.input).toBe(input)
+    expect(rounded.layers[1]).toBeLessThan(0.5 * layers[1]!)
+  } finally {
+    checkpoint.close()
+  }
+})
 
 test('a device that cannot hold packed matrices of a GGUF holds them as f16', () => {
   const folder = temporaryFolder()

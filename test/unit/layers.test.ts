@@ -3,9 +3,7 @@ import { dirname, join, normalize } from 'node:path'
 import { expect, test } from 'vitest'
 
 /** What a backend is, without any of them. */
-const SEAM = ['backend', 'batch', 'flight', 'state-shape', 'weight-types'].map(
-  (name) => `backend/${name}.ts`,
-)
+const SEAM = ['backend', 'batch', 'flight', 'state-shape', 'weight-types'].map((name) => `backend/${name}.ts`)
 /** wing → the other wings, or their files, that it may import. All may import the leaves. */
 const ALLOWED: Record<string, readonly string[]> = {
   cli: [
@@ -25,17 +23,7 @@ const ALLOWED: Record<string, readonly string[]> = {
     'state/shared/open-blobs.ts',
   ],
   settings: ['host', 'gateway', 'hub', 'model', 'cluster'],
-  host: [
-    'batches',
-    'gateway',
-    'cluster',
-    'engine',
-    'hub',
-    'model',
-    'state',
-    'tokenizer',
-    'backend',
-  ],
+  host: ['batches', 'gateway', 'cluster', 'engine', 'hub', 'model', 'state', 'tokenizer', 'backend'],
   // What a page can run: its bundle is looked at by browser-bundle.test.ts.
   browser: [
     'api/template.ts',
@@ -47,14 +35,7 @@ const ALLOWED: Record<string, readonly string[]> = {
     'tokenizer',
     'backend',
   ],
-  bench: [
-    ...SEAM,
-    'backend/half.ts',
-    'engine/client.ts',
-    'engine/messages.ts',
-    'model',
-    'tokenizer',
-  ],
+  bench: [...SEAM, 'backend/half.ts', 'engine/client.ts', 'engine/messages.ts', 'model', 'tokenizer'],
   gateway: [
     'api',
     'batches',
@@ -83,18 +64,7 @@ const ALLOWED: Record<string, readonly string[]> = {
 const LEAVES = ['errors.ts', 'sampling.ts', 'files', 'threads']
 /** Inside a wing: its folders from the bottom up. A folder may import those before it, and the wing's own files. */
 const FLOORS: Record<string, readonly string[]> = {
-  gateway: [
-    'routing',
-    'access',
-    'body',
-    'http',
-    'figures',
-    'fleet',
-    'models',
-    'management',
-    'cluster',
-    'pages',
-  ],
+  gateway: ['routing', 'access', 'body', 'http', 'figures', 'fleet', 'models', 'management', 'cluster', 'pages'],
   'backend/cuda': ['driver', 'kernel', 'device', 'gemm', 'step', 'linear', 'ops'],
   backend: ['reference', 'cpu', 'cuda', 'webgpu'],
   engine: ['fairness', 'answer', 'kept', 'sessions', 'speculation', 'client'],
@@ -107,9 +77,7 @@ const ROOT = ['errors.ts', 'index.ts', 'sampling.ts']
 const MOST_FILES = 15
 const SRC = join(import.meta.dirname, '../../src')
 
-const files = (readdirSync(SRC, { recursive: true }) as string[]).filter((file) =>
-  file.endsWith('.ts'),
-)
+const files = (readdirSync(SRC, { recursive: true }) as string[]).filter((file) => file.endsWith('.ts'))
 const imports = new Map(files.map((file) => [file, importsOf(file)]))
 
 function importsOf(file: string): string[] {

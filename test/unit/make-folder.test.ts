@@ -30,7 +30,5 @@ test.each([
 
 // mkdirSync with `recursive` never returns here.
 test.skipIf(!existsSync('/proc/self'))('a folder in which none can be made is said', () => {
-  expect(() => makeFolder('/proc/nowhere/a')).toThrow(
-    "ENOENT: no such file or directory, mkdir '/proc/nowhere'",
-  )
+  expect(() => makeFolder('/proc/nowhere/a')).toThrow("ENOENT: no such file or directory, mkdir '/proc/nowhere'")
 })

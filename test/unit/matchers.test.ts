@@ -30,8 +30,7 @@ function listening(numThreads: number) {
   return { started, matchers }
 }
 
-const rowsOf = ({ posted }: Started) =>
-  posted.flatMap((message) => (message.type === 'open' ? [message.row] : []))
+const rowsOf = ({ posted }: Started) => posted.flatMap((message) => (message.type === 'open' ? [message.row] : []))
 
 test('few answers are followed by one thread, more by others beside it', () => {
   const { started, matchers } = listening(3)

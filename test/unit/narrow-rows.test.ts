@@ -4,24 +4,10 @@ import { f16ToNumber, roundToF16 } from '../../src/backend/reference/tensors.ts'
 import { narrowRows } from '../../src/backend/webgpu/convert.ts'
 
 const bytesOf = (values: readonly number[]) => new Uint8Array(Float32Array.from(values).buffer)
-const halvesOf = (bytes: Uint8Array) =>
-  Array.from(new Uint16Array(bytes.buffer, bytes.byteOffset, bytes.length / 2))
+const halvesOf = (bytes: Uint8Array) => Array.from(new Uint16Array(bytes.buffer, bytes.byteOffset, bytes.length / 2))
 const named = (dtype: 'f32' | 'f16' | 'bf16') => ({ name: 'w', dtype })
 
-const VALUES = [
-  0,
-  -0,
-  1,
-  -1.5,
-  65504,
-  -65504,
-  2 ** -14,
-  2 ** -24,
-  2 ** -25,
-  3 * 2 ** -26,
-  1e-9,
-  Math.PI,
-]
+const VALUES = [0, -0, 1, -1.5, 65504, -65504, 2 ** -14, 2 ** -24, 2 ** -25, 3 * 2 ** -26, 1e-9, Math.PI]
 
 test('f32 becomes the f16 that the reference rounds it to', () => {
   const got = halvesOf(narrowRows(bytesOf(VALUES), named('f32'), 'f16')).map(f16ToNumber)
@@ -47,7 +33,5 @@ test.each([
   ['f32', bytesOf([Number.NEGATIVE_INFINITY])],
   ['bf16', Uint8Array.of(0x80, 0x47)],
 ] as const)('beyond the range of f16, %s is refused by name', (dtype, bytes) => {
-  expect(() => narrowRows(bytes, named(dtype), 'f16')).toThrow(
-    /^w holds .*, beyond the range of f16/,
-  )
+  expect(() => narrowRows(bytes, named(dtype), 'f16')).toThrow(/^w holds .*, beyond the range of f16/)
 })

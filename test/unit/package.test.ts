@@ -34,6 +34,5 @@ test('the cast is small, and stands still for those who want no motion', () => {
   const cast = readFileSync(join(ROOT, 'docs/images/cast.svg'), 'utf8')
   expect(cast.length).toBeLessThan(300_000)
   expect(cast).toContain('prefers-reduced-motion')
-  for (const said of ['npx skein serve', 'npx skein chat', 'Paris', '/fork', 'Tokyo'])
-    expect(cast).toContain(said)
+  for (const said of ['npx skein serve', 'npx skein chat', 'Paris', '/fork', 'Tokyo']) expect(cast).toContain(said)
 })

@@ -23,8 +23,7 @@ const HOST = itlTargetOf({ maxFlights: 1 })
 const byTarget = (itlTargetMs: number, most = 4096) =>
   new PrefillBudget({ prefillChunk: null, itlTargetMs }, DEVICE, most)
 
-const unasked = (suits: typeof HOST) =>
-  new PrefillBudget({ prefillChunk: null, itlTargetMs: null }, suits, 512)
+const unasked = (suits: typeof HOST) => new PrefillBudget({ prefillChunk: null, itlTargetMs: null }, suits, 512)
 
 test('steps come to last as long as the target, from below and from above', () => {
   const gpu = { step: 4, answer: 0.025, prompt: 0.022 }

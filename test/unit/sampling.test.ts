@@ -23,14 +23,11 @@ function columnsOf(columns: Readonly<Record<string, number>>): string[] {
   return entries.map(([name]) => name)
 }
 
-test.each(['cpu/sample.cpp', 'cuda/sample-scores.cuh'])(
-  'the columns of %s are those of sampling.ts',
-  (file) => {
-    expect(enumOf(file, 'kTemperature')).toEqual([...columnsOf(SampleFloat), 'sampleFloats'])
-    const ints = columnsOf(SampleInt)
-    expect(enumOf(file, 'kTopK').slice(0, ints.length)).toEqual(ints)
-  },
-)
+test.each(['cpu/sample.cpp', 'cuda/sample-scores.cuh'])('the columns of %s are those of sampling.ts', (file) => {
+  expect(enumOf(file, 'kTemperature')).toEqual([...columnsOf(SampleFloat), 'sampleFloats'])
+  const ints = columnsOf(SampleInt)
+  expect(enumOf(file, 'kTopK').slice(0, ints.length)).toEqual(ints)
+})
 
 test('every draw has its own numbers in its columns, whoever drew there before', () => {
   const batch = createBatch({ tokens: 4, rows: 4, logits: 4, samples: 4 })

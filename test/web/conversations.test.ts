@@ -34,9 +34,7 @@ describe('a session that is read back', () => {
     ])
     expect(read.system).toBe('Be brief.')
     expect(read.head).toBe(2)
-    expect(
-      read.said.map(({ parent, question, text, turn }) => [parent, question, text, turn]),
-    ).toEqual([
+    expect(read.said.map(({ parent, question, text, turn }) => [parent, question, text, turn])).toEqual([
       [0, 'a', 'A', 1],
       [1, 'b', 'B', 2],
       [1, 'c', 'C', 3],
@@ -48,13 +46,11 @@ describe('a session that is read back', () => {
     const read = readSession({ turns: [stored(7, 6), stored(8, 7)], head: 8 }, [
       transcript(all, words(8, 7, 'user: c', 'assistant: C')),
     ])
-    expect(read.said.map(({ id, parent, question, turn }) => [id, parent, question, turn])).toEqual(
-      [
-        [1, 0, 'a', null],
-        [2, 1, 'b', 7],
-        [3, 2, 'c', 8],
-      ],
-    )
+    expect(read.said.map(({ id, parent, question, turn }) => [id, parent, question, turn])).toEqual([
+      [1, 0, 'a', null],
+      [2, 1, 'b', 7],
+      [3, 2, 'c', 8],
+    ])
   })
 
   test('has calls and their results as such, and offers the tools of its head again', () => {
@@ -76,9 +72,7 @@ describe('a session that is read back', () => {
       { role: 'tool', content: 'two' },
       { role: 'assistant', content: 'One.' },
     )
-    const read = readSession({ turns: [stored(1, 0), stored(2, 1)], head: 2 }, [
-      transcript(calls, given),
-    ])
+    const read = readSession({ turns: [stored(1, 0), stored(2, 1)], head: 2 }, [transcript(calls, given)])
     expect(read.tools).toEqual(tools)
     expect(read.said.map(({ question, results, text }) => [question, results, text])).toEqual([
       ['1?', null, ''],

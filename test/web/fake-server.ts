@@ -56,9 +56,7 @@ export class FakeServer {
       const isOpen = url === '/' || url.startsWith('/assets/')
       if (isOpen || options.key === undefined) return undefined
       if (headers.authorization === `Bearer ${options.key}`) return undefined
-      return reply
-        .code(401)
-        .send({ error: { message: 'a key is needed', code: 'invalid_api_key' } })
+      return reply.code(401).send({ error: { message: 'a key is needed', code: 'invalid_api_key' } })
     })
     this.#mount()
     this.#timer = setInterval(() => {
@@ -88,9 +86,7 @@ export class FakeServer {
   serveModel(id: string, { sessions, answer, error }: FakeModel): void {
     this.#models.push({ id, state: 'ready' })
     this.app.get('/v1/sessions', () => ({ data: sessions.map(fakeSession) }))
-    this.app.get<{ Params: { id: string } }>('/v1/sessions/:id', ({ params }) =>
-      fakeSession(params.id),
-    )
+    this.app.get<{ Params: { id: string } }>('/v1/sessions/:id', ({ params }) => fakeSession(params.id))
     this.app.get<{ Params: { id: string } }>('/v1/sessions/:id/transcript', ({ params }) =>
       fakeTranscript(params.id, answer),
     )
@@ -130,8 +126,7 @@ export class FakeServer {
     })
     app.get<{ Params: { id: string } }>('/api/workers/:id/logs/stream', (request, reply) => {
       open(reply)
-      for (const line of options.logLines ?? LOG)
-        write(reply, { type: 'log', worker_id: request.params.id, line })
+      for (const line of options.logLines ?? LOG) write(reply, { type: 'log', worker_id: request.params.id, line })
     })
     app.setNotFoundHandler((_request, reply) =>
       reply.code(404).send({ detail: 'not here', code: 'not_found', field: null }),

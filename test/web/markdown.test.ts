@@ -13,8 +13,7 @@ function inlineOf(text: string): [string, unknown][] {
 
 describe('Markdown', () => {
   test('has all blocks that models write', () => {
-    const text =
-      '# A\n\ntext\n\n- a\n- b\n\n| a | b |\n|---|--:|\n| 1 | 2 |\n\n```js\nf()\n```\n\n> q\n\n---'
+    const text = '# A\n\ntext\n\n- a\n- b\n\n| a | b |\n|---|--:|\n| 1 | 2 |\n\n```js\nf()\n```\n\n> q\n\n---'
     const blocks = typesOf(text).filter((type) => type !== 'space')
     expect(blocks).toEqual(['heading', 'paragraph', 'list', 'table', 'code', 'blockquote', 'hr'])
   })
@@ -41,22 +40,7 @@ describe('Markdown', () => {
 
   test('loses nothing of a text, whatever it is', () => {
     const pieces = fc.array(
-      fc.constantFrom(
-        'a',
-        '`',
-        '**',
-        '# ',
-        '\n',
-        '```',
-        ' ',
-        '<b>',
-        '语',
-        '$',
-        '\\(',
-        '| ',
-        '- ',
-        '[x](y)',
-      ),
+      fc.constantFrom('a', '`', '**', '# ', '\n', '```', ' ', '<b>', '语', '$', '\\(', '| ', '- ', '[x](y)'),
     )
     fc.assert(
       fc.property(pieces, (parts) => {
@@ -76,13 +60,7 @@ describe('Markdown', () => {
   test('only addresses of pages and mail are links', () => {
     expect(safeAddress('https://example.org/a?b')).toBe('https://example.org/a?b')
     expect(safeAddress('mailto:a@example.org')).toBe('mailto:a@example.org')
-    for (const bad of [
-      'javascript:alert(1)',
-      ' javascript:alert(1)',
-      'data:text/html,x',
-      '/x',
-      'x',
-    ]) {
+    for (const bad of ['javascript:alert(1)', ' javascript:alert(1)', 'data:text/html,x', '/x', 'x']) {
       expect(safeAddress(bad)).toBeNull()
     }
   })

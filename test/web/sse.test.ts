@@ -5,9 +5,7 @@ import { readEvents, SseParser } from '../../web/src/lib/sse.ts'
 const all = (text: string) => new SseParser().push(text)
 
 test('an event is its name and the lines of its data', () => {
-  expect(all('event: sample\ndata: {"a":\ndata: 1}\n\n')).toEqual([
-    { event: 'sample', data: '{"a":\n1}' },
-  ])
+  expect(all('event: sample\ndata: {"a":\ndata: 1}\n\n')).toEqual([{ event: 'sample', data: '{"a":\n1}' }])
 })
 
 test('comments, unknown fields and events without data are passed over', () => {
@@ -17,11 +15,7 @@ test('comments, unknown fields and events without data are passed over', () => {
 })
 
 test('all three line ends', () => {
-  expect(all('data: a\r\n\r\ndata: b\r\rdata: c\n\n').map(({ data }) => data)).toEqual([
-    'a',
-    'b',
-    'c',
-  ])
+  expect(all('data: a\r\n\r\ndata: b\r\rdata: c\n\n').map(({ data }) => data)).toEqual(['a', 'b', 'c'])
 })
 
 test('what is not ended by a blank line has not happened', () => {

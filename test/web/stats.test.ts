@@ -2,13 +2,7 @@ import { describe, expect, test } from 'vitest'
 import type { Sample } from '../../src/gateway/contract.ts'
 import { waitBefore } from '../../web/src/lib/backoff.ts'
 import { bytes, count, milliseconds, percent } from '../../web/src/lib/format.ts'
-import {
-  answerFigures,
-  columns,
-  HISTORY_SECONDS,
-  partOf,
-  withSample,
-} from '../../web/src/lib/stats.ts'
+import { answerFigures, columns, HISTORY_SECONDS, partOf, withSample } from '../../web/src/lib/stats.ts'
 import { fakeLoad } from './fake-server.ts'
 
 const NONE = { p50: null, p90: null, p99: null }
@@ -32,10 +26,7 @@ describe('history', () => {
     const old = [sample(0), sample(1)]
     expect(withSample(old, sample(1))).toBe(old)
     expect(withSample(old, sample(2)).map(({ at }) => at)).toEqual([0, 1, 2])
-    expect(withSample(old, sample(HISTORY_SECONDS + 1)).map(({ at }) => at)).toEqual([
-      1,
-      HISTORY_SECONDS + 1,
-    ])
+    expect(withSample(old, sample(HISTORY_SECONDS + 1)).map(({ at }) => at)).toEqual([1, HISTORY_SECONDS + 1])
   })
 
   test('a pause is a gap in the chart', () => {
@@ -89,13 +80,7 @@ test('numbers for people', () => {
     '4.56M',
   ])
   expect([512, 11_504_093, 3_055_062_912].map(bytes)).toEqual(['512 B', '11.5 MB', '3.06 GB'])
-  expect([0, 4.123, 41, 1234, 12_345].map(milliseconds)).toEqual([
-    '0 ms',
-    '4.1 ms',
-    '41 ms',
-    '1.23 s',
-    '12.3 s',
-  ])
+  expect([0, 4.123, 41, 1234, 12_345].map(milliseconds)).toEqual(['0 ms', '4.1 ms', '41 ms', '1.23 s', '12.3 s'])
   expect([0, 0.012, 0.61, 1].map(percent)).toEqual(['0%', '1.2%', '61%', '100%'])
   expect([count(null), bytes(undefined), percent(null)]).toEqual(['–', '–', '–'])
 })

@@ -34,8 +34,7 @@ describe('a request', () => {
 })
 
 describe('a chunk', () => {
-  const chunk = (choice: object, rest = {}) =>
-    partOf({ choices: [{ finish_reason: null, ...choice }], ...rest })
+  const chunk = (choice: object, rest = {}) => partOf({ choices: [{ finish_reason: null, ...choice }], ...rest })
 
   test('of text, thought, end and usage', () => {
     expect(chunk({ delta: { content: 'Paris' } })).toEqual({ content: 'Paris' })
@@ -61,10 +60,7 @@ describe('a chunk', () => {
       token_logprobs: [-2],
       top_logprobs: [{ a: -2, b: -0.2 }],
     }
-    expect(chunk({ text: 'a', logprobs: text }).tokens![0]!.top.map(({ token }) => token)).toEqual([
-      'b',
-      'a',
-    ])
+    expect(chunk({ text: 'a', logprobs: text }).tokens![0]!.top.map(({ token }) => token)).toEqual(['b', 'a'])
   })
 })
 

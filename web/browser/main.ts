@@ -138,10 +138,7 @@ async function keepPage(): Promise<void> {
   if (!('serviceWorker' in navigator)) return
   await navigator.serviceWorker.register(scriptUrl(KEEPER_URL), { scope: '/browser/' })
   const links = document.querySelectorAll<HTMLElement>('script[src], link[href]')
-  const files = Array.from(
-    links,
-    (link) => link.getAttribute('src') ?? link.getAttribute('href') ?? '',
-  )
+  const files = Array.from(links, (link) => link.getAttribute('src') ?? link.getAttribute('href') ?? '')
   const cache = await caches.open('skein-page')
   await cache.addAll(['/browser/', workerUrl, ...files])
   document.documentElement.dataset.kept = 'yes'

@@ -14,8 +14,7 @@ addEventListener('fetch', (event) => {
   const { origin, pathname } = new URL(url)
   if (method !== 'GET' || origin !== location.origin) return
   if (pathname === '/') event.respondWith(page())
-  else if (pathname.startsWith('/assets/') || pathname === '/favicon.ico')
-    event.respondWith(file(event.request))
+  else if (pathname.startsWith('/assets/') || pathname === '/favicon.ico') event.respondWith(file(event.request))
 })
 
 /** The newest; without a server the last one. */

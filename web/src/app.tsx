@@ -126,12 +126,7 @@ function Sidebar() {
             ))}
           </Fragment>
         ))}
-        <button
-          type="button"
-          class="more-pages"
-          aria-expanded={isAll}
-          onClick={() => setAll(!isAll)}
-        >
+        <button type="button" class="more-pages" aria-expanded={isAll} onClick={() => setAll(!isAll)}>
           <Icon name="menu" />
           <span>{t('More')}</span>
         </button>
@@ -153,9 +148,7 @@ function isOffered(page: Page): boolean {
 
 /** How many workers are not as they should be. */
 function Troubled() {
-  const count = workers.value.filter(
-    ({ phase }) => phase === 'failed' || phase === 'restarting',
-  ).length
+  const count = workers.value.filter(({ phase }) => phase === 'failed' || phase === 'restarting').length
   return count === 0 ? null : <span class="count">{count}</span>
 }
 
@@ -170,18 +163,11 @@ function Preferences() {
   return (
     <div class="preferences">
       <ConnectionDot />
-      <Button
-        kind="quiet"
-        icon={theme.value}
-        label={t(THEME_NAMES[theme.value])}
-        onClick={nextTheme}
-      />
+      <Button kind="quiet" icon={theme.value} label={t(THEME_NAMES[theme.value])} onClick={nextTheme} />
       <Button kind="quiet" onClick={toggleLanguage}>
         {other}
       </Button>
-      {key.value !== '' && (
-        <Button kind="quiet" icon="key" label={t('Forget the key')} onClick={forgetKey} />
-      )}
+      {key.value !== '' && <Button kind="quiet" icon="key" label={t('Forget the key')} onClick={forgetKey} />}
     </div>
   )
 }

@@ -86,11 +86,7 @@ export function createCudaBackend(options: CudaOptions = {}): CudaBackend {
 }
 
 /** The kernels that `build` asks for on a device like this one. */
-export function kernelsOf(
-  info: DeviceInfo,
-  wkv: TensorType,
-  build: (backend: CudaBackend) => void,
-): KernelVariant[] {
+export function kernelsOf(info: DeviceInfo, wkv: TensorType, build: (backend: CudaBackend) => void): KernelVariant[] {
   const kernels: KernelVariant[] = []
   // Which kernels they are does not depend on how much fits.
   const roomy = { ...info, totalBytes: Math.max(info.totalBytes, 2 ** 40) }
@@ -111,12 +107,7 @@ export function kernelsOf(
   }
 }
 
-function backendOn(
-  device: CudaDevice,
-  wkv: TensorType,
-  graphs: boolean,
-  leastLogHeads?: number,
-): CudaBackend {
+function backendOn(device: CudaDevice, wkv: TensorType, graphs: boolean, leastLogHeads?: number): CudaBackend {
   const gemm = openGemm(device)
   const downloads = new Downloads(device)
   let largestCopy = 0
@@ -167,12 +158,7 @@ function writeTensor(device: CudaDevice, tensor: Tensor, values: Float32Array): 
   else uploadHalves(device, tensor.address, values)
 }
 
-function readTensor(
-  downloads: Downloads,
-  tensor: Tensor,
-  start = 0,
-  count?: number,
-): Flight<Float32Array> {
+function readTensor(downloads: Downloads, tensor: Tensor, start = 0, count?: number): Flight<Float32Array> {
   assert(tensor instanceof CudaTensor, 'a tensor of another backend')
   const length = count ?? tensor.count - start
   assert(start >= 0 && start + length <= tensor.count, 'readTensor beyond its tensor')

@@ -131,9 +131,7 @@ function allowAccess(from: CudaDevice, to: CudaDevice): boolean {
 }
 
 function arrives(from: CudaDevice, to: CudaDevice): boolean {
-  const pattern = Uint32Array.from({ length: TRIAL_BYTES / 4 }, (_, i) =>
-    Math.imul(i, 2_654_435_761),
-  )
+  const pattern = Uint32Array.from({ length: TRIAL_BYTES / 4 }, (_, i) => Math.imul(i, 2_654_435_761))
   const [source, target] = [from.alloc(TRIAL_BYTES), to.alloc(TRIAL_BYTES)]
   to.fill(target, 0, TRIAL_BYTES)
   to.synchronize()

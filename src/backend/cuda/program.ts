@@ -206,10 +206,7 @@ export class CudaProgram implements Program {
     const stream = new StepStream(this.#device, this.#gemm, buffer, arena)
     const { samples } = buffer.capacity
     try {
-      return this.#device.capture(
-        () => this.#launchLater(stream, samples),
-        `${samples} later draws`,
-      )
+      return this.#device.capture(() => this.#launchLater(stream, samples), `${samples} later draws`)
     } finally {
       arena.dispose()
     }

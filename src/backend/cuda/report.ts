@@ -7,13 +7,7 @@ import { join } from 'node:path'
 import { SkeinError } from '../../errors.ts'
 import { type DeviceInfo, isCapable, listDevices, MIN_CAPABILITY } from './driver/device-info.ts'
 import { openDriver } from './driver/driver.ts'
-import {
-  describeMissing,
-  findLibrary,
-  findNvcc,
-  MACHINE,
-  type SearchRoots,
-} from './driver/libraries.ts'
+import { describeMissing, findLibrary, findNvcc, MACHINE, type SearchRoots } from './driver/libraries.ts'
 
 export interface CudaReport {
   readonly devices: readonly DeviceInfo[]
@@ -48,10 +42,7 @@ export function cudaReport(roots = MACHINE): CudaReport {
 
 /** Finds the libraries that a driver of this CUDA major version needs. */
 export function lookForLibraries(driverMajor: number, roots: SearchRoots) {
-  const [compiler, product] = [
-    findLibrary('nvrtc', driverMajor, roots),
-    findLibrary('cublasLt', driverMajor, roots),
-  ]
+  const [compiler, product] = [findLibrary('nvrtc', driverMajor, roots), findLibrary('cublasLt', driverMajor, roots)]
   const nvrtc = compiler.found?.path ?? null
   const nvcc = findNvcc(roots)
   const problems: CudaProblem[] = []
@@ -69,9 +60,7 @@ function look(): { devices: readonly DeviceInfo[]; problem: CudaProblem | null }
   try {
     const devices = listDevices(openDriver())
     if (devices.some(isCapable)) return { devices, problem: null }
-    const found = devices
-      .map(({ name, computeCapability }) => `${name} (${computeCapability.join('.')})`)
-      .join(', ')
+    const found = devices.map(({ name, computeCapability }) => `${name} (${computeCapability.join('.')})`).join(', ')
     const message = `no GPU of compute capability ${MIN_CAPABILITY.join('.')} or later; found: ${found || 'none'}`
     return { devices, problem: { part: 'driver', message } }
   } catch (error) {

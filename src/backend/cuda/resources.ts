@@ -36,21 +36,13 @@ export class CudaTensor implements Tensor {
   readonly count: number
 
   /** Zeros unless `values` are given; those of an f16 tensor are rounded on the device. */
-  constructor(
-    device: CudaDevice,
-    shape: readonly number[],
-    type: TensorType,
-    values?: Float32Array,
-  ) {
+  constructor(device: CudaDevice, shape: readonly number[], type: TensorType, values?: Float32Array) {
     this.shape = shape
     this.type = type
     this.count = shape.reduce((a, b) => a * b, 1)
     assert(Number.isSafeInteger(this.count) && this.count > 0, `tensor shape [${shape}]`)
     this.address = device.alloc(this.bytes)
-    assert(
-      values === undefined || values.length === this.count,
-      `${values?.length} values for a tensor [${shape}]`,
-    )
+    assert(values === undefined || values.length === this.count, `${values?.length} values for a tensor [${shape}]`)
     if (values === undefined) device.fill(this.address, 0, this.bytes)
     else if (type === 'f32') device.upload(this.address, values)
     else uploadHalves(device, this.address, values)
@@ -83,12 +75,7 @@ export function convert(
 }
 
 /** f16 to f32, on the device. */
-export function widen(
-  device: CudaDevice,
-  to: DevicePointer,
-  from: DevicePointer,
-  count: number,
-): void {
+export function widen(device: CudaDevice, to: DevicePointer, from: DevicePointer, count: number): void {
   const kernel = device.kernel('convert', 'widen', { SOURCE: SOURCE_CODES.f16 })
   const blocks = Math.min(4096, Math.ceil(count / 256))
   launchOnce(device, kernel, blocks, [to, from, i64(BigInt(count))])

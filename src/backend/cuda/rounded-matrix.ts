@@ -5,13 +5,7 @@
 import { SkeinError } from '../../errors.ts'
 import { numScales, valueBytes } from '../quantised.ts'
 import { checkBytes, readPackedBlocks, rowBlocks } from '../source-rows.ts'
-import type {
-  MatrixSource,
-  PackedType,
-  QuantisedSource,
-  QuantisedType,
-  RoundedType,
-} from '../weight-types.ts'
+import type { MatrixSource, PackedType, QuantisedSource, QuantisedType, RoundedType } from '../weight-types.ts'
 import type { CudaDevice } from './device/device.ts'
 import { type DevicePointer, i32 } from './kernel/args.ts'
 import { eachBlock, launchOnce, SOURCE_CODES } from './source-rows.ts'
@@ -28,9 +22,7 @@ export function isBlockLayout(type: Layout | 'f16'): type is BlockLayout {
 }
 
 /** The layout of each type of blocks, and BLOCK of gguf-blocks.cuh. */
-const BLOCKS: Readonly<
-  Record<PackedType, { readonly layout: IntegerLayout; readonly code: number }>
-> = {
+const BLOCKS: Readonly<Record<PackedType, { readonly layout: IntegerLayout; readonly code: number }>> = {
   Q4_0: { layout: 'q4', code: 1 },
   Q4_1: { layout: 'q4Minimum', code: 2 },
   Q5_0: { layout: 'q5', code: 3 },
@@ -111,25 +103,15 @@ interface RoundedMatrix {
   readonly bytes: number
 }
 
-export function roundedMatrix(
-  device: CudaDevice,
-  source: MatrixSource,
-  type: RoundedType,
-): RoundedMatrix {
+export function roundedMatrix(device: CudaDevice, source: MatrixSource, type: RoundedType): RoundedMatrix {
   checkShape(source, type)
   if (type === 'fp8') return fp8Matrix(device, source)
   const { quantised } = source
-  return quantised?.type === type
-    ? laidOut(device, source, quantised)
-    : quantisedMatrix(device, source, type)
+  return quantised?.type === type ? laidOut(device, source, quantised) : quantisedMatrix(device, source, type)
 }
 
 /** GGUF's blocks in the layout that has room for them. */
-export function packedMatrix(
-  device: CudaDevice,
-  source: MatrixSource,
-  type: PackedType,
-): RoundedMatrix {
+export function packedMatrix(device: CudaDevice, source: MatrixSource, type: PackedType): RoundedMatrix {
   const { columns } = source
   const { layout, code } = BLOCKS[type]
   checkShape(source, layout)
@@ -187,11 +169,7 @@ function blocksOf(rows: number, columns: number, type: IntegerLayout): number {
   return Math.ceil((rows * Math.ceil(columns / threadInputs)) / THREADS)
 }
 
-function quantisedMatrix(
-  device: CudaDevice,
-  source: MatrixSource,
-  type: QuantisedType,
-): RoundedMatrix {
+function quantisedMatrix(device: CudaDevice, source: MatrixSource, type: QuantisedType): RoundedMatrix {
   const { columns, dtype } = source
   const { at, ...matrix } = allocate(device, source, type)
   const defines = { QUANT: QUANT_CODES[type], SOURCE: SOURCE_CODES[dtype] }
@@ -205,11 +183,7 @@ function quantisedMatrix(
 }
 
 /** Weights that a file holds rounded only change their layout. */
-function laidOut(
-  device: CudaDevice,
-  source: MatrixSource,
-  { type, readRows }: QuantisedSource,
-): RoundedMatrix {
+function laidOut(device: CudaDevice, source: MatrixSource, { type, readRows }: QuantisedSource): RoundedMatrix {
   const { rows, columns } = source
   const { at, ...matrix } = allocate(device, source, type)
   const kernel = device.kernel('quantise', 'lay_out', { QUANT: QUANT_CODES[type], SOURCE: 0 })
@@ -246,8 +220,7 @@ function fp8Matrix(device: CudaDevice, source: MatrixSource): RoundedMatrix {
 }
 
 function requireFp8({ name, computeCapability: [major, minor] }: CudaDevice): void {
-  if (major > FP8_CAPABILITY[0] || (major === FP8_CAPABILITY[0] && minor >= FP8_CAPABILITY[1]))
-    return
+  if (major > FP8_CAPABILITY[0] || (major === FP8_CAPABILITY[0] && minor >= FP8_CAPABILITY[1])) return
   throw new SkeinError(
     'unsupported_parameter',
     `--quant fp8 needs a GPU of compute capability ${FP8_CAPABILITY.join('.')} or later; ${name} has ${major}.${minor}; int8 takes as little memory`,

@@ -31,8 +31,7 @@ export function measureSpeed(device: CudaDevice, gemm: Gemm): DeviceSpeed {
     const uploadBytesPerSecond = uploadSpeed(device, from)
     const block = randomHalves()
     device.upload(from, block)
-    for (let done = block.byteLength; done < COPY_BYTES; done *= 2)
-      device.copy(from + BigInt(done), from, done)
+    for (let done = block.byteLength; done < COPY_BYTES; done *= 2) device.copy(from + BigInt(done), from, done)
     const copy = device.time(() => device.copy(to, from, COPY_BYTES), REPEATS)
     const matrixBytes = BigInt(2 * SIDE * SIDE)
     const product = { m: SIDE, n: SIDE, k: SIDE, outType: 'f16' } as const

@@ -122,11 +122,7 @@ export class StateLanes {
 /** The same numbers in page-locked memory and in the arrays of a state. */
 class HostCopy {
   readonly #device: CudaDevice
-  readonly #pairs: readonly (readonly [
-    array: Float32Array,
-    pinned: Float32Array,
-    address: bigint,
-  ])[]
+  readonly #pairs: readonly (readonly [array: Float32Array, pinned: Float32Array, address: bigint])[]
   readonly #asideBytes: number
   #numLeft = 0
   #error: unknown = null

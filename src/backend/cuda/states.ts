@@ -77,13 +77,7 @@ export class CudaStatePool implements StatePool {
   readonly #lanes: StateLanes
   #log: StateLog | null = null
 
-  constructor(
-    device: CudaDevice,
-    shape: StateShape,
-    numSlots: number,
-    wkvType: TensorType,
-    leastLogHeads?: number,
-  ) {
+  constructor(device: CudaDevice, shape: StateShape, numSlots: number, wkvType: TensorType, leastLogHeads?: number) {
     const { headSize } = shape
     if (headSize !== 64)
       throw new SkeinError(

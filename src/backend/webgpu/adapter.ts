@@ -38,12 +38,7 @@ const PACKAGE = 'webgpu'
 const DAWN_OPTIONS = ['enable-dawn-features=allow_unsafe_apis,vulkan_enable_f16_on_nvidia']
 const SUBGROUP_MATRICES = 'chromium-experimental-subgroup-matrix'
 /** What kernels choose by. */
-const WANTED_FEATURES: readonly string[] = [
-  'shader-f16',
-  'subgroups',
-  SUBGROUP_MATRICES,
-  'timestamp-query',
-]
+const WANTED_FEATURES: readonly string[] = ['shader-f16', 'subgroups', SUBGROUP_MATRICES, 'timestamp-query']
 const WANTED_LIMITS = [
   'maxStorageBufferBindingSize',
   'maxBufferSize',
@@ -140,9 +135,7 @@ function nameOf({ info }: GPUAdapter): string {
 function isSoftware({ info }: GPUAdapter): boolean {
   return (
     info.isFallbackAdapter ||
-    /swiftshader|llvmpipe|lavapipe|warp|basic render/i.test(
-      `${info.architecture} ${info.device} ${info.description}`,
-    )
+    /swiftshader|llvmpipe|lavapipe|warp|basic render/i.test(`${info.architecture} ${info.device} ${info.description}`)
   )
 }
 
@@ -169,8 +162,9 @@ export function matrixSide(opened: OpenedDevice): number | null {
   const needed = ['shader-f16', SUBGROUP_MATRICES]
   if (!hasSubgroups(opened) || !needed.every((name) => device.features.has(name))) return null
   if (device.limits.maxComputeWorkgroupStorageSize < MATRIX_SHARED) return null
-  const { subgroupMinSize, subgroupMaxSize, subgroupMatrixConfigs } =
-    adapter.info as GPUAdapterInfo & { readonly subgroupMatrixConfigs?: readonly MatrixConfig[] }
+  const { subgroupMinSize, subgroupMaxSize, subgroupMatrixConfigs } = adapter.info as GPUAdapterInfo & {
+    readonly subgroupMatrixConfigs?: readonly MatrixConfig[]
+  }
   if (subgroupMinSize !== 32 || subgroupMaxSize !== 32) return null
   const sides = [...(subgroupMatrixConfigs ?? [])]
     .filter((one) => one.componentType === 'f16' && one.resultComponentType === 'f32')
@@ -191,9 +185,7 @@ export async function openDevice(index: number): Promise<OpenedDevice> {
     )
   const device = await adapter.requestDevice({
     // The experimental one is not in the types.
-    requiredFeatures: WANTED_FEATURES.filter((name) =>
-      adapter.features.has(name),
-    ) as GPUFeatureName[],
+    requiredFeatures: WANTED_FEATURES.filter((name) => adapter.features.has(name)) as GPUFeatureName[],
     requiredLimits: Object.fromEntries(WANTED_LIMITS.map((name) => [name, adapter.limits[name]])),
   })
   keep(device)

@@ -12,8 +12,7 @@ export function narrowRows(
   if (dtype === type) return bytes
   if (dtype === 'bf16' && type === 'f16') return bf16ToF16(bytes, name)
   const floats = decodeFloats(bytes, dtype)
-  if (type === 'f16')
-    for (const value of floats) if (isBeyondF16(value)) throw beyondF16(name, value)
+  if (type === 'f16') for (const value of floats) if (isBeyondF16(value)) throw beyondF16(name, value)
   return encodeFloats(floats, type)
 }
 
@@ -22,8 +21,7 @@ export function widenRows(bytes: Uint8Array, rows: number, rowBytes: number): Ui
   const own = bytes.length / rows
   if (own === rowBytes) return bytes
   const wide = new Uint8Array(rows * rowBytes)
-  for (let row = 0; row < rows; row++)
-    wide.set(bytes.subarray(row * own, (row + 1) * own), row * rowBytes)
+  for (let row = 0; row < rows; row++) wide.set(bytes.subarray(row * own, (row + 1) * own), row * rowBytes)
   return wide
 }
 

@@ -76,8 +76,7 @@ export class WebgpuDevice {
     device.addEventListener('uncapturederror', (event) => this.#fail(event.error))
     this.lost = device.lost.then(({ reason, message }) => {
       const why = message || reason
-      if (!this.#isDisposed)
-        this.#failure ??= new SkeinError('kernel_failed', `the GPU was lost: ${why}`)
+      if (!this.#isDisposed) this.#failure ??= new SkeinError('kernel_failed', `the GPU was lost: ${why}`)
       return why
     })
     this.#arena = this.buffer(FIRST_ARENA_BYTES, USAGE.storage | USAGE.copySrc | USAGE.copyDst)
@@ -85,10 +84,7 @@ export class WebgpuDevice {
 
   #fail(error: GPUError): void {
     const isMemory = error.constructor.name === 'GPUOutOfMemoryError'
-    this.#failure ??= new SkeinError(
-      isMemory ? 'out_of_memory' : 'kernel_failed',
-      `${this.name}: ${error.message}`,
-    )
+    this.#failure ??= new SkeinError(isMemory ? 'out_of_memory' : 'kernel_failed', `${this.name}: ${error.message}`)
   }
 
   /** Errors of the device come late; they surface at the next look. */
@@ -262,10 +258,7 @@ export class WebgpuDevice {
     return pipeline
   }
 
-  bindGroup(
-    access: readonly Access[],
-    buffers: readonly (GPUBuffer | GPUBufferBinding)[],
-  ): GPUBindGroup {
+  bindGroup(access: readonly Access[], buffers: readonly (GPUBuffer | GPUBufferBinding)[]): GPUBindGroup {
     return this.gpu.createBindGroup({
       layout: this.layout(access),
       entries: buffers.map((one, binding) => ({

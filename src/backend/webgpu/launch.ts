@@ -31,11 +31,7 @@ export interface Recorder {
   readonly launches: Launch[]
   /** Parameters of one launch, in the order of the kernel's struct. */
   params(words: readonly Word[]): GPUBufferBinding
-  bind(
-    access: readonly Access[],
-    params: GPUBufferBinding,
-    buffers: readonly GPUBuffer[],
-  ): GPUBindGroup
+  bind(access: readonly Access[], params: GPUBufferBinding, buffers: readonly GPUBuffer[]): GPUBindGroup
   kernel(file: string, access: readonly Access[], variant?: KernelVariant): GPUComputePipeline
 }
 

@@ -147,8 +147,7 @@ export function recordLinear(recording: Recorder, jobs: readonly LinearJob[], of
     assert(weight instanceof WebgpuMatrix, 'a matrix of another backend')
     return weight.parts.map((part) => ({ job, matrix: weight, part }))
   })
-  for (const group of together(products))
-    recording.launches.push(createLaunch(recording, group, ofLogits))
+  for (const group of together(products)) recording.launches.push(createLaunch(recording, group, ofLogits))
 }
 
 /** Products of one type and one buffer, and of whole vectors or not. */
@@ -195,10 +194,7 @@ function createLaunch(recording: Recorder, group: Product[], ofLogits: boolean):
     first += Math.ceil(part.rows / (MOST_BLOCKS * BLOCK_ROWS)) * MOST_BLOCKS
   }
   // The parameters end with the room for MAX_JOBS.
-  const params = recording.params([
-    ...words,
-    ...new Array<number>(4 + 12 * MAX_JOBS - words.length).fill(0),
-  ])
+  const params = recording.params([...words, ...new Array<number>(4 + 12 * MAX_JOBS - words.length).fill(0)])
   const { type } = group[0]!.matrix
   const { buffer } = group[0]!.part
   const pipelineFor = kernelsOf(recording, type, isOfVectors(group[0]!))
@@ -219,8 +215,7 @@ function createLaunch(recording: Recorder, group: Product[], ofLogits: boolean):
       const count = ofLogits ? step.numLogits : step.numTokens
       if (count !== plannedFor) {
         const form = formFor(work, count)
-        planned =
-          count === 0 ? null : { pipeline: pipelineFor(form), ...gridOf(form, count, first) }
+        planned = count === 0 ? null : { pipeline: pipelineFor(form), ...gridOf(form, count, first) }
         plannedFor = count
       }
       return planned

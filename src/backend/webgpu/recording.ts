@@ -114,11 +114,7 @@ export class Recording implements Recorder {
     return { buffer: this.#params, offset, size: data.byteLength }
   }
 
-  bind(
-    access: readonly Access[],
-    params: GPUBufferBinding,
-    buffers: readonly GPUBuffer[],
-  ): GPUBindGroup {
+  bind(access: readonly Access[], params: GPUBufferBinding, buffers: readonly GPUBuffer[]): GPUBindGroup {
     return this.device.bindGroup([PARAMS, ...access], [params, ...buffers])
   }
 
@@ -223,8 +219,7 @@ export class Recording implements Recorder {
     this.#own.push(buffer)
     this.hostRows.push({ table: s_emb, buffer })
     const parts = Math.ceil(F / this.device.threads)
-    const grid = ({ numTokens }: StepShape) =>
-      [numTokens, numTokens < FEW_TOKENS ? parts : 1] as const
+    const grid = ({ numTokens }: StepShape) => [numTokens, numTokens < FEW_TOKENS ? parts : 1] as const
     const DTYPE = DTYPES[s_emb.type]
     this.launch('deep-embed', words, [['read', buffer]], grid, { constants: { SIDE, DTYPE } })
   }
@@ -264,8 +259,7 @@ export class Recording implements Recorder {
     ]
     // Few tokens do not keep a GPU busy; of many, each norms its row once.
     const parts = Math.ceil(C / this.device.threads)
-    const grid = ({ numTokens }: StepShape) =>
-      [numTokens, numTokens < FEW_TOKENS ? parts : 1] as const
+    const grid = ({ numTokens }: StepShape) => [numTokens, numTokens < FEW_TOKENS ? parts : 1] as const
     const slots = [['write', pool.layer(layer)]] as const
     this.launch('shift-mix', words, slots, grid, {
       constants: { OUTPUTS: out.length },
@@ -283,9 +277,7 @@ export class Recording implements Recorder {
     const pool = this.#states(states)
     const C = pool.shape.channels
     const words = [
-      ...[out, r, k, v, w, a, g, vGate ?? vFirst, vFirst].map((one) =>
-        tensorOf(one, this.capacity.tokens * C),
-      ),
+      ...[out, r, k, v, w, a, g, vGate ?? vFirst, vFirst].map((one) => tensorOf(one, this.capacity.tokens * C)),
       ...[k_k, k_a, r_k].map((one) => tensorOf(one, C)),
       ...normWords(ln_x, C),
       ...wkvWords(pool),
@@ -300,8 +292,7 @@ export class Recording implements Recorder {
     const ofTokens = (step: StepShape) => [heads, hasPrompts(step) ? step.numTokens : 0] as const
     this.launch('wkv7-prepare', words, [], ofTokens, { constants: { N } })
     const rows = N % SCAN_ROWS === 0 ? SCAN_ROWS : SCAN_ROWS / 2
-    const ofRows = (step: StepShape) =>
-      [(heads * N) / rows, hasPrompts(step) ? step.numRows : 0] as const
+    const ofRows = (step: StepShape) => [(heads * N) / rows, hasPrompts(step) ? step.numRows : 0] as const
     const slots = [['write', pool.layer(layer)]] as const
     const scan = statesVariant(pool, scanConstants(N, rows, parts), parts)
     this.launch('wkv7-scan', words, slots, ofRows, scan)
@@ -343,13 +334,7 @@ export class Recording implements Recorder {
   ): void {
     const { heads, headSize: N } = pool.shape
     const grid = (step: StepShape) => [heads, isFor(step) ? step.numRows : 0] as const
-    this.launch(
-      file,
-      words,
-      [['write', pool.layer(layer)]],
-      grid,
-      statesVariant(pool, { N }, parts),
-    )
+    this.launch(file, words, [['write', pool.layer(layer)]], grid, statesVariant(pool, { N }, parts))
   }
 
   #sample(y: Tensor, penalties: PenaltyPool): void {
@@ -381,8 +366,7 @@ export class Recording implements Recorder {
   #sampleThreads(): number {
     const { isSoftware, threads, gpu } = this.device
     if (isSoftware) return threads
-    const { maxComputeInvocationsPerWorkgroup: most, maxComputeWorkgroupStorageSize: bytes } =
-      gpu.limits
+    const { maxComputeInvocationsPerWorkgroup: most, maxComputeWorkgroupStorageSize: bytes } = gpu.limits
     const room = Math.min(most, Math.floor((bytes - SAMPLE_SHARED) / SAMPLE_SHARED_A_THREAD))
     return 2 ** Math.floor(Math.log2(room))
   }

@@ -115,13 +115,7 @@ export class WebgpuMatrix implements Matrix {
   readonly bytes: number
   readonly parts: readonly Part[]
 
-  constructor(
-    device: WebgpuDevice,
-    slabs: Slabs,
-    quantise: Quantise,
-    source: MatrixSource,
-    wanted: WeightType,
-  ) {
+  constructor(device: WebgpuDevice, slabs: Slabs, quantise: Quantise, source: MatrixSource, wanted: WeightType) {
     if (wanted === 'fp8') refuseFp8()
     // There are no kernels for packed weights: the numbers of the file, rounded to f16.
     const type = isPacked(wanted) ? 'f16' : wanted
@@ -133,13 +127,7 @@ export class WebgpuMatrix implements Matrix {
     const scaleBytes = isQuantised(type) ? 4 * scaleWords(type, this.units) : 0
     this.parts = placeRows(slabs, rows, rowBytes, scaleBytes)
     this.bytes = rows * (rowBytes + scaleBytes)
-    for (const [start, end, values, scales] of packedRows(
-      source,
-      type,
-      quantise,
-      rowBytes,
-      scaleBytes,
-    )) {
+    for (const [start, end, values, scales] of packedRows(source, type, quantise, rowBytes, scaleBytes)) {
       for (const part of this.parts) {
         const [from, to] = [Math.max(start, part.first), Math.min(end, part.first + part.rows)]
         if (from >= to) continue
@@ -246,12 +234,7 @@ function* packedRows(
 const NOTHING = new Uint8Array(0)
 
 /** Rows [start, end) of a source, rounded. */
-export type Quantise = (
-  type: QuantisedType,
-  source: MatrixSource,
-  start: number,
-  end: number,
-) => QuantisedRows
+export type Quantise = (type: QuantisedType, source: MatrixSource, start: number, end: number) => QuantisedRows
 
 /** As the definition says, where nothing faster is there. */
 export const quantiseSlowly: Quantise = (type, source, start, end) => {
@@ -320,8 +303,7 @@ export class WebgpuHostTable implements HostTable {
     this.rowBytes = columns * SOURCE_BYTES[dtype]
     assert(this.rowBytes % 4 === 0, `rows of ${this.rowBytes} bytes are no whole words`)
     this.#bytes = new Uint8Array(rows * this.rowBytes)
-    for (const [start, , values] of readBlocks(source))
-      this.#bytes.set(values, start * this.rowBytes)
+    for (const [start, , values] of readBlocks(source)) this.#bytes.set(values, start * this.rowBytes)
   }
 
   /** The rows of some tokens, one after the other. */

@@ -9,21 +9,13 @@ export type Constants = Readonly<Record<string, number>>
  * `#repeat i COUNT` and `#end i` come as often as the constant says, with $i for 0, 1, …: drivers differ in which loops they
  * unroll, and an array that is indexed in a loop is not kept in registers.
  */
-export function readSource(
-  file: string,
-  variant: Readonly<Record<string, string>>,
-  constants: Constants,
-): string {
+export function readSource(file: string, variant: Readonly<Record<string, string>>, constants: Constants): string {
   const code = expand(`${file}.wgsl`, variant, new Set())
   const own = [...code.matchAll(/^const (\w+) = (\d+)u;$/gm)].map((m) => [m[1]!, Number(m[2])])
   return repeat(code, { ...Object.fromEntries(own), ...constants })
 }
 
-function expand(
-  name: string,
-  variant: Readonly<Record<string, string>>,
-  done: Set<string>,
-): string {
+function expand(name: string, variant: Readonly<Record<string, string>>, done: Set<string>): string {
   done.add(name)
   return readKernelFile(name).replace(
     /^#include (?:"([^"]+)"|(\w+))$/gm,

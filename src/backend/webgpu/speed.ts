@@ -34,18 +34,10 @@ export async function measureWebgpu(index: number): Promise<WebgpuSpeed> {
     const access = ['write', 'read'] as const
     const out = device.buffer(16, USAGE.storage)
     // Some devices hold zeros compressed, which read faster.
-    const block = Uint32Array.from(
-      { length: 2 ** 18 },
-      (_, i) => Math.imul(i + 1, 0x9e3779b1) & NUMBER,
-    )
+    const block = Uint32Array.from({ length: 2 ** 18 }, (_, i) => Math.imul(i + 1, 0x9e3779b1) & NUMBER)
     for (let at = 0; at < bytes; at += block.byteLength) device.write(values, at, block)
     const bindings = device.bindGroup(access, [out, values])
-    const run = (
-      file: string,
-      constants: Readonly<Record<string, number>>,
-      x: number,
-      y: number,
-    ) => {
+    const run = (file: string, constants: Readonly<Record<string, number>>, x: number, y: number) => {
       const pipeline = device.pipeline(file, [access], { constants })
       return (times: number) => {
         const pass = device.encoder.beginComputePass()
@@ -61,9 +53,7 @@ export async function measureWebgpu(index: number): Promise<WebgpuSpeed> {
     const x = Math.min(groups, GROUPS_IN_X)
     const read = await secondsOf(run('speed-read', { READS: 16 }, x, groups / x))
     const multiplyGroups = share * MULTIPLY_GROUPS
-    const multiply = await secondsOf(
-      run('speed-multiply', { ROUNDS, SIXTEEN: 16 }, multiplyGroups, 1),
-    )
+    const multiply = await secondsOf(run('speed-multiply', { ROUNDS, SIXTEEN: 16 }, multiplyGroups, 1))
     device.check()
     return {
       bytesPerSecond: bytes / read,

@@ -7,13 +7,7 @@ import { assert, SkeinError } from '../../errors.ts'
 import type { PenaltyPool, StatePool } from '../backend.ts'
 import { doneFlight, type Flight, flightOf } from '../flight.ts'
 import { decodeFloats, encodeFloats } from '../half.ts'
-import {
-  arraysOf,
-  checkState,
-  createState,
-  type StateData,
-  type StateShape,
-} from '../state-shape.ts'
+import { arraysOf, checkState, createState, type StateData, type StateShape } from '../state-shape.ts'
 import { USAGE, type WebgpuDevice } from './device.ts'
 
 /** Arrays within a slot begin at multiples of so many words: vectors of four. */
@@ -71,9 +65,7 @@ export class WebgpuStatePool implements StatePool {
     this.slotSize = start
     this.bytesPerSlot = 4 * start * shape.layers
     const usage = USAGE.storage | USAGE.copySrc | USAGE.copyDst
-    this.#layers = Array.from({ length: shape.layers }, () =>
-      device.buffer(4 * start * (numSlots + 1), usage),
-    )
+    this.#layers = Array.from({ length: shape.layers }, () => device.buffer(4 * start * (numSlots + 1), usage))
   }
 
   layer(layer: number): GPUBuffer {
@@ -104,8 +96,7 @@ export class WebgpuStatePool implements StatePool {
   poison(slot: number): void {
     const at = this.#at(slot)
     const poison = new Uint32Array(this.slotSize)
-    for (const { type, start, words } of this.#places)
-      poison.fill(POISON[type], start, start + words)
+    for (const { type, start, words } of this.#places) poison.fill(POISON[type], start, start + words)
     for (const layer of this.#layers) this.#device.write(layer, at, poison)
   }
 
@@ -159,10 +150,7 @@ export class WebgpuStatePool implements StatePool {
     const bytes = new Uint8Array(4 * this.slotSize)
     for (const [layer, buffer] of this.#layers.entries()) {
       for (const [i, { type, start, size }] of this.#places.entries())
-        bytes.set(
-          encodeFloats(state[i]!.subarray(layer * size, (layer + 1) * size), type),
-          4 * start,
-        )
+        bytes.set(encodeFloats(state[i]!.subarray(layer * size, (layer + 1) * size), type), 4 * start)
       this.#device.write(buffer, at, bytes)
     }
     return doneFlight(undefined)

@@ -132,8 +132,7 @@ function assertBatch(batch: Batch, capacity: Capacity, limits: StepLimits): void
     assert(!slots.has(slot), `the same slot ${slot} twice`)
     slots.add(slot)
   }
-  for (let t = 0; t < T; t++)
-    assert(batch.tokens[t]! < limits.vocabulary, `token id ${batch.tokens[t]} out of range`)
+  for (let t = 0; t < T; t++) assert(batch.tokens[t]! < limits.vocabulary, `token id ${batch.tokens[t]} out of range`)
   for (let r = 0; r < R; r++)
     assert(batch.logitRows[r]! >= 0 && batch.logitRows[r]! < T, `logit row ${batch.logitRows[r]}`)
   for (let s = 0; s < S; s++) assertSample(batch, s, limits)

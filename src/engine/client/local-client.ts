@@ -6,13 +6,7 @@
 import { SkeinError } from '../../errors.ts'
 import type { EngineClient } from '../client.ts'
 import type { Engine } from '../engine.ts'
-import type {
-  EngineCall,
-  EngineCalls,
-  EngineEvent,
-  EngineInfo,
-  GenerateRequest,
-} from '../messages.ts'
+import type { EngineCall, EngineCalls, EngineEvent, EngineInfo, GenerateRequest } from '../messages.ts'
 import type { EngineStats } from '../stats.ts'
 import { EventQueue } from './event-queue.ts'
 import { LiveQueues } from './live-queues.ts'
@@ -53,10 +47,7 @@ export class LocalEngineClient implements EngineClient {
     return queue
   }
 
-  call<M extends EngineCall>(
-    method: M,
-    params: EngineCalls[M]['params'],
-  ): Promise<EngineCalls[M]['result']> {
+  call<M extends EngineCall>(method: M, params: EngineCalls[M]['params']): Promise<EngineCalls[M]['result']> {
     return this.#engine.call(method, params)
   }
 

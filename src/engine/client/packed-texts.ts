@@ -92,11 +92,7 @@ export class PackedTexts {
     const tokens: number[] = []
     const logprobs: TokenText[] = []
     while (reader.hasMore) {
-      const [textBytes, numTokens, numLogprobs] = [
-        reader.number(),
-        reader.number(),
-        reader.number(),
-      ]
+      const [textBytes, numTokens, numLogprobs] = [reader.number(), reader.number(), reader.number()]
       texts.push(reader.text(textBytes))
       for (let i = 0; i < numTokens; i++) tokens.push(reader.number())
       for (let i = 0; i < numLogprobs; i++) logprobs.push(reader.token()!)

@@ -146,9 +146,7 @@ export class ProcessEnd<Out extends Message, In extends Message> implements Chan
 
   /** Whoever waits for it, that all is sent or that there is room. */
   #tell(): void {
-    if (this.#isSent || this.#closedBecause !== null)
-      for (const resolve of this.#whenSent.splice(0)) resolve()
-    if (this.#hasRoom || this.#closedBecause !== null)
-      for (const resolve of this.#whenRoom.splice(0)) resolve()
+    if (this.#isSent || this.#closedBecause !== null) for (const resolve of this.#whenSent.splice(0)) resolve()
+    if (this.#hasRoom || this.#closedBecause !== null) for (const resolve of this.#whenRoom.splice(0)) resolve()
   }
 }

@@ -70,9 +70,7 @@ export class RemoteEngineClient implements EngineClient {
         else if (message.type === 'stage') onStage(message.text)
       })
       channel.onClose((reason) => {
-        reject(
-          new SkeinError('model_not_loaded', `the worker ended while it was loading (${reason})`),
-        )
+        reject(new SkeinError('model_not_loaded', `the worker ended while it was loading (${reason})`))
       })
     })
   }
@@ -115,18 +113,13 @@ export class RemoteEngineClient implements EngineClient {
     return queue
   }
 
-  async call<M extends EngineCall>(
-    method: M,
-    params: EngineCalls[M]['params'],
-  ): Promise<EngineCalls[M]['result']> {
+  async call<M extends EngineCall>(method: M, params: EngineCalls[M]['params']): Promise<EngineCalls[M]['result']> {
     if (this.#failure !== null) throw this.#failure
     this.#numCalls++
     const id = this.#numCalls
     // A member of the union for each M, which a generic M hides.
     this.#channel.send({ type: 'call', id, method, params } as ToWorker)
-    const value = new Promise<unknown>((resolve, reject) =>
-      this.#calls.set(id, { resolve, reject }),
-    )
+    const value = new Promise<unknown>((resolve, reject) => this.#calls.set(id, { resolve, reject }))
     // The worker answers a method with its result of the same table.
     const result = (await value) as EngineCalls[M]['result']
     if (method === 'startStates.add' || method === 'startStates.remove') {

@@ -32,8 +32,7 @@ export function writeToken(to: Buffer, start: number, token: TokenText | null): 
   if (token === null) return writeNumber(to, start, 0)
   let at = writeNumber(to, start, 1 + token.top.length)
   at = writeEntry(to, at, token, token.bytes)
-  for (let i = 0; i < token.top.length; i++)
-    at = writeEntry(to, at, token.top[i]!, token.topBytes[i]!)
+  for (let i = 0; i < token.top.length; i++) at = writeEntry(to, at, token.top[i]!, token.topBytes[i]!)
   return at
 }
 

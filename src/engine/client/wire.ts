@@ -76,8 +76,7 @@ function divideOther(message: Message, id: Id, isBehind: (id?: Id) => boolean): 
     return { now: null, later: large([id], bytes.length, parts) }
   }
   const packed = serialize(message)
-  if (packed.length > PART_BYTES)
-    return { now: null, later: large([id], packed.length, partsOf(packed, null)) }
+  if (packed.length > PART_BYTES) return { now: null, later: large([id], packed.length, partsOf(packed, null)) }
   if (isBehind(id)) return { now: null, later: large([id], packed.length, whole(message)) }
   return at(message)
 }
@@ -179,8 +178,7 @@ export class WireReader<In extends Message> {
         this.#bytes.set(wire.part, wire.at)
         return null
       case 'scores':
-        for (const reader = new TokenReader(wire.part); reader.hasMore; )
-          this.#scores.push(reader.token())
+        for (const reader = new TokenReader(wire.part); reader.hasMore; ) this.#scores.push(reader.token())
         return null
       case 'rest':
         return this.#rest(wire.message)

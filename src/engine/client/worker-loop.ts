@@ -15,10 +15,7 @@ const COUNTERS_WHILE_CLOSING_MS = 250
 const WAKE_EARLY_MS = 2.5
 
 /** Serves until shutdown, the loss of the gateway (0) or a broken step (1). The engine is its own. */
-export function serveEngine(
-  engine: Engine,
-  channel: Channel<FromWorker, ToWorker>,
-): Promise<number> {
+export function serveEngine(engine: Engine, channel: Channel<FromWorker, ToWorker>): Promise<number> {
   return new Promise((resolve) => new WorkerLoop(engine, channel, resolve).start())
 }
 
@@ -34,11 +31,7 @@ class WorkerLoop {
   #isDraining = false
   #isOver = false
 
-  constructor(
-    engine: Engine,
-    channel: Channel<FromWorker, ToWorker>,
-    resolve: (exitCode: number) => void,
-  ) {
+  constructor(engine: Engine, channel: Channel<FromWorker, ToWorker>, resolve: (exitCode: number) => void) {
     this.#engine = engine
     this.#channel = channel
     this.#resolve = resolve

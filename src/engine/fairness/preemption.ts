@@ -323,15 +323,10 @@ function numRowsOf({ sequences }: Preempted): number {
 function movable(owner: LiveRequest): Preempted[] {
   if (owner.isLeaving || owner.numTransfers > 0) return []
   const { sequences } = owner
-  const canMove = ({ slot, isAway, numRows }: Sequence) =>
-    slot !== null && !isAway && numRows >= LEAST_ROWS
+  const canMove = ({ slot, isAway, numRows }: Sequence) => slot !== null && !isAway && numRows >= LEAST_ROWS
   if (owner.isPrefilling)
-    return sequences.every(({ isAway }) => !isAway) && canMove(sequences[0]!)
-      ? [new Preempted(owner, sequences)]
-      : []
-  return sequences
-    .filter((one) => one.canGoOn && canMove(one))
-    .map((one) => new Preempted(owner, [one]))
+    return sequences.every(({ isAway }) => !isAway) && canMove(sequences[0]!) ? [new Preempted(owner, sequences)] : []
+  return sequences.filter((one) => one.canGoOn && canMove(one)).map((one) => new Preempted(owner, [one]))
 }
 
 function countOf<T>(items: Iterable<T>, count: (item: T) => number): number {

@@ -98,14 +98,9 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
    * Whether a tenant has less than its part of a line of this length, so that even a full line takes its request.
    * `others` are not in the line yet and count as if they were.
    */
-  isUnderPart(
-    { tenant = '' }: Queued['request'],
-    maxWaiting: number,
-    others: Iterable<T> = [],
-  ): boolean {
+  isUnderPart({ tenant = '' }: Queued['request'], maxWaiting: number, others: Iterable<T> = []): boolean {
     const counts = new Map([[tenant, 0]])
-    for (const [name, { waiting }] of this.#tenants)
-      if (waiting.length > 0) counts.set(name, waiting.length)
+    for (const [name, { waiting }] of this.#tenants) if (waiting.length > 0) counts.set(name, waiting.length)
     for (const { request } of others) {
       const { tenant: name = '' } = request
       counts.set(name, (counts.get(name) ?? 0) + 1)
@@ -118,10 +113,8 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
     if (this.length === 0) return null
     const recent = this.#recent()
     const partOf = this.#partsAmong(recent)
-    const keptFor = (tenant: Tenant<T>) =>
-      Math.max(0, Math.min(this.#peakOf(tenant), partOf(tenant)) - tenant.numHeld)
-    const keptSince = (since: number) =>
-      recent.reduce((sum, one) => sum + (one.lastSeen < since ? 0 : keptFor(one)), 0)
+    const keptFor = (tenant: Tenant<T>) => Math.max(0, Math.min(this.#peakOf(tenant), partOf(tenant)) - tenant.numHeld)
+    const keptSince = (since: number) => recent.reduce((sum, one) => sum + (one.lastSeen < since ? 0 : keptFor(one)), 0)
     const kept = keptSince(Number.NEGATIVE_INFINITY)
     const keptNow = this.#numReturning === 0 ? kept : keptSince(this.#now() - RETURN_MS)
     let best: Tenant<T> | null = null
@@ -144,16 +137,12 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
   firstOfEach(count: number): T[] {
     const tenants = [...this.#tenants.values()].filter(({ waiting }) => waiting.length > 0)
     tenants.sort((a, b) => (isBefore(a, b) ? -1 : 1))
-    return Array.from({ length: count }).flatMap((_, i) =>
-      tenants.flatMap(({ waiting }) => waiting.slice(i, i + 1)),
-    )
+    return Array.from({ length: count }).flatMap((_, i) => tenants.flatMap(({ waiting }) => waiting.slice(i, i + 1)))
   }
 
   standingOf(item: Queued): Standing {
     const tenant = this.#tenantOf(item)
-    const active = [...this.#tenants.values()].filter(
-      (one) => one === tenant || one.waiting.length + one.numHeld > 0,
-    )
+    const active = [...this.#tenants.values()].filter((one) => one === tenant || one.waiting.length + one.numHeld > 0)
     const { numHeld, share, served } = tenant
     return { numHeld, share, served, part: this.#partsAmong(active)(tenant) }
   }
@@ -208,9 +197,7 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
   }
 
   #startLevel(): number {
-    const levels = [...this.#tenants.values()]
-      .filter(({ waiting }) => waiting.length > 0)
-      .map(({ served }) => served)
+    const levels = [...this.#tenants.values()].filter(({ waiting }) => waiting.length > 0).map(({ served }) => served)
     return levels.length === 0 ? this.#level : Math.min(...levels)
   }
 

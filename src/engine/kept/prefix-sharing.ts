@@ -70,9 +70,7 @@ export class PrefixSharing {
     const begins = `${namespace} ${prompt.subarray(0, MIN_PREFIX_TOKENS)}`
     let fetching = this.#fetching.get(begins)
     if (fetching === undefined) {
-      fetching = this.#fetch(prefixes, namespace, prompt, least).finally(() =>
-        this.#fetching.delete(begins),
-      )
+      fetching = this.#fetch(prefixes, namespace, prompt, least).finally(() => this.#fetching.delete(begins))
       this.#fetching.set(begins, fetching)
     }
     return withinMs(fetching, Math.min(MAX_WAIT_MS, (most - cached) * this.#msPerToken))
@@ -124,12 +122,7 @@ export class PrefixSharing {
     return FETCH_MS + FETCH_MS_PER_BYTE * this.#bytes
   }
 
-  async #fetch(
-    prefixes: PrefixStore,
-    namespace: string,
-    prompt: Int32Array,
-    least: number,
-  ): Promise<void> {
+  async #fetch(prefixes: PrefixStore, namespace: string, prompt: Int32Array, least: number): Promise<void> {
     const began = performance.now()
     try {
       const found = await prefixes.find(namespace, prompt, least)

@@ -27,13 +27,9 @@ interface PointHints {
  * The whole prompt less one token, rather than the whole: logits are not kept with a state, so the same prompt again
  * must feed at least one token to have some to draw from.
  */
-export function snapshotPoints(
-  length: number,
-  { start, shared, boundaries }: PointHints,
-): number[] {
+export function snapshotPoints(length: number, { start, shared, boundaries }: PointHints): number[] {
   const points: number[] = []
-  const isFar = (point: number) =>
-    [0, start, ...points].every((other) => Math.abs(point - other) >= MIN_PREFIX_TOKENS)
+  const isFar = (point: number) => [0, start, ...points].every((other) => Math.abs(point - other) >= MIN_PREFIX_TOKENS)
   const consider = (point: number | undefined) => {
     if (point !== undefined && point > start && point < length && isFar(point)) points.push(point)
   }

@@ -103,10 +103,7 @@ export class StartStates {
 
   #refuseTakenName(name: string): void {
     if (!this.#states.has(name)) return
-    throw new SkeinError(
-      'conflict',
-      `there is a start state "${name}" already; choose another name`,
-    )
+    throw new SkeinError('conflict', `there is a start state "${name}" already; choose another name`)
   }
 
   #unknown(param: string): SkeinError {

@@ -6,12 +6,7 @@ import type { Saver } from '../../state/saver.ts'
 import { sealing } from '../../state/seal.ts'
 import { transcriptOf } from '../../state/snapshot.ts'
 import { encoding } from '../../state/snapshot-file.ts'
-import type {
-  SessionName,
-  SessionRecord,
-  StoredSession,
-  TurnRecord,
-} from '../../state/store/store.ts'
+import type { SessionName, SessionRecord, StoredSession, TurnRecord } from '../../state/store/store.ts'
 import { expiresAt } from '../../state/store/store.ts'
 import type { CallHandlers, EngineCall, SessionInfo, SessionRef } from '../messages.ts'
 import { busy } from './claims.ts'
@@ -49,8 +44,7 @@ export function sessionCalls(context: CallContext): SessionHandlers {
     if (saver !== null) sessions.lock(session)
     return { session, undo, saver }
   }
-  const changedNew = (session: Session, saver = durably) =>
-    changed(session, () => sessions.delete(session), saver)
+  const changedNew = (session: Session, saver = durably) => changed(session, () => sessions.delete(session), saver)
   const written = async ({ session, undo, saver }: Changed): Promise<SessionInfo> => {
     if (saver !== null) {
       try {
@@ -66,9 +60,7 @@ export function sessionCalls(context: CallContext): SessionHandlers {
     return infoOf(session)
   }
   const exported = (found: Session | StoredSession, turn: number | undefined) => {
-    return 'record' in found
-      ? exportStored(found, turn, context)
-      : exportTurn(turnFor(turns, found, turn), context)
+    return 'record' in found ? exportStored(found, turn, context) : exportTurn(turnFor(turns, found, turn), context)
   }
   return {
     'sessions.list': ({ tenant, ...page }) => listPage(turns, context.namespaceOf(tenant), page),
@@ -110,10 +102,7 @@ export function sessionCalls(context: CallContext): SessionHandlers {
     },
     'sessions.release': async (ref) => {
       if (claims === null) {
-        throw new SkeinError(
-          'state_unavailable',
-          'without a store a session cannot leave its worker',
-        )
+        throw new SkeinError('state_unavailable', 'without a store a session cannot leave its worker')
       }
       await claims.release(nameOf(ref))
       return null
@@ -158,10 +147,7 @@ export function sessionCalls(context: CallContext): SessionHandlers {
       })
       // Whoever has a link is not told what it is of.
       if (file === null)
-        throw new SkeinError(
-          'not_found',
-          'token: what this link is of is not kept any more; ask for a new one',
-        )
+        throw new SkeinError('not_found', 'token: what this link is of is not kept any more; ask for a new one')
       const snapshot = await decodeOwn(file, context)
       const create = () => changedNew(importSession(snapshot, params, context), turns.mover.saver)
       return written(await withNew(turns, nameOf(params), create))
@@ -225,10 +211,7 @@ async function look<T>(
 async function listPage(
   turns: SessionTurns,
   namespace: string,
-  {
-    limit = Number.MAX_SAFE_INTEGER,
-    after,
-  }: { limit?: number | undefined; after?: string | undefined },
+  { limit = Number.MAX_SAFE_INTEGER, after }: { limit?: number | undefined; after?: string | undefined },
 ): Promise<SessionInfo[]> {
   const { sessions, claims } = turns
   sessions.expire()

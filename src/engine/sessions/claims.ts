@@ -49,12 +49,7 @@ export class SessionClaims {
    * Claims a session and brings it here, if there is one, and then calls `use` at once; the claim to one that is not here
    * after that is given up. Throws conflict while another process has it, if need be after waiting.
    */
-  bring<T>(
-    name: SessionName,
-    mayCreate: boolean,
-    use: () => T,
-    isWaiting: () => boolean = () => false,
-  ): Promise<T> {
+  bring<T>(name: SessionName, mayCreate: boolean, use: () => T, isWaiting: () => boolean = () => false): Promise<T> {
     // From here on: a place in line behind others that wait is waiting, too.
     const deadline = performance.now() + HANDOVER_MS
     return this.#inLine(name, async () => {

@@ -71,10 +71,7 @@ export class SessionTurns implements SessionShelf {
     this.sessions = new Sessions(limits, events, now)
     this.mover.attach(this.sessions)
     const offer = (state: KeptState) => this.mover.offer(state)
-    this.claims =
-      store === null
-        ? null
-        : new SessionClaims(store, this.mover.saver!, this.sessions, offer, wake)
+    this.claims = store === null ? null : new SessionClaims(store, this.mover.saver!, this.sessions, offer, wake)
     this.writers = new SessionWriters(this, wake)
     this.#timers = [
       setInterval(() => this.#expire(), EXPIRY_MS).unref(),
@@ -106,20 +103,12 @@ export class SessionTurns implements SessionShelf {
   /** After a draw of an answer that may go on. */
   drew(sequence: Sequence): void {
     const { owner, finish } = sequence
-    if (
-      finish !== null ||
-      owner.request.stop.strings.length === 0 ||
-      this.writers.useOf(owner) === undefined
-    )
-      return
+    if (finish !== null || owner.request.stop.strings.length === 0 || this.writers.useOf(owner) === undefined) return
     this.#checkpoints.drew(sequence)
   }
 
   /** The answer has ended: it becomes a turn. Its slot may be kept. Reports once, perhaps later, unless it is gone. */
-  end(
-    sequence: Sequence,
-    report: (position: SessionPosition | null, error: SkeinError | null) => void,
-  ): void {
+  end(sequence: Sequence, report: (position: SessionPosition | null, error: SkeinError | null) => void): void {
     const { owner } = sequence
     this.claims?.checkLease()
     const use = this.writers.useOf(owner)
@@ -140,8 +129,7 @@ export class SessionTurns implements SessionShelf {
     const position = { id: session.id, turn: turn.turn, version: session.version, continued }
     this.mover.saver?.addState(state)
     // What may be another's by now is not told of before it is written either.
-    const isDurable =
-      this.mover.saver !== null && (this.#options.isDurable || session.claim === 'doubted')
+    const isDurable = this.mover.saver !== null && (this.#options.isDurable || session.claim === 'doubted')
     // Nothing goes for a turn that may yet be taken away.
     if (!isDurable) {
       this.sessions.prune(session)
@@ -275,8 +263,6 @@ export function answerTokens(sequence: Sequence, tokenBytes: TokenBytes): Answer
 }
 
 function decode(tokens: readonly number[], tokenBytes: TokenBytes): string {
-  const bytes = tokens.map((token) =>
-    token === END_OF_TEXT ? new Uint8Array(0) : tokenBytes.bytesOf(token),
-  )
+  const bytes = tokens.map((token) => (token === END_OF_TEXT ? new Uint8Array(0) : tokenBytes.bytesOf(token)))
   return new TextDecoder('utf-8', { ignoreBOM: true }).decode(Buffer.concat(bytes))
 }

@@ -169,12 +169,7 @@ export class SessionWriters {
     this.#wake()
   }
 
-  async #loadThenProceed(
-    live: LiveRequest,
-    use: Use,
-    state: KeptState,
-    opening: Opening,
-  ): Promise<void> {
+  async #loadThenProceed(live: LiveRequest, use: Use, state: KeptState, opening: Opening): Promise<void> {
     try {
       await this.#shelf.mover.tiers.bring(state)
       if (use.pinned === state) this.#proceed(live, state, opening)
@@ -192,12 +187,7 @@ export class SessionWriters {
       opening.ready()
       return
     }
-    opening.fail(
-      new SkeinError(
-        'invalid_request',
-        'the prompt is empty and the session has nothing left to read',
-      ),
-    )
+    opening.fail(new SkeinError('invalid_request', 'the prompt is empty and the session has nothing left to read'))
   }
 }
 

@@ -41,21 +41,14 @@ export class Draft implements ProposerSource {
     this.#lanes = Array.from({ length: numLanes }, (_, i) => new Lane(2 * i, 2 * i + 1))
   }
 
-  open(
-    prompt: Int32Array,
-    request: GenerateRequest,
-    _choice: number,
-    draw: SampleSpec,
-  ): DraftedAnswer {
+  open(prompt: Int32Array, request: GenerateRequest, _choice: number, draw: SampleSpec): DraftedAnswer {
     return new DraftedAnswer(this, prompt, stopTokensOf(request), draw)
   }
 
   /** By drafts of as many answers and of the number of guesses that is nearest; 0: there were none. */
   makingMs(guesses: number, answers: number): number {
     const times = this.#times.get(sizeOf(answers))
-    const near = [...(times?.keys() ?? [])].sort(
-      (a, b) => Math.abs(a - guesses) - Math.abs(b - guesses),
-    )[0]
+    const near = [...(times?.keys() ?? [])].sort((a, b) => Math.abs(a - guesses) - Math.abs(b - guesses))[0]
     if (near === undefined) return 0
     // The first step of a draft reads more than one token, and is about as long as two.
     return (times!.get(near)!.least()! * (guesses + 1)) / (near + 1)
@@ -88,8 +81,7 @@ export class Draft implements ProposerSource {
     if (rows.length === 0) return
     const flights = [this.#runner.launch(rows.map(({ row }) => row))]
     for (const { draft, row } of rows)
-      if (row.samples.length > 0 && draft.most > 1)
-        this.#runner.copySlot(draft.lane.base, draft.lane.ahead)
+      if (row.samples.length > 0 && draft.most > 1) this.#runner.copySlot(draft.lane.base, draft.lane.ahead)
     const drawing = [rows.filter(({ row }) => row.samples.length > 0).map(({ draft }) => draft)]
     this.#runAhead(flights, drawing)
     this.#collect(flights, drawing)

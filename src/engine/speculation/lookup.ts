@@ -71,8 +71,7 @@ export class TextLookup implements Proposer {
   #inCommon(a: number, b: number, most = ENOUGH_TOKENS): number {
     const tokens = this.#tokens
     let length = 0
-    while (length < most && length < a && tokens[a - 1 - length] === tokens[b - 1 - length])
-      length++
+    while (length < most && length < a && tokens[a - 1 - length] === tokens[b - 1 - length]) length++
     return length
   }
 
@@ -93,8 +92,7 @@ export class TextLookup implements Proposer {
     for (let place = from; place <= this.#length; place++) {
       if (place < KEY_TOKENS) continue
       let hash = 0
-      for (let i = place - KEY_TOKENS; i < place; i++)
-        hash = Math.imul(hash ^ tokens[i]!, SPREADING)
+      for (let i = place - KEY_TOKENS; i < place; i++) hash = Math.imul(hash ^ tokens[i]!, SPREADING)
       const at = (hash >>> 8) & mask
       earlier[place] = latest[at]!
       latest[at] = place

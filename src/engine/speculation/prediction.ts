@@ -51,6 +51,5 @@ class PredictedText implements Proposer {
 
 export const PREDICTION: ProposerSource = {
   name: 'prediction',
-  open: (_prompt, { prediction }) =>
-    prediction === undefined ? null : new PredictedText(prediction),
+  open: (_prompt, { prediction }) => (prediction === undefined ? null : new PredictedText(prediction)),
 }

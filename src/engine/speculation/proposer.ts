@@ -24,12 +24,7 @@ export interface ProposerSource {
    * For one choice of a request; null where it has nothing to go by. `prompt`: all that is read before its first token, a
    * session's earlier text included. `draw`: how the first one is drawn.
    */
-  open(
-    prompt: Int32Array,
-    request: GenerateRequest,
-    choice: number,
-    draw: SampleSpec,
-  ): Proposer | null
+  open(prompt: Int32Array, request: GenerateRequest, choice: number, draw: SampleSpec): Proposer | null
   /** How often guesses are right depends on who makes them more than on the answer, and those of all answers of a step are made together. */
   readonly isAlike?: true
   /** Milliseconds that so many guesses for each of so many answers take to make; no time where absent. */

@@ -59,11 +59,7 @@ export class Speculation {
   #load = { plain: 1, guessing: 1 }
 
   /** Without sources, or a runner that draws after guesses, nothing is guessed. `now`: milliseconds. */
-  constructor(
-    runner: Runner,
-    sources: readonly ProposerSource[],
-    now: () => number = () => performance.now(),
-  ) {
+  constructor(runner: Runner, sources: readonly ProposerSource[], now: () => number = () => performance.now()) {
     this.#runner = runner
     this.#accounts = new Accounts(runner.guessCosts, runner.maxFlights > 1, now)
     this.#sources = runner.numSpares > 0 ? sources : []
@@ -91,8 +87,7 @@ export class Speculation {
       if (guessed === null) continue
       // Tokens that went back with a state are fed again and leave less room, so that a state does not go back for ever.
       room -= sequence.numExtra
-      const most =
-        numSpares === 0 || sequence.numAwaited > 0 || !mayGuess ? 0 : Math.min(room, share)
+      const most = numSpares === 0 || sequence.numAwaited > 0 || !mayGuess ? 0 : Math.min(room, share)
       guessed.asked = this.#ask(guessed, sequence, most)
       if (guessed.asked === null) continue
       room -= guessed.asked.length
@@ -135,9 +130,7 @@ export class Speculation {
   /** Nobody guesses any of these. Few requests have predictions, and often nothing else is guessed from: then no more is asked of hundreds. */
   #isSilent(sequences: readonly Sequence[]): boolean {
     return this.#sources.every(
-      ({ name }) =>
-        name === 'prediction' &&
-        sequences.every(({ owner }) => owner.request.prediction === undefined),
+      ({ name }) => name === 'prediction' && sequences.every(({ owner }) => owner.request.prediction === undefined),
     )
   }
 

@@ -66,32 +66,29 @@ describeInBrowser('every page of the dashboard', (browser) => {
     [390, 1],
     [1200, 2],
     [1600, 4],
-  ])(
-    'at %d pixels the charts of the overview are alike, in rows of %d without a gap',
-    async (width, columns) => {
-      const load = (at: number) => ({ 'wkr-0123456789': fakeLoad(at) })
-      const fake = new FakeServer({ workers: [fakeWorker()], load })
-      const locales = IS_SLOW || columns === 1 ? ['en-GB', 'zh-CN'] : ['en-GB']
-      for (const locale of locales) {
-        const { page, url } = await open(fake, { viewport: { width, height: 800 }, locale })
-        await page.goto(`${url}/#/overview`)
-        await page.locator('.chart canvas').nth(8).waitFor()
-        const charts = await page.locator('.chart').all()
-        const boxes = await Promise.all(charts.map(async (one) => (await one.boundingBox())!))
-        expect(boxes).toHaveLength(9)
-        expect(new Set(boxes.map((box) => Math.round(box.height))).size).toBe(1)
-        const plots = await page.evaluate(
-          "[...document.querySelectorAll('.plot')].map(({ clientHeight }) => clientHeight)",
-        )
-        expect(new Set(plots as number[])).toEqual(new Set([150]))
-        const firstRow = boxes.filter(({ y }) => y === boxes[0]!.y)
-        expect(firstRow).toHaveLength(columns)
-        const right = ({ x, width: own }: { x: number; width: number }) => Math.round(x + own)
-        expect(right(boxes.at(-1)!)).toBe(right(firstRow.at(-1)!))
-        await page.context().close()
-      }
-    },
-  )
+  ])('at %d pixels the charts of the overview are alike, in rows of %d without a gap', async (width, columns) => {
+    const load = (at: number) => ({ 'wkr-0123456789': fakeLoad(at) })
+    const fake = new FakeServer({ workers: [fakeWorker()], load })
+    const locales = IS_SLOW || columns === 1 ? ['en-GB', 'zh-CN'] : ['en-GB']
+    for (const locale of locales) {
+      const { page, url } = await open(fake, { viewport: { width, height: 800 }, locale })
+      await page.goto(`${url}/#/overview`)
+      await page.locator('.chart canvas').nth(8).waitFor()
+      const charts = await page.locator('.chart').all()
+      const boxes = await Promise.all(charts.map(async (one) => (await one.boundingBox())!))
+      expect(boxes).toHaveLength(9)
+      expect(new Set(boxes.map((box) => Math.round(box.height))).size).toBe(1)
+      const plots = await page.evaluate(
+        "[...document.querySelectorAll('.plot')].map(({ clientHeight }) => clientHeight)",
+      )
+      expect(new Set(plots as number[])).toEqual(new Set([150]))
+      const firstRow = boxes.filter(({ y }) => y === boxes[0]!.y)
+      expect(firstRow).toHaveLength(columns)
+      const right = ({ x, width: own }: { x: number; width: number }) => Math.round(x + own)
+      expect(right(boxes.at(-1)!)).toBe(right(firstRow.at(-1)!))
+      await page.context().close()
+    }
+  })
 
   test('the first load is at most 150 KB, packed', async () => {
     const { page } = await open(new FakeServer({ workers: [fakeWorker()] }))
@@ -151,9 +148,7 @@ describeInBrowser('every page of the dashboard', (browser) => {
     await page.getByText('Live').waitFor()
     await page.keyboard.press('Tab')
     expect(await page.evaluate('document.activeElement.textContent')).toBe('Skip to the content')
-    expect(await page.evaluate('getComputedStyle(document.activeElement).outlineStyle')).toBe(
-      'solid',
-    )
+    expect(await page.evaluate('getComputedStyle(document.activeElement).outlineStyle')).toBe('solid')
     await page.keyboard.press('Enter')
     await page.keyboard.press('Tab')
     expect(await page.evaluate("document.activeElement.closest('main') !== null")).toBe(true)

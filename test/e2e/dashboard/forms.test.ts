@@ -91,9 +91,7 @@ describeInBrowser('what an answer is held to', (browser) => {
     expect(body.tools).toEqual([{ type: 'function', function: JSON.parse(WEATHER)[0] }])
     const call = answer.locator('.tool-call')
     await call.getByText('Calls weather').waitFor()
-    expect(['Paris', 'Rome']).toContain(
-      JSON.parse((await call.locator('pre').textContent()) ?? '').city,
-    )
+    expect(['Paris', 'Rome']).toContain(JSON.parse((await call.locator('pre').textContent()) ?? '').city)
     await page.unroute('**/v1/chat/completions')
     const button = page.getByRole('button', { name: 'Send the result' })
     expect(await button.isDisabled()).toBe(true)

@@ -12,8 +12,7 @@ describeInBrowser('the home page of the dashboard', (browser) => {
     const { page, faults } = await open(fake)
     const offer = page.getByRole('region', { name: 'A model worth talking to' })
     await offer.getByText('rwkv7-g1-1.5b').waitFor()
-    const facts =
-      'about 3.06 GB · about 5 min at 100 Mbit/s · needs about 3.82 GB · licence Apache-2.0'
+    const facts = 'about 3.06 GB · about 5 min at 100 Mbit/s · needs about 3.82 GB · licence Apache-2.0'
     await offer.getByText(facts).waitFor()
     await page.route('**/api/models/pulls', (route) => route.fulfill({ json: { pulls: [] } }))
     const asked = page.waitForRequest(

@@ -65,13 +65,10 @@ describeInBrowser('machines in the dashboard', (browser) => {
     server.app.get(`${node}/system`, () => SYSTEM)
     server.app.get(`${node}/workers`, () => [worker])
     server.app.get(`${node}/workers/:id/logs`, () => ({ lines: ['the last words'] }))
-    server.app.post<{ Params: { node: string; id: string } }>(
-      `${node}/workers/:id/restart`,
-      ({ params }) => {
-        asked.push(`${params.node} ${params.id}`)
-        return worker
-      },
-    )
+    server.app.post<{ Params: { node: string; id: string } }>(`${node}/workers/:id/restart`, ({ params }) => {
+      asked.push(`${params.node} ${params.id}`)
+      return worker
+    })
     const { page, faults, url } = await open(server)
     await page.goto(`${url}/#/machines`)
     await page.getByText('1,200 requests handed on, 7 after a session had moved').waitFor()

@@ -35,10 +35,8 @@ describeInBrowser('models in the dashboard', (browser) => {
     await hub?.close()
   })
 
-  const card = (name: string) =>
-    page.locator('.model', { has: page.getByRole('heading', { name, exact: true }) })
-  const sure = (action: string) =>
-    page.getByRole('dialog').getByRole('button', { name: action, exact: true }).click()
+  const card = (name: string) => page.locator('.model', { has: page.getByRole('heading', { name, exact: true }) })
+  const sure = (action: string) => page.getByRole('dialog').getByRole('button', { name: action, exact: true }).click()
 
   test('the hub is searched, and a file of what it has is fetched', async () => {
     await page.getByLabel('Search the hub').fill('rwkv7')
@@ -80,9 +78,7 @@ describeInBrowser('models in the dashboard', (browser) => {
     await page.getByRole('dialog').getByText('is deleted from the disk').waitFor()
     await sure('Delete')
     await card('demo-int8').waitFor({ state: 'detached' })
-    expect(existsSync(join(cache, 'skein/models/local--quantised/demo-int8.safetensors'))).toBe(
-      false,
-    )
+    expect(existsSync(join(cache, 'skein/models/local--quantised/demo-int8.safetensors'))).toBe(false)
     await card('demo').waitFor()
   })
 

@@ -22,8 +22,7 @@ describeInBrowser('the dashboard of a real server', (browser) => {
   })
 
   const card = () => page.locator('.worker').first()
-  const fact = (name: string) =>
-    card().locator('.worker-facts > div', { hasText: name }).locator('dd')
+  const fact = (name: string) => card().locator('.worker-facts > div', { hasText: name }).locator('dd')
   const phase = (name: string) => card().locator('.badge', { hasText: name }).waitFor()
 
   test('a worker is started from the form; what is wrong is said beside its field', async () => {
@@ -73,9 +72,7 @@ describeInBrowser('the dashboard of a real server', (browser) => {
     await page.getByLabel('Temperature', { exact: true }).fill('0')
     await page.getByRole('button', { name: 'Settings' }).click()
     expect(await ask('What is the capital of France?')).toContain('Paris')
-    expect(await page.locator('.answer-figures').textContent()).toMatch(
-      /TTFT [\d.]+ m?s · \d+ tokens/,
-    )
+    expect(await page.locator('.answer-figures').textContent()).toMatch(/TTFT [\d.]+ m?s · \d+ tokens/)
   })
 
   test('a raw text goes on, and is shown while it is written', async () => {
@@ -117,9 +114,7 @@ describeInBrowser('the dashboard of a real server', (browser) => {
       await press()
       await page.locator('.answer[aria-busy=false]').waitFor()
       // The server has not counted its tokens.
-      expect(await page.locator('.answer-figures').textContent()).toMatch(
-        /^TTFT [\d.]+ m?s · stopped$/,
-      )
+      expect(await page.locator('.answer-figures').textContent()).toMatch(/^TTFT [\d.]+ m?s · stopped$/)
     }
     expect(numAsked).toBe(2)
     await page.getByRole('button', { name: 'Chat', exact: true }).click()
@@ -260,8 +255,7 @@ describeInBrowser('the dashboard of a real server', (browser) => {
     await expect.poll(() => page.locator('.exchange').count()).toBe(1)
 
     await list.getByRole('button', { name: 'Select' }).click()
-    for (const name of ['Cats #pets', 'What do cats eat?'])
-      await items.getByLabel(name, { exact: true }).check()
+    for (const name of ['Cats #pets', 'What do cats eat?']) await items.getByLabel(name, { exact: true }).check()
     await list.getByRole('button', { name: 'Delete 2' }).click()
     await page.getByRole('dialog').getByRole('button', { name: 'Delete' }).click()
     await expect.poll(() => items.count()).toBe(before - 1)

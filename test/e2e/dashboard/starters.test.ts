@@ -17,24 +17,21 @@ describeInBrowser('the first words of a conversation', (browser) => {
   })
   afterAll(() => server?.stop())
 
-  test.each(['en-GB', 'zh-CN'] as const)(
-    'the demo model answers each that is offered, in %s',
-    async (locale) => {
-      const { page, faults } = await openPage(browser(), { locale })
-      await page.goto(`${server.url}/#/playground`)
-      const starters = page.locator('.starters li button')
-      await starters.nth(3).waitFor()
-      expect(await starters.count()).toBe(ANSWERS[locale].length)
-      for (const [i, expected] of ANSWERS[locale].entries()) {
-        await starters.nth(i).click()
-        const answer = page.locator('.answer[aria-busy=false]')
-        await answer.waitFor()
-        expect(await answer.textContent()).toMatch(expected)
-        await page.locator('.pane-head .button').last().click()
-        await starters.first().waitFor()
-      }
-      expect(faults).toEqual([])
-      await page.context().close()
-    },
-  )
+  test.each(['en-GB', 'zh-CN'] as const)('the demo model answers each that is offered, in %s', async (locale) => {
+    const { page, faults } = await openPage(browser(), { locale })
+    await page.goto(`${server.url}/#/playground`)
+    const starters = page.locator('.starters li button')
+    await starters.nth(3).waitFor()
+    expect(await starters.count()).toBe(ANSWERS[locale].length)
+    for (const [i, expected] of ANSWERS[locale].entries()) {
+      await starters.nth(i).click()
+      const answer = page.locator('.answer[aria-busy=false]')
+      await answer.waitFor()
+      expect(await answer.textContent()).toMatch(expected)
+      await page.locator('.pane-head .button').last().click()
+      await starters.first().waitFor()
+    }
+    expect(faults).toEqual([])
+    await page.context().close()
+  })
 })

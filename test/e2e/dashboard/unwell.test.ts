@@ -26,12 +26,9 @@ describeInBrowser('the dashboard of a server that is not well', (browser) => {
     fake.serveModel(bad, { sessions: [bad], answer: bad })
     const { page, faults, url } = await open(fake)
     const check = async (times: number) => {
-      const shown = async () =>
-        ((await page.locator('body').textContent()) ?? '').split(PAYLOADS[0]!).length - 1
+      const shown = async () => ((await page.locator('body').textContent()) ?? '').split(PAYLOADS[0]!).length - 1
       await expect.poll(shown, { timeout: 10_000 }).toBeGreaterThanOrEqual(times)
-      expect(await page.locator('main img, main iframe, main script, a[href^=java]').count()).toBe(
-        0,
-      )
+      expect(await page.locator('main img, main iframe, main script, a[href^=java]').count()).toBe(0)
       expect(await page.evaluate(`'harmed' in globalThis`)).toBe(false)
     }
     await check(1)
@@ -120,21 +117,18 @@ describeInBrowser('the dashboard of a server that is not well', (browser) => {
   test.each([
     [403, 'This key may use models, but not watch'],
     [404, 'This address is one worker’s own'],
-  ] as const)(
-    'where the server may not be watched (%s), models can be used',
-    async (refuse, why) => {
-      const fake = new FakeServer({ refuse })
-      fake.serveModel('demo', { sessions: [], answer: 'Yes.' })
-      const { page, faults, url } = await open(fake)
-      await page.getByText(why).waitFor()
-      await page.goto(`${url}/#/playground`)
-      await page.getByLabel('Message').fill('Well?')
-      await page.keyboard.press('Enter')
-      await page.locator('.answer', { hasText: 'Yes.' }).waitFor()
-      expect(faults).toEqual([])
-      await page.context().close()
-    },
-  )
+  ] as const)('where the server may not be watched (%s), models can be used', async (refuse, why) => {
+    const fake = new FakeServer({ refuse })
+    fake.serveModel('demo', { sessions: [], answer: 'Yes.' })
+    const { page, faults, url } = await open(fake)
+    await page.getByText(why).waitFor()
+    await page.goto(`${url}/#/playground`)
+    await page.getByLabel('Message').fill('Well?')
+    await page.keyboard.press('Enter')
+    await page.locator('.answer', { hasText: 'Yes.' }).waitFor()
+    expect(faults).toEqual([])
+    await page.context().close()
+  })
 
   test('a key that is revoked while it may not watch is asked for once, not every ten seconds', async () => {
     const fake = new FakeServer({ refuse: 403 })
@@ -206,9 +200,7 @@ describeInBrowser('the dashboard of a server that is not well', (browser) => {
     const fake = new FakeServer({ workers: [fakeWorker({ phase: 'loading' })] })
     fake.serveModel('demo', { sessions: ['a session'], answer: 'Yes.' })
     const { page, url } = await open(fake)
-    await page.route('**/v1/models', (route) =>
-      route.fulfill({ json: { data: [{ id: 'demo', state: 'loading' }] } }),
-    )
+    await page.route('**/v1/models', (route) => route.fulfill({ json: { data: [{ id: 'demo', state: 'loading' }] } }))
     const error = { message: 'the model is not ready: loading, 12 %', code: 'model_not_loaded' }
     await page.route('**/v1/sessions*', (route) => route.fulfill({ status: 503, json: { error } }))
     await page.goto(`${url}/#/sessions`)
@@ -227,9 +219,7 @@ describeInBrowser('the dashboard of a server that is not well', (browser) => {
     const models = ['demo', 'other', 'third'].map((id) => ({ id, state: 'ready' }))
     await page.route('**/v1/models', (route) => route.fulfill({ json: { data: models } }))
     const error = { message: 'the model is not ready', code: 'model_not_loaded' }
-    await page.route('**/v1/sessions?model=other', (route) =>
-      route.fulfill({ status: 503, json: { error } }),
-    )
+    await page.route('**/v1/sessions?model=other', (route) => route.fulfill({ status: 503, json: { error } }))
     await page.route('**/v1/sessions?model=third', (route) => route.fulfill({ json: { data: [] } }))
     await page.goto(`${url}/#/sessions`)
     await page.reload()

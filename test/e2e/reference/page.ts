@@ -28,9 +28,7 @@ export function pageOf(
   without: Readonly<Record<string, string>>,
   routes: Routes,
 ): string {
-  const parts = chapters.map(
-    ([chapter, examples]) => `## ${chapter}\n\n${examples.map(section).join('\n')}`,
-  )
+  const parts = chapters.map(([chapter, examples]) => `## ${chapter}\n\n${examples.map(section).join('\n')}`)
   const rest = Object.entries(without).map(([route, why]) => `| \`${route}\` | ${why} |`)
   const end = `## Without an example\n\n| route | |\n|---|---|\n${rest.join('\n')}\n`
   return [HEAD, ...parts, end, tableOf(routes)].join('\n')
@@ -53,16 +51,7 @@ ${rows.join('\n')}
 `
 }
 
-function section({
-  route,
-  title,
-  url,
-  request,
-  sendsFile,
-  form,
-  status,
-  reply,
-}: ApiExample): string {
+function section({ route, title, url, request, sendsFile, form, status, reply }: ApiExample): string {
   const method = route.split(' ')[0]!
   const verb = method === 'GET' || request || sendsFile || form ? '' : `-X ${method} `
   const at = url.includes('?') ? `'http://127.0.0.1:8000${url}'` : `http://127.0.0.1:8000${url}`

@@ -24,8 +24,7 @@ let hub: FakeHub
 let server: RunningServer
 beforeAll(async () => {
   const folder = temporaryFolder()
-  for (const path of [DEMO, DEMO.replace(/pth$/, 'vocab.txt')])
-    copyFileSync(path, join(folder, basename(path)))
+  for (const path of [DEMO, DEMO.replace(/pth$/, 'vocab.txt')]) copyFileSync(path, join(folder, basename(path)))
   for (const name of ['poet.pth', 'clerk.pth']) writeTunedState(join(folder, name), DEMO)
   const cache = temporaryFolder()
   const place = join(cache, 'skein/models/someone--rwkv7-tiny')
@@ -81,9 +80,7 @@ function bodyOf({ sendsFile, form, body }: ExampleRequest): ArrayBuffer | FormDa
     data.set('file', new Blob([form]), 'requests.jsonl')
     return data
   }
-  return body === undefined
-    ? null
-    : JSON.stringify(body).replace(/"\$(\w+)"/g, (_, name) => `"${kept.get(name)}"`)
+  return body === undefined ? null : JSON.stringify(body).replace(/"\$(\w+)"/g, (_, name) => `"${kept.get(name)}"`)
 }
 
 async function answerTo(request: ExampleRequest): Promise<ApiExample> {
@@ -118,21 +115,14 @@ async function answerTo(request: ExampleRequest): Promise<ApiExample> {
 }
 
 function firstOfLists(reply: object): Record<string, unknown> {
-  const entries = Object.entries(reply).map(([name, value]) => [
-    name,
-    Array.isArray(value) ? value.slice(0, 1) : value,
-  ])
+  const entries = Object.entries(reply).map(([name, value]) => [name, Array.isArray(value) ? value.slice(0, 1) : value])
   return Object.fromEntries(entries)
 }
 
 /** The known one, where only figures differ. */
 function sameInForm(example: ApiExample): ApiExample {
-  const before = known.find(
-    ({ route, title }) => route === example.route && title === example.title,
-  )
-  const isSame =
-    before !== undefined &&
-    JSON.stringify(formOf(before.reply)) === JSON.stringify(formOf(example.reply))
+  const before = known.find(({ route, title }) => route === example.route && title === example.title)
+  const isSame = before !== undefined && JSON.stringify(formOf(before.reply)) === JSON.stringify(formOf(example.reply))
   return isSame && before.status === example.status ? { ...example, ...before } : example
 }
 

@@ -1,12 +1,6 @@
 import { afterEach, expect, test } from 'vitest'
 import { benchServe, type ServeBenchPlan } from '../../../src/bench/serve/bench.ts'
-import {
-  type Answer,
-  type ScriptedServer,
-  scriptedServer,
-  sendEvents,
-  sendJson,
-} from './scripted-server.ts'
+import { type Answer, type ScriptedServer, scriptedServer, sendEvents, sendJson } from './scripted-server.ts'
 
 let server: ScriptedServer
 afterEach(() => server.close())
@@ -35,8 +29,7 @@ async function bench(answer: Answer, more: Partial<ServeBenchPlan> = {}) {
 /** Three pieces of text for each prompt. */
 const answering: Answer = (response, { path, body }) => {
   if (path === '/tokenize') return sendJson(response, { count: String(body!.prompt).length })
-  if (path === '/v1/models')
-    return sendJson(response, { data: [{ id: 'first' }, { id: 'second' }] })
+  if (path === '/v1/models') return sendJson(response, { data: [{ id: 'first' }, { id: 'second' }] })
   const rows = Array.isArray(body!.contents) ? body!.contents : [body!.prompt]
   const event = { choices: rows.map((_, index) => ({ index, text: 'x', delta: null })) }
   sendEvents(response, [...new Array(3).fill(JSON.stringify(event)), '[DONE]'])
@@ -76,8 +69,7 @@ test('the body of a completion', async () => {
 
 test('the body of a chat, whole', async () => {
   const settings = { ...PLAN.settings, isStream: false }
-  const whole: Answer = (response) =>
-    sendJson(response, { choices: [{ message: { content: 'x' } }] })
+  const whole: Answer = (response) => sendJson(response, { choices: [{ message: { content: 'x' } }] })
   await bench(whole, { endpoint: 'chat', settings, numPrompts: 1 })
   expect(asked()[0]!.path).toBe('/v1/chat/completions')
   expect(asked()[0]!.body).toEqual({
@@ -118,16 +110,8 @@ test('the model is the first that the server names', async () => {
 })
 
 test.each<[string, Answer, string]>([
-  [
-    'no model',
-    (response) => sendJson(response, [], 404),
-    'names no model (it answered 404); say which with --model',
-  ],
-  [
-    'a key',
-    (response) => sendJson(response, { error: { message: 'no' } }, 401),
-    'the server asks for a key',
-  ],
+  ['no model', (response) => sendJson(response, [], 404), 'names no model (it answered 404); say which with --model'],
+  ['a key', (response) => sendJson(response, { error: { message: 'no' } }, 401), 'the server asks for a key'],
 ])('a server that wants %s is understood', async (_, answer, message) => {
   await expect(bench(answer, { model: undefined })).rejects.toThrow(message)
 })

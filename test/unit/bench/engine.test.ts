@@ -47,9 +47,7 @@ test('a runner whose steps cannot feed draws has a part of the rows in each', as
   await benchEngine(late, plan)
   expect(late.deepest).toBe(3)
   const decode = runner.log.filter(({ tokens }) => tokens < 100)
-  expect(decode.map(({ slots }) => slots.join()).slice(0, 4)).toEqual([
-    ...['0,3,6', '1,4,7', '2,5', '0,3,6'],
-  ])
+  expect(decode.map(({ slots }) => slots.join()).slice(0, 4)).toEqual([...['0,3,6', '1,4,7', '2,5', '0,3,6']])
   const prefill = runner.log.filter(({ tokens }) => tokens >= 100)
   expect(prefill.map(({ tokens }) => tokens).slice(0, 3)).toEqual([400, 400, 400])
 })

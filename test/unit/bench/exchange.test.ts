@@ -2,13 +2,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { afterEach, expect, test } from 'vitest'
 import { exchange } from '../../../src/bench/serve/exchange.ts'
 import { HttpClient } from '../../../src/bench/serve/http-client.ts'
-import {
-  type Answer,
-  type ScriptedServer,
-  scriptedServer,
-  sendEvents,
-  sendJson,
-} from './scripted-server.ts'
+import { type Answer, type ScriptedServer, scriptedServer, sendEvents, sendJson } from './scripted-server.ts'
 
 let server: ScriptedServer
 let client: HttpClient
@@ -17,17 +11,13 @@ afterEach(async () => {
   await server.close()
 })
 
-async function askServer(
-  answer: Answer,
-  { isStream = true, numAnswers = 1, timeoutMs = 10_000 } = {},
-) {
+async function askServer(answer: Answer, { isStream = true, numAnswers = 1, timeoutMs = 10_000 } = {}) {
   server = await scriptedServer(answer)
   client = new HttpClient(server.url, 'key', timeoutMs)
   return await exchange(client, { path: '/ask', body: { a: 1 }, isStream, numAnswers })
 }
 
-const piece = (text: string, more = {}) =>
-  JSON.stringify({ choices: [{ index: 0, text, ...more }] })
+const piece = (text: string, more = {}) => JSON.stringify({ choices: [{ index: 0, text, ...more }] })
 
 test('a stream: text, times, usage', async () => {
   const result = await askServer(async (response) => {
@@ -46,9 +36,7 @@ test('a stream: text, times, usage', async () => {
     }
     response.end(`data: ${JSON.stringify({ choices: [], usage })}\n\ndata: [DONE]\n\n`)
   })
-  expect(server.received).toMatchObject([
-    { method: 'POST', path: '/ask', body: { a: 1 }, authorization: 'Bearer key' },
-  ])
+  expect(server.received).toMatchObject([{ method: 'POST', path: '/ask', body: { a: 1 }, authorization: 'Bearer key' }])
   const { answers, usage, failure, endMs } = result
   expect({ usage, failure }).toEqual({
     usage: { inputTokens: 3, cachedTokens: 1, outputTokens: 2 },
@@ -99,9 +87,7 @@ test.each([
 })
 
 test('a whole reply where a stream was asked for is taken', async () => {
-  const { answers, failure } = await askServer((response) =>
-    sendJson(response, { choices: [{ text: 'a' }] }),
-  )
+  const { answers, failure } = await askServer((response) => sendJson(response, { choices: [{ text: 'a' }] }))
   expect(failure).toBeNull()
   expect(answers[0]!.text).toBe('a')
 })
@@ -136,8 +122,7 @@ const FAILURES: [string, string, string, Answer, { isStream?: boolean; numAnswer
     'an error event',
     'error in reply',
     'the worker died',
-    (response) =>
-      sendEvents(response, [piece('a'), JSON.stringify({ error: { message: 'the worker died' } })]),
+    (response) => sendEvents(response, [piece('a'), JSON.stringify({ error: { message: 'the worker died' } })]),
   ],
   [
     'an error within a 200',
@@ -146,12 +131,7 @@ const FAILURES: [string, string, string, Answer, { isStream?: boolean; numAnswer
     (response) => sendJson(response, { error: 'too late' }),
     { isStream: false },
   ],
-  [
-    'a stream that ends early',
-    'cut stream',
-    'before its last event',
-    (response) => sendEvents(response, [piece('a')]),
-  ],
+  ['a stream that ends early', 'cut stream', 'before its last event', (response) => sendEvents(response, [piece('a')])],
   [
     'an event that is no JSON',
     'bad reply',
@@ -171,12 +151,7 @@ const FAILURES: [string, string, string, Answer, { isStream?: boolean; numAnswer
     (response) => sendJson(response, { choices: [{ index: 0, text: 'a' }] }),
     { isStream: false, numAnswers: 2 },
   ],
-  [
-    'a connection that breaks before the reply',
-    'connection',
-    'hang up',
-    (response) => void response.socket?.destroy(),
-  ],
+  ['a connection that breaks before the reply', 'connection', 'hang up', (response) => void response.socket?.destroy()],
   [
     'a connection that breaks within the reply',
     'connection',

@@ -90,12 +90,7 @@ test('what was not sent, what failed and what is doubtful is said', () => {
   })
   expect(headline(bench)).toBe('2 of 5 requests succeeded in 5.00 s; 2 were not sent')
   expect(warnings(bench)[0]).toBe('1 failed: http 429 (first: the line is full)')
-  expect(warnings(bench)[1]).toMatch(
-    /client was 5 ms late at its own timers \(p99; at most 1200 ms\)/,
-  )
+  expect(warnings(bench)[1]).toMatch(/client was 5 ms late at its own timers \(p99; at most 1200 ms\)/)
   expect(figureRows(bench)).toContainEqual(['input tokens', '6 (1.2/s), 2 of them cached'])
-  expect(figureRows(bench)).toContainEqual([
-    'output tokens',
-    '6 (1.2/s), counted by events: no usage was sent',
-  ])
+  expect(figureRows(bench)).toContainEqual(['output tokens', '6 (1.2/s), counted by events: no usage was sent'])
 })

@@ -1,10 +1,5 @@
 import { expect, test } from 'vitest'
-import {
-  type FilePrompt,
-  parsePromptFile,
-  pickPrompts,
-  randomPrompts,
-} from '../../../src/bench/serve/prompts.ts'
+import { type FilePrompt, parsePromptFile, pickPrompts, randomPrompts } from '../../../src/bench/serve/prompts.ts'
 import { seededRandom } from '../../../src/bench/serve/random.ts'
 
 const unknown = async () => null
@@ -51,11 +46,7 @@ test.each<[string, string, FilePrompt[]]>([
   ],
   [
     'a.json',
-    JSON.stringify([
-      pair('hi', 'hello'),
-      { conversations: [{ from: 'human', value: 'alone' }] },
-      pair('你好', '您好'),
-    ]),
+    JSON.stringify([pair('hi', 'hello'), { conversations: [{ from: 'human', value: 'alone' }] }, pair('你好', '您好')]),
     [
       { text: 'hi', answer: 'hello' },
       { text: '你好', answer: '您好' },

@@ -13,14 +13,7 @@ const STREAM = [
   'retry: 5\nnonsense\n\ndata: [DONE]',
 ].join('')
 
-const EVENTS = [
-  '{"text":"héllo 你好 🙂"}',
-  'no space',
-  'two\nlines',
-  '',
-  ' one space kept',
-  '[DONE]',
-]
+const EVENTS = ['{"text":"héllo 你好 🙂"}', 'no space', 'two\nlines', '', ' one space kept', '[DONE]']
 
 function parse(pieces: readonly Uint8Array[]): string[] {
   const parser = new SseParser()

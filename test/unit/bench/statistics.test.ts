@@ -106,10 +106,7 @@ describe('summary', () => {
   })
 
   test('an unknown count makes its totals unknown, not smaller', () => {
-    const summary = summarise(
-      [request, { ...request, inputTokens: null, cachedTokens: null }],
-      1000,
-    )
+    const summary = summarise([request, { ...request, inputTokens: null, cachedTokens: null }], 1000)
     expect(summary.inputTokens).toEqual({ total: null, perSecond: null })
     expect(summary.cachedTokens).toBeNull()
     expect(summary.outputTokens.total).toBe(10)
@@ -126,21 +123,15 @@ describe('summary', () => {
 })
 
 test('requests in flight are those whose time covers the moment', () => {
-  const spans = fc.array(
-    fc.record({ sentMs: fc.nat(100), e2eMs: fc.integer({ min: 1, max: 50 }) }),
-    { maxLength: 30 },
-  )
+  const spans = fc.array(fc.record({ sentMs: fc.nat(100), e2eMs: fc.integer({ min: 1, max: 50 }) }), { maxLength: 30 })
   fc.assert(
     fc.property(spans, (all) => {
       const points = runningOverTime(all.map((span) => ({ ...request, ...span })))
       for (const { ms, running } of points.filter(({ ms }, i) => ms !== points[i + 1]?.ms))
-        expect(running).toBe(
-          all.filter(({ sentMs, e2eMs }) => sentMs <= ms && ms < sentMs + e2eMs).length,
-        )
+        expect(running).toBe(all.filter(({ sentMs, e2eMs }) => sentMs <= ms && ms < sentMs + e2eMs).length)
       const peak = Math.max(0, ...points.map(({ running }) => running))
       const busiest = all.map(
-        ({ sentMs: at }) =>
-          all.filter(({ sentMs, e2eMs }) => sentMs <= at && at < sentMs + e2eMs).length,
+        ({ sentMs: at }) => all.filter(({ sentMs, e2eMs }) => sentMs <= at && at < sentMs + e2eMs).length,
       )
       expect(peak).toBe(Math.max(0, ...busiest))
     }),

@@ -54,9 +54,7 @@ test('the target is the chip, or the newest the compiler knows before it', () =>
     [9, 0],
     [12, 0],
   ] as const)
-    expect(() => chooseTarget(chip, [75, 86])).toThrow(
-      /down to 9\.0 \(it knows 75, 86\); install CUDA 12\.1/,
-    )
+    expect(() => chooseTarget(chip, [75, 86])).toThrow(/down to 9\.0 \(it knows 75, 86\); install CUDA 12\.1/)
 })
 
 test('the cache is where XDG says, and one that cannot be written is no error', () => {
@@ -72,8 +70,7 @@ test('an image that is not whole is never handed to the driver', () => {
   const image = Uint8Array.from({ length: 500 }, (_, i) => i)
   const sealed = seal(image)
   expect(new Uint8Array(unseal(sealed)!)).toEqual(image)
-  for (const length of [0, 10, 32, 40, sealed.length - 1])
-    expect(unseal(sealed.subarray(0, length))).toBeNull()
+  for (const length of [0, 10, 32, 40, sealed.length - 1]) expect(unseal(sealed.subarray(0, length))).toBeNull()
   sealed[100]! ^= 1
   expect(unseal(sealed)).toBeNull()
 })
@@ -93,9 +90,7 @@ test.skipIf(nvcc === null)('nvcc compiles, and says what it does not like', () =
   const text = compiler.compile({ source: readKernelSource('good', folder), target: ptx, options })
   expect(Buffer.from(text).toString('latin1')).toMatch(/\.target sm_90[\s\S]*}\s*\0$/)
   const bad = { source: readKernelSource('bad', folder), target, options }
-  expect(() => compiler.compile(bad)).toThrow(
-    /nvcc cannot compile .*bad\.cu for sm_90a:[\s\S]*error/,
-  )
+  expect(() => compiler.compile(bad)).toThrow(/nvcc cannot compile .*bad\.cu for sm_90a:[\s\S]*error/)
 })
 
 const nvrtc = findLibrary('nvrtc', Number.POSITIVE_INFINITY).found

@@ -1,9 +1,5 @@
 import { expect, test } from 'vitest'
-import {
-  chooseDevice,
-  type DeviceInfo,
-  formatUuid,
-} from '../../../src/backend/cuda/driver/device-info.ts'
+import { chooseDevice, type DeviceInfo, formatUuid } from '../../../src/backend/cuda/driver/device-info.ts'
 import { type DriverFunctions, describeFailure } from '../../../src/backend/cuda/driver/driver.ts'
 import { allocateMemory, freeMemory, viewMemory } from '../../../src/backend/ffi.ts'
 
@@ -27,13 +23,9 @@ test('a device is named by index or by UUID', () => {
   expect(chooseDevice(MACHINE, 'GPU-bb33').ordinal).toBe(2)
   expect(chooseDevice(MACHINE, 'gpu-BB2').ordinal).toBe(1)
   expect(() => chooseDevice(MACHINE, 'GPU-bb')).toThrow('cuda:GPU-bb fits several GPUs')
-  expect(() => chooseDevice(MACHINE, 7)).toThrow(
-    /cuda:7 is not here; found: 0 = GPU 0 GPU-aa11, 1 = /,
-  )
+  expect(() => chooseDevice(MACHINE, 7)).toThrow(/cuda:7 is not here; found: 0 = GPU 0 GPU-aa11, 1 = /)
   expect(() => chooseDevice([], 0)).toThrow('found: no GPU')
-  expect(() => chooseDevice(MACHINE, 0)).toThrow(
-    'GPU 0 has compute capability 6.1; 7.5 (Turing) or later is needed',
-  )
+  expect(() => chooseDevice(MACHINE, 0)).toThrow('GPU 0 has compute capability 6.1; 7.5 (Turing) or later is needed')
 })
 
 test('UUIDs as nvidia-smi prints them', () => {
@@ -69,8 +61,7 @@ test('failures carry the name and text of the driver, and their own code', () =>
     }),
     cuGetErrorString: lookUp({ 1: 'invalid argument', 2: 'out of memory', 700: 'illegal address' }),
   }
-  const failure = (status: number, last: string | null = null) =>
-    describeFailure(functions, status, 'cuMemAlloc', last)
+  const failure = (status: number, last: string | null = null) => describeFailure(functions, status, 'cuMemAlloc', last)
   expect(failure(1)).toMatchObject({
     code: 'internal',
     message: 'cuda backend, cuMemAlloc: CUDA_ERROR_INVALID_VALUE (invalid argument)',

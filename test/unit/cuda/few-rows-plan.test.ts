@@ -20,9 +20,7 @@ function plan(
   isTurned?: boolean,
 ) {
   const matrices = { r: channels, k: channels, v: channels, ...ranks }
-  const inner = new Map(
-    Object.entries(matrices).map(([name, rows]) => [name, { weight: { rows } }]),
-  )
+  const inner = new Map(Object.entries(matrices).map(([name, rows]) => [name, { weight: { rows } }]))
   const states = { shape: { channels, headSize: 64 }, wkvType: 'f32' }
   const layer = { type, inner, states, key: { rows: 4 * channels } } as unknown as Rwkv7Layer
   const layers = new Array<Rwkv7Layer>(numLayers).fill(layer)
@@ -101,14 +99,11 @@ test.each([
   ['q4', [256, 768, 1024, 2048, 2560, 4096], [128, 320, 896]],
   ['nf4', [512, 1024, 2048, 2560, 4096], [128, 256, 768]],
   ['fp8', [256, 768, 1024, 2048, 2560, 4096], [64, 192, 320]],
-] as const)(
-  '%s is fed by two warps, in whole pairs of parts and 16 bytes of scales',
-  (type, fitting, others) => {
-    for (const channels of fitting) {
-      const { defines, sharedBytes } = plan(channels, H200, () => 'warps', RANKS, type)!
-      expect(defines).toMatchObject({ FEED: 2, QUANT: { i8: 1, q4: 2, nf4: 3, fp8: 4 }[type] })
-      expect(defines.FIXED + sharedBytes).toBeLessThanOrEqual(H200.sharedBytes)
-    }
-    for (const channels of others) expect(plan(channels, H200, undefined, RANKS, type)).toBeNull()
-  },
-)
+] as const)('%s is fed by two warps, in whole pairs of parts and 16 bytes of scales', (type, fitting, others) => {
+  for (const channels of fitting) {
+    const { defines, sharedBytes } = plan(channels, H200, () => 'warps', RANKS, type)!
+    expect(defines).toMatchObject({ FEED: 2, QUANT: { i8: 1, q4: 2, nf4: 3, fp8: 4 }[type] })
+    expect(defines.FIXED + sharedBytes).toBeLessThanOrEqual(H200.sharedBytes)
+  }
+  for (const channels of others) expect(plan(channels, H200, undefined, RANKS, type)).toBeNull()
+})

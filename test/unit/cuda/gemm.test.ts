@@ -3,20 +3,13 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, expect, test } from 'vitest'
 import { bucketOf, planKey, productShape } from '../../../src/backend/cuda/gemm/gemm.ts'
-import {
-  KNOWN_DIR,
-  type KnownPlans,
-  knownPlans,
-  PlanCache,
-} from '../../../src/backend/cuda/gemm/plans.ts'
+import { KNOWN_DIR, type KnownPlans, knownPlans, PlanCache } from '../../../src/backend/cuda/gemm/plans.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'skein-plans-'))
 afterAll(() => rmSync(folder, { recursive: true }))
 
 test('buckets hold their tokens, and from 128 on waste at most a fifth', () => {
-  const sizes = [
-    1, 2, 3, 5, 9, 17, 25, 33, 129, 320, 321, 337, 1024, 1025, 1536, 1537, 2048, 4097, 10_000,
-  ]
+  const sizes = [1, 2, 3, 5, 9, 17, 25, 33, 129, 320, 321, 337, 1024, 1025, 1536, 1537, 2048, 4097, 10_000]
   expect(sizes.map(bucketOf)).toEqual([
     ...[1, 2, 4, 8, 16, 24, 32, 48, 160, 320, 336, 352, 1024, 1152, 1536, 1664, 2048, 4224, 10_112],
   ])

@@ -1,9 +1,5 @@
 import { expect, test } from 'vitest'
-import {
-  CudaDriver,
-  CudaGraph,
-  type DriverFunctions,
-} from '../../../src/backend/cuda/driver/driver.ts'
+import { CudaDriver, CudaGraph, type DriverFunctions } from '../../../src/backend/cuda/driver/driver.ts'
 
 /** A driver where one function fails; the names of the others are kept. */
 function driverWith(failing: string) {
@@ -21,10 +17,7 @@ function driverWith(failing: string) {
 test.each([
   ['cuGraphGetNodes', ['cuGraphDestroy']],
   ['cuGraphInstantiateWithFlags', ['cuGraphGetNodes', 'cuGraphDestroy']],
-  [
-    'cuGraphUpload',
-    ['cuGraphGetNodes', 'cuGraphInstantiateWithFlags', 'cuGraphExecDestroy', 'cuGraphDestroy'],
-  ],
+  ['cuGraphUpload', ['cuGraphGetNodes', 'cuGraphInstantiateWithFlags', 'cuGraphExecDestroy', 'cuGraphDestroy']],
 ])('a graph that %s fails of leaves nothing behind', (failing, expected) => {
   const { calls, driver } = driverWith(failing)
   expect(() => new CudaGraph(driver, 1n, 2n, 'decode', () => {})).toThrow(failing)

@@ -28,21 +28,18 @@ test('a cached image that the driver refuses is compiled anew', () => {
   expect(calls).toEqual(['load', 'discard', 'load'])
 })
 
-test.each([200, 209, 218, 222])(
-  'an image refused for good (%i) is no error to try again',
-  (status) => {
-    const { load } = store(status)
-    let caught: unknown
-    try {
-      load()
-    } catch (error) {
-      caught = error
-    }
-    expect(SkeinError.from(caught).code).toBe('backend_unavailable')
-    expect(SkeinError.from(caught).message).toContain(`CUDA error ${status}`)
-    expect(SkeinError.from(caught).message).toContain('update the NVIDIA driver')
-  },
-)
+test.each([200, 209, 218, 222])('an image refused for good (%i) is no error to try again', (status) => {
+  const { load } = store(status)
+  let caught: unknown
+  try {
+    load()
+  } catch (error) {
+    caught = error
+  }
+  expect(SkeinError.from(caught).code).toBe('backend_unavailable')
+  expect(SkeinError.from(caught).message).toContain(`CUDA error ${status}`)
+  expect(SkeinError.from(caught).message).toContain('update the NVIDIA driver')
+})
 
 test('what else fails keeps its code', () => {
   expect(store(2).load).toThrow(expect.objectContaining({ code: 'out_of_memory' }))

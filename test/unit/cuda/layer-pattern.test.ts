@@ -11,9 +11,7 @@ function layerOf(
   ranks: Partial<Record<keyof typeof RANKS, number>> = RANKS,
   others: object = {},
 ): Rwkv7Layer {
-  const inner = new Map(
-    Object.entries(ranks).map(([name, rows]) => [name, { y: outputs.get(name), weight: { rows } }]),
-  )
+  const inner = new Map(Object.entries(ranks).map(([name, rows]) => [name, { y: outputs.get(name), weight: { rows } }]))
   const norms = [{ eps: 1e-5 }, { eps: 1e-5 }]
   const layer = { type: 'f16', index, inner, x, out, states, norms, key: { rows: 3072 }, ...others }
   return layer as unknown as Rwkv7Layer

@@ -18,10 +18,7 @@ const root = mkdtempSync(join(tmpdir(), 'skein-libraries-'))
 afterAll(() => rmSync(root, { recursive: true }))
 
 /** A machine with the given files; one folder for each call. */
-function machine(
-  files: readonly string[],
-  more: Partial<SearchRoots> = {},
-): SearchRoots & { at: string } {
+function machine(files: readonly string[], more: Partial<SearchRoots> = {}): SearchRoots & { at: string } {
   const at = mkdtempSync(join(root, 'm-'))
   for (const file of files) {
     mkdirSync(dirname(join(at, file)), { recursive: true })
@@ -106,10 +103,7 @@ test('nothing anywhere: what was searched, and what to install', () => {
 })
 
 test('NVRTC and cuBLASLt are enough: the kernels need no header of CUDA', () => {
-  const roots = machine([
-    'site/nvidia/cu13/lib/libnvrtc.so.13',
-    'site/nvidia/cu13/lib/libcublasLt.so.13',
-  ])
+  const roots = machine(['site/nvidia/cu13/lib/libnvrtc.so.13', 'site/nvidia/cu13/lib/libcublasLt.so.13'])
   const wheels = { ...roots, pythonPaths: () => [join(roots.at, 'site')] }
   const lib = join(roots.at, 'site/nvidia/cu13/lib')
   expect(lookForLibraries(13, wheels)).toEqual({
@@ -127,9 +121,7 @@ test('NVRTC and cuBLASLt are enough: the kernels need no header of CUDA', () => 
 test('no kernel includes a header of CUDA', () => {
   const files = readdirSync(KERNEL_DIR).filter((name) => /\.cuh?$/.test(name))
   expect(files.length).toBeGreaterThan(40)
-  const including = files.filter((name) =>
-    /^\s*#\s*include\s*</m.test(readFileSync(join(KERNEL_DIR, name), 'utf8')),
-  )
+  const including = files.filter((name) => /^\s*#\s*include\s*</m.test(readFileSync(join(KERNEL_DIR, name), 'utf8')))
   expect(including).toEqual([])
 })
 

@@ -20,9 +20,7 @@ test('kernel arguments lie where the driver looks for them', () => {
   args.set(1, i32(7))
   expect(at(1, 4).getInt32(0, true)).toBe(7)
   expect(() => args.set(1, f32(7))).toThrow('kernel argument 1 is i32, not f32')
-  expect(() => args.set(4, struct.subarray(1))).toThrow(
-    'struct of 20 bytes, not struct of 19 bytes',
-  )
+  expect(() => args.set(4, struct.subarray(1))).toThrow('struct of 20 bytes, not struct of 19 bytes')
   expect(() => args.set(5, i32(0))).toThrow('kernel argument 5 of 5')
   expect(() => args.set(1, i32(2 ** 31))).toThrow('2147483648 as an int argument')
   arena.dispose()
@@ -58,8 +56,7 @@ test('a slab never hands out the same bytes twice, and is whole again when all i
           continue
         }
         expect(at + bytes).toBeLessThanOrEqual(1000)
-        for (const [start, size] of live)
-          expect(at + bytes <= start || start + size <= at).toBe(true)
+        for (const [start, size] of live) expect(at + bytes <= start || start + size <= at).toBe(true)
         live.set(at, bytes)
       }
       expect(slab.freeBytes).toBe(1000 - [...live.values()].reduce((a, b) => a + b, 0))

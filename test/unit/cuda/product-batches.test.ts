@@ -14,26 +14,13 @@ function product(w: number, x: number, y: number, given: Partial<Product> = {}):
 const [W, X, Y] = [4096, 2048, 1024]
 const at = (i: number, given?: Partial<Product>) => product(i * W, i * X, i * Y, given)
 const shapes = (products: readonly Product[]) =>
-  gemmCalls(products, 5).map(({ batch = 1, strides }) => [
-    batch,
-    strides?.w,
-    strides?.x,
-    strides?.y,
-  ])
+  gemmCalls(products, 5).map(({ batch = 1, strides }) => [batch, strides?.w, strides?.x, strides?.y])
 
 test('neighbours a constant distance apart are one call, and no others', () => {
   const one = [1, undefined, undefined, undefined]
   expect(shapes([at(1), at(2), at(3)])).toEqual([[3, 2048, 1024, 512]])
-  expect(shapes([at(1), at(2), at(3), at(5), at(6, { rows: 128 })])).toEqual([
-    [3, 2048, 1024, 512],
-    one,
-    one,
-  ])
-  expect(shapes([at(1), at(2, { epilogue: 'add' }), at(3, { columns: 64 })])).toEqual([
-    one,
-    one,
-    one,
-  ])
+  expect(shapes([at(1), at(2), at(3), at(5), at(6, { rows: 128 })])).toEqual([[3, 2048, 1024, 512], one, one])
+  expect(shapes([at(1), at(2, { epilogue: 'add' }), at(3, { columns: 64 })])).toEqual([one, one, one])
   expect(shapes([at(3), at(2)])).toEqual([one, one])
   // As w, r and k would be: the inputs of the second pair lie elsewhere.
   expect(shapes([at(1), product(2 * W, 3 * X, 2 * Y), at(3)])).toEqual([[2, 2048, 2048, 512], one])

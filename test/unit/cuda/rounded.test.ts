@@ -12,8 +12,7 @@ test('the f16 copy of integers is as large as a small matrix, and bounded for a 
   // The head of 7B, in parts.
   expect(bytes(65_536, 4096)).toBe(128 << 20)
   expect(bytes(20_000, 4096)).toBeLessThanOrEqual(128 << 20)
-  for (const type of ['f16', 'fp8'] as const)
-    expect(copyBytes({ type, rows: 2048, columns: 2048 })).toBe(0)
+  for (const type of ['f16', 'fp8'] as const) expect(copyBytes({ type, rows: 2048, columns: 2048 })).toBe(0)
 })
 
 test('products of few tiles share their columns, as far as clusters fit on the chip', () => {
@@ -38,23 +37,20 @@ test('products of few tiles share their columns, as far as clusters fit on the c
 })
 
 // What test/cuda/ops-tiles.test.ts counts on to see every cut.
-test.each([1, 2, 4])(
-  'where one cluster with %i shares fits, the tokens choose the size',
-  (shares) => {
-    const atOnce = (cluster: number) => (cluster === 2 * shares ? 1 : 0)
-    for (const type of ['i8', 'q4', 'nf4'] as const)
-      for (const [tokens, size] of [
-        [40, 64],
-        [120, 128],
-        [150, 160],
-        [250, 256],
-        [500, 256],
-      ] as const) {
-        const jobs = [264, 520].map((rows) => ({ rows, columns: 2080 }))
-        expect(cutOf(atOnce, type, jobs, tokens)).toMatchObject({ size, shares })
-      }
-  },
-)
+test.each([1, 2, 4])('where one cluster with %i shares fits, the tokens choose the size', (shares) => {
+  const atOnce = (cluster: number) => (cluster === 2 * shares ? 1 : 0)
+  for (const type of ['i8', 'q4', 'nf4'] as const)
+    for (const [tokens, size] of [
+      [40, 64],
+      [120, 128],
+      [150, 160],
+      [250, 256],
+      [500, 256],
+    ] as const) {
+      const jobs = [264, 520].map((rows) => ({ rows, columns: 2080 }))
+      expect(cutOf(atOnce, type, jobs, tokens)).toMatchObject({ size, shares })
+    }
+})
 
 test('rows take whole parts of values and scales', () => {
   expect(rowBytesOf('i8', 2048)).toEqual({ values: 2048, scales: 128 })

@@ -27,8 +27,7 @@ function setUp(size: 'small' | 'large', seed: number) {
     gather: (to) => device.copy(to, slots[slot]!, 4 * floats),
     scatter: (from) => device.copy(slots[slot]!, from, 4 * floats),
   })
-  const stateOf = (value: number): StateData =>
-    LENGTHS.map((length, i) => new Float32Array(length).fill(value + i / 4))
+  const stateOf = (value: number): StateData => LENGTHS.map((length, i) => new Float32Array(length).fill(value + i / 4))
   /** A step that leaves a slot with other numbers. */
   const step = (slot: number, value: number) => {
     const numbers = stateOf(value)
@@ -137,8 +136,7 @@ test('flights that nobody asks about give their lanes back', () => {
 test('many states can be waited for one after the other, while the event loop does not turn', () => {
   const { lanes, slotOf, stateOf, step } = setUp('large', 9)
   step(0, 7)
-  for (let i = 0; i < 3 * LANES; i++)
-    expect(lanes.read(slotOf(0), stateOf(-1)).result()).toEqual(stateOf(7))
+  for (let i = 0; i < 3 * LANES; i++) expect(lanes.read(slotOf(0), stateOf(-1)).result()).toEqual(stateOf(7))
   for (let i = 0; i < 3 * LANES; i++) {
     lanes.write(slotOf(1), stateOf(i)).result()
   }

@@ -5,11 +5,7 @@ import { afterAll, describe, expect, test } from 'vitest'
 import { decodeFloats } from '../../../src/backend/half.ts'
 import { openCheckpoint } from '../../../src/model/checkpoint.ts'
 import { fingerprint } from '../../../src/model/formats/fingerprint.ts'
-import {
-  matrixSource,
-  readFloats,
-  transposedSource,
-} from '../../../src/model/formats/tensor-values.ts'
+import { matrixSource, readFloats, transposedSource } from '../../../src/model/formats/tensor-values.ts'
 import { type PthTensorValues, writePth, writeRandomRwkv7, writeZip } from '../../helpers/pth.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'skein-checkpoint-'))
@@ -63,9 +59,7 @@ describe('a file that is something else is named', () => {
   })
 
   test('nothing at all', () => {
-    expect(() => openCheckpoint(file('absent'))).toThrow(
-      expect.objectContaining({ code: 'not_found' }),
-    )
+    expect(() => openCheckpoint(file('absent'))).toThrow(expect.objectContaining({ code: 'not_found' }))
   })
 })
 
@@ -88,9 +82,7 @@ describe('matrices', () => {
   })
 
   test('a vector is not one', () => {
-    expect(() => matrixSource(open({ shape: [6] }))).toThrow(
-      'w has shape [6]; a matrix was expected',
-    )
+    expect(() => matrixSource(open({ shape: [6] }))).toThrow('w has shape [6]; a matrix was expected')
   })
 })
 
@@ -119,10 +111,7 @@ describe('fingerprint', () => {
     expect(whole).toMatch(/^[0-9a-f]{64}$/)
     expect(print([b, a], { zip64: true, namePrefix: '_orig_mod.' })).toBe(whole)
     expect(print([{ ...a, shape: [4] }, b])).toBe(whole)
-    const columns = Float32Array.from(
-      large,
-      (_, i) => large[(i % 100) * 200 + Math.floor(i / 100)]!,
-    )
+    const columns = Float32Array.from(large, (_, i) => large[(i % 100) * 200 + Math.floor(i / 100)]!)
     expect(print([a, { ...b, values: columns, strides: [1, 100] }])).toBe(whole)
   })
 
@@ -142,9 +131,7 @@ describe('fingerprint', () => {
 })
 
 test('a random model has the spreads it promises', () => {
-  const { tensors } = openCheckpoint(
-    writeRandomRwkv7(file('spread.pth'), { channels: 256, vocab: 4096 }),
-  )
+  const { tensors } = openCheckpoint(writeRandomRwkv7(file('spread.pth'), { channels: 256, vocab: 4096 }))
   const moments = (name: string) => {
     const values = readFloats(tensors.get(name)!)
     const mean = values.reduce((sum, value) => sum + value, 0) / values.length

@@ -38,9 +38,7 @@ const dimensions = {
   vocabSize: 1000,
   ranks: { w: 8, a: 12, v: 16, g: 24 },
 }
-const good: Shapes = Object.fromEntries(
-  rwkv7Tensors(dimensions).map(({ name, shape }) => [name, shape]),
-)
+const good: Shapes = Object.fromEntries(rwkv7Tensors(dimensions).map(({ name, shape }) => [name, shape]))
 const without = (name: string): Shapes => {
   const { [name]: _, ...rest } = good
   return rest
@@ -94,26 +92,11 @@ test('a model of one layer has no value residual', () => {
 
 describe('faults are listed', () => {
   test.each<[string, Shapes]>([
-    [
-      'blocks.1.att.w2 has shape [8, 64], expected [8, 128]',
-      { ...good, 'blocks.1.att.w2': [8, 64] },
-    ],
-    [
-      'blocks.0.att.w2 has shape [8, 128], expected [9, 128]',
-      { ...good, 'blocks.0.att.w1': [128, 9] },
-    ],
-    [
-      'head.weight has shape [999, 128], expected [1000, 128]',
-      { ...good, 'head.weight': [999, 128] },
-    ],
-    [
-      'blocks.0.att.k_k has shape [1, 1, 64], expected [1, 1, 128]',
-      { ...good, 'blocks.0.att.k_k': [1, 1, 64] },
-    ],
-    [
-      'blocks.0.att.r_k has shape [3, 64], expected [2, 64]',
-      { ...good, 'blocks.0.att.r_k': [3, 64] },
-    ],
+    ['blocks.1.att.w2 has shape [8, 64], expected [8, 128]', { ...good, 'blocks.1.att.w2': [8, 64] }],
+    ['blocks.0.att.w2 has shape [8, 128], expected [9, 128]', { ...good, 'blocks.0.att.w1': [128, 9] }],
+    ['head.weight has shape [999, 128], expected [1000, 128]', { ...good, 'head.weight': [999, 128] }],
+    ['blocks.0.att.k_k has shape [1, 1, 64], expected [1, 1, 128]', { ...good, 'blocks.0.att.k_k': [1, 1, 64] }],
+    ['blocks.0.att.r_k has shape [3, 64], expected [2, 64]', { ...good, 'blocks.0.att.r_k': [3, 64] }],
     ['blocks.0.att.r_k has shape [128], expected [2, 64]', { ...good, 'blocks.0.att.r_k': [128] }],
     ['blocks.0.att.w1 has shape [128, 0]', { ...good, 'blocks.0.att.w1': [128, 0] }],
     ['emb.weight has shape [0, 128]', { ...good, 'emb.weight': [0, 128] }],
@@ -123,10 +106,7 @@ describe('faults are listed', () => {
     ],
     ['not a complete RWKV-7 model: emb.weight is missing', without('emb.weight')],
     ['not a complete RWKV-7 model: blocks.1.att.v1 is missing', without('blocks.1.att.v1')],
-    [
-      'not a complete RWKV-7 model: blocks.0.ffn.key.weight is missing',
-      without('blocks.0.ffn.key.weight'),
-    ],
+    ['not a complete RWKV-7 model: blocks.0.ffn.key.weight is missing', without('blocks.0.ffn.key.weight')],
     ['blocks.2.ln1.weight is missing', { ...good, 'blocks.99999999999.att.r_k': [2, 64] }],
     ['and 27 more', { ...good, 'blocks.2.att.r_k': [2, 64] }],
   ])('%s', (fault, shapes) => {
@@ -140,12 +120,7 @@ describe('faults are listed', () => {
 })
 
 test('a missing tensor is not blamed on the ones that fit', () => {
-  for (const name of [
-    'emb.weight',
-    'blocks.0.ffn.key.weight',
-    'blocks.0.att.w1',
-    'blocks.1.att.v1',
-  ]) {
+  for (const name of ['emb.weight', 'blocks.0.ffn.key.weight', 'blocks.0.att.w1', 'blocks.1.att.v1']) {
     const { missing, wrongShapes } = describeCheckpoint(checkpointOf(without(name)))
     expect({ missing, wrongShapes }).toEqual({ missing: [name], wrongShapes: [] })
   }
@@ -159,21 +134,9 @@ describe('architectures are told by their tensors', () => {
       'an RWKV-7b model',
       { ...good, 'blocks.0.ffn.s_emb.weight': [1000, 1024], 'blocks.0.qkv.qq.weight': [256, 128] },
     ],
-    [
-      'rwkv6',
-      'an RWKV-6 model',
-      { [`${block}time_maa_x`]: [1, 1, 128], [`${block}time_decay`]: [1, 1, 128] },
-    ],
-    [
-      'rwkv5.2',
-      'an RWKV-5.2 model',
-      { [`${block}time_decay`]: [2, 64], [`${block}gate.weight`]: [128, 128] },
-    ],
-    [
-      'rwkv5.1',
-      'an RWKV-5.1 model',
-      { [`${block}time_decay`]: [2, 1, 1], [`${block}gate.weight`]: [128, 128] },
-    ],
+    ['rwkv6', 'an RWKV-6 model', { [`${block}time_maa_x`]: [1, 1, 128], [`${block}time_decay`]: [1, 1, 128] }],
+    ['rwkv5.2', 'an RWKV-5.2 model', { [`${block}time_decay`]: [2, 64], [`${block}gate.weight`]: [128, 128] }],
+    ['rwkv5.1', 'an RWKV-5.1 model', { [`${block}time_decay`]: [2, 1, 1], [`${block}gate.weight`]: [128, 128] }],
     ['rwkv5', 'an RWKV-5 model', { [`${block}time_decay`]: [2], [`${block}ln_x.weight`]: [128] }],
     ['rwkv4', 'an RWKV-4 model', { [`${block}time_decay`]: [128] }],
     ['state', 'a tuned initial state', { [`${block}time_state`]: [2, 64, 64] }],

@@ -122,10 +122,8 @@ function fuzz(seeds: readonly Uint8Array[], read: (bytes: Uint8Array) => void): 
       accepted++
     } catch (error) {
       const isOurs =
-        error instanceof SkeinError &&
-        (error.code === 'corrupt_weights' || error.code === 'unsupported_weights')
-      if (!isOurs)
-        throw new Error(`case ${i}: ${Buffer.from(bytes).toString('base64')}`, { cause: error })
+        error instanceof SkeinError && (error.code === 'corrupt_weights' || error.code === 'unsupported_weights')
+      if (!isOurs) throw new Error(`case ${i}: ${Buffer.from(bytes).toString('base64')}`, { cause: error })
     }
   }
   return accepted

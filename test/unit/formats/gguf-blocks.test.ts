@@ -184,8 +184,7 @@ describe('blocks written by hand', () => {
     const { bytes, expected } = BY_HAND[type]
     expect(bytes).toHaveLength(BLOCK_SIZES[type].bytes)
     const values = unpack(type, Uint8Array.from(bytes))
-    for (const [index, value] of expected)
-      expect([index, values[index]! + 0]).toEqual([index, value])
+    for (const [index, value] of expected) expect([index, values[index]! + 0]).toEqual([index, value])
   })
 })
 
@@ -212,9 +211,7 @@ function anyBlocks(type: BlockType): Uint8Array {
     ...{ Q4_1: [1, 3], Q5_1: [1, 3], Q4_K: [1, 3], Q5_K: [1, 3], Q6_K: [209] },
     ...{ Q2_K: [81, 83], Q3_K: [109] },
   }
-  const clear: readonly number[] = Object.entries(scales).find(([name]) => name === type)?.[1] ?? [
-    1,
-  ]
+  const clear: readonly number[] = Object.entries(scales).find(([name]) => name === type)?.[1] ?? [1]
   let state = 7
   return Uint8Array.from({ length: 64 * size }, (_, i) => {
     state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0

@@ -69,11 +69,7 @@ describe('the header', () => {
     ['sizes that overflow', (b) => b.fill(0xff, SIZE, SIZE + 16), 'tensor t should be'],
     ['an unknown type', (b) => b.writeUInt32LE(99, TYPE), 'tensor t is of type number 99'],
     ['a type not read here', (b) => b.writeUInt32LE(16, TYPE), 'is of type IQ2_XXS; F32, F16'],
-    [
-      'rows of half a block',
-      (b) => b.writeUInt32LE(8, TYPE),
-      'rows of 3, not whole blocks of Q8_0',
-    ],
+    ['rows of half a block', (b) => b.writeUInt32LE(8, TYPE), 'rows of 3, not whole blocks of Q8_0'],
     ['an offset off its alignment', (b) => b.writeUInt32LE(4, OFFSET), 'not aligned to 32'],
     ['an offset outside', (b) => b.writeUInt32LE(64, OFFSET), 'tensor t should be 24 bytes'],
   ])('%s is refused', (_what, change, message) => {
@@ -161,17 +157,7 @@ describe('the vocabulary inside', () => {
     vocabularyOf(tokens, types)!.map(({ id, bytes }) => [id, Buffer.from(bytes).toString('latin1')])
 
   test('escapes, quotes, id 0 and padding', () => {
-    const tokens = [
-      '<s>',
-      '\\x00',
-      'a',
-      '\\n\\t\\r',
-      '\\\\x41',
-      "it's",
-      '\\\'"',
-      '\\xe4\\xbd',
-      '[PAD8]',
-    ]
+    const tokens = ['<s>', '\\x00', 'a', '\\n\\t\\r', '\\\\x41', "it's", '\\\'"', '\\xe4\\xbd', '[PAD8]']
     expect(texts(tokens)).toEqual([
       [1, '\0'],
       [2, 'a'],

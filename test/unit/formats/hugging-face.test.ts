@@ -77,9 +77,7 @@ describe('an index that leads elsewhere is refused', () => {
   })
 
   test('a file that is not there, a tensor that is not in it, no map', () => {
-    expect(withIndex({ a: 'absent.safetensors' })).toThrow(
-      expect.objectContaining({ code: 'not_found' }),
-    )
+    expect(withIndex({ a: 'absent.safetensors' })).toThrow(expect.objectContaining({ code: 'not_found' }))
     expect(withIndex({ a: 'model.safetensors' })).toThrow('puts a into model.safetensors')
     expect(withIndex([])).toThrow('has no weight_map')
   })

@@ -20,12 +20,7 @@ test('a file of torch itself: views, types, storages of no tensor of the model',
   const { tensors, format } = openLegacyTorch(source)
   expect(format).toBe('legacy-pth')
   const a = Array.from({ length: 24 }, (_, i) => i)
-  const seen = [...tensors].map(([name, entry]) => [
-    name,
-    entry.dtype,
-    entry.shape,
-    Array.from(readFloats(entry)),
-  ])
+  const seen = [...tensors].map(([name, entry]) => [name, entry.dtype, entry.shape, Array.from(readFloats(entry))])
   expect(seen).toEqual([
     ['a', 'f32', [4, 6], a],
     ['b', 'f32', [6, 4], a.map((i) => (i % 4) * 6 + Math.floor(i / 4))],

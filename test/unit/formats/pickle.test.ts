@@ -32,18 +32,12 @@ describe('names outside the list are refused by name', () => {
     ['torch._utils._rebuild_tensor_v3', `\x80\x02ctorch._utils\n_rebuild_tensor_v3\n.`],
     ['torch.hub.load', `\x80\x02ctorch.hub\nload\n.`],
     ['torch._utils.os.system', `\x80\x04\x8c\x0ctorch._utils\x8c\x09os.system\x93.`],
-    [
-      'collections.OrderedDict.__class__',
-      `\x80\x04\x8c\x0bcollections\x8c\x15OrderedDict.__class__\x93.`,
-    ],
+    ['collections.OrderedDict.__class__', `\x80\x04\x8c\x0bcollections\x8c\x15OrderedDict.__class__\x93.`],
     ['numpy.core.multiarray._reconstruct', `\x80\x02cnumpy.core.multiarray\n_reconstruct\n.`],
     ['_codecs.encode', `\x80\x02c_codecs\nencode\n.`],
     ['os.system', `\x80\x02(${text('true')}ios\nsystem\n.`],
     ['os.system', `\x80\x02(cos\nsystem\n${text('true')}o.`],
-    [
-      'posix.system',
-      `\x80\x02}(${text('a')}ccollections\nOrderedDict\n)R}${text('b')}cposix\nsystem\n`,
-    ],
+    ['posix.system', `\x80\x02}(${text('a')}ccollections\nOrderedDict\n)R}${text('b')}cposix\nsystem\n`],
   ])('%s', (name, pickle) => {
     const error = refusal(pickle)
     expect(error.code).toBe('unsupported_weights')
@@ -75,10 +69,7 @@ describe('instructions a checkpoint does not need', () => {
     ['calls torch.FloatStorage', `\x80\x02ctorch\nFloatStorage\nK\x09\x85R.`],
     ['holds an integer of 255 bytes', `\x80\x02\x8a\xff${'\x01'.repeat(255)}.`],
     ['has a dict key that is neither', `\x80\x02}]Ns.`],
-    [
-      'has a tensor of 9 dimensions',
-      tensor('(KKKKKKKKKKKKKKKKKKt'.replaceAll('KK', 'K\x01'), '(K\x01t'),
-    ],
+    ['has a tensor of 9 dimensions', tensor('(KKKKKKKKKKKKKKKKKKt'.replaceAll('KK', 'K\x01'), '(K\x01t')],
     ['speaks protocol 6', '\x80\x06N.'],
   ])('%s', (problem, pickle) => {
     expect(refusal(pickle)).toMatchObject({
@@ -118,14 +109,8 @@ describe('damaged pickles', () => {
     ['has an unfinished name', `\x80\x02c${'a'.repeat(300)}\nb\n.`],
     ['not a storage', '\x80\x02NQ.'],
     ['not a storage', `\x80\x02(${text('storage')}NNNNtQ.`],
-    [
-      'without a type or size',
-      `\x80\x02(${text('storage')}ccollections\nOrderedDict\n${text('0')}NK\x01tQ.`,
-    ],
-    [
-      'without a type or size',
-      `\x80\x02(${text('storage')}ctorch\nFloatStorage\n${text('0')}NJ\xff\xff\xff\xfftQ.`,
-    ],
+    ['without a type or size', `\x80\x02(${text('storage')}ccollections\nOrderedDict\n${text('0')}NK\x01tQ.`],
+    ['without a type or size', `\x80\x02(${text('storage')}ctorch\nFloatStorage\n${text('0')}NJ\xff\xff\xff\xfftQ.`],
     ['a tensor without a storage', '\x80\x02ctorch._utils\n_rebuild_tensor_v2\n)R.'],
     ['a tensor without a shape', tensor('N', ')')],
     ['shape or strides are not sizes', tensor('(J\xff\xff\xff\xfft', '(K\x01t')],
@@ -169,17 +154,12 @@ describe('bombs', () => {
     ['memos', '\x94'],
     ['frames', `\x95${'\xff'.repeat(8)}`],
   ])('a million %s end the reading', (_what, instruction) => {
-    expect(refusal(`\x80\x04N${instruction.repeat(1_000_001)}.`).message).toContain(
-      '1000000 instructions',
-    )
+    expect(refusal(`\x80\x04N${instruction.repeat(1_000_001)}.`).message).toContain('1000000 instructions')
   })
 
   test('a value that doubles forty times costs forty references', () => {
     const memo = (index: number) => String.fromCharCode(index)
-    const doublings = Array.from(
-      { length: 40 },
-      (_, i) => `h${memo(i)}h${memo(i)}\x86q${memo(i + 1)}`,
-    )
+    const doublings = Array.from({ length: 40 }, (_, i) => `h${memo(i)}h${memo(i)}\x86q${memo(i + 1)}`)
     expect(run(`\x80\x02(Nq\0${doublings.join('')}t.`)).toMatchObject({ kind: 'tuple' })
   })
 })

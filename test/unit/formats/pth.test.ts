@@ -63,9 +63,7 @@ describe('what is written is read', () => {
     const path = file('part.pth')
     writePth(path, [{ name: 'a', shape: [4, 2], values: range(8), dtype: 'bf16' }])
     const entry = openCheckpoint(path).tensors.get('a')!
-    expect(Buffer.from(entry.read(2, 4)).equals(encodeFloats(Float32Array.of(2, 3), 'bf16'))).toBe(
-      true,
-    )
+    expect(Buffer.from(entry.read(2, 4)).equals(encodeFloats(Float32Array.of(2, 3), 'bf16'))).toBe(true)
     expect(entry.read(3, 3).byteLength).toBe(0)
     expect(() => entry.read(0, 9)).toThrow(RangeError)
   })
@@ -92,9 +90,7 @@ describe('what is written is read', () => {
       dtype: 'f32' as const,
       chunks: () => [new Uint8Array(15)],
     }
-    expect(() => writePthStream(file('short.pth'), [tensor])).toThrow(
-      '15 bytes given, 16 announced',
-    )
+    expect(() => writePthStream(file('short.pth'), [tensor])).toThrow('15 bytes given, 16 announced')
     expect(readdirSync(folder).filter((name) => name.startsWith('short'))).toEqual([])
   })
 })
@@ -148,9 +144,7 @@ describe('views of a storage', () => {
       // Two gathered tensors by turns, in parts.
       tensors.get('other')!.read(0, 1)
       const part = tensors.get('a')!.read(1, 3)
-      expect(
-        Buffer.from(part).equals(encodeFloats(Float32Array.from(expected.slice(1, 3)), dtype)),
-      ).toBe(true)
+      expect(Buffer.from(part).equals(encodeFloats(Float32Array.from(expected.slice(1, 3)), dtype))).toBe(true)
     }
   })
 
@@ -160,14 +154,8 @@ describe('views of a storage', () => {
     ['far offset of nothing', { shape: [0], strides: [1], storageOffset: 25 }],
     ['far offset of a scalar', { shape: [], strides: [], storageOffset: 24 }],
     ['an expanded view, larger than its storage', { shape: [5, 5], strides: [0, 0] }],
-    [
-      'dimensions whose product overflows',
-      { shape: [2 ** 31, 2 ** 31, 2 ** 31], strides: [0, 0, 0] },
-    ],
-    [
-      'strides whose product overflows',
-      { shape: [2], strides: [2 ** 53 - 1], storageOffset: 2 ** 53 - 1 },
-    ],
+    ['dimensions whose product overflows', { shape: [2 ** 31, 2 ** 31, 2 ** 31], strides: [0, 0, 0] }],
+    ['strides whose product overflows', { shape: [2], strides: [2 ** 53 - 1], storageOffset: 2 ** 53 - 1 }],
   ])('%s is refused before anything is allocated', (_what, view) => {
     const path = file('outside.pth')
     writePth(path, [{ name: 'a', values, ...view }])
@@ -197,9 +185,7 @@ describe('files of other writers', () => {
   test('torch itself: views that share a storage, a parameter, a scalar, an empty tensor', () => {
     writeFileSync(file('torch.pth'), gunzipSync(Buffer.from(TORCH_FILE, 'base64')))
     const { tensors } = openCheckpoint(file('torch.pth'))
-    const seen = Object.fromEntries(
-      [...tensors].map(([name, entry]) => [name, Array.from(readFloats(entry))]),
-    )
+    const seen = Object.fromEntries([...tensors].map(([name, entry]) => [name, Array.from(readFloats(entry))]))
     const a = range(24)
     expect(seen).toEqual({
       a,
@@ -237,8 +223,7 @@ describe('files of other writers', () => {
         const count = execFileSync('python3', ['-c', script, path], { encoding: 'utf8' })
         expect(Number(count)).toBe(openCheckpoint(path).tensors.size + 3)
       } catch (error) {
-        if (error instanceof Error && 'code' in error && error.code === 'ENOENT')
-          context.skip('no python3')
+        if (error instanceof Error && 'code' in error && error.code === 'ENOENT') context.skip('no python3')
         throw error
       }
     }
@@ -254,12 +239,7 @@ describe('what does not fit together is refused', () => {
   })
   test.each([
     ['a big-endian file', { 'x/byteorder': 'big' }, 'unsupported_weights', 'byte order is "big"'],
-    [
-      'a storage of another size',
-      { 'x/data/1': new Uint8Array(7) },
-      'corrupt_weights',
-      'has 7 bytes, not 4 × 2',
-    ],
+    ['a storage of another size', { 'x/data/1': new Uint8Array(7) }, 'corrupt_weights', 'has 7 bytes, not 4 × 2'],
     ['two pickles', { 'y/data.pkl': 'x' }, 'unsupported_weights', 'has 2 data.pkl'],
   ])('%s', (_what, changes, code, message) => {
     const path = writeZip(file('unfit.pth'), { ...good(), ...changes })
@@ -278,14 +258,9 @@ describe('what does not fit together is refused', () => {
     const pickle = Buffer.from(CPYTHON_PICKLES[2], 'base64').toString('latin1')
     const path = writeZip(file('unfit.pth'), {
       ...good(),
-      'x/data.pkl': Buffer.from(
-        pickle.replaceAll('torch\nFloatStorage', 'torch\nLongStorage'),
-        'latin1',
-      ),
+      'x/data.pkl': Buffer.from(pickle.replaceAll('torch\nFloatStorage', 'torch\nLongStorage'), 'latin1'),
     })
-    expect(() => openCheckpoint(path)).toThrow(
-      'tensor a is of type i64; weights are f32, f16 or bf16',
-    )
+    expect(() => openCheckpoint(path)).toThrow('tensor a is of type i64; weights are f32, f16 or bf16')
   })
 
   test('two names that differ only by _orig_mod.', () => {

@@ -18,8 +18,7 @@ function fileOf(header: unknown, data: number | Uint8Array = 0): Buffer {
   return Buffer.concat([length, json, typeof data === 'number' ? Buffer.alloc(data) : data])
 }
 
-const open = (header: unknown, data: number | Uint8Array = 0) =>
-  openSafetensors(memorySource(fileOf(header, data)))
+const open = (header: unknown, data: number | Uint8Array = 0) => openSafetensors(memorySource(fileOf(header, data)))
 
 /** safetensors 0.8.0 (Python): save({'a': float32 [[1, 2, 3], [4, 5, 6]], 'h': float16 [0.5, −2]}, {'format': 'pt'}) */
 const PYTHON_FILE =
@@ -35,12 +34,7 @@ test('a file of the Python library', () => {
 
 test('written and read again', () => {
   const path = join(folder, 'model.safetensors')
-  const tensor = (
-    name: string,
-    dtype: 'f32' | 'f16' | 'bf16',
-    values: number[],
-    shape: number[],
-  ) => {
+  const tensor = (name: string, dtype: 'f32' | 'f16' | 'bf16', values: number[], shape: number[]) => {
     const bytes = encodeFloats(Float32Array.from(values), dtype)
     return { name, shape, dtype, chunks: () => [bytes.subarray(0, 2), bytes.subarray(2)] }
   }
@@ -70,8 +64,7 @@ test('a failed write leaves no file', () => {
 })
 
 test('names that mean something to JavaScript or to the format', () => {
-  const tensor = (name: string) =>
-    ({ name, shape: [1], dtype: 'f32', chunks: () => [new Uint8Array(4)] }) as const
+  const tensor = (name: string) => ({ name, shape: [1], dtype: 'f32', chunks: () => [new Uint8Array(4)] }) as const
   const path = join(folder, 'names.safetensors')
   writeSafetensors(path, [tensor('__proto__'), tensor('constructor')])
   const { tensors } = openSafetensors(memorySource(readFileSync(path)))
@@ -94,12 +87,7 @@ describe('what the format forbids is refused', () => {
     ['a fraction', { a: { ...a, data_offsets: [0, 8.5] } }, 8, 'lacks a dtype, a shape or'],
     ['three offsets', { a: { ...a, data_offsets: [0, 4, 8] } }, 8, 'lacks a dtype'],
     ['an end before the start', { a: { ...a, data_offsets: [8, 0] } }, 8, 'has -8 bytes'],
-    [
-      'sizes whose product overflows',
-      { a: { ...a, shape: [2 ** 52, 2 ** 52, 2 ** 52] } },
-      8,
-      'of shape',
-    ],
+    ['sizes whose product overflows', { a: { ...a, shape: [2 ** 52, 2 ** 52, 2 ** 52] } }, 8, 'of shape'],
     ['a list', [], 0, 'its header is not a JSON object'],
     ['no JSON', '{"a":', 0, 'its header is not JSON'],
     ['a tensor that is a number', { a: 1 }, 0, 'tensor a is not described by an object'],
@@ -115,11 +103,7 @@ describe('what the format forbids is refused', () => {
 
   test.each([
     ['another element type', { dtype: 'I64', shape: [1], data_offsets: [0, 8] }, 'of type "?I64'],
-    [
-      'nine dimensions',
-      { dtype: 'F32', shape: [...Array(8).fill(1), 2], data_offsets: [0, 8] },
-      '9 dim',
-    ],
+    ['nine dimensions', { dtype: 'F32', shape: [...Array(8).fill(1), 2], data_offsets: [0, 8] }, '9 dim'],
   ])('%s', (_what, tensor, message) => {
     expect(() => open({ t: tensor }, 8)).toThrow(
       expect.objectContaining({
@@ -130,9 +114,7 @@ describe('what the format forbids is refused', () => {
   })
 
   test('a header that claims more than the file has takes no memory', () => {
-    const source = memorySource(
-      Buffer.concat([Buffer.from('ffffff0400000000', 'hex'), Buffer.from('{}')]),
-    )
+    const source = memorySource(Buffer.concat([Buffer.from('ffffff0400000000', 'hex'), Buffer.from('{}')]))
     expect(() => openSafetensors(source)).toThrow('the header should be 83886079 bytes')
     expect(source.largestRead).toBe(8)
     expect(() => openSafetensors(memorySource(Buffer.from('ffffffffffffff7f7b7d', 'hex')))).toThrow(

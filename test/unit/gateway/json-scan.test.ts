@@ -50,8 +50,7 @@ test('it counts what a parser makes, and finds the key that a parser finds, howe
 })
 
 test('bounds are kept wherever they are passed', () => {
-  const write = (json: string, bounds: object) =>
-    new JsonScan({ ...BOUNDS, ...bounds }).write(Buffer.from(json))
+  const write = (json: string, bounds: object) => new JsonScan({ ...BOUNDS, ...bounds }).write(Buffer.from(json))
   expect(() => write('{"a":1,"b":2}', { jsonFields: 2 })).not.toThrow()
   expect(() => write('{"a":1,"b":2,"c"', { jsonFields: 2 })).not.toThrow()
   expect(() => write('{"a":1,"b":2,"c":', { jsonFields: 2 })).toThrow('more than 2 fields')

@@ -1,10 +1,6 @@
 /** Which model a request means that names none. */
 import { expect, test } from 'vitest'
-import {
-  createRegistry,
-  type EngineSource,
-  localSource,
-} from '../../../src/gateway/routing/registry.ts'
+import { createRegistry, type EngineSource, localSource } from '../../../src/gateway/routing/registry.ts'
 import { byteCodec, FAKE_INFO, FakeEngineClient } from '../../helpers/fake-engine.ts'
 
 const ready = localSource(new FakeEngineClient())

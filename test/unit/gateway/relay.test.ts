@@ -28,10 +28,7 @@ function source(events: readonly EngineEvent[], fails: unknown = null) {
   return { told, events: all() }
 }
 
-function relay(
-  open: () => ReturnType<typeof opened>,
-  event: (one: EngineEvent) => EngineEvent = (one) => one,
-) {
+function relay(open: () => ReturnType<typeof opened>, event: (one: EngineEvent) => EngineEvent = (one) => one) {
   const endings: Ending[] = []
   return { endings, relay: new Relay({ open, event, end: (ending) => endings.push(ending) }) }
 }

@@ -10,8 +10,7 @@ const routeOf = (maximum: number) => ({
   schema: { type: 'object', properties: { n: { type: 'integer', maximum } } },
 })
 
-const compilerOf = (coerceTypes: boolean) =>
-  sharedValidators({}, { customOptions: { coerceTypes } })
+const compilerOf = (coerceTypes: boolean) => sharedValidators({}, { customOptions: { coerceTypes } })
 
 test('a route of another app has the validator of the first, unless its bounds or settings differ', () => {
   const strict = compilerOf(false)

@@ -63,12 +63,7 @@ test('files hold everything, and the oldest goes when there are too many', async
   log.close()
   const read = () => readFileSync(join(folder, 'logs', 'w.log'), 'utf8')
   await expect.poll(() => read().trim().split(' ').at(-1), { timeout: 10_000 }).toBe('last')
-  expect(readdirSync(join(folder, 'logs')).sort()).toEqual([
-    'w.log',
-    'w.log.1',
-    'w.log.2',
-    'w.log.3',
-  ])
+  expect(readdirSync(join(folder, 'logs')).sort()).toEqual(['w.log', 'w.log.1', 'w.log.2', 'w.log.3'])
 })
 
 test('logs of workers long gone are removed, the oldest first, and nothing else', async () => {

@@ -1,10 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import {
-  findModelName,
-  isSafePath,
-  newestNamed,
-  parseModelName,
-} from '../../../src/hub/model-names.ts'
+import { findModelName, isSafePath, newestNamed, parseModelName } from '../../../src/hub/model-names.ts'
 
 const G1 = [
   'README.md',

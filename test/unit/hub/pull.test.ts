@@ -1,13 +1,5 @@
 import { createHash, randomBytes } from 'node:crypto'
-import {
-  existsSync,
-  mkdirSync,
-  readdirSync,
-  readFileSync,
-  rmSync,
-  symlinkSync,
-  writeFileSync,
-} from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { headersFor, nextHop, openHub } from '../../../src/hub/hub.ts'
@@ -58,9 +50,7 @@ const options = (more: Partial<PullOptions> = {}): PullOptions => {
   return { hub: fake.hub, isOffline: false, environment, retryMs: 1, ...more }
 }
 const partials = () =>
-  existsSync(dirname(MODEL_PATH))
-    ? readdirSync(dirname(MODEL_PATH)).filter((name) => name.endsWith('.partial'))
-    : []
+  existsSync(dirname(MODEL_PATH)) ? readdirSync(dirname(MODEL_PATH)).filter((name) => name.endsWith('.partial')) : []
 const partialOf = (bytes: Buffer) => {
   const digest = createHash('sha256').update(MODEL).digest('hex').slice(0, 16)
   mkdirSync(dirname(MODEL_PATH), { recursive: true })
@@ -113,10 +103,7 @@ describe('a model by its short name', () => {
 })
 
 test('two at once: both have it, and nothing is left over', async () => {
-  const both = await Promise.all([
-    pullModel('rwkv7-g1-0.4b', options()),
-    pullModel('rwkv7-g1-0.4b', options()),
-  ])
+  const both = await Promise.all([pullModel('rwkv7-g1-0.4b', options()), pullModel('rwkv7-g1-0.4b', options())])
   expect(both.map(({ path }) => path)).toEqual([MODEL_PATH, MODEL_PATH])
   expect(readFileSync(MODEL_PATH)).toEqual(MODEL)
   expect(partials()).toEqual([])
@@ -215,19 +202,13 @@ test('a cache folder that cannot be written is said, with how to name another', 
   const file = join(root, 'file')
   writeFileSync(file, '')
   const elsewhere = options({ environment: { XDG_CACHE_HOME: file } })
-  await expect(pullVocabulary(elsewhere)).rejects.toThrow(
-    /^cannot write .*ENOTDIR.* XDG_CACHE_HOME$/,
-  )
+  await expect(pullVocabulary(elsewhere)).rejects.toThrow(/^cannot write .*ENOTDIR.* XDG_CACHE_HOME$/)
 })
 
 test('a directory: its weights, config and vocabulary, none of its code', async () => {
   const { path, fetched } = await pullModel('fla-hub/tiny', options())
   expect(path).toBe(join(folder, 'fla-hub--tiny'))
-  expect([...fetched].sort()).toEqual([
-    'config.json',
-    'model.safetensors',
-    'rwkv_vocab_v20230424.txt',
-  ])
+  expect([...fetched].sort()).toEqual(['config.json', 'model.safetensors', 'rwkv_vocab_v20230424.txt'])
   expect(readdirSync(path).sort()).toEqual([...fetched].sort())
   expect(findModel(folder, 'fla-hub/tiny')?.path).toBe(path)
 })
@@ -301,19 +282,16 @@ describe('the World vocabulary', () => {
     expect(readdirSync(join(root, 'cache', 'skein'))).toEqual([])
   })
 
-  test.skipIf(WORLD_VOCABULARY_PATH === null)(
-    'from the second place, if the first fails',
-    async () => {
-      await fake.close()
-      const content = readFileSync(WORLD_VOCABULARY_PATH!)
-      fake = await startFakeHub({
-        'fla-hub/rwkv7-0.4B-world': { [WORLD_VOCABULARY.fileName]: { content } },
-      })
-      const { path } = await pullVocabulary(options())
-      expect(path).toBe(join(root, 'cache', 'skein', WORLD_VOCABULARY.fileName))
-      expect(readFileSync(path)).toEqual(content)
-    },
-  )
+  test.skipIf(WORLD_VOCABULARY_PATH === null)('from the second place, if the first fails', async () => {
+    await fake.close()
+    const content = readFileSync(WORLD_VOCABULARY_PATH!)
+    fake = await startFakeHub({
+      'fla-hub/rwkv7-0.4B-world': { [WORLD_VOCABULARY.fileName]: { content } },
+    })
+    const { path } = await pullVocabulary(options())
+    expect(path).toBe(join(root, 'cache', 'skein', WORLD_VOCABULARY.fileName))
+    expect(readFileSync(path)).toEqual(content)
+  })
 })
 
 describe('redirects and the token', () => {
@@ -350,9 +328,7 @@ describe('redirects and the token', () => {
 
   test('a backslash does not hide another host', () => {
     // The URL parser reads "\" as "/", so the host is the hub's own and the rest a path on it.
-    expect(nextHop(endpoint, from, 'https://huggingface.co\\@evil.example/x').hostname).toBe(
-      'huggingface.co',
-    )
+    expect(nextHop(endpoint, from, 'https://huggingface.co\\@evil.example/x').hostname).toBe('huggingface.co')
   })
 
   test('to another host fails, and that host hears nothing', async () => {
@@ -372,9 +348,7 @@ describe('redirects and the token', () => {
 
   test('the token goes to the endpoint alone, and not over an open line', async () => {
     const sent = (at: string, to: string) =>
-      headersFor({ ...fake.hub, endpoint: new URL(at), token: 't' }, new URL(to), 0).get(
-        'authorization',
-      )
+      headersFor({ ...fake.hub, endpoint: new URL(at), token: 't' }, new URL(to), 0).get('authorization')
     expect(sent('https://huggingface.co', 'https://huggingface.co/x')).toBe('Bearer t')
     expect(sent('https://huggingface.co', 'https://cdn-lfs.hf.co/x')).toBeNull()
     expect(sent('http://mirror.example', 'http://mirror.example/x')).toBeNull()
@@ -413,9 +387,7 @@ describe('the cache', () => {
     place('fla-hub--tiny/config.json', 3)
     place('fla-hub--tiny/model.safetensors', 4)
     place('notes.txt')
-    expect(
-      listModels(folder).map(({ name, bytes, isPartial }) => [name, bytes, isPartial]),
-    ).toEqual([
+    expect(listModels(folder).map(({ name, bytes, isPartial }) => [name, bytes, isPartial])).toEqual([
       ['rwkv7-g1-0.4b-20250324-ctx4096', 10, false],
       ['rwkv7-g1-2.9b-20250519-ctx4096', 7, true],
       [NEWEST.replace('.pth', ''), 1000, false],

@@ -8,44 +8,38 @@ const action = fc.record({ type: fc.constantFrom('set', 'set', 'delete', 'longes
 test('2 000 random lives agree with a map of all sequences', () => {
   const seen = { hits: 0, deletes: 0 }
   fc.assert(
-    fc.property(
-      fc.array(action, { minLength: 20, maxLength: 60 }),
-      fc.nat(9),
-      (actions, maxLength) => {
-        const tree = new RadixTree<number>()
-        const map = new Map<string, number>()
-        for (const [i, { type, tokens: given }] of actions.entries()) {
-          const key = given.join(',')
-          if (type === 'set') {
-            tree.set(given, i)
-            map.set(key, i)
-          } else if (type === 'delete') {
-            const had = map.delete(key)
-            expect(tree.delete(given)).toBe(had)
-            if (had) seen.deletes++
-          } else {
-            const limit = Math.min(maxLength, given.length)
-            let expected: { length: number; value: number } | null = null
-            for (let length = 0; length <= limit; length++) {
-              const value = map.get(given.slice(0, length).join(','))
-              if (value !== undefined) expected = { length, value }
-            }
-            expect(tree.longest(given, maxLength)).toEqual(expected)
-            if (expected !== null) seen.hits++
+    fc.property(fc.array(action, { minLength: 20, maxLength: 60 }), fc.nat(9), (actions, maxLength) => {
+      const tree = new RadixTree<number>()
+      const map = new Map<string, number>()
+      for (const [i, { type, tokens: given }] of actions.entries()) {
+        const key = given.join(',')
+        if (type === 'set') {
+          tree.set(given, i)
+          map.set(key, i)
+        } else if (type === 'delete') {
+          const had = map.delete(key)
+          expect(tree.delete(given)).toBe(had)
+          if (had) seen.deletes++
+        } else {
+          const limit = Math.min(maxLength, given.length)
+          let expected: { length: number; value: number } | null = null
+          for (let length = 0; length <= limit; length++) {
+            const value = map.get(given.slice(0, length).join(','))
+            if (value !== undefined) expected = { length, value }
           }
-          const keys = [...map.keys()].map((text) =>
-            text === '' ? [] : text.split(',').map(Number),
-          )
-          const common = keys.map((ids) => {
-            const parting = ids.findIndex((token, at) => token !== given[at])
-            return parting === -1 ? ids.length : parting
-          })
-          expect(tree.sharedLength(given)).toBe(Math.max(0, ...common))
-          expect(tree.size).toBe(map.size)
-          expect(tree.get(given)).toBe(map.get(key) ?? null)
+          expect(tree.longest(given, maxLength)).toEqual(expected)
+          if (expected !== null) seen.hits++
         }
-      },
-    ),
+        const keys = [...map.keys()].map((text) => (text === '' ? [] : text.split(',').map(Number)))
+        const common = keys.map((ids) => {
+          const parting = ids.findIndex((token, at) => token !== given[at])
+          return parting === -1 ? ids.length : parting
+        })
+        expect(tree.sharedLength(given)).toBe(Math.max(0, ...common))
+        expect(tree.size).toBe(map.size)
+        expect(tree.get(given)).toBe(map.get(key) ?? null)
+      }
+    }),
     { numRuns: 2000, seed: 3 },
   )
   expect(Math.min(seen.hits, seen.deletes)).toBeGreaterThan(500)

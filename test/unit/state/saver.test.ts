@@ -34,30 +34,27 @@ function setUp(bytes: number) {
   return { commits, saver, state, session: sessionOf('s', state) }
 }
 
-test.each([1000, 2 ** 26])(
-  'states of %i bytes: a deletion does not fail with one',
-  async (bytes) => {
-    const { commits, saver, state, session } = setUp(bytes)
-    saver.start([state])
-    await saver.settled()
-    saver.retryNow()
-    saver.addSession({ ...session, id: 'gone', isDeleted: true })
-    const deletion = saver.barrier()
-    expect([saver.hasFailed, saver.isLightNext]).toEqual([true, true])
-    saver.start([])
-    await deletion
-    expect(commits.map(({ sessions }) => sessions.map(({ id }) => id))).toEqual([['gone']])
-    // The state is tried again before anything else goes by itself.
-    expect([saver.hasFailed, saver.isLightNext, saver.numUnsaved]).toEqual([true, false, 1])
-    const late = saver.barrier()
-    saver.start([state])
-    await saver.settled()
-    saver.retryNow()
-    expect(saver.isLightNext).toBe(true)
-    saver.start([])
-    await late
-  },
-)
+test.each([1000, 2 ** 26])('states of %i bytes: a deletion does not fail with one', async (bytes) => {
+  const { commits, saver, state, session } = setUp(bytes)
+  saver.start([state])
+  await saver.settled()
+  saver.retryNow()
+  saver.addSession({ ...session, id: 'gone', isDeleted: true })
+  const deletion = saver.barrier()
+  expect([saver.hasFailed, saver.isLightNext]).toEqual([true, true])
+  saver.start([])
+  await deletion
+  expect(commits.map(({ sessions }) => sessions.map(({ id }) => id))).toEqual([['gone']])
+  // The state is tried again before anything else goes by itself.
+  expect([saver.hasFailed, saver.isLightNext, saver.numUnsaved]).toEqual([true, false, 1])
+  const late = saver.barrier()
+  saver.start([state])
+  await saver.settled()
+  saver.retryNow()
+  expect(saver.isLightNext).toBe(true)
+  saver.start([])
+  await late
+})
 
 test('who waits for a session with its states learns that they cannot be written, or are lost', async () => {
   const { saver, state, session } = setUp(1000)

@@ -80,12 +80,7 @@ test('comes back bit for bit, whatever the alignment of the bytes', () => {
 
 test('what it was written from may be in pieces, and what is viewed keeps no tokens of it', () => {
   const { tokens, tail, state } = SNAPSHOT
-  const floats = [
-    state[0]!.slice(0, 5),
-    state[0]!.slice(5),
-    state[1]!.slice(0, 1),
-    state[1]!.slice(1),
-  ]
+  const floats = [state[0]!.slice(0, 5), state[0]!.slice(5), state[1]!.slice(0, 1), state[1]!.slice(1)]
   const file = joinBytes(snapshotParts({ tokens, tail, floats }, IDENTITY, OWNER))
   expect(file).toEqual(FILE)
   const { snapshot } = viewSnapshot(file, IDENTITY)
@@ -112,9 +107,7 @@ test('a state of several megabytes goes in small steps, to the same bytes and ba
   for (const decode of [decodeSnapshot, viewSnapshot]) {
     const decoded = decode(file, identity).snapshot
     expect(decoded.tokens).toEqual(tokens)
-    expect(
-      Buffer.compare(new Uint8Array(decoded.state[1]!.slice().buffer), new Uint8Array(wkv.buffer)),
-    ).toBe(0)
+    expect(Buffer.compare(new Uint8Array(decoded.state[1]!.slice().buffer), new Uint8Array(wkv.buffer))).toBe(0)
   }
   new DataView(file.buffer).setFloat32(file.length - 8, Number.NaN, true)
   expect(refusal(file, identity)).toContain('checksum')

@@ -1,15 +1,6 @@
 /** The store by itself: whole changes, old or new content, and what crashes and full disks leave behind. */
 import { spawnSync } from 'node:child_process'
-import {
-  copyFileSync,
-  cpSync,
-  readdirSync,
-  readFileSync,
-  renameSync,
-  rmSync,
-  statSync,
-  writeFileSync,
-} from 'node:fs'
+import { copyFileSync, cpSync, readdirSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { join } from 'node:path'
 import { Worker } from 'node:worker_threads'
@@ -39,10 +30,7 @@ function snapshotOf(seed: number): Snapshot {
   return {
     tokens: Int32Array.from({ length: 50 }, (_, i) => seed + i),
     tail: Int32Array.of(seed),
-    state: [
-      new Float32Array(128).fill(seed),
-      Float32Array.from({ length: 4096 }, (_, i) => seed + i / 4096),
-    ],
+    state: [new Float32Array(128).fill(seed), Float32Array.from({ length: 4096 }, (_, i) => seed + i / 4096)],
   }
 }
 

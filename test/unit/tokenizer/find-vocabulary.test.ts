@@ -14,10 +14,7 @@ const WORLD = WORLD_VOCABULARY.fileName
 const CACHED = `cache/skein/${WORLD}`
 
 /** Makes the files and searches; the answer is relative to the folder. */
-function find(
-  files: string[],
-  options: { explicit?: string; named?: string; model?: string } = {},
-): string {
+function find(files: string[], options: { explicit?: string; named?: string; model?: string } = {}): string {
   for (const file of files) {
     mkdirSync(dirname(join(folder, file)), { recursive: true })
     writeFileSync(join(folder, file), '')
@@ -35,35 +32,13 @@ function find(
 }
 
 describe('in order', () => {
-  const everywhere = [
-    'a.txt',
-    'models/m-2.9b.vocab.txt',
-    `models/${WORLD}`,
-    'models/vocab-x.txt',
-    'env.txt',
-    CACHED,
-  ]
+  const everywhere = ['a.txt', 'models/m-2.9b.vocab.txt', `models/${WORLD}`, 'models/vocab-x.txt', 'env.txt', CACHED]
   test.each<[string, string, string[], { explicit?: string; named?: string }]>([
     ['what the caller named', 'a.txt', everywhere, { explicit: 'a.txt', named: 'env.txt' }],
     ['the model’s own', 'models/m-2.9b.vocab.txt', everywhere, { named: 'env.txt' }],
-    [
-      'World beside it',
-      `models/${WORLD}`,
-      everywhere.filter((f) => !f.includes('m-2.9b')),
-      { named: 'env.txt' },
-    ],
-    [
-      'the only one beside it',
-      'models/my_vocab.txt',
-      ['models/my_vocab.txt', 'env.txt', CACHED],
-      { named: 'env.txt' },
-    ],
-    [
-      'none of several',
-      'env.txt',
-      ['models/vocab1.txt', 'models/vocab2.txt', 'env.txt', CACHED],
-      { named: 'env.txt' },
-    ],
+    ['World beside it', `models/${WORLD}`, everywhere.filter((f) => !f.includes('m-2.9b')), { named: 'env.txt' }],
+    ['the only one beside it', 'models/my_vocab.txt', ['models/my_vocab.txt', 'env.txt', CACHED], { named: 'env.txt' }],
+    ['none of several', 'env.txt', ['models/vocab1.txt', 'models/vocab2.txt', 'env.txt', CACHED], { named: 'env.txt' }],
     ['the environment’s', 'env.txt', ['env.txt', CACHED], { named: 'env.txt' }],
     ['the cached', CACHED, [CACHED], {}],
   ])('%s', (_what, expected, files, options) => {
@@ -72,9 +47,7 @@ describe('in order', () => {
 })
 
 test('the model may be given without its suffix', () => {
-  expect(find(['models/m-2.9b.vocab.txt'], { model: 'models/m-2.9b' })).toBe(
-    'models/m-2.9b.vocab.txt',
-  )
+  expect(find(['models/m-2.9b.vocab.txt'], { model: 'models/m-2.9b' })).toBe('models/m-2.9b.vocab.txt')
 })
 
 test('a model that is a directory has it inside', () => {
@@ -101,9 +74,7 @@ describe('nothing found', () => {
   })
 
   test('several beside the model are listed', () => {
-    expect(() => find(['models/vocab1.txt', 'models/vocab2.txt'])).toThrow(
-      'several: vocab1.txt, vocab2.txt',
-    )
+    expect(() => find(['models/vocab1.txt', 'models/vocab2.txt'])).toThrow('several: vocab1.txt, vocab2.txt')
   })
 
   test.each([{ explicit: 'absent.txt' }, { named: 'absent.txt' }])('%j is absent', (options) => {

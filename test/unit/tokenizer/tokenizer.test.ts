@@ -27,10 +27,7 @@ const TOKENS = [
   Buffer.from([0xff, 0xfe]),
 ]
 const tokenizer = smallTokenizer(TOKENS)
-const all = [
-  ...Array.from({ length: 256 }, (_, byte) => Buffer.from([byte])),
-  ...TOKENS.map((t) => Buffer.from(t)),
-]
+const all = [...Array.from({ length: 256 }, (_, byte) => Buffer.from([byte])), ...TOKENS.map((t) => Buffer.from(t))]
 
 /** The longest token at each place, by trying them all. */
 function bruteForce(bytes: Uint8Array): number[] {

@@ -84,10 +84,7 @@ test('a mutated vocabulary is read or refused with its line', () => {
   )
   let numRefused = 0
   const property = fc.property(fc.array(edit, { minLength: 1, maxLength: 3 }), (edits) => {
-    const mutated = edits.reduce(
-      (all, [at, put, cut]) => all.slice(0, at) + put + all.slice(at + cut),
-      text,
-    )
+    const mutated = edits.reduce((all, [at, put, cut]) => all.slice(0, at) + put + all.slice(at + cut), text)
     try {
       Tokenizer.fromText(mutated)
     } catch (error) {
@@ -102,21 +99,15 @@ test('a mutated vocabulary is read or refused with its line', () => {
 describe('vocabularies that are refused', () => {
   test('single bytes are missing', () => {
     const some = byteLines().filter((line) => !/'\\x(0a|ff)'/.test(line))
-    expect(() => Tokenizer.fromText(some.join('\n'))).toThrow(
-      'no token for the single bytes 0x0a, 0xff;',
-    )
+    expect(() => Tokenizer.fromText(some.join('\n'))).toThrow('no token for the single bytes 0x0a, 0xff;')
     expect(() => Tokenizer.fromText(`1 'a' 1`)).toThrow('0x06, 0x07 and 247 more')
   })
 
   test('two ids share their bytes', () => {
-    expect(() => Tokenizer.fromText(vocabularyText(['ab', 'ab']))).toThrow(
-      'ids 257 and 258 are the same token',
-    )
+    expect(() => Tokenizer.fromText(vocabularyText(['ab', 'ab']))).toThrow('ids 257 and 258 are the same token')
   })
 
   test('the file is missing', () => {
-    expect(() => Tokenizer.fromFile('absent.txt')).toThrow(
-      expect.objectContaining({ code: 'not_found' }),
-    )
+    expect(() => Tokenizer.fromFile('absent.txt')).toThrow(expect.objectContaining({ code: 'not_found' }))
   })
 })

@@ -12,8 +12,7 @@ if (WORLD_VOCABULARY_PATH === null) {
 
 describe.skipIf(WORLD_VOCABULARY_PATH === null)('World vocabulary', () => {
   // The body of a skipped suite still runs, to name its tests.
-  const tokenizer =
-    WORLD_VOCABULARY_PATH === null ? smallTokenizer() : Tokenizer.fromFile(WORLD_VOCABULARY_PATH)
+  const tokenizer = WORLD_VOCABULARY_PATH === null ? smallTokenizer() : Tokenizer.fromFile(WORLD_VOCABULARY_PATH)
   const ids = (text: string) => Array.from(tokenizer.encode(text))
 
   test('the file', () => {
@@ -65,8 +64,7 @@ describe.skipIf(WORLD_VOCABULARY_PATH === null)('World vocabulary', () => {
   test('every token encodes to itself', () => {
     for (let id = 1; id < 65530; id++) {
       const bytes = tokenizer.bytesOf(id)
-      if (tokenizer.encodeBytes(bytes)[0] !== id)
-        expect.fail(`token ${id} is not its own longest match`)
+      if (tokenizer.encodeBytes(bytes)[0] !== id) expect.fail(`token ${id} is not its own longest match`)
     }
   })
 })

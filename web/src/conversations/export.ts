@@ -13,9 +13,7 @@ export async function exportText(model: string, id: string, title: string): Prom
   const asked = { turn: session.head, limit: MOST_TOKENS }
   const transcript = await readTranscript({ base: '', model }, id, asked, stop)
   const turns = transcript.turns.map(({ turn, parent }) => ({ turn, parent }))
-  const { system, said } = readSession({ turns: turns.map(asTurn), head: session.head }, [
-    transcript,
-  ])
+  const { system, said } = readSession({ turns: turns.map(asTurn), head: session.head }, [transcript])
   const text = asMarkdown(title, system, said)
   saveFile(`${fileNameOf(title)}.md`, new Blob([text], { type: 'text/markdown' }))
 }

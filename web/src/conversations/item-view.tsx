@@ -58,9 +58,7 @@ export function ItemView({ one, isChosen, onToggle, onOpen, onRun, onDelete }: I
   return (
     <li class={isHere ? 'here' : ''}>
       <div class="conversation">
-        {isChosen !== null && (
-          <input type="checkbox" aria-label={name} checked={isChosen} onChange={onToggle} />
-        )}
+        {isChosen !== null && <input type="checkbox" aria-label={name} checked={isChosen} onChange={onToggle} />}
         <a
           href={hashOf('playground', model, id)}
           aria-current={isHere ? 'page' : undefined}
@@ -90,12 +88,7 @@ export function ItemView({ one, isChosen, onToggle, onOpen, onRun, onDelete }: I
             isPressed={isPinned(one)}
             onClick={() => note(model, id, { isPinned: !isPinned(one) })}
           />
-          <Button
-            icon="folder"
-            kind="quiet"
-            label={t('Put into a folder')}
-            onClick={edit('folder')}
-          />
+          <Button icon="folder" kind="quiet" label={t('Put into a folder')} onClick={edit('folder')} />
           <CopyButton icon="link" title={t('Copy the link')} text={() => addressOf(one)} />
           <Button
             icon="docs"
@@ -103,12 +96,7 @@ export function ItemView({ one, isChosen, onToggle, onOpen, onRun, onDelete }: I
             label={t('Export as text')}
             onClick={() => onRun(exportText(model, id, name))}
           />
-          <Button
-            icon="download"
-            kind="quiet"
-            label={t('Export as a state')}
-            onClick={() => onRun(exportState(one))}
-          />
+          <Button icon="download" kind="quiet" label={t('Export as a state')} onClick={() => onRun(exportState(one))} />
           <Button icon="trash" kind="quiet" label={t('Delete')} onClick={onDelete} />
         </div>
       )}

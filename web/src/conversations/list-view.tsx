@@ -10,13 +10,7 @@ import { confirmed } from '../parts/dialog.tsx'
 import { Icon } from '../parts/icons.tsx'
 import { panes, showNew } from '../playground/panes.ts'
 import { folderOf, ItemView, isPinned } from './item-view.tsx'
-import {
-  conversations,
-  deleteConversations,
-  followConversations,
-  listError,
-  nameOf,
-} from './list.ts'
+import { conversations, deleteConversations, followConversations, listError, nameOf } from './list.ts'
 import { NoteForm } from './note-form.tsx'
 import { folders, note, tagsOf } from './notes.ts'
 import { byPeriod, type Conversation } from './periods.ts'
@@ -123,12 +117,7 @@ export function ConversationList({ onChoose }: ConversationListProps) {
             isDisabled={some.length === 0}
             onClick={() => setMoving(true)}
           />
-          <Button
-            icon="trash"
-            kind="danger"
-            isDisabled={some.length === 0}
-            onClick={() => void remove(some)}
-          >
+          <Button icon="trash" kind="danger" isDisabled={some.length === 0} onClick={() => void remove(some)}>
             {t('Delete {n}', { n: some.length })}
           </Button>
         </div>
@@ -150,16 +139,9 @@ export function ConversationList({ onChoose }: ConversationListProps) {
       <div class="conversations-body">
         {conversations.value === null && listError.value === null && <Waiting />}
         {isEmpty && <p class="muted">{t('What you talk about is listed here.')}</p>}
-        {!isEmpty && wanted !== '' && list.length === 0 && (
-          <p class="muted">{t('Nothing found')}</p>
-        )}
+        {!isEmpty && wanted !== '' && list.length === 0 && <p class="muted">{t('Nothing found')}</p>}
         {folders().map((name) => (
-          <Folder
-            key={name}
-            name={name}
-            inside={list.filter((one) => folderOf(one) === name)}
-            items={items}
-          />
+          <Folder key={name} name={name} inside={list.filter((one) => folderOf(one) === name)} items={items} />
         ))}
         {byPeriod(
           list.filter((one) => folderOf(one) === ''),
@@ -215,12 +197,7 @@ function Tags({ search, onSearch }: TagsProps) {
   return (
     <div class="row tags">
       {tags.map((tag) => (
-        <Button
-          key={tag}
-          kind="chip"
-          isPressed={search === tag}
-          onClick={() => onSearch(search === tag ? '' : tag)}
-        >
+        <Button key={tag} kind="chip" isPressed={search === tag} onClick={() => onSearch(search === tag ? '' : tag)}>
           {tag}
         </Button>
       ))}

@@ -35,9 +35,7 @@ export function followConversations(): () => void {
 }
 
 function readyModels(): string[] {
-  return (models.value ?? [])
-    .filter(({ root, state }) => root === undefined && state === 'ready')
-    .map(({ id }) => id)
+  return (models.value ?? []).filter(({ root, state }) => root === undefined && state === 'ready').map(({ id }) => id)
 }
 
 async function refresh(names: readonly string[], stop: AbortSignal): Promise<void> {
@@ -102,6 +100,5 @@ export async function deleteConversations(list: readonly Conversation[]): Promis
 
 function drop(model: string, id: string): void {
   dropNote(model, id)
-  conversations.value =
-    conversations.value?.filter((one) => one.id !== id || one.model !== model) ?? null
+  conversations.value = conversations.value?.filter((one) => one.id !== id || one.model !== model) ?? null
 }

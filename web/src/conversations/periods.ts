@@ -26,9 +26,6 @@ export function byPeriod(
   }
   const periods: Period[] = ['Pinned', 'Today', 'Yesterday', 'Last 7 days', 'Older']
   return periods
-    .map((period): [Period, Conversation[]] => [
-      period,
-      list.filter((one) => periodOf(one) === period),
-    ])
+    .map((period): [Period, Conversation[]] => [period, list.filter((one) => periodOf(one) === period)])
     .filter(([, of]) => of.length > 0)
 }

@@ -88,21 +88,17 @@ export const CHAT = {
   'Put into a folder': '放入文件夹',
   Folder: '文件夹',
   'Folder; empty: none': '文件夹；留空则不放入',
-  'Names, pins and folders are kept by this browser only.':
-    '名称、置顶和文件夹只保存在此浏览器中。',
+  'Names, pins and folders are kept by this browser only.': '名称、置顶和文件夹只保存在此浏览器中。',
   'Copy the link': '复制链接',
   'Export as text': '导出为文本',
   'Export as a state': '导出为状态',
-  '“{name}” and its states are deleted. It cannot be taken back.':
-    '“{name}”及其状态将被删除，无法恢复。',
-  '{n} conversations and their states are deleted. It cannot be taken back.':
-    '{n} 个对话及其状态将被删除，无法恢复。',
+  '“{name}” and its states are deleted. It cannot be taken back.': '“{name}”及其状态将被删除，无法恢复。',
+  '{n} conversations and their states are deleted. It cannot be taken back.': '{n} 个对话及其状态将被删除，无法恢复。',
   'This conversation cannot be opened': '无法打开此对话',
   'Copy a link to a copy from here, for anybody with a key of this server; good for a week':
     '复制链接：持有本服务器任一密钥的人都可打开到此处为止的副本，一周内有效',
   'Copy a link to a copy from here': '复制链接：打开到此处为止的副本',
-  'Turn {n}: its words are not shown here, its state is kept.':
-    '第 {n} 轮：文字未在此显示，状态已保存。',
+  'Turn {n}: its words are not shown here, its state is kept.': '第 {n} 轮：文字未在此显示，状态已保存。',
   'Turn {n}: a raw text': '第 {n} 轮：原始文本',
   'Calls {name}': '调用 {name}',
   'Write a message': '输入消息',
@@ -150,13 +146,11 @@ export const CHAT = {
   grammar: '语法',
   'Whatever the model says': '模型任意作答',
   'Any JSON object; say in the message which': '任意 JSON 对象；请在消息里说明要什么',
-  'A JSON Schema; the model does not see it, so say what is asked for':
-    'JSON Schema；模型看不到它，请在消息里说明要求',
+  'A JSON Schema; the model does not see it, so say what is asked for': 'JSON Schema；模型看不到它，请在消息里说明要求',
   'The whole answer fits it': '整个回答须与之匹配',
   'GBNF, as llama.cpp writes it': 'GBNF，与 llama.cpp 相同',
   Tools: '工具',
-  'Functions that it may call, as a JSON list; you give their results':
-    '可调用的函数，JSON 列表；结果由你填写',
+  'Functions that it may call, as a JSON list; you give their results': '可调用的函数，JSON 列表；结果由你填写',
   'Result of {name}': '{name} 的结果',
   'Send the result': '发送结果',
 } as const

@@ -12,8 +12,7 @@ export const ROUTES_IN_CHINESE: Readonly<Record<string, string>> = {
   'The server of llama.cpp': 'llama.cpp 的服务器',
   'Whether it lives, how full it is': '是否存活，负载如何',
   'A conversation as the prompt that it becomes': '一段对话所对应的提示文本',
-  'A new session from an exported state (application/octet-stream)':
-    '用导出的状态新建会话（application/octet-stream）',
+  'A new session from an exported state (application/octet-stream)': '用导出的状态新建会话（application/octet-stream）',
   'A new session that begins as this one': '以此会话为开头新建会话',
   'A link to a copy of a turn': '生成链接，供他人复制某一轮',
   'A new session that is a copy of what a link leads to': '用链接复制出新会话',
@@ -25,8 +24,7 @@ export const ROUTES_IN_CHINESE: Readonly<Record<string, string>> = {
   'Answer a conversation, as Ollama does': '回答一段对话（Ollama 格式）',
   'Answer a conversation, or a list of questions': '回答一段对话，或一组问题',
   'Answer a conversation, with the defaults of RWKV-Infer': '回答一段对话，默认值同 RWKV-Infer',
-  'Answer a conversation, with the defaults of rwkv_lightning':
-    '回答一段对话，默认值同 rwkv_lightning',
+  'Answer a conversation, with the defaults of rwkv_lightning': '回答一段对话，默认值同 rwkv_lightning',
   'Answer as the Responses API does': '按 Responses API 回答',
   'Answer one prompt, as Ollama does': '回答一个提示（Ollama 格式）',
   'Any method: one node alone': '任意方法：只交给这一个节点',
@@ -35,14 +33,11 @@ export const ROUTES_IN_CHINESE: Readonly<Record<string, string>> = {
   'Changes of workers and figures, as events': '工作进程与指标的变化，以事件流返回',
   'Checkpoints that a worker can be started with': '可用于启动工作进程的模型文件',
   'Continue a list of raw prompts, drawing at a temperature': '续写一组原始提示，按温度采样',
-  'Continue a list of raw prompts, each after token 0':
-    '续写一组原始提示，每个都从 token 0 之后开始',
-  'Continue a list of raw prompts; each choice in an event of its own':
-    '续写一组原始提示；每个结果单独成一个事件',
+  'Continue a list of raw prompts, each after token 0': '续写一组原始提示，每个都从 token 0 之后开始',
+  'Continue a list of raw prompts; each choice in an event of its own': '续写一组原始提示；每个结果单独成一个事件',
   'Continue a prompt, as llama.cpp does': '续写提示（llama.cpp 格式）',
   'Continue a session with one raw prompt': '用一个原始提示继续会话',
-  'Continue any turn of a session; the answer is a new turn':
-    '从会话的任意一轮继续；回答成为新的一轮',
+  'Continue any turn of a session; the answer is a new turn': '从会话的任意一轮继续；回答成为新的一轮',
   'Continue from another turn': '改从另一轮继续',
   'Continue one or more prompts': '续写一个或多个提示',
   'Delete a pulled or quantised model that no worker has': '删除下载或量化得到、且未被使用的模型',
@@ -51,14 +46,12 @@ export const ROUTES_IN_CHINESE: Readonly<Record<string, string>> = {
   'Delete a stored response': '删除已保存的回答',
   'Describe one served model': '描述一个正在提供的模型',
   'Documents by how near they are to a query': '按与查询的相近程度给文档排序',
-  'Downloads and quantisations, latest first, with their progress':
-    '下载与量化任务及其进度，最新的在前',
+  'Downloads and quantisations, latest first, with their progress': '下载与量化任务及其进度，最新的在前',
   'End a request so that it can go on later': '暂停请求，之后可以继续',
   'End a request; it fails with 409': '结束请求；该请求以 409 失败',
   'End a worker if it runs, and start it again': '重启工作进程',
   'End requests; they fail with 409': '结束若干请求；它们以 409 失败',
-  'Fetch a model from the hub; answers before it is there':
-    '从模型库下载模型；立即返回，下载在后台进行',
+  'Fetch a model from the hub; answers before it is there': '从模型库下载模型；立即返回，下载在后台进行',
   'Fill in between each prefix and its suffix': '在每组前缀与后缀之间补全',
   'Fill in between input_prefix and input_suffix': '在 input_prefix 与 input_suffix 之间补全',
   'Fill in between prompt and suffix': '在 prompt 与 suffix 之间补全',
@@ -70,20 +63,17 @@ export const ROUTES_IN_CHINESE: Readonly<Record<string, string>> = {
   'How full the engines are': '各引擎的负载',
   'How many slots are busy, as llama.cpp lists them': '槽位占用情况（llama.cpp 格式）',
   'How many states are kept, and where': '保存了多少状态，各在哪一层',
-  'How many tokens a text, a conversation or a list of prompts has':
-    '文本、对话或一组提示的 token 数',
+  'How many tokens a text, a conversation or a list of prompts has': '文本、对话或一组提示的 token 数',
   'How many tokens the prompt has': '提示的 token 数',
   'How many tokens the prompt of a message has': '消息提示的 token 数',
-  'Keep a file of requests (multipart form: file, purpose)':
-    '保存一个请求文件（multipart 表单：file、purpose）',
+  'Keep a file of requests (multipart form: file, purpose)': '保存一个请求文件（multipart 表单：file、purpose）',
   'Let a worker finish its requests and end it': '让工作进程处理完现有请求后结束',
   'Let several tuned start states of a model answer together': '让一个模型的多个初始状态共同作答',
   'List the models and their start states, as a bare array': '列出模型及其初始状态，直接返回数组',
   'List the named keys, without their secrets': '列出具名密钥（不含密钥内容）',
   'List the served models': '列出正在提供的模型',
   'List the sessions and where their states are': '列出会话及其状态所在层',
-  'List the sessions, most recently used first (query: limit, after)':
-    '列出会话，最近使用的在前（参数：limit、after）',
+  'List the sessions, most recently used first (query: limit, after)': '列出会话，最近使用的在前（参数：limit、after）',
   'Load a model from the folder of models': '从模型文件夹加载模型',
   'One batch and how far it is': '一个批处理及其进度',
   'One file, without its content': '一个文件的信息（不含内容）',
@@ -115,20 +105,17 @@ export const ROUTES_IN_CHINESE: Readonly<Record<string, string>> = {
   'The content of a file': '文件内容',
   'The files, oldest first': '文件列表，最早的在前',
   'The last lines that a worker has printed': '工作进程最近输出的日志',
-  'The last requests: who, what, how long; never their words':
-    '最近的请求：调用者、路由、耗时；不含问答内容',
+  'The last requests: who, what, how long; never their words': '最近的请求：调用者、路由、耗时；不含问答内容',
   'The log of a worker as it is written (query: tail)': '实时跟随工作进程的日志（参数：tail）',
   'The machine: processor, memory, GPUs': '本机信息：处理器、内存、GPU',
   'The nodes of the cluster, their workers and the latest moves of sessions':
     '集群的节点、各节点的工作进程，以及最近的会话迁移',
-  'The models of a repository of the hub (query: repository)':
-    '模型库中某个仓库里的模型（参数：repository）',
+  'The models of a repository of the hub (query: repository)': '模型库中某个仓库里的模型（参数：repository）',
   'The models that are loaded, as Ollama lists them': '已加载的模型（Ollama 格式）',
   'The models that can be asked, as Ollama lists them': '可用的模型（Ollama 格式）',
   'The same, and how full the engines are': '同上，并附各引擎的负载',
   'The state of a turn (query: turn) as a file': '把某一轮的状态导出为文件（参数：turn）',
-  'The text of a session up to a turn (query: turn, limit)':
-    '会话到某一轮为止的文字（参数：turn、limit）',
+  'The text of a session up to a turn (query: turn, limit)': '会话到某一轮为止的文字（参数：turn、limit）',
   "The version of Ollama's API that is spoken here": '本服务器兼容的 Ollama API 版本',
   'The version of the server': '服务器版本',
   'This page': '本页内容（OpenAPI）',
@@ -137,8 +124,7 @@ export const ROUTES_IN_CHINESE: Readonly<Record<string, string>> = {
   'What a stored response was asked': '已保存回答的输入',
   'What is served, as llama.cpp describes it': '正在提供的内容（llama.cpp 格式）',
   'What runs, waits and is paused': '运行、排队和暂停的请求',
-  'What the key of the call may do and use, and what is left of that':
-    '所用密钥的权限、限额与剩余额度',
+  'What the key of the call may do and use, and what is left of that': '所用密钥的权限、限额与剩余额度',
   'Whether a model answers, as RWKV-Runner says it': '模型能否作答（RWKV-Runner 的格式）',
   'Whether a model can answer': '模型能否作答',
   'Whether the process answers; needs no key': '进程是否存活；不需要密钥',

@@ -46,8 +46,7 @@ export const SERVE = {
   'No model here yet': '这里还没有模型',
   'model folder': '模型文件夹',
   Unload: '卸载',
-  '{model} finishes its requests and ends, on all its workers.':
-    '{model} 的所有进程处理完现有请求后结束。',
+  '{model} finishes its requests and ends, on all its workers.': '{model} 的所有进程处理完现有请求后结束。',
   loaded: '已加载',
   '{n} of {all} workers ready': '{all} 个进程中 {n} 个就绪',
   'fits ({place})': '放得下（{place}）',
@@ -77,8 +76,7 @@ export const SERVE = {
   'Released RWKV-7 models by size (licence {licence}); the newest of each is fetched, verified, and listed above.':
     '按大小列出的 RWKV-7 官方模型（许可证 {licence}）；下载各自最新的版本，校验后列在上方。',
   'A model worth talking to': '换一个更能聊的模型',
-  'The demo model knows little: capitals, small sums, short stories.':
-    '演示模型所知不多：首都、小算术、短故事。',
+  'The demo model knows little: capitals, small sums, short stories.': '演示模型所知不多：首都、小算术、短故事。',
   'about {n} min at 100 Mbit/s': '100 Mbit/s 下约 {n} 分钟',
   'licence {name}': '许可证 {name}',
   'Other sizes': '其他大小',
@@ -117,8 +115,7 @@ export const SERVE = {
     '{name} 将得到新的密钥，现有的再用一小时后失效。',
   '{name} is refused from now on. It cannot be taken back.': '{name} 即刻失效，无法恢复。',
   'The key {name}': '密钥 {name}',
-  'Copy it now: it is shown this once and stored nowhere.':
-    '请立即复制：只显示这一次，且不会保存。',
+  'Copy it now: it is shown this once and stored nowhere.': '请立即复制：只显示这一次，且不会保存。',
   '{n} requests/min': '每分钟 {n} 个请求',
   '{n} tokens/min': '每分钟 {n} 个 token',
   '{n} answers at once': '同时 {n} 个回答',
@@ -158,13 +155,11 @@ export const SERVE = {
   Whole: '总时长',
 
   Machines: '机器',
-  'Every node of the cluster, what it runs and how many sessions live there.':
-    '集群的每个节点：运行什么，有多少会话。',
+  'Every node of the cluster, what it runs and how many sessions live there.': '集群的每个节点：运行什么，有多少会话。',
   'What this server runs on, and how far it is in use.': '本服务器运行的硬件及其占用。',
   'No GPU was found; models run on the processor.': '未发现 GPU；模型在处理器上运行。',
   'Nothing is known of the machine': '机器情况未知',
-  'This is a gateway of a cluster: its nodes are on the page Machines.':
-    '这是集群的网关：节点在“机器”页。',
+  'This is a gateway of a cluster: its nodes are on the page Machines.': '这是集群的网关：节点在“机器”页。',
   '{n} cores': '{n} 核',
   'for {time}': '已运行 {time}',
   'In use': '占用',

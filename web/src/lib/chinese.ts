@@ -22,8 +22,7 @@ export const CHINESE = {
   'Models only': '仅模型',
   'This address is one worker’s own: its model can be used here, nothing is managed.':
     '此地址属于单个工作进程：可以使用其模型，不能管理。',
-  'This key may use models, but not watch or manage the server.':
-    '此密钥可以使用模型，但不能查看或管理服务器。',
+  'This key may use models, but not watch or manage the server.': '此密钥可以使用模型，但不能查看或管理服务器。',
   'This server asks for a key.': '此服务器需要密钥。',
   'Enter a key': '输入密钥',
   'A key is needed': '需要密钥',

@@ -1,11 +1,6 @@
 /** The cluster behind a front gateway, and the ways through it to a node. Null where the server is no front gateway. */
 import { signal } from '@preact/signals'
-import type {
-  ClusterInfo,
-  SystemInfo,
-  WorkerLogs,
-  WorkerRecord,
-} from '../../../src/gateway/contract.ts'
+import type { ClusterInfo, SystemInfo, WorkerLogs, WorkerRecord } from '../../../src/gateway/contract.ts'
 import { call } from './api.ts'
 
 export const cluster = signal<ClusterInfo | null>(null)
@@ -28,10 +23,6 @@ export function nodeLogs(node: string, worker: string, abort: AbortSignal): Prom
   return call(`${through(node)}/api/workers/${worker}/logs?tail=500`, { signal: abort })
 }
 
-export async function changeNodeWorker(
-  node: string,
-  worker: string,
-  action: 'stop' | 'restart',
-): Promise<void> {
+export async function changeNodeWorker(node: string, worker: string, action: 'stop' | 'restart'): Promise<void> {
   await call(`${through(node)}/api/workers/${worker}/${action}`, { method: 'POST' })
 }

@@ -3,13 +3,7 @@
  * after each failure, and at once when the network comes back or the page is looked at again.
  */
 import { effect, signal } from '@preact/signals'
-import type {
-  ManagementEvent,
-  OwnKey,
-  Sample,
-  SystemInfo,
-  WorkerRecord,
-} from '../../../src/gateway/contract.ts'
+import type { ManagementEvent, OwnKey, Sample, SystemInfo, WorkerRecord } from '../../../src/gateway/contract.ts'
 import { call, key, keyChanges, request } from './api.ts'
 import { waitBefore } from './backoff.ts'
 import { refreshCluster } from './cluster.ts'
@@ -162,9 +156,7 @@ function take(event: ManagementEvent): void {
 function takeWorker(worker: WorkerRecord): void {
   const before = workers.value.find(({ worker_id }) => worker_id === worker.worker_id)
   workers.value =
-    before === undefined
-      ? [...workers.value, worker]
-      : workers.value.map((one) => (one === before ? worker : one))
+    before === undefined ? [...workers.value, worker] : workers.value.map((one) => (one === before ? worker : one))
   if (before?.phase !== worker.phase) void refreshModels().catch(() => {})
 }
 

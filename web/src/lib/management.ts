@@ -39,10 +39,7 @@ export async function pulls(signal: AbortSignal): Promise<readonly PullRecord[]>
   return (await call<{ pulls: PullRecord[] }>('/api/models/pulls', { signal })).pulls
 }
 
-export async function searchHub(
-  words: string,
-  signal: AbortSignal,
-): Promise<readonly HubRepository[]> {
+export async function searchHub(words: string, signal: AbortSignal): Promise<readonly HubRepository[]> {
   const query = new URLSearchParams({ search: words })
   const reply = await call<{ repositories: HubRepository[] }>(`/api/models/hub?${query}`, {
     signal,
@@ -50,10 +47,7 @@ export async function searchHub(
   return reply.repositories
 }
 
-export async function hubModels(
-  repository: string,
-  signal: AbortSignal,
-): Promise<readonly HubModel[]> {
+export async function hubModels(repository: string, signal: AbortSignal): Promise<readonly HubModel[]> {
   const query = new URLSearchParams({ repository })
   return (await call<{ models: HubModel[] }>(`/api/models/hub/files?${query}`, { signal })).models
 }

@@ -13,9 +13,7 @@ export const theme = signal<Theme>('system')
 /** With Enter or Ctrl+Enter; the other begins a line. */
 export type Sending = 'enter' | 'ctrl-enter'
 
-export const sending = signal<Sending>(
-  localStorage.getItem(STORED_SENDING) === 'ctrl-enter' ? 'ctrl-enter' : 'enter',
-)
+export const sending = signal<Sending>(localStorage.getItem(STORED_SENDING) === 'ctrl-enter' ? 'ctrl-enter' : 'enter')
 
 export function setSending(value: Sending): void {
   sending.value = value

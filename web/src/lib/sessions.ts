@@ -34,11 +34,7 @@ export function headTurn({ turns, head }: Session): Turn | undefined {
 }
 
 /** Most recently used first; all of them where no limit is given. */
-export async function listSessions(
-  model: string,
-  signal: AbortSignal,
-  limit?: number,
-): Promise<Session[]> {
+export async function listSessions(model: string, signal: AbortSignal, limit?: number): Promise<Session[]> {
   const end = limit === undefined ? '' : `&limit=${limit}`
   const path = `/v1/sessions?model=${encodeURIComponent(model)}${end}`
   return (await call<{ data: Session[] }>(path, { signal })).data
@@ -52,12 +48,7 @@ export async function deleteSession(model: string, id: string): Promise<void> {
   await call(pathOf(model, id), { method: 'DELETE' })
 }
 
-export async function forkSession(
-  model: string,
-  id: string,
-  turn: number,
-  newId: string,
-): Promise<void> {
+export async function forkSession(model: string, id: string, turn: number, newId: string): Promise<void> {
   await call(pathOf(model, id, 'fork'), { body: { model, turn, new_id: newId } })
 }
 
@@ -67,8 +58,7 @@ export async function rewindSession(model: string, id: string, turn: number): Pr
 
 /** A link for others' keys is good for a week, as the server has it. */
 export async function shareSession(model: string, id: string, turn: number): Promise<string> {
-  return (await call<{ token: string }>(pathOf(model, id, 'share'), { body: { model, turn } }))
-    .token
+  return (await call<{ token: string }>(pathOf(model, id, 'share'), { body: { model, turn } })).token
 }
 
 /** A copy of what somebody's link leads to. */

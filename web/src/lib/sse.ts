@@ -45,9 +45,7 @@ export class SseParser {
 }
 
 /** What comes after the last blank line is lost, as the standard has it: an event is whole or was never sent. */
-export async function* readEvents(
-  body: ReadableStream<Uint8Array>,
-): AsyncGenerator<ServerEvent, void, undefined> {
+export async function* readEvents(body: ReadableStream<Uint8Array>): AsyncGenerator<ServerEvent, void, undefined> {
   const parser = new SseParser()
   const decoder = new TextDecoder()
   const reader = body.getReader()

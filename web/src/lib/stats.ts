@@ -70,8 +70,7 @@ function sumStates(a: WorkerSample['states'], b: WorkerSample['states']): Worker
     // The names are those of `counts`.
     ...added(counts, b, Object.keys(counts) as (keyof typeof counts)[]),
     // How many prompts each rate counts is not in a sample.
-    prefix_hit_rate:
-      rates.length === 0 ? null : rates.reduce((x, rate) => x + rate, 0) / rates.length,
+    prefix_hit_rate: rates.length === 0 ? null : rates.reduce((x, rate) => x + rate, 0) / rates.length,
   }
 }
 

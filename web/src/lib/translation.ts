@@ -30,10 +30,7 @@ type TranslateEvent =
   | { readonly translations: readonly Translation[] }
 
 /** Rejects when a whole call fails; a paragraph that fails has its own error. */
-export async function translate(
-  paragraphs: readonly string[],
-  options: TranslateOptions,
-): Promise<void> {
+export async function translate(paragraphs: readonly string[], options: TranslateOptions): Promise<void> {
   for (const { at, items } of groupsOf(paragraphs, CALL_SIZE)) {
     await translateGroup(at, items, options)
   }

@@ -42,11 +42,7 @@ export const DEFAULTS: Settings = {
 }
 
 function nothingSet(): Record<NumberName, null> {
-  const names = [
-    ...SAMPLING_ROWS.flatMap(([, { fields }]) => fields.slice(0, 1)),
-    'max_tokens',
-    'seed',
-  ]
+  const names = [...SAMPLING_ROWS.flatMap(([, { fields }]) => fields.slice(0, 1)), 'max_tokens', 'seed']
   // NumberName is the union of these.
   return Object.fromEntries(names.map((name) => [name, null])) as Record<NumberName, null>
 }
@@ -103,10 +99,7 @@ export interface ToolCall {
 }
 
 /** Pieces that belong to calls already there go on with them. */
-export function withToolCalls(
-  calls: readonly ToolCall[],
-  pieces: readonly ToolCall[],
-): readonly ToolCall[] {
+export function withToolCalls(calls: readonly ToolCall[], pieces: readonly ToolCall[]): readonly ToolCall[] {
   const all = [...calls]
   for (const piece of pieces) {
     const at = all.findIndex(({ index }) => index === piece.index)

@@ -65,22 +65,15 @@ const NAMED: Readonly<Record<string, string>> = {
 
 /** The few references that models write; others stay as they are. */
 export function decoded(text: string): string {
-  return text.replace(
-    /&(?:#(\d{1,7})|#x([\da-f]{1,6})|([a-z]{2,4}));/gi,
-    (all, decimal, hex, name) => {
-      if (name !== undefined) return NAMED[name] ?? all
-      const code = decimal === undefined ? Number.parseInt(hex, 16) : Number(decimal)
-      return code > 0 && code <= 0x10ffff && (code < 0xd800 || code > 0xdfff)
-        ? String.fromCodePoint(code)
-        : all
-    },
-  )
+  return text.replace(/&(?:#(\d{1,7})|#x([\da-f]{1,6})|([a-z]{2,4}));/gi, (all, decimal, hex, name) => {
+    if (name !== undefined) return NAMED[name] ?? all
+    const code = decimal === undefined ? Number.parseInt(hex, 16) : Number(decimal)
+    return code > 0 && code <= 0x10ffff && (code < 0xd800 || code > 0xdfff) ? String.fromCodePoint(code) : all
+  })
 }
 
 /** An address that a click may lead to; null for all else. */
 export function safeAddress(href: string): string | null {
   const address = URL.parse(href)
-  return address !== null && ['http:', 'https:', 'mailto:'].includes(address.protocol)
-    ? address.href
-    : null
+  return address !== null && ['http:', 'https:', 'mailto:'].includes(address.protocol) ? address.href : null
 }

@@ -1,12 +1,6 @@
 /** For whom only the demo model is there: the newest small one that this machine has room for, to be fetched by a click. */
 import { useState } from 'preact/hooks'
-import {
-  FIRST_NAMES,
-  isSmallFor,
-  minutesToFetch,
-  RELEASED,
-  RELEASED_LICENCE,
-} from '../../../src/hub/released.ts'
+import { FIRST_NAMES, isSmallFor, minutesToFetch, RELEASED, RELEASED_LICENCE } from '../../../src/hub/released.ts'
 import { messageOf } from '../lib/errors.ts'
 import { neededBytes } from '../lib/fit.ts'
 import { bareName, bytes } from '../lib/format.ts'
@@ -49,9 +43,7 @@ function Offer() {
     <section class="card first-model" aria-label={t('A model worth talking to')}>
       <div>
         <h2>{t('A model worth talking to')}</h2>
-        <p class="muted">
-          {t('The demo model knows little: capitals, small sums, short stories.')}
-        </p>
+        <p class="muted">{t('The demo model knows little: capitals, small sums, short stories.')}</p>
         <p>
           <b>{model.name}</b> <span class="muted">{facts.join(' · ')}</span>
         </p>

@@ -55,21 +55,12 @@ export function ModelCard({ file, onChange }: ModelCardProps) {
     <li class="card model">
       <div class="model-text">
         <h2>{name}</h2>
-        <p class="muted">
-          {[bytes(file.bytes), t(SOURCES[file.source]), ...facts(file, first)].join(' · ')}
-        </p>
+        <p class="muted">{[bytes(file.bytes), t(SOURCES[file.source]), ...facts(file, first)].join(' · ')}</p>
       </div>
-      <div class="model-state">
-        {first === undefined ? <FitBadge file={file} /> : <LoadedBadge workers={own} />}
-      </div>
+      <div class="model-state">{first === undefined ? <FitBadge file={file} /> : <LoadedBadge workers={own} />}</div>
       <div class="actions">
         {mayChange && (
-          <Button
-            kind="quiet"
-            icon="quantise"
-            label={t('Quantise {name}', { name })}
-            onClick={() => setRounding(true)}
-          >
+          <Button kind="quiet" icon="quantise" label={t('Quantise {name}', { name })} onClick={() => setRounding(true)}>
             {t('Quantise')}
           </Button>
         )}
@@ -83,11 +74,7 @@ export function ModelCard({ file, onChange }: ModelCardProps) {
           />
         )}
         {first === undefined ? (
-          <Button
-            kind="primary"
-            isDisabled={isBusy}
-            onClick={() => run(startWorker({ model_path: file.path }))}
-          >
+          <Button kind="primary" isDisabled={isBusy} onClick={() => run(startWorker({ model_path: file.path }))}>
             {t('Load')}
           </Button>
         ) : (
@@ -108,20 +95,14 @@ export function ModelCard({ file, onChange }: ModelCardProps) {
       </div>
       {first?.phase === 'loading' && first.progress !== null && (
         <div class="progress">
-          <progress
-            value={first.progress.done_bytes}
-            max={first.progress.total_bytes}
-            aria-label={t('Loading')}
-          />
+          <progress value={first.progress.done_bytes} max={first.progress.total_bytes} aria-label={t('Loading')} />
           <small>
             {bytes(first.progress.done_bytes)} / {bytes(first.progress.total_bytes)}
           </small>
         </div>
       )}
       {error !== null && <ErrorNote text={error} />}
-      {isRounding && (
-        <QuantiseDialog file={file} onClose={() => setRounding(false)} onBegun={onChange} />
-      )}
+      {isRounding && <QuantiseDialog file={file} onClose={() => setRounding(false)} onBegun={onChange} />}
     </li>
   )
 }
@@ -130,8 +111,7 @@ export function ModelCard({ file, onChange }: ModelCardProps) {
 function workersOf({ path }: ModelFile): WorkerRecord[] {
   return workers.value.filter(
     ({ status, spec, model }) =>
-      status === 'running' &&
-      (bareName(spec.model_path) === bareName(path) || model === bareName(path)),
+      status === 'running' && (bareName(spec.model_path) === bareName(path) || model === bareName(path)),
   )
 }
 
@@ -150,9 +130,7 @@ function LoadedBadge({ workers: own }: { readonly workers: readonly WorkerRecord
   if (ready === 0) return <Badge tone={first!.phase}>{t(phaseText(first!.phase))}</Badge>
   return (
     <Badge tone="ready">
-      {own.length === 1
-        ? t('loaded')
-        : t('{n} of {all} workers ready', { n: ready, all: own.length })}
+      {own.length === 1 ? t('loaded') : t('{n} of {all} workers ready', { n: ready, all: own.length })}
     </Badge>
   )
 }
@@ -173,8 +151,6 @@ function FitBadge({ file }: { readonly file: ModelFile }) {
   const free = samples.value.at(-1)?.memory_available_bytes ?? machine.memory.available_bytes
   const { place, fit } = fitOn(file.bytes, machine, free)
   return (
-    <Badge tone={fit === 'fits' ? 'ready' : fit === 'tight' ? 'loading' : 'failed'}>
-      {t(FITS[fit], { place })}
-    </Badge>
+    <Badge tone={fit === 'fits' ? 'ready' : fit === 'tight' ? 'loading' : 'failed'}>{t(FITS[fit], { place })}</Badge>
   )
 }

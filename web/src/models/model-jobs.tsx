@@ -28,18 +28,13 @@ function Job({ job }: { readonly job: PullRecord }) {
         <div class="progress">
           <progress value={done} max={Math.max(total, 1)} aria-label={t('Progress')} />
           <small>
-            {file ?? (kind === 'fetch' ? t('asking the hub') : t('begins'))} · {bytes(done)} /{' '}
-            {bytes(total)}
+            {file ?? (kind === 'fetch' ? t('asking the hub') : t('begins'))} · {bytes(done)} / {bytes(total)}
           </small>
         </div>
       ) : (
         <>
-          <Badge tone={state === 'done' ? 'ready' : 'failed'}>
-            {state === 'done' ? ended : t('failed')}
-          </Badge>
-          <small class="muted">
-            {job.reason ?? t('{time} ago', { time: age(Date.now() / 1000 - started_at) })}
-          </small>
+          <Badge tone={state === 'done' ? 'ready' : 'failed'}>{state === 'done' ? ended : t('failed')}</Badge>
+          <small class="muted">{job.reason ?? t('{time} ago', { time: age(Date.now() / 1000 - started_at) })}</small>
         </>
       )}
     </li>

@@ -49,9 +49,7 @@ export function PullForm({ isBusy, onBegun }: PullFormProps) {
       <form class="row pull-form" onSubmit={submit}>
         <Field
           label={t('Search the hub')}
-          hint={t(
-            'Words, or a name to fetch at once: owner/repository, owner/repository:file, rwkv7-g1-0.4b',
-          )}
+          hint={t('Words, or a name to fetch at once: owner/repository, owner/repository:file, rwkv7-g1-0.4b')}
           error={error}
         >
           {(ids) => (
@@ -67,17 +65,11 @@ export function PullForm({ isBusy, onBegun }: PullFormProps) {
         <Button type="submit" icon="search" isDisabled={name.trim() === ''}>
           {t('Search')}
         </Button>
-        <Button
-          icon="download"
-          isDisabled={name.trim() === '' || isBusy}
-          onClick={() => pull(name.trim())}
-        >
+        <Button icon="download" isDisabled={name.trim() === '' || isBusy} onClick={() => pull(name.trim())}>
           {t('Fetch')}
         </Button>
       </form>
-      {searched !== null && (
-        <HubResults key={searched} words={searched} isBusy={isBusy} onPull={pull} />
-      )}
+      {searched !== null && <HubResults key={searched} words={searched} isBusy={isBusy} onPull={pull} />}
     </section>
   )
 }
@@ -103,12 +95,7 @@ function Released({ name, bytes: size, isDisabled, onPull }: ReleasedProps) {
         {t('about {size}', { size: bytes(size) })}
         <Room bytes={size} />
       </small>
-      <Button
-        icon="download"
-        isDisabled={isDisabled}
-        label={t('Fetch {name}', { name })}
-        onClick={onPull}
-      />
+      <Button icon="download" isDisabled={isDisabled} label={t('Fetch {name}', { name })} onClick={onPull} />
     </li>
   )
 }

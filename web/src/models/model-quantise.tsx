@@ -37,8 +37,7 @@ export function QuantiseDialog({ file, onClose, onBegun }: QuantiseDialogProps) 
       })
       .catch((thrown: unknown) => setError(messageOf(thrown)))
   }
-  const load = () =>
-    startWorker({ model_path: file.path, quant, model_name: `${name.split('/').at(-1)}-${quant}` })
+  const load = () => startWorker({ model_path: file.path, quant, model_name: `${name.split('/').at(-1)}-${quant}` })
   return (
     <Dialog title={t('Quantise {name}', { name })} onClose={onClose}>
       <Field label={t('Precision')} hint={t(HINTS[quant])}>
@@ -55,16 +54,11 @@ export function QuantiseDialog({ file, onClose, onBegun }: QuantiseDialogProps) 
           </select>
         )}
       </Field>
-      <p class="muted">
-        {t('A file is written once and loads faster afterwards; the one there is stays as it is.')}
-      </p>
+      <p class="muted">{t('A file is written once and loads faster afterwards; the one there is stays as it is.')}</p>
       {error !== null && <ErrorNote text={error} />}
       <footer>
         <Button onClick={() => run(load)}>{t('Load it so')}</Button>
-        <Button
-          kind="primary"
-          onClick={() => run(() => quantiseModel({ model_path: file.path, quant }))}
-        >
+        <Button kind="primary" onClick={() => run(() => quantiseModel({ model_path: file.path, quant }))}>
           {t('Write a smaller file')}
         </Button>
       </footer>

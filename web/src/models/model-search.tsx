@@ -55,8 +55,7 @@ function Models({ repository, isBusy, onPull }: ModelsProps) {
   const models = useResource((signal) => hubModels(repository, signal), [repository])
   if (models.error !== null) return <ErrorNote text={models.error} onRetry={models.refresh} />
   if (models.value === null) return <Loading />
-  if (models.value.length === 0)
-    return <p class="muted">{t('No file in it that Skein could load')}</p>
+  if (models.value.length === 0) return <p class="muted">{t('No file in it that Skein could load')}</p>
   return (
     <ul class="found">
       {models.value.map((one) => (
@@ -76,12 +75,7 @@ function Found({ name, file, bytes: size, isBusy, onPull }: FoundProps) {
         {bytes(size)}
         <Room bytes={size} />
       </small>
-      <Button
-        icon="download"
-        isDisabled={isBusy}
-        label={t('Fetch {name}', { name })}
-        onClick={() => onPull(name)}
-      />
+      <Button icon="download" isDisabled={isBusy} label={t('Fetch {name}', { name })} onClick={() => onPull(name)} />
     </li>
   )
 }

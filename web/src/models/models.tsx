@@ -48,9 +48,7 @@ export function ModelsPage() {
           {t('Load with options')}
         </a>
         <p class="lead">
-          {t(
-            'Load one and it is served under its name. Room is estimated from the size of the file.',
-          )}
+          {t('Load one and it is served under its name. Room is estimated from the size of the file.')}
         </p>
       </div>
       {files.error !== null && <ErrorNote text={files.error} onRetry={files.refresh} />}
@@ -66,9 +64,7 @@ export function ModelsPage() {
           <ModelCard key={file.path} file={file} onChange={refresh} />
         ))}
       </ul>
-      {role.value !== 'operator' && (
-        <PullForm isBusy={running !== undefined} onBegun={jobs.refresh} />
-      )}
+      {role.value !== 'operator' && <PullForm isBusy={running !== undefined} onBegun={jobs.refresh} />}
     </>
   )
 }

@@ -51,9 +51,7 @@ function TryIt({ path, method, operation }: ApiRouteProps) {
   const [values, setValues] = useState<Readonly<Record<string, string>>>({})
   const sending = useSending()
   const shown = replies.find(([title]) => title === example)?.[1].value
-  const url = path.replace(/\{(\w+)\}/g, (_, name: string) =>
-    encodeURIComponent(values[name] ?? ''),
-  )
+  const url = path.replace(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(values[name] ?? ''))
   const takesJson = requestBody?.content[JSON_TYPE] !== undefined
   const isFile = requestBody !== undefined && !takesJson
   const isComplete = parameters.every(({ name }) => (values[name] ?? '') !== '')
@@ -83,11 +81,7 @@ function TryIt({ path, method, operation }: ApiRouteProps) {
       {requests.length > 1 && (
         <Field label={t('Example')}>
           {(ids) => (
-            <select
-              {...ids}
-              value={example}
-              onChange={({ currentTarget }) => choose(currentTarget.value)}
-            >
+            <select {...ids} value={example} onChange={({ currentTarget }) => choose(currentTarget.value)}>
               {requests.map(([title]) => (
                 <option key={title}>{title}</option>
               ))}

@@ -59,9 +59,7 @@ export function BatchPage() {
     <>
       <div class="page-head">
         <h1>{t('Batch')}</h1>
-        <p class="lead">
-          {t('Many texts go on at once, as rows of one batch. Each cell is a row.')}
-        </p>
+        <p class="lead">{t('Many texts go on at once, as rows of one batch. Each cell is a row.')}</p>
       </div>
       <form class="batch" onSubmit={submit}>
         <textarea
@@ -131,14 +129,8 @@ export function BatchPage() {
           )}
         </div>
       </form>
-      {now === null ? (
-        <Empty title={t('No batch yet')} />
-      ) : (
-        <Grid run={now} onOpen={(row) => setShown(row)} />
-      )}
-      {now !== null && shown !== null && (
-        <RowDialog run={now} row={shown} onClose={() => setShown(null)} />
-      )}
+      {now === null ? <Empty title={t('No batch yet')} /> : <Grid run={now} onOpen={(row) => setShown(row)} />}
+      {now !== null && shown !== null && <RowDialog run={now} row={shown} onClose={() => setShown(null)} />}
     </>
   )
 }

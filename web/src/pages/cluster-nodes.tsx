@@ -17,15 +17,12 @@ export function ClusterNodes({ info: { requests, nodes, moves } }: { readonly in
   return (
     <>
       <p class="muted">
-        {t(
-          '{n} requests handed on, {moved} after a session had moved, {again} tried again, {lost} lost',
-          {
-            n: count(requests.forwarded),
-            moved: count(requests.misdirected),
-            again: count(requests.retried),
-            lost: count(requests.lost),
-          },
-        )}
+        {t('{n} requests handed on, {moved} after a session had moved, {again} tried again, {lost} lost', {
+          n: count(requests.forwarded),
+          moved: count(requests.misdirected),
+          again: count(requests.retried),
+          lost: count(requests.lost),
+        })}
       </p>
       {nodes.length === 0 && <Empty title={t('No node is alive')} />}
       <ul class="model-list nodes">
@@ -80,16 +77,12 @@ function NodeCard({ node, isOpen, onToggle }: NodeCardProps) {
       <div class="model-text">
         <h2>{node.node}</h2>
         <p class="muted">
-          {[
-            node.url,
-            t('{n} sessions', { n: count(sessions) }),
-            t('{n} requests now', { n: count(running) }),
-          ].join(' · ')}
+          {[node.url, t('{n} sessions', { n: count(sessions) }), t('{n} requests now', { n: count(running) })].join(
+            ' · ',
+          )}
         </p>
       </div>
-      <Badge tone={node.is_passed_by ? 'failed' : 'ready'}>
-        {node.is_passed_by ? t('passed by') : t('serving')}
-      </Badge>
+      <Badge tone={node.is_passed_by ? 'failed' : 'ready'}>{node.is_passed_by ? t('passed by') : t('serving')}</Badge>
       <div class="actions">
         <Button isPressed={isOpen} onClick={onToggle}>
           {t('Details')}
@@ -112,19 +105,17 @@ function NodeCard({ node, isOpen, onToggle }: NodeCardProps) {
           </tr>
         </thead>
         <tbody>
-          {node.workers.map(
-            ({ id, model, device, slots, in_flight, sessions: own, lease_left_ms }) => (
-              <tr key={id}>
-                <td>{model}</td>
-                <td>{device?.replace(/ \(.*$/, '') ?? '–'}</td>
-                <td class="number">
-                  {in_flight} / {slots}
-                </td>
-                <td class="number">{count(own)}</td>
-                <td class="number">{(lease_left_ms / 1000).toFixed(1)} s</td>
-              </tr>
-            ),
-          )}
+          {node.workers.map(({ id, model, device, slots, in_flight, sessions: own, lease_left_ms }) => (
+            <tr key={id}>
+              <td>{model}</td>
+              <td>{device?.replace(/ \(.*$/, '') ?? '–'}</td>
+              <td class="number">
+                {in_flight} / {slots}
+              </td>
+              <td class="number">{count(own)}</td>
+              <td class="number">{(lease_left_ms / 1000).toFixed(1)} s</td>
+            </tr>
+          ))}
         </tbody>
       </table>
       {isOpen && <NodeDetails node={node.node} />}
@@ -145,9 +136,7 @@ function NodeDetails({ node }: { readonly node: string }) {
         : [t('{model} finishes its requests and is started again.', { model }), t('Restart')]
     if (!(await confirmed(text, name))) return
     setError(null)
-    await changeNodeWorker(node, worker_id, action).catch((thrown: unknown) =>
-      setError(messageOf(thrown)),
-    )
+    await changeNodeWorker(node, worker_id, action).catch((thrown: unknown) => setError(messageOf(thrown)))
     workers.refresh()
   }
   const wrong = machine.error ?? workers.error ?? error

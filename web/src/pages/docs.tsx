@@ -47,11 +47,7 @@ export function DocsPage() {
       <div class="doc-pages">
         <nav aria-label={t('Docs')}>
           {NAMES.map((one) => (
-            <a
-              key={one}
-              href={hashOf('docs', one)}
-              aria-current={one === chapter ? 'page' : undefined}
-            >
+            <a key={one} href={hashOf('docs', one)} aria-current={one === chapter ? 'page' : undefined}>
               {titleOf(one)}
             </a>
           ))}
@@ -79,8 +75,6 @@ function prepared(text: string, path: string): string {
     .replace(/\]\(([\w./-]+\.md)(?:#[^)]*)?\)/g, (link, to: string) => {
       const { pathname } = new URL(to, `${location.origin}${path}`)
       const [, name] = /^\/docs\/(?:zh\/)?((?:clients\/)?[\w-]+)\.md$/.exec(pathname) ?? []
-      return name === undefined
-        ? link
-        : `](${location.origin}/${hashOf('docs', ...name.split('/'))})`
+      return name === undefined ? link : `](${location.origin}/${hashOf('docs', ...name.split('/'))})`
     })
 }

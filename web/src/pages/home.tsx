@@ -45,17 +45,13 @@ function FirstRun() {
         <Step
           n={1}
           title={t('Load a model')}
-          text={t(
-            'One of this machine, or one from the hub. The bundled demo model starts in a second.',
-          )}
+          text={t('One of this machine, or one from the hub. The bundled demo model starts in a second.')}
           action={{ page: 'models', label: 'Choose a model', isPrimary: true }}
         />
         <Step
           n={2}
           title={t('Talk to it')}
-          text={t(
-            'Conversations are kept as states of a fixed size: go back, branch and compare at no cost.',
-          )}
+          text={t('Conversations are kept as states of a fixed size: go back, branch and compare at no cost.')}
           action={{ page: 'playground', label: 'Open the chat' }}
         />
         <Step
@@ -186,9 +182,7 @@ function Recent() {
         {list.map((one) => (
           <li key={`${one.model}/${one.id}`}>
             <a href={hashOf('playground', one.model, one.id)}>{nameOf(one)}</a>
-            <small class="muted">
-              {t('{time} ago', { time: age(Date.now() / 1000 - one.updated) })}
-            </small>
+            <small class="muted">{t('{time} ago', { time: age(Date.now() / 1000 - one.updated) })}</small>
           </li>
         ))}
       </ul>
@@ -238,9 +232,7 @@ const SHORTCUTS: readonly Shortcut[] = [
 function Shortcuts() {
   const isWatched = connection.value.state === 'live'
   const mayKeep = isWatched && role.value !== 'operator'
-  const shown = SHORTCUTS.filter(({ page }) =>
-    page === 'keys' ? mayKeep : page !== 'overview' || isWatched,
-  )
+  const shown = SHORTCUTS.filter(({ page }) => (page === 'keys' ? mayKeep : page !== 'overview' || isWatched))
   return (
     <ul class="shortcuts">
       {shown.map(({ icon, page, href, title, text }) => (

@@ -28,8 +28,7 @@ export function KeyForm({ isFirst, onClose, onIssued }: KeyFormProps) {
   const [error, setError] = useState<unknown>(null)
   const errorOf = (field: string) =>
     error instanceof ApiError && error.field?.replace('/', '') === field ? error.message : null
-  const isElsewhere =
-    error !== null && !['name', 'role', 'expires_in_seconds'].some((field) => errorOf(field))
+  const isElsewhere = error !== null && !['name', 'role', 'expires_in_seconds'].some((field) => errorOf(field))
   const submit = (event: Event) => {
     event.preventDefault()
     const bounds = Object.entries(limits).filter(([, value]) => value.trim() !== '')
@@ -47,18 +46,8 @@ export function KeyForm({ isFirst, onClose, onIssued }: KeyFormProps) {
   return (
     <Dialog title={t('Add a key')} onClose={onClose}>
       <form onSubmit={submit}>
-        <Field
-          label={t('Name')}
-          hint={t('Letters, digits, dots and dashes')}
-          error={errorOf('name')}
-        >
-          {(ids) => (
-            <input
-              {...ids}
-              value={name}
-              onInput={({ currentTarget }) => setName(currentTarget.value)}
-            />
-          )}
+        <Field label={t('Name')} hint={t('Letters, digits, dots and dashes')} error={errorOf('name')}>
+          {(ids) => <input {...ids} value={name} onInput={({ currentTarget }) => setName(currentTarget.value)} />}
         </Field>
         <Field label={t('Role')} hint={roleHint(role)} error={errorOf('role')}>
           {(ids) => (
@@ -74,11 +63,7 @@ export function KeyForm({ isFirst, onClose, onIssued }: KeyFormProps) {
             </select>
           )}
         </Field>
-        <Field
-          label={t('Ends after days')}
-          hint={t('Empty: never')}
-          error={errorOf('expires_in_seconds')}
-        >
+        <Field label={t('Ends after days')} hint={t('Empty: never')} error={errorOf('expires_in_seconds')}>
           {(ids) => (
             <input
               {...ids}
@@ -101,9 +86,7 @@ export function KeyForm({ isFirst, onClose, onIssued }: KeyFormProps) {
                     type="number"
                     min={1}
                     value={limits[field] ?? ''}
-                    onInput={({ currentTarget }) =>
-                      setLimits({ ...limits, [field]: currentTarget.value })
-                    }
+                    onInput={({ currentTarget }) => setLimits({ ...limits, [field]: currentTarget.value })}
                   />
                 )}
               </Field>
@@ -124,7 +107,5 @@ export function KeyForm({ isFirst, onClose, onIssued }: KeyFormProps) {
 
 function roleHint(role: NewKey['role']): string {
   if (role === 'user') return t('Talks, translates, and sees its own sessions')
-  return role === 'operator'
-    ? t('Also watches the server and loads models')
-    : t('Also makes keys and fetches models')
+  return role === 'operator' ? t('Also watches the server and loads models') : t('Also makes keys and fetches models')
 }

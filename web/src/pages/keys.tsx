@@ -46,9 +46,7 @@ export function KeysPage() {
           {t('Add a key')}
         </Button>
         <p class="lead">
-          {t(
-            'Conversations and states belong to the key they were made with; nobody is shown another’s.',
-          )}
+          {t('Conversations and states belong to the key they were made with; nobody is shown another’s.')}
         </p>
       </div>
       {keys.error !== null && <ErrorNote text={keys.error} onRetry={keys.refresh} />}
@@ -64,19 +62,9 @@ export function KeysPage() {
         </Empty>
       )}
       {keys.value !== null && keys.value.length > 0 && (
-        <KeyTable
-          keys={keys.value}
-          onRotate={(key) => void rotate(key)}
-          onRevoke={(key) => void revoke(key)}
-        />
+        <KeyTable keys={keys.value} onRotate={(key) => void rotate(key)} onRevoke={(key) => void revoke(key)} />
       )}
-      {isAdding && (
-        <KeyForm
-          isFirst={keys.value?.length === 0}
-          onClose={() => setAdding(false)}
-          onIssued={show}
-        />
-      )}
+      {isAdding && <KeyForm isFirst={keys.value?.length === 0} onClose={() => setAdding(false)} onIssued={show} />}
       {issued !== null && <SecretDialog issued={issued} onClose={() => setIssued(null)} />}
     </>
   )

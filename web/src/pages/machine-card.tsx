@@ -32,11 +32,7 @@ export function Machine({ system, use, workers, isOwn }: MachineProps) {
     <ul class="machine-list">
       <li class="card machine">
         <Heading>{os.hostname}</Heading>
-        <p class="muted">
-          {[cpu.model, t('{n} cores', { n: cpu.cores }), `${os.platform} ${os.machine}`].join(
-            ' · ',
-          )}
-        </p>
+        <p class="muted">{[cpu.model, t('{n} cores', { n: cpu.cores }), `${os.platform} ${os.machine}`].join(' · ')}</p>
         <Gauge name={t('Processor')} part={use.cpu} text={percent(use.cpu)} />
         <Gauge
           name={t('Memory')}
@@ -73,17 +69,9 @@ function Gpu({ gpu, workers, isOwn }: GpuProps) {
       <Heading>GPU {index}</Heading>
       <p class="muted">{[name, ...facts].join(' · ')}</p>
       {gpu.utilisation !== null && (
-        <Gauge
-          name={t('In use')}
-          part={gpu.utilisation / 100}
-          text={percent(gpu.utilisation / 100)}
-        />
+        <Gauge name={t('In use')} part={gpu.utilisation / 100} text={percent(gpu.utilisation / 100)} />
       )}
-      <Gauge
-        name={t('Memory')}
-        part={used / total}
-        text={`${bytes(used * MIB)} / ${bytes(total * MIB)}`}
-      />
+      <Gauge name={t('Memory')} part={used / total} text={`${bytes(used * MIB)} / ${bytes(total * MIB)}`} />
       <WorkerLinks workers={workers} isOwn={isOwn} />
     </li>
   )

@@ -210,9 +210,7 @@ function Charts() {
       />
       {GUESSES.map(([name, title]) =>
         // Most servers guess in one way, or in none.
-        samples.value.some((sample) =>
-          part((one) => one.guesses[name].guessed_per_second)(sample),
-        ) ? (
+        samples.value.some((sample) => part((one) => one.guesses[name].guessed_per_second)(sample)) ? (
           <Chart
             {...common}
             key={name}
@@ -277,10 +275,7 @@ function Machine() {
   const rows: readonly [string, string][] = [
     [t('Host'), `${os.hostname} · ${os.platform} ${os.machine} · Node ${node.version}`],
     [t('Processor'), `${cpu.model} · ${t('{n} cores', { n: cpu.cores })}`],
-    [
-      t('Memory'),
-      t('{free} free of {total}', { free: bytes(free), total: bytes(memory.total_bytes) }),
-    ],
+    [t('Memory'), t('{free} free of {total}', { free: bytes(free), total: bytes(memory.total_bytes) })],
     ...gpus.map((gpu): [string, string] => [
       `GPU ${gpu.index}`,
       `${gpu.name} · ${bytes(gpu.memory_total_mb * 2 ** 20)}`,

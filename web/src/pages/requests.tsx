@@ -30,9 +30,7 @@ export function RequestsPage() {
         <Button icon={isHeld ? 'play' : 'pause'} onClick={() => setHeld(!isHeld)}>
           {isHeld ? t('Go on') : t('Hold')}
         </Button>
-        <p class="lead">
-          {t('The last 500, since the server started. What was asked and answered is not kept.')}
-        </p>
+        <p class="lead">{t('The last 500, since the server started. What was asked and answered is not kept.')}</p>
       </div>
       <input
         type="search"

@@ -46,20 +46,12 @@ interface NameFieldProps {
 function NameField({ name, error = null, onName }: NameFieldProps) {
   return (
     <Field label={t('Name of the new session')} error={error}>
-      {(ids) => (
-        <input {...ids} value={name} onInput={({ currentTarget }) => onName(currentTarget.value)} />
-      )}
+      {(ids) => <input {...ids} value={name} onInput={({ currentTarget }) => onName(currentTarget.value)} />}
     </Field>
   )
 }
 
-export function ImportDialog({
-  model,
-  onClose,
-}: {
-  readonly model: string
-  readonly onClose: () => void
-}) {
+export function ImportDialog({ model, onClose }: { readonly model: string; readonly onClose: () => void }) {
   const [file, setFile] = useState<File | null>(null)
   const [name, setName] = useState('')
   const [error, setError] = useState<string | null>(null)

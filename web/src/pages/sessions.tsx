@@ -199,20 +199,13 @@ function Opened({ session, model, onChange }: OpenedProps) {
       </p>
       {error !== null && <ErrorNote text={error} />}
       <div class="actions">
-        <Button
-          icon="playground"
-          onClick={() => void goOnFrom(session, model, selected).catch(showError)}
-        >
+        <Button icon="playground" onClick={() => void goOnFrom(session, model, selected).catch(showError)}>
           {t('Go on from turn {n}', { n: selected })}
         </Button>
         <Button icon="fork" onClick={() => setForking(true)}>
           {t('Fork')}
         </Button>
-        <Button
-          icon="back"
-          isDisabled={selected === head}
-          onClick={() => run(rewindSession(model, id, selected))}
-        >
+        <Button icon="back" isDisabled={selected === head} onClick={() => run(rewindSession(model, id, selected))}>
           {t('Rewind')}
         </Button>
         <Button icon="download" onClick={() => run(exportSession(model, id, selected))}>

@@ -3,15 +3,7 @@ import { notes } from '../conversations/notes.ts'
 import { forgetKey, isKeyWanted, key } from '../lib/api.ts'
 import { bytes } from '../lib/format.ts'
 import { type Language, language, setLanguage, t } from '../lib/i18n.ts'
-import {
-  forgetAll,
-  keptSize,
-  type Sending,
-  sending,
-  setSending,
-  type Theme,
-  theme,
-} from '../lib/preferences.ts'
+import { forgetAll, keptSize, type Sending, sending, setSending, type Theme, theme } from '../lib/preferences.ts'
 import { Button, Field } from '../parts/basics.tsx'
 import { confirmed } from '../parts/dialog.tsx'
 import { SENDING_TEXTS } from '../playground/composer.tsx'
@@ -124,14 +116,11 @@ function Kept() {
     <section class="card stack">
       <h2>{t('Kept in this browser')}</h2>
       <p>
-        {t(
-          'Names, pins and folders of {n} conversations, {presets} presets, and the choices above: {size}.',
-          {
-            n: Object.keys(notes.value).length,
-            presets: Object.keys(ownPresets.value).length,
-            size: bytes(keptSize()),
-          },
-        )}
+        {t('Names, pins and folders of {n} conversations, {presets} presets, and the choices above: {size}.', {
+          n: Object.keys(notes.value).length,
+          presets: Object.keys(ownPresets.value).length,
+          size: bytes(keptSize()),
+        })}
       </p>
       <p class="muted">{t('Words and states of conversations are kept by the server.')}</p>
       <div>

@@ -115,9 +115,7 @@ function ModelField({ form, set, errorOf, files }: Control & { files: readonly M
           </select>
         )}
       </Field>
-      {(typed || files.length === 0) && (
-        <TextField {...{ form, set, errorOf }} name="model_path" label="Path" />
-      )}
+      {(typed || files.length === 0) && <TextField {...{ form, set, errorOf }} name="model_path" label="Path" />}
     </>
   )
 }
@@ -131,11 +129,7 @@ interface TextFieldProps extends Control {
 
 function TextField({ form, set, errorOf, name, label, hint, isNumber = false }: TextFieldProps) {
   return (
-    <Field
-      label={t(label)}
-      error={errorOf(name)}
-      {...(hint === undefined ? {} : { hint: t(hint) })}
-    >
+    <Field label={t(label)} error={errorOf(name)} {...(hint === undefined ? {} : { hint: t(hint) })}>
       {(ids) => (
         <input
           {...ids}
@@ -155,11 +149,7 @@ function DeviceField({ form, set, errorOf }: Control) {
   return (
     <Field label={t('Device')} error={errorOf('device')}>
       {(ids) => (
-        <select
-          {...ids}
-          value={form.device}
-          onChange={({ currentTarget }) => set({ device: currentTarget.value })}
-        >
+        <select {...ids} value={form.device} onChange={({ currentTarget }) => set({ device: currentTarget.value })}>
           <option value="">{t('automatic')}</option>
           {(system.value?.devices ?? []).map((device) => (
             <option key={device}>{device}</option>
@@ -172,17 +162,9 @@ function DeviceField({ form, set, errorOf }: Control) {
 
 function QuantField({ form, set, errorOf }: Control) {
   return (
-    <Field
-      label={t('Weights')}
-      hint={t('Precision: int8 and q4 take less memory')}
-      error={errorOf('quant')}
-    >
+    <Field label={t('Weights')} hint={t('Precision: int8 and q4 take less memory')} error={errorOf('quant')}>
       {(ids) => (
-        <select
-          {...ids}
-          value={form.quant}
-          onChange={({ currentTarget }) => set({ quant: currentTarget.value })}
-        >
+        <select {...ids} value={form.quant} onChange={({ currentTarget }) => set({ quant: currentTarget.value })}>
           <option value="">{t('server default')}</option>
           {QUANTS.map((quant) => (
             <option key={quant}>{quant}</option>
@@ -215,12 +197,7 @@ function Advanced({ isOpen, ...control }: Control & { readonly isOpen: boolean }
           label="Vocabulary"
           hint="Its file, where it is not beside the model"
         />
-        <TextField
-          {...control}
-          name="pp_devices"
-          label="GPUs by layers"
-          hint="Split one model: 0,1,2,3"
-        />
+        <TextField {...control} name="pp_devices" label="GPUs by layers" hint="Split one model: 0,1,2,3" />
         <TextField
           {...control}
           name="draft_path"
@@ -232,11 +209,7 @@ function Advanced({ isOpen, ...control }: Control & { readonly isOpen: boolean }
         <GraphField {...control} />
         <ToolsField {...control} />
       </div>
-      <Field
-        label={t('Start states')}
-        hint={t('NAME=FILE, one a line')}
-        error={control.errorOf('states')}
-      >
+      <Field label={t('Start states')} hint={t('NAME=FILE, one a line')} error={control.errorOf('states')}>
         {(ids) => (
           <textarea
             {...ids}
@@ -275,11 +248,7 @@ function StateTypeField({ form, set, errorOf }: Control) {
   return (
     <Field label={t('States on a GPU')} error={errorOf('wkv')}>
       {(ids) => (
-        <select
-          {...ids}
-          value={form.wkv}
-          onChange={({ currentTarget }) => set({ wkv: currentTarget.value })}
-        >
+        <select {...ids} value={form.wkv} onChange={({ currentTarget }) => set({ wkv: currentTarget.value })}>
           <option value="">{t('server default')}</option>
           <option>fp32</option>
           <option>fp16</option>

@@ -117,9 +117,7 @@ function WorkerFacts({ worker }: { readonly worker: WorkerRecord }) {
     ['Load', now ? `${count(now.generated_tokens_per_second)} tok/s · ${percent(now.busy)}` : '–'],
     ['Memory', bytes(now?.rss_bytes)],
     ['Restarts', String(restarts)],
-    ended
-      ? ['Exit code', exit_code === null ? '–' : String(exit_code)]
-      : ['Process', pid === null ? '–' : String(pid)],
+    ended ? ['Exit code', exit_code === null ? '–' : String(exit_code)] : ['Process', pid === null ? '–' : String(pid)],
     [ended ? 'Ran for' : 'Age', age((exited_at ?? sample?.at ?? Date.now() / 1000) - created_at)],
   ]
   return (
@@ -172,10 +170,8 @@ function WorkerActions({ worker }: { readonly worker: WorkerRecord }) {
       () => run(stopWorker),
     )
   const restart = () =>
-    void ask(
-      t('{model} finishes its requests and is started again.', { model }),
-      t('Restart'),
-      () => run(restartWorker),
+    void ask(t('{model} finishes its requests and is started again.', { model }), t('Restart'), () =>
+      run(restartWorker),
     )
   return (
     <div class="actions">
@@ -189,11 +185,7 @@ function WorkerActions({ worker }: { readonly worker: WorkerRecord }) {
           </Button>
         </>
       )}
-      <Button
-        icon="again"
-        isDisabled={busy}
-        onClick={status === 'running' ? restart : () => run(restartWorker)}
-      >
+      <Button icon="again" isDisabled={busy} onClick={status === 'running' ? restart : () => run(restartWorker)}>
         {status === 'running' ? t('Restart') : t('Start again')}
       </Button>
       {status === 'exited' && (

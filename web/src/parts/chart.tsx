@@ -46,9 +46,7 @@ export function Chart({ title, lines, samples, seconds, format, max }: ChartProp
       element,
     )
     plot.current = made
-    const watcher = new ResizeObserver(() =>
-      made.setSize({ width: element.clientWidth, height: HEIGHT }),
-    )
+    const watcher = new ResizeObserver(() => made.setSize({ width: element.clientWidth, height: HEIGHT }))
     watcher.observe(element)
     return () => {
       watcher.disconnect()

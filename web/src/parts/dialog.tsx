@@ -28,12 +28,7 @@ export function Dialog({ title, onClose, children, isWide = false }: DialogProps
     onClose()
   }
   return (
-    <dialog
-      ref={dialog}
-      class={isWide ? 'dialog wide' : 'dialog'}
-      aria-labelledby={id}
-      onCancel={onCancel}
-    >
+    <dialog ref={dialog} class={isWide ? 'dialog wide' : 'dialog'} aria-labelledby={id} onCancel={onCancel}>
       <header>
         <h2 id={id}>{title}</h2>
         <Button icon="close" kind="quiet" label={t('Close')} onClick={onClose} />

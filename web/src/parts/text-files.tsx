@@ -7,12 +7,7 @@ export function TextFilesButton({ onFiles }: { readonly onFiles: (files: File[])
   const picker = useRef<HTMLInputElement>(null)
   return (
     <>
-      <Button
-        icon="clip"
-        kind="quiet"
-        label={t('Add text files')}
-        onClick={() => picker.current?.click()}
-      />
+      <Button icon="clip" kind="quiet" label={t('Add text files')} onClick={() => picker.current?.click()} />
       <input
         ref={picker}
         type="file"

@@ -27,9 +27,7 @@ export function TreeView<T extends TreeNode>(props: TreeViewProps<T>) {
     <div class="tree">
       <svg width={width} height={height} aria-hidden="true">
         {placed.map(({ node, row, lane, from }) =>
-          from === null ? null : (
-            <path key={node.id} d={edge(x(from.lane), y(from.row), x(lane), y(row))} />
-          ),
+          from === null ? null : <path key={node.id} d={edge(x(from.lane), y(from.row), x(lane), y(row))} />,
         )}
         {placed.map(({ node, row, lane }) => (
           <circle

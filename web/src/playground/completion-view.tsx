@@ -85,12 +85,7 @@ export function CompletionView({ choice, onChoice }: CompletionViewProps) {
           <header>
             <h2>{t('Settings')}</h2>
             <span class="spring" />
-            <Button
-              icon="close"
-              kind="quiet"
-              label={t('Close')}
-              onClick={() => setSetting(false)}
-            />
+            <Button icon="close" kind="quiet" label={t('Close')} onClick={() => setSetting(false)} />
           </header>
           <div class="drawer-body">
             <PresetBar settings={settings} />

@@ -80,20 +80,9 @@ export function Composer() {
         <TextFilesButton onFiles={(files) => void attach(files)} />
         <small class="composer-hint">{t(SENDING_TEXTS[sending.value])}</small>
         {isBusy ? (
-          <Button
-            icon="stop"
-            kind="primary"
-            label={t('Stop')}
-            onClick={() => all.map((pane) => pane.stop())}
-          />
+          <Button icon="stop" kind="primary" label={t('Stop')} onClick={() => all.map((pane) => pane.stop())} />
         ) : (
-          <Button
-            icon="send"
-            kind="primary"
-            label={t('Send')}
-            type="submit"
-            isDisabled={!canSend}
-          />
+          <Button icon="send" kind="primary" label={t('Send')} type="submit" isDisabled={!canSend} />
         )}
       </div>
     </form>
@@ -105,7 +94,6 @@ async function attach(files: readonly File[]): Promise<void> {
   for (const file of files) {
     const read = await readTextFile(file)
     if ('error' in read) notice.value = t(read.error, { name: file.name })
-    else
-      draft.value = `${draft.value}${draft.value === '' ? '' : '\n\n'}${asQuoted(file.name, read.text)}\n`
+    else draft.value = `${draft.value}${draft.value === '' ? '' : '\n\n'}${asQuoted(file.name, read.text)}\n`
   }
 }

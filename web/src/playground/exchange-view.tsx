@@ -52,12 +52,7 @@ export function ExchangeView({ pane, exchange, onFork }: ExchangeViewProps) {
               isDisabled={pane.isBusy.value || exchange.question === null}
               onClick={() => void pane.again(exchange)}
             />
-            <Button
-              icon="fork"
-              kind="quiet"
-              label={t('Fork here')}
-              onClick={() => onFork(exchange)}
-            />
+            <Button icon="fork" kind="quiet" label={t('Fork here')} onClick={() => onFork(exchange)} />
             <ShareButton pane={pane} exchange={exchange} />
             {!isLast && (
               <Button
@@ -91,9 +86,7 @@ function ShareButton({ pane, exchange }: { readonly pane: Pane; readonly exchang
     const token = await pane.share(turn)
     return token === null ? null : addressOf(`${SHARED}${token}`)
   }
-  const title = t(
-    'Copy a link to a copy from here, for anybody with a key of this server; good for a week',
-  )
+  const title = t('Copy a link to a copy from here, for anybody with a key of this server; good for a week')
   return <CopyButton icon="link" text={shared} title={title} />
 }
 
@@ -133,15 +126,7 @@ function Question({ pane, exchange }: { readonly pane: Pane; readonly exchange: 
     setDraft(null)
     void pane.edit(exchange, draft.trim())
   }
-  return (
-    <Editing
-      draft={draft}
-      canSend={canSend}
-      onInput={setDraft}
-      onSend={send}
-      onCancel={() => setDraft(null)}
-    />
-  )
+  return <Editing draft={draft} canSend={canSend} onInput={setDraft} onSend={send} onCancel={() => setDraft(null)} />
 }
 
 interface EditingProps {
@@ -237,11 +222,9 @@ function AnswerView({ answer, isElsewhere }: AnswerViewProps) {
       {toolCalls.map((one) => (
         <ToolCallView key={one.index} call={one} />
       ))}
-      {!isRunning &&
-        !isElsewhere &&
-        error === null &&
-        answer.text === '' &&
-        toolCalls.length === 0 && <p class="muted">{t('An empty answer')}</p>}
+      {!isRunning && !isElsewhere && error === null && answer.text === '' && toolCalls.length === 0 && (
+        <p class="muted">{t('An empty answer')}</p>
+      )}
       {error !== null && <ErrorNote text={error} />}
     </div>
   )
@@ -276,9 +259,7 @@ export function Figures({ answer }: { readonly answer: Answer }) {
     tokensPerSecond === null ? null : `${count(tokensPerSecond)} tok/s`,
     ttftMs === null ? null : `TTFT ${milliseconds(ttftMs)}`,
     usage === null ? null : t('{n} tokens', { n: usage.completion }),
-    usage === null
-      ? null
-      : t('prompt {n}, {cached} cached', { n: usage.prompt, cached: usage.cached }),
+    usage === null ? null : t('prompt {n}, {cached} cached', { n: usage.prompt, cached: usage.cached }),
     state === 'stopped' ? t('stopped') : finish === 'length' ? t('cut at max tokens') : null,
   ]
   return <small class="answer-figures">{parts.filter((part) => part !== null).join(' · ')}</small>

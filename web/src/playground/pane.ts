@@ -175,23 +175,17 @@ export class Pane {
     if (read.tools.length > 0) {
       this.settings.value = { ...this.settings.value, tools: JSON.stringify(read.tools, null, 2) }
     }
-    this.exchanges.value = read.said.map(
-      ({ id: exchange, parent, question, results, ...words }) => ({
-        id: exchange,
-        parent,
-        question,
-        results,
-        answer: signal({ ...NO_ANSWER, state: 'done' as const, ...words }),
-      }),
-    )
+    this.exchanges.value = read.said.map(({ id: exchange, parent, question, results, ...words }) => ({
+      id: exchange,
+      parent,
+      question,
+      results,
+      answer: signal({ ...NO_ANSWER, state: 'done' as const, ...words }),
+    }))
     this.head.value = read.head
   }
 
-  async #ask(
-    question: string,
-    parent: number,
-    results: readonly string[] | null = null,
-  ): Promise<void> {
+  async #ask(question: string, parent: number, results: readonly string[] | null = null): Promise<void> {
     const { value: choice } = this.choice
     if (choice === null || this.isBusy.value) return
     this.notice.value = null
@@ -277,12 +271,7 @@ export class Pane {
     this.exchanges.value = [...path, ...this.exchanges.value.slice(-1)]
   }
 
-  async #answer(
-    choice: Choice,
-    id: number,
-    answer: Signal<Answer>,
-    abort: AbortSignal,
-  ): Promise<void> {
+  async #answer(choice: Choice, id: number, answer: Signal<Answer>, abort: AbortSignal): Promise<void> {
     const attempt = async () => {
       const { messages, from } = this.#prompt(id)
       const use = { id: this.#session!.id, from, ttl_seconds: SESSION_SECONDS }
@@ -372,7 +361,5 @@ function answerMessage({ text, toolCalls }: Answer): Message {
 
 function isStateLost(thrown: unknown): boolean {
   if (!(thrown instanceof ApiError)) return false
-  return (
-    thrown.code === 'state_unavailable' || (thrown.status === 404 && thrown.code === 'not_found')
-  )
+  return thrown.code === 'state_unavailable' || (thrown.status === 404 && thrown.code === 'not_found')
 }

@@ -84,9 +84,7 @@ export function close(pane: Pane): void {
 
 /** The conversation of that session, with its words. `turn`: a copy, from there on. */
 export function open(model: string, id: string, turn: number | null): void {
-  const live = [...panes.value, ...hidden.value].find(
-    (pane) => pane.sessionId === id && pane.model === model,
-  )
+  const live = [...panes.value, ...hidden.value].find((pane) => pane.sessionId === id && pane.model === model)
   if (live !== undefined && turn === null) {
     opening.value = { state: 'none' }
     show(live)

@@ -66,9 +66,7 @@ export function isPreset(settings: Settings, values: Partial<PresetValues>): boo
 
 function changesOf(settings: Settings): Partial<PresetValues> {
   const { alternatives: _, ...rest } = settings
-  const changed = Object.entries(rest).filter(
-    ([key, value]) => value !== DEFAULTS[key as keyof Settings],
-  ) // its own keys
+  const changed = Object.entries(rest).filter(([key, value]) => value !== DEFAULTS[key as keyof Settings]) // its own keys
   return Object.fromEntries(changed)
 }
 

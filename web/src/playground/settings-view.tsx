@@ -126,11 +126,7 @@ export function SettingsView({ settings, maxTokens, isChat }: SettingsViewProps)
           {t('Go on after the end of text')}
         </label>
       </details>
-      <Button
-        icon="again"
-        kind="quiet"
-        onClick={() => set({ ...DEFAULTS, alternatives: settings.value.alternatives })}
-      >
+      <Button icon="again" kind="quiet" onClick={() => set({ ...DEFAULTS, alternatives: settings.value.alternatives })}>
         {t('Back to the defaults')}
       </Button>
     </fieldset>

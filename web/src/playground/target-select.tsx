@@ -1,13 +1,6 @@
 /** The controls that choose whom to talk to: a model, and who it is to be. */
 import { t } from '../lib/i18n.ts'
-import {
-  allChoices,
-  type Choice,
-  modelChoices,
-  personasOf,
-  rootOf,
-  workerChoices,
-} from './targets.ts'
+import { allChoices, type Choice, modelChoices, personasOf, rootOf, workerChoices } from './targets.ts'
 
 interface TargetSelectProps {
   readonly choice: Choice | null

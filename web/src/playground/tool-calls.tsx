@@ -7,12 +7,7 @@ import { Icon } from '../parts/icons.tsx'
 
 /** With its arguments as they come. */
 export function ToolCallView({ call }: { readonly call: ToolCall }) {
-  return (
-    <Folded
-      title={t('Calls {name}', { name: call.name })}
-      text={indented(call.arguments) ?? call.arguments}
-    />
-  )
+  return <Folded title={t('Calls {name}', { name: call.name })} text={indented(call.arguments) ?? call.arguments} />
 }
 
 interface ResultsViewProps {

@@ -54,11 +54,7 @@ export function ResultView({ job, isAuto }: ResultViewProps) {
         <ol class={isRunning ? 'cells pairs running' : 'cells pairs'}>
           {rows.map(({ original, text, result }, i) => (
             <li key={i} class={result.value?.finish_reason === 'error' ? 'wrong' : ''}>
-              <button
-                type="button"
-                aria-label={t('Paragraph {n}', { n: i + 1 })}
-                onClick={() => setShown(i)}
-              >
+              <button type="button" aria-label={t('Paragraph {n}', { n: i + 1 })} onClick={() => setShown(i)}>
                 <span>
                   <small>{original}</small>
                   <span>{text}</span>

@@ -12,13 +12,7 @@ import { type DeviceInfo, describeDevice, findDevice } from '../driver/device-in
 import { type CudaDriver, CudaGraph, openDriver } from '../driver/driver.ts'
 import { type DevicePointer, type KernelArg, KernelArgs } from '../kernel/args.ts'
 import { createKernelImages } from '../kernel/image.ts'
-import {
-  type Defines,
-  type Kernel,
-  type KernelImages,
-  KernelStore,
-  type KernelVariant,
-} from '../kernel/kernel.ts'
+import { type Defines, type Kernel, type KernelImages, KernelStore, type KernelVariant } from '../kernel/kernel.ts'
 import { type Dim3, Launcher, type LaunchOptions } from '../kernel/launch.ts'
 import { DeviceMemory, deviceFree } from './memory.ts'
 import { PinnedBuffer, Staging } from './staging.ts'
@@ -196,13 +190,7 @@ export class CudaDevice {
   }
 
   /** Copies from page-locked memory, which must stay as it is until the copy has run. Capturable. */
-  uploadAsync(
-    to: DevicePointer,
-    from: PinnedBuffer,
-    bytes: number,
-    at = 0,
-    stream = this.#stream,
-  ): void {
+  uploadAsync(to: DevicePointer, from: PinnedBuffer, bytes: number, at = 0, stream = this.#stream): void {
     this.enter()
     assert(at + bytes <= from.bytes && !from.isDisposed, 'uploadAsync beyond its pinned buffer')
     const source = from.address + BigInt(at)
@@ -210,13 +198,7 @@ export class CudaDevice {
   }
 
   /** Copies to page-locked memory; readable after synchronize(). Capturable. */
-  downloadAsync(
-    to: PinnedBuffer,
-    from: DevicePointer,
-    bytes: number,
-    at = 0,
-    stream = this.#stream,
-  ): void {
+  downloadAsync(to: PinnedBuffer, from: DevicePointer, bytes: number, at = 0, stream = this.#stream): void {
     this.enter()
     assert(at + bytes <= to.bytes && !to.isDisposed, 'downloadAsync beyond its pinned buffer')
     const target = to.address + BigInt(at)
@@ -287,13 +269,7 @@ export class CudaDevice {
     this.enter()
     this.#launcher.allowShared(kernel, sharedBytes)
     const out = new Int32Array(1)
-    this.#driver.call(
-      'cuOccupancyMaxActiveBlocksPerMultiprocessor',
-      out,
-      kernel.handle,
-      threads,
-      sharedBytes,
-    )
+    this.#driver.call('cuOccupancyMaxActiveBlocksPerMultiprocessor', out, kernel.handle, threads, sharedBytes)
     return out[0]!
   }
 

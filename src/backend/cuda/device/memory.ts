@@ -73,8 +73,7 @@ export class DeviceMemory {
     try {
       this.#driver.call('cuMemAlloc_v2', out, bytes)
     } catch (error) {
-      if (error instanceof SkeinError && error.code === 'out_of_memory')
-        throw this.#outOfMemory(bytes)
+      if (error instanceof SkeinError && error.code === 'out_of_memory') throw this.#outOfMemory(bytes)
       throw error
     }
     this.#takenBytes += bytes

@@ -62,10 +62,7 @@ export function simulated(real: DeviceInfo, wanted = process.env.SKEIN_SIMULATE_
   // A name that is not there is undefined.
   const known = (CARDS as Record<string, Card>)[wanted.toLowerCase()]
   if (known === undefined)
-    throw new SkeinError(
-      'invalid_request',
-      `SKEIN_SIMULATE_CARD takes ${Object.keys(CARDS).join(', ')}, not ${wanted}`,
-    )
+    throw new SkeinError('invalid_request', `SKEIN_SIMULATE_CARD takes ${Object.keys(CARDS).join(', ')}, not ${wanted}`)
   const { name, computeCapability, numSms, sharedBytesPerBlock, l2Bytes } = infoOf(known)
   const isOlder = orderOf(computeCapability) < orderOf(real.computeCapability)
   return {

@@ -94,9 +94,7 @@ export function findDevice(driver: CudaDriver, device: number | string): number 
 /** As findDevice, over a given list. A UUID may be shortened to a prefix that only one device has. */
 export function chooseDevice(devices: readonly DeviceInfo[], device: number | string): DeviceInfo {
   const matches = devices.filter(({ ordinal, uuid }) =>
-    typeof device === 'number'
-      ? ordinal === device
-      : uuid.toLowerCase().startsWith(device.toLowerCase()),
+    typeof device === 'number' ? ordinal === device : uuid.toLowerCase().startsWith(device.toLowerCase()),
   )
   const [found] = matches
   const list = devices.map((one) => `${one.ordinal} = ${one.name} ${one.uuid}`).join(', ')

@@ -4,14 +4,7 @@
  * without CUDA runs none of this. Knows nothing of devices' contents.
  */
 import { assert, SkeinError } from '../../../errors.ts'
-import {
-  type Bound,
-  bindAll,
-  type NativeLibrary,
-  openLibrary,
-  type Pointer,
-  readString,
-} from '../../ffi.ts'
+import { type Bound, bindAll, type NativeLibrary, openLibrary, type Pointer, readString } from '../../ffi.ts'
 
 const I = 'int32'
 const U = 'uint32'
@@ -82,10 +75,7 @@ type DriverFunction = keyof DriverFunctions
 
 const OUT_OF_MEMORY = 2
 /** After one of these every call on the context fails: the process has to go. */
-const STICKY = new Set([
-  ...[214, 220, 226],
-  ...[700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999],
-])
+const STICKY = new Set([...[214, 220, 226], ...[700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999]])
 
 const LIBRARY = 'libcuda.so.1'
 const INSTALL =
@@ -134,10 +124,7 @@ export function describeFailure(
   )
 }
 
-function textOf(
-  lookUp: DriverFunctions['cuGetErrorName' | 'cuGetErrorString'],
-  status: number,
-): string | null {
+function textOf(lookUp: DriverFunctions['cuGetErrorName' | 'cuGetErrorString'], status: number): string | null {
   const address = new BigUint64Array(1)
   return lookUp(status, address) === 0 && address[0] ? readString(address[0]) : null
 }
@@ -154,11 +141,9 @@ function openDriverLibrary(): NativeLibrary {
   try {
     return openLibrary(LIBRARY)
   } catch (cause) {
-    throw new SkeinError(
-      'backend_unavailable',
-      `no CUDA driver: ${LIBRARY} is not on the loader's path; ${INSTALL}`,
-      { cause },
-    )
+    throw new SkeinError('backend_unavailable', `no CUDA driver: ${LIBRARY} is not on the loader's path; ${INSTALL}`, {
+      cause,
+    })
   }
 }
 
@@ -166,10 +151,7 @@ function initialise(functions: DriverFunctions): DriverFunctions {
   const status = functions.cuInit(0)
   if (status === 0) return functions
   const { message } = describeFailure(functions, status, 'cuInit', null)
-  throw new SkeinError(
-    'backend_unavailable',
-    `the CUDA driver finds no GPU it can use: ${message}; see nvidia-smi`,
-  )
+  throw new SkeinError('backend_unavailable', `the CUDA driver finds no GPU it can use: ${message}; see nvidia-smi`)
 }
 
 /** A captured sequence of launches and copies, replayed by one call. Its owner is the one who captured it. */
@@ -185,13 +167,7 @@ export class CudaGraph {
   #executable: Pointer | null = null
 
   /** Takes over `graph`, a CUgraph that cuStreamEndCapture made. */
-  constructor(
-    driver: CudaDriver,
-    stream: Pointer,
-    graph: Pointer,
-    label: string,
-    onDispose: () => void,
-  ) {
+  constructor(driver: CudaDriver, stream: Pointer, graph: Pointer, label: string, onDispose: () => void) {
     this.#onDispose = onDispose
     this.#driver = driver
     this.#stream = stream

@@ -177,8 +177,6 @@ export function installAdvice(name: LibraryName, driverMajor: number): string {
 export function describeMissing(name: LibraryName, driverMajor: number, search: Search): string {
   const newer = search.tooNew.map(({ path }) => path)
   const refused =
-    newer.length === 0
-      ? ''
-      : ` (${newer.join(', ')} needs a newer driver: this one serves CUDA ${driverMajor})`
+    newer.length === 0 ? '' : ` (${newer.join(', ')} needs a newer driver: this one serves CUDA ${driverMajor})`
   return `lib${name}.so was not found${refused}; searched ${search.searched.join(', ')}; ${installAdvice(name, driverMajor)}`
 }

@@ -204,11 +204,7 @@ export class Product {
       [DESC.scaleOfA, w],
       [DESC.scaleOfB, x],
     ] as const)
-      check(
-        this.#functions,
-        set(this.#of.description, attribute, BigUint64Array.of(address), 8),
-        'scales',
-      )
+      check(this.#functions, set(this.#of.description, attribute, BigUint64Array.of(address), 8), 'scales')
   }
 
   /** Up to `most` algorithms that the library thinks good, best first. */
@@ -238,9 +234,7 @@ export class Product {
     } finally {
       functions.cublasLtMatmulPreferenceDestroy(preference)
     }
-    return Array.from({ length: count[0]! }, (_, i) => readResult(results, i)).filter(
-      (algorithm) => algorithm !== null,
-    )
+    return Array.from({ length: count[0]! }, (_, i) => readResult(results, i)).filter((algorithm) => algorithm !== null)
   }
 
   #prefer(preference: Pointer, workspaceBytes: number): void {
@@ -251,24 +245,14 @@ export class Product {
     const schemes = Int32Array.of(REDUCE_IN_F32)
     check(this.#functions, set(preference, PREFERENCE.reductionSchemes, schemes, 4), what)
     const alignment = Int32Array.of(this.#shape.alignment)
-    for (let i = 0; i < 4; i++)
-      check(this.#functions, set(preference, PREFERENCE.alignmentA + i, alignment, 4), what)
+    for (let i = 0; i < 4; i++) check(this.#functions, set(preference, PREFERENCE.alignmentA + i, alignment, 4), what)
   }
 
   /** The algorithm with the workspace it needs for the present number of tokens, or null when it cannot do it. */
   verify(code: Uint8Array): Algorithm | null {
     const result = new Uint8Array(RESULT_BYTES)
     const { description, w, x, y } = this.#of
-    const status = this.#functions.cublasLtMatmulAlgoCheck(
-      this.#handle,
-      description,
-      w,
-      x,
-      y,
-      y,
-      code,
-      result,
-    )
+    const status = this.#functions.cublasLtMatmulAlgoCheck(this.#handle, description, w, x, y, y, code, result)
     if (status !== 0) return null
     const checked = readResult(result, 0)
     return checked === null ? null : { code, workspaceBytes: checked.workspaceBytes }

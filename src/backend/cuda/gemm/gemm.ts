@@ -188,13 +188,7 @@ export class Gemm {
   #tune(product: Product, shape: ProductShape, call: GemmCall, key: string): Algorithm {
     const candidates = this.#candidates(product)
     const timed = tune(this.#device, shape, candidates, (algorithm, x, y) =>
-      product.run(
-        this.#device.stream,
-        algorithm,
-        { w: call.w, x, y },
-        call.beta ?? 0,
-        this.#workspaceAddress(),
-      ),
+      product.run(this.#device.stream, algorithm, { w: call.w, x, y }, call.beta ?? 0, this.#workspaceAddress()),
     )
     // Without memory to try them in, the library's own first choice serves, and is not kept.
     if (timed === null) return candidates[0]!
@@ -232,10 +226,7 @@ export class Gemm {
 }
 
 /** With every default filled in. */
-export function productShape(
-  shape: GemmShape & Pick<Partial<GemmCall>, 'scales'>,
-  alignment: number,
-): ProductShape {
+export function productShape(shape: GemmShape & Pick<Partial<GemmCall>, 'scales'>, alignment: number): ProductShape {
   const { m, n, k, inType = 'f16', outType, batch = 1, ldy = m } = shape
   assert(batch === 1 || shape.strides !== undefined, 'a batch of products needs strides')
   return {

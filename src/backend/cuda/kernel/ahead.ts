@@ -43,9 +43,7 @@ const ports: MessagePort[] = []
 
 /** Those whose compilation takes longest come first: they have most text. */
 export function startCompiling(plans: readonly ImagePlan[], driverMajor: number): number {
-  const fresh = plans
-    .filter(({ path }) => !jobs.has(path))
-    .sort((a, b) => lengthOf(b) - lengthOf(a))
+  const fresh = plans.filter(({ path }) => !jobs.has(path)).sort((a, b) => lengthOf(b) - lengthOf(a))
   const numThreads = Math.min(MAX_THREADS, fresh.length)
   if (numThreads < 1) return 0
   const states = new Int32Array(new SharedArrayBuffer(4 * fresh.length))
@@ -89,11 +87,7 @@ export function imageAhead({ path }: ImagePlan): Uint8Array | null {
 /** Messages of threads, which wait for turns of the event loop otherwise. */
 function collect(): void {
   for (const port of ports)
-    for (
-      let got = receiveMessageOnPort(port);
-      got !== undefined;
-      got = receiveMessageOnPort(port)
-    ) {
+    for (let got = receiveMessageOnPort(port); got !== undefined; got = receiveMessageOnPort(port)) {
       const { path, image } = got.message as Compiled // as compile-thread.ts posts it
       if (image !== null) images.set(path, image)
     }

@@ -67,8 +67,7 @@ function byteLength(value: KernelArg): number {
 
 function write(view: DataView, value: KernelArg): void {
   if (typeof value === 'bigint') view.setBigUint64(0, value, true)
-  else if (value instanceof Uint8Array)
-    new Uint8Array(view.buffer, view.byteOffset, value.length).set(value)
+  else if (value instanceof Uint8Array) new Uint8Array(view.buffer, view.byteOffset, value.length).set(value)
   else if ('i32' in value) {
     assert((value.i32 | 0) === value.i32, `${value.i32} as an int argument`)
     view.setInt32(0, value.i32, true)

@@ -6,14 +6,7 @@
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { SkeinError } from '../../../errors.ts'
-import {
-  describeMissing,
-  findHeaders,
-  findLibrary,
-  findNvcc,
-  MACHINE,
-  type SearchRoots,
-} from '../driver/libraries.ts'
+import { describeMissing, findHeaders, findLibrary, findNvcc, MACHINE, type SearchRoots } from '../driver/libraries.ts'
 import type { Defines } from './kernel.ts'
 import { openNvcc } from './nvcc.ts'
 import { openNvrtc } from './nvrtc.ts'
@@ -23,10 +16,7 @@ import { type Compiler, nativeTarget, type Target } from './target.ts'
 const HOPPER = 90
 
 /** The chip itself where the compiler knows it, else PTX of the latest chip before it. */
-export function chooseTarget(
-  [major, minor]: readonly [number, number],
-  capabilities: readonly number[],
-): Target {
+export function chooseTarget([major, minor]: readonly [number, number], capabilities: readonly number[]): Target {
   const wanted = 10 * major + minor
   if (capabilities.includes(wanted)) return nativeTarget([major, minor])
   const least = wanted >= HOPPER ? HOPPER : 0
@@ -48,8 +38,7 @@ export function compileOptions(folder: string, defines: Defines): string[] {
 /** The compiler of this machine, for a driver of the given CUDA major version. */
 export function openCompiler(driverMajor: number, roots = MACHINE): Compiler {
   const search = findLibrary('nvrtc', driverMajor, roots)
-  if (search.found !== null)
-    return openNvrtc(search.found.path, headerFolders(search.found.path, roots))
+  if (search.found !== null) return openNvrtc(search.found.path, headerFolders(search.found.path, roots))
   const nvcc = findNvcc(roots)
   if (nvcc !== null) return openNvcc(nvcc)
   const why = describeMissing('nvrtc', driverMajor, search)

@@ -48,11 +48,7 @@ export function createKernelImages(machine: ImageMachine, sources = KERNEL_DIR):
   }
 }
 
-function imagePlanner(
-  { computeCapability, isSimulated }: ImageMachine,
-  driverMajor: number,
-  sources: string,
-) {
+function imagePlanner({ computeCapability, isSimulated }: ImageMachine, driverMajor: number, sources: string) {
   let compiler: Compiler | undefined
   const folder = cacheFolder('cubin')
   return (file: string, defines: Defines): ImagePlan => {

@@ -46,12 +46,7 @@ export class Launcher {
   readonly #hasHopperLaunch: boolean
   readonly #sharedLimits = new Map<Kernel, number>()
 
-  constructor(
-    driver: CudaDriver,
-    arena: NativeArena,
-    stream: Pointer,
-    computeCapability: readonly [number, number],
-  ) {
+  constructor(driver: CudaDriver, arena: NativeArena, stream: Pointer, computeCapability: readonly [number, number]) {
     this.#driver = driver
     this.#config = arena.allocate(CONFIG_BYTES)
     this.#attributes = arena.allocate(MAX_ATTRIBUTES * ATTRIBUTE_BYTES)
@@ -71,12 +66,7 @@ export class Launcher {
     this.#configure(kernel, grid, block, sharedBytes, options)
     const driver = this.#driver
     driver.lastLaunch = kernel.label
-    const status = driver.functions.cuLaunchKernelEx(
-      this.#config.address,
-      kernel.handle,
-      args.address,
-      null,
-    )
+    const status = driver.functions.cuLaunchKernelEx(this.#config.address, kernel.handle, args.address, null)
     if (status === 0) return
     throw driver.error(
       status,
@@ -92,13 +82,7 @@ export class Launcher {
     return out[0]!
   }
 
-  #configure(
-    kernel: Kernel,
-    grid: Dim3,
-    block: Dim3,
-    sharedBytes: number,
-    options: LaunchOptions,
-  ): void {
+  #configure(kernel: Kernel, grid: Dim3, block: Dim3, sharedBytes: number, options: LaunchOptions): void {
     if (sharedBytes > DEFAULT_SHARED_BYTES) this.allowShared(kernel, sharedBytes)
     const { view } = this.#config
     for (let i = 0; i < 3; i++) {
@@ -111,8 +95,7 @@ export class Launcher {
 
   #writeAttributes(kernel: Kernel, { pdl, cluster = 1, cooperative }: LaunchOptions): number {
     let count = 0
-    if (pdl && this.#hasHopperLaunch)
-      this.#attribute(count++, PROGRAMMATIC_STREAM_SERIALIZATION, 1, 0, 0)
+    if (pdl && this.#hasHopperLaunch) this.#attribute(count++, PROGRAMMATIC_STREAM_SERIALIZATION, 1, 0, 0)
     if (cooperative) this.#attribute(count++, COOPERATIVE, 1, 0, 0)
     if (cluster > 1) {
       assert(this.#hasHopperLaunch, `${kernel.label}: clusters need compute capability 9.0`)

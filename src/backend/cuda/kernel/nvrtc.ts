@@ -94,8 +94,7 @@ function readLog(functions: Functions, program: bigint): string {
 
 function readImage(functions: Functions, program: bigint, kind: 'cubin' | 'ptx'): Uint8Array {
   const { nvrtcGetCUBINSize, nvrtcGetCUBIN, nvrtcGetPTXSize, nvrtcGetPTX } = functions
-  const [sizeOf, read] =
-    kind === 'cubin' ? [nvrtcGetCUBINSize, nvrtcGetCUBIN] : [nvrtcGetPTXSize, nvrtcGetPTX]
+  const [sizeOf, read] = kind === 'cubin' ? [nvrtcGetCUBINSize, nvrtcGetCUBIN] : [nvrtcGetPTXSize, nvrtcGetPTX]
   const size = new BigUint64Array(1)
   check(functions, sizeOf(program, size), `size of the ${kind}`)
   const image = new Uint8Array(Number(size[0]))
@@ -105,8 +104,5 @@ function readImage(functions: Functions, program: bigint, kind: 'cubin' | 'ptx')
 
 function check(functions: Functions, status: number, what: string): void {
   if (status === 0) return
-  throw new SkeinError(
-    'backend_unavailable',
-    `NVRTC, ${what}: ${functions.nvrtcGetErrorString(status)}`,
-  )
+  throw new SkeinError('backend_unavailable', `NVRTC, ${what}: ${functions.nvrtcGetErrorString(status)}`)
 }

@@ -6,20 +6,8 @@ import type { Target } from './target.ts'
 const DIGEST_BYTES = 32
 
 /** What a compilation was made from, in one hash. */
-export function imageKey(
-  source: KernelSource,
-  target: Target,
-  options: readonly string[],
-  compiler: string,
-): string {
-  const parts = [
-    source.text,
-    ...source.headers.flat(),
-    target.name,
-    target.kind,
-    ...options,
-    compiler,
-  ]
+export function imageKey(source: KernelSource, target: Target, options: readonly string[], compiler: string): string {
+  const parts = [source.text, ...source.headers.flat(), target.name, target.kind, ...options, compiler]
   const hash = createHash('sha256')
   // Lengths keep two lists apart whose concatenations are the same.
   for (const part of parts) hash.update(`${part.length}:`).update(part)

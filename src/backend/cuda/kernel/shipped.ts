@@ -16,11 +16,7 @@ export const SHIPPED_DIR = join(KERNEL_DIR, '../build')
 const FOLDER = /^cuda-(\d+)$/
 
 /** The name of an image's file. */
-export function shippedName(
-  source: KernelSource,
-  capability: readonly [number, number],
-  defines: Defines,
-): string {
+export function shippedName(source: KernelSource, capability: readonly [number, number], defines: Defines): string {
   return `${imageKey(source, nativeTarget(capability), compileOptions('', defines), 'shipped').slice(0, 32)}.br`
 }
 

@@ -33,10 +33,7 @@ export function turnedBytes({ rows, columns, layout }: CudaMatrix): number {
 
 export function turnedMatrix(device: CudaDevice, matrix: CudaMatrix): TurnedMatrix {
   const { rows, columns, layout } = matrix
-  assert(
-    layout !== 'f16' && matrix.scales !== null,
-    'a matrix of f16 turned round as one of fewer bits',
-  )
+  assert(layout !== 'f16' && matrix.scales !== null, 'a matrix of f16 turned round as one of fewer bits')
   const defines = { QUANT: QUANT_CODES[layout] }
   const launch = (name: string, of: number, to: DevicePointer, from: DevicePointer) =>
     launchOnce(device, device.kernel('active-rows', name, defines), Math.ceil(of / THREADS), [
@@ -48,8 +45,7 @@ export function turnedMatrix(device: CudaDevice, matrix: CudaMatrix): TurnedMatr
   const address = device.alloc(rows * columns)
   const lanes = LANES * Math.ceil(columns / PART_INPUTS[layout])
   launch('turn_codes', rows * lanes, address, matrix.address)
-  if (layout === 'fp8')
-    return { address, scales: matrix.scales, dispose: () => device.free(address) }
+  if (layout === 'fp8') return { address, scales: matrix.scales, dispose: () => device.free(address) }
   const bytes = rows * rowBytesOf(layout, columns).scales
   const scales = device.alloc(bytes)
   launch('turn_scales', bytes / 2, scales, matrix.scales)

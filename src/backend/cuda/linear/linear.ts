@@ -74,8 +74,7 @@ export function linear(
   const limit = fewTokens(device, products)
   const few = fewProducts(device, products, 0)
   const many = manyProducts(device, products, 0, capacity.tokens, shared.rounded)
-  const sparse =
-    products.length === 1 ? sparseProduct(device, products[0]!, before, shared.copies) : null
+  const sparse = products.length === 1 ? sparseProduct(device, products[0]!, before, shared.copies) : null
   return {
     products,
     transposed: sparse?.transposed ?? null,
@@ -124,11 +123,7 @@ function splitOf(columns: number): number {
 }
 
 /** `LinearJobs` of linear-few.cu, and the blocks of all jobs. */
-function fewStruct(
-  products: readonly Product[],
-  countIndex: number,
-  rowTiles: number,
-): [Uint8Array, number] {
+function fewStruct(products: readonly Product[], countIndex: number, rowTiles: number): [Uint8Array, number] {
   const struct = new StructBytes()
   let blocks = 0
   for (const [j, { y, x, weight, bias, rows, columns, epilogue }] of products.entries()) {
@@ -193,11 +188,7 @@ interface SmallProducts {
   readonly run: LowRankProducts
 }
 
-function smallProducts(
-  device: CudaDevice,
-  all: readonly Product[],
-  countIndex: number,
-): SmallProducts {
+function smallProducts(device: CudaDevice, all: readonly Product[], countIndex: number): SmallProducts {
   const small = all.filter(isSmall)
   // Most linears have none, and then need no kernel for them.
   if (small.length === 0) return { products: [], limit: 0, run: () => {} }
@@ -216,9 +207,7 @@ function smallProducts(
     products: small,
     limit: SMALL_TOKENS,
     run: (stream, tokens) =>
-      stream.launch(site, kernel, [blocks, Math.ceil(tokens / TOKENS), 1], 32 * WARPS, () => [
-        struct,
-      ]),
+      stream.launch(site, kernel, [blocks, Math.ceil(tokens / TOKENS), 1], 32 * WARPS, () => [struct]),
   }
 }
 
@@ -234,15 +223,11 @@ function manyProducts(
   const small = smallProducts(device, products, countIndex)
   const absorbed = new Set<Product>()
   const byLibrary = (tokens: number) =>
-    tokens <= small.limit
-      ? products.filter((product) => !small.products.includes(product))
-      : products
+    tokens <= small.limit ? products.filter((product) => !small.products.includes(product)) : products
   const finished = (tokens: number) =>
     byLibrary(tokens).filter(
       (product) =>
-        !absorbed.has(product) &&
-        !rounded.finishes(product, tokens) &&
-        (product.bias || !isPlain(product.epilogue)),
+        !absorbed.has(product) && !rounded.finishes(product, tokens) && (product.bias || !isPlain(product.epilogue)),
     )
   for (const { y, bias, epilogue } of finished(Number.POSITIVE_INFINITY))
     assert(

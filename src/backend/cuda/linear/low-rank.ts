@@ -99,20 +99,14 @@ function cutFor(device: CudaDevice, products: readonly Product[], tokens: number
   return cuts[times.indexOf(Math.min(...times))]!
 }
 
-function timeOf(
-  { numSms }: CudaDevice,
-  products: readonly Product[],
-  tokens: number,
-  { tile, splits }: Cut,
-): number {
+function timeOf({ numSms }: CudaDevice, products: readonly Product[], tokens: number, { tile, splits }: Cut): number {
   const tokenTiles = Math.ceil(tokens / tile.tokens)
   const blocksOfSm = Math.ceil((tokenTiles * rowTilesOf(products, tile) * splits) / numSms)
   const rounds = Math.ceil(blocksOfSm / tile.blocks)
   const outputs = blocksOfSm * tile.tokens * tile.rows
   const chunks = Math.ceil(Math.max(...products.map(chunksOf)) / splits)
   const read = products.reduce(
-    (sum, { rows, columns }) =>
-      sum + 2 * columns * (tokens * Math.ceil(rows / tile.rows) + rows * tokenTiles),
+    (sum, { rows, columns }) => sum + 2 * columns * (tokens * Math.ceil(rows / tile.rows) + rows * tokenTiles),
     0,
   )
   return (

@@ -83,8 +83,7 @@ export function roundedMany(
 ): ManyRounded {
   const tiled = tiledProducts(device, products, countIndex, capacity)
   const fp8 = products.filter(({ type }) => type === 'fp8')
-  const inputs =
-    fp8.length === 0 ? null : new Fp8Inputs(device, countIndex, capacity, scratch.inputs)
+  const inputs = fp8.length === 0 ? null : new Fp8Inputs(device, countIndex, capacity, scratch.inputs)
   const made = new Map<Product, ManyProduct>()
   for (const product of products) {
     const { type } = product
@@ -112,12 +111,7 @@ export function roundedMany(
 }
 
 /** A matrix of integers, by way of f16: where there are no tiles for it, or more tokens than they serve. */
-function copied(
-  device: CudaDevice,
-  product: Product,
-  type: IntegerLayout,
-  copy: Scratch,
-): ManyProduct {
+function copied(device: CudaDevice, product: Product, type: IntegerLayout, copy: Scratch): ManyProduct {
   const { rows, columns, weight, scales, x } = product
   const { values, scales: scaleBytes } = rowBytesOf(type, columns)
   const defines = { QUANT: QUANT_CODES[type], SOURCE: 0 }

@@ -6,14 +6,7 @@ import { assert } from '../../../errors.ts'
 import type { CudaDevice } from '../device/device.ts'
 import { bucketOf } from '../gemm/gemm.ts'
 import { StructBytes } from '../kernel/struct-bytes.ts'
-import {
-  HIGH_BYTES,
-  type IntegerLayout,
-  LANES_BYTES,
-  PART_INPUTS,
-  QUANT_CODES,
-  rowBytesOf,
-} from '../rounded-matrix.ts'
+import { HIGH_BYTES, type IntegerLayout, LANES_BYTES, PART_INPUTS, QUANT_CODES, rowBytesOf } from '../rounded-matrix.ts'
 import type { StepStream } from '../step/command.ts'
 import { EPILOGUES, type Product } from './product.ts'
 import { TENSOR_MAP_BYTES, tensorMapOf } from './tensor-map.ts'
@@ -91,12 +84,10 @@ function pairsOf(jobs: readonly Shape[]): number {
 
 /** Stages of the ring, as many as there is room for, and bytes of `Shared` of linear-tiles.cu. */
 function ringOf(device: CudaDevice, type: IntegerLayout, tokens: number) {
-  const stageBytes =
-    2 * tokens * PART_INPUTS[type] + BLOCK_ROWS * (LANES_BYTES + HIGH_BYTES[type]) + BARRIER_BYTES
+  const stageBytes = 2 * tokens * PART_INPUTS[type] + BLOCK_ROWS * (LANES_BYTES + HIGH_BYTES[type]) + BARRIER_BYTES
   // Scales are copied in 16 bytes of a row, those of some parts.
   const parts = 16 / rowBytesOf(type, PART_INPUTS[type]).scales
-  const bytesOf = (stages: number) =>
-    stages * stageBytes + (Math.ceil((stages - 1) / parts) + 1) * 16 * BLOCK_ROWS
+  const bytesOf = (stages: number) => stages * stageBytes + (Math.ceil((stages - 1) / parts) + 1) * 16 * BLOCK_ROWS
   let stages = MAX_STAGES
   while (bytesOf(stages) > device.info.sharedBytesPerBlock) stages--
   const sharedBytes = Math.max(bytesOf(stages), tokens * SUM_BYTES + stages * BARRIER_BYTES)
@@ -143,8 +134,7 @@ export function tiledProducts(
   const launchesOf = (tokens: number) => {
     const bucket = bucketOf(tokens)
     const made =
-      launches.get(bucket) ??
-      groups.map((group) => launchOf(device, atOnce, group, countIndex, capacity, bucket))
+      launches.get(bucket) ?? groups.map((group) => launchOf(device, atOnce, group, countIndex, capacity, bucket))
     launches.set(bucket, made)
     return made
   }
@@ -207,10 +197,7 @@ function launchOf(
     kernel,
     grid: [pairsOf(jobs) * tiles * cluster, 1, 1] as const,
     options: { pdl: true, cluster, sharedBytes },
-    args: (absorbed: ReadonlySet<Product>) => [
-      structOf(jobs, absorbed, countIndex, tiles, shares),
-      ofSize,
-    ],
+    args: (absorbed: ReadonlySet<Product>) => [structOf(jobs, absorbed, countIndex, tiles, shares), ofSize],
     site: {},
   }
 }

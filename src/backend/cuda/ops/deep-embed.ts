@@ -33,27 +33,15 @@ export function deepEmbed(
   const multiply = device.kernel('deep-embed', 'deep_embed_multiply', defines)
   const scale = device.kernel('deep-embed', 'deep_embed_scale', defines)
   const by = scratch(most * SIDE)
-  const operands = [
-    tensorOf(low, 'f16', most * SIDE),
-    tensorOf(own, 'f16', most * columns),
-  ] as const
+  const operands = [tensorOf(low, 'f16', most * SIDE), tensorOf(own, 'f16', most * columns)] as const
   const factors = [tensorOf(s2, 'f32', SIDE * channels), tensorOf(s0, 'f32', channels)] as const
   const scaled = tensorOf(u, 'f16', most * channels)
   const sites = { multiply: {}, scale: {} }
   const blocks = Math.ceil(channels / (CHANNELS_EACH * THREADS))
   return {
     run(stream, { tokens }) {
-      stream.launch(sites.multiply, multiply, [tokens, 1, 1], THREADS, () => [
-        by,
-        ...operands,
-        address,
-      ])
-      stream.launch(sites.scale, scale, [tokens, blocks, 1], THREADS, () => [
-        scaled,
-        by,
-        ...factors,
-        i32(channels),
-      ])
+      stream.launch(sites.multiply, multiply, [tokens, 1, 1], THREADS, () => [by, ...operands, address])
+      stream.launch(sites.scale, scale, [tokens, blocks, 1], THREADS, () => [scaled, by, ...factors, i32(channels)])
     },
   }
 }

@@ -41,8 +41,7 @@ const SCALES_BYTES = 48
  * 2,048 channels, two warps: 386 and 361 by 16 KB, 411 and 374 by 32 (docs/dev/kernels.md 45).
  */
 const ROUNDED_FEED = 2
-const stageBytesFor = (channels: number, split: number): number =>
-  ((channels >= 4096 ? 32 : 16) << 10) / split
+const stageBytesFor = (channels: number, split: number): number => ((channels >= 4096 ? 32 : 16) << 10) / split
 /** Shared, less its sums and what the way of reading has there, with what that may be padded by. */
 const SHARED_BYTES = 5888
 /** Bytes for each token beyond the first. */
@@ -130,11 +129,7 @@ function readingByWarps({ tokens, channels, headSize, ranks, blocks, mixes }: Sh
  * A ring for the block, of stages of 16 KB, unless 4 rows of a matrix are more. Where there is little room a stage has half of
  * a row's columns, which halves those of 4,096, and `least` stages are fewer: one on its way, not two.
  */
-function readingByFeed(
-  { channels, headSize, ranks, type }: Shape,
-  SPLIT: number,
-  least: number,
-): Reading {
+function readingByFeed({ channels, headSize, ranks, type }: Shape, SPLIT: number, least: number): Reading {
   const fourRows = (8 * channels) / SPLIT
   const STAGE_ROWS = 4 * Math.floor(Math.max(16 << 10, fourRows) / fourRows)
   const rounded = type === 'f16' ? null : roundedStage(type, channels, SPLIT)
@@ -177,9 +172,7 @@ function roundedStage(type: Layout, channels: number, split: number) {
 /** Whether rows of fewer bits can be shared by warps, 128 bytes each, and copied with their scales, 16 bytes at a time. */
 function canRound(type: Layout, channels: number, keys: number): boolean {
   const pair = 2 * PART_INPUTS[type]
-  return (
-    channels % pair === 0 && keys % channels === 0 && rowBytesOf(type, channels).scales % 16 === 0
-  )
+  return channels % pair === 0 && keys % channels === 0 && rowBytesOf(type, channels).scales % 16 === 0
 }
 
 /**
@@ -226,8 +219,7 @@ export function planOf(
   const common = { TOKENS: tokens, ...widths, REGION, LIST, STATE_F16, ...rounded }
   const shape = { tokens, channels, headSize, ranks, blocks, mixes: MIXES, type }
   const ways = type === 'f16' ? [readingByWarps(shape)] : []
-  const readings =
-    type !== 'f16' || choose(channels) === 'feed' ? [...readingsByFeed(shape), ...ways] : ways
+  const readings = type !== 'f16' || choose(channels) === 'feed' ? [...readingsByFeed(shape), ...ways] : ways
   for (const { macros, warps, staticBytes, lowSums, placeBytes, places } of readings) {
     const perToken = (tokens - 1) * TOKEN_BYTES
     const used = SHARED_BYTES + staticBytes + perToken + 4 * Math.max(sums, lowSums)
@@ -237,8 +229,7 @@ export function planOf(
     const RING = Math.min(places[1], Math.floor(free / placeBytes))
     if (RING < places[0] || FIXED > MAX_STATIC_BYTES) continue
     const defines = { ...common, ...macros, RING, FIXED }
-    if (tokens > 1 && planOf(device, layers, choose, 1, isTurned)?.threads !== 32 * warps)
-      return null
+    if (tokens > 1 && planOf(device, layers, choose, 1, isTurned)?.threads !== 32 * warps) return null
     return { defines, threads: 32 * warps, sharedBytes: placeBytes * RING + rest }
   }
   return null

@@ -10,21 +10,10 @@ import type { DevicePointer } from '../kernel/args.ts'
 import type { Kernel } from '../kernel/kernel.ts'
 import type { LaunchOptions } from '../kernel/launch.ts'
 import { StructBytes } from '../kernel/struct-bytes.ts'
-import {
-  isWorthTurning,
-  type TurnedMatrix,
-  turnedBytes,
-  turnedMatrix,
-} from '../linear/active-rows.ts'
+import { isWorthTurning, type TurnedMatrix, turnedBytes, turnedMatrix } from '../linear/active-rows.ts'
 import type { CopyBudget } from '../linear/sparse.ts'
 import type { CudaMatrix } from '../resources.ts'
-import {
-  type Command,
-  FEW_ROWS,
-  isDecode,
-  type StepShape,
-  type StepStream,
-} from '../step/command.ts'
+import { type Command, FEW_ROWS, isDecode, type StepShape, type StepStream } from '../step/command.ts'
 import { normOf, tensorOf } from '../step/operands.ts'
 import { firstRows, layerBytes, planOf, wayFor } from './fused-layers-plan.ts'
 import {
@@ -196,8 +185,7 @@ export class FewRowsLayers {
 
   /** Copies of ffn.value are made for a plan that uses them. */
   #plan(size: number) {
-    const planned = (isTurned: boolean) =>
-      planOf(this.#device, this.#layers, this.#choose, size, isTurned)
+    const planned = (isTurned: boolean) => planOf(this.#device, this.#layers, this.#choose, size, isTurned)
     if (!this.turns()) return planned(false)
     const plan = planned(true)
     if (plan !== null && this.#turned === undefined) this.#turned = this.#turn()
@@ -281,8 +269,7 @@ export class FewRowsLayers {
 function layerStruct(capacity: Capacity, layer: Rwkv7Layer, value: ValueMatrix): Uint8Array {
   const { inner, outer, states, index, weights, operands } = layer
   const { channels } = states.shape
-  const vector = (tensor: Tensor | null | undefined) =>
-    tensor ? tensorOf(tensor, 'f32', channels) : null
+  const vector = (tensor: Tensor | null | undefined) => (tensor ? tensorOf(tensor, 'f32', channels) : null)
   const bias = (name: (typeof LOW_NAMES)[number]) => vector(outer.get(name)?.bias)
   const biases = { w: bias('w'), a: bias('a'), v: bias('vGate') }
   const norms = layer.norms.map((norm) => normOf(norm, channels))

@@ -64,8 +64,7 @@ export function matchLayer(recorded: readonly Recorded[]): Rwkv7Layer | null {
     return null
   const [mixed, x, norm, mixes, states, index, which] = shift.args
   const [out, operands, weights, mixingStates, mixingIndex] = mixing.args
-  const [keyInputs, channelX, channelNorm, keyMixes, channelStates, channelIndex, channelWhich] =
-    channelShift.args
+  const [keyInputs, channelX, channelNorm, keyMixes, channelStates, channelIndex, channelWhich] = channelShift.args
   const sameLayer = states === mixingStates && states === channelStates
   const sameIndex = index === mixingIndex && index === channelIndex
   if (!sameLayer || !sameIndex || which !== 0 || channelWhich !== 1 || x !== channelX) return null
@@ -150,14 +149,12 @@ function matchChains(
     const mix = job && mixOf(job.x)
     const weight = job?.weight
     const isPlain = job && !job.bias && (job.epilogue ?? 'none') === epilogue
-    if (!isPlain || !mix || !(weight instanceof CudaMatrix) || !(y instanceof CudaTensor))
-      return false
+    if (!isPlain || !mix || !(weight instanceof CudaMatrix) || !(y instanceof CudaTensor)) return false
     if (isLow && weight.type !== 'f16') return false
     inner.set(name, { y, weight, mix })
     return true
   }
-  for (const name of ['r', 'k', 'v'] as const)
-    if (!addInner(name, operands[name], 'none', false)) return null
+  for (const name of ['r', 'k', 'v'] as const) if (!addInner(name, operands[name], 'none', false)) return null
   for (const name of LOW_NAMES) {
     const y = operands[name]
     if (y === undefined) continue

@@ -39,13 +39,7 @@ function normArgs(norm: Norm, channels: number): KernelArg[] {
   return [weight, bias, f32(eps)]
 }
 
-export function embed(
-  device: CudaDevice,
-  capacity: Capacity,
-  x: Tensor,
-  table: Table,
-  norm: Norm,
-): Command {
+export function embed(device: CudaDevice, capacity: Capacity, x: Tensor, table: Table, norm: Norm): Command {
   const source = tableOf(table)
   const defines = rowDefines(source.columns)
   const { type } = source
@@ -94,12 +88,7 @@ export function gatherNorm(
 }
 
 /** `Mixes` of shift-mix.cu. */
-function mixStruct(
-  capacity: Capacity,
-  out: readonly Tensor[],
-  mix: readonly Tensor[],
-  channels: number,
-): Uint8Array {
+function mixStruct(capacity: Capacity, out: readonly Tensor[], mix: readonly Tensor[], channels: number): Uint8Array {
   assert(out.length === mix.length, 'shiftMix: as many outputs as mixes')
   assert(out.length > 0 && out.length <= MAX_MIXES, `shiftMix with ${out.length} outputs`)
   const struct = new StructBytes()

@@ -46,8 +46,7 @@ export class Recording {
     const [device, capacity] = [this.#device, this.#capacity]
     return {
       embed: (...args) => this.#add(embed(device, capacity, ...args), { op: 'embed', args }),
-      shiftMix: (...args) =>
-        this.#add(shiftMix(device, capacity, ...args), { op: 'shiftMix', args }),
+      shiftMix: (...args) => this.#add(shiftMix(device, capacity, ...args), { op: 'shiftMix', args }),
       linear: (jobs) => {
         const before = this.#lastLinear?.products ?? []
         const command = linear(device, capacity, jobs, before, this.#linear)
@@ -55,22 +54,17 @@ export class Recording {
         this.#lastLinear = command
         this.#fewRows.offer(this.commands, command.transposed)
       },
-      wkv7: (...args) =>
-        this.#add(wkv7(device, capacity, ...args, this.#lastLinear), { op: 'wkv7', args }),
+      wkv7: (...args) => this.#add(wkv7(device, capacity, ...args, this.#lastLinear), { op: 'wkv7', args }),
       deepEmbed: (...args) =>
         this.#add(deepEmbed(device, capacity, ...args, this.#sharedFloats), {
           op: 'deepEmbed',
           args,
         }),
       ddlerp: (...args) => this.#add(ddlerp(device, capacity, ...args), { op: 'ddlerp', args }),
-      wkv6: (...args) =>
-        this.#add(wkv6(device, capacity, ...args, this.#sharedFloats), { op: 'wkv6', args }),
-      gatedAdd: (...args) =>
-        this.#add(gatedAdd(device, capacity, ...args), { op: 'gatedAdd', args }),
-      gatherNorm: (...args) =>
-        this.#add(gatherNorm(device, capacity, ...args), { op: 'gatherNorm', args }),
-      logits: (...args) =>
-        this.#add(logits(device, capacity, ...args, this.#linear), { op: 'logits', args }),
+      wkv6: (...args) => this.#add(wkv6(device, capacity, ...args, this.#sharedFloats), { op: 'wkv6', args }),
+      gatedAdd: (...args) => this.#add(gatedAdd(device, capacity, ...args), { op: 'gatedAdd', args }),
+      gatherNorm: (...args) => this.#add(gatherNorm(device, capacity, ...args), { op: 'gatherNorm', args }),
+      logits: (...args) => this.#add(logits(device, capacity, ...args, this.#linear), { op: 'logits', args }),
       sample: (...args) =>
         this.#add(sample(device, capacity, ...args, this.#sharedFloats, this.#numFlights), {
           op: 'sample',

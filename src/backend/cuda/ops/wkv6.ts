@@ -74,8 +74,7 @@ function wkv6Struct(
   const { channels } = pool.shape
   const ln = normOf(weights.ln_x, channels)
   const struct = new StructBytes()
-  for (const tensor of [out, r, k, v, w, g])
-    struct.pointer(tensorOf(tensor, 'f16', capacity.tokens * channels))
+  for (const tensor of [out, r, k, v, w, g]) struct.pointer(tensorOf(tensor, 'f16', capacity.tokens * channels))
   struct
     .pointer(tensorOf(weights.u, 'f32', channels))
     .pointer(ln.weight)
@@ -117,13 +116,7 @@ export function ddlerp(
   }
 }
 
-export function gatedAdd(
-  device: CudaDevice,
-  capacity: Capacity,
-  x: Tensor,
-  gate: Tensor,
-  value: Tensor,
-): Command {
+export function gatedAdd(device: CudaDevice, capacity: Capacity, x: Tensor, gate: Tensor, value: Tensor): Command {
   const channels = x.shape[1]!
   assert(channels % 4 === 0, `${channels} channels, expected a multiple of 4`)
   const kernel = device.kernel('gated-add', 'gated_add')

@@ -99,8 +99,7 @@ export function wkv7(
   const chunked = chunkedOn(device, stateF16)
   const takesLong = i32(Number(chunked.length === 0))
   const absorbed = projections === null ? NO_BIASES : absorbBiases(projections, operands)
-  const struct = (biases: Biases) =>
-    wkv7Struct(capacity, out, operands, weights, pool, layer, biases)
+  const struct = (biases: Biases) => wkv7Struct(capacity, out, operands, weights, pool, layer, biases)
   // One set of arguments for each way the projections can be made.
   const sites = [NO_BIASES, absorbed].map((biases) => ({
     args: () => [struct(biases)],
@@ -138,9 +137,7 @@ export function wkv7(
 /** Takes over the biases of w, a and vGate from the linear before, where all are as this op expects them. */
 function absorbBiases(linear: LinearCommand, { w, a, vGate }: Wkv7Operands): Biases {
   const find = (tensor: Tensor | undefined, epilogue: 'none' | 'sigmoid'): Product | undefined =>
-    linear.products.find(
-      (product) => product.y === tensor && product.bias !== null && product.epilogue === epilogue,
-    )
+    linear.products.find((product) => product.y === tensor && product.bias !== null && product.epilogue === epilogue)
   const wanted = [find(w, 'none'), find(a, 'sigmoid'), find(vGate, 'sigmoid')] as const
   const taken = linear.absorb(wanted.filter((product) => product !== undefined))
   const biasOf = (product: Product | undefined) =>

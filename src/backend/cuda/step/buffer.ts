@@ -3,14 +3,7 @@
  * it, one for each step on its way. One copy goes up. Knows nothing of kernels.
  */
 import { assert } from '../../../errors.ts'
-import {
-  type Batch,
-  type Capacity,
-  MAX_TOP_LOGPROBS,
-  SAMPLE_FLOATS,
-  SAMPLE_INTS,
-  SampleInt,
-} from '../../batch.ts'
+import { type Batch, type Capacity, MAX_TOP_LOGPROBS, SAMPLE_FLOATS, SAMPLE_INTS, SampleInt } from '../../batch.ts'
 import type { CudaDevice } from '../device/device.ts'
 import type { PinnedBuffer } from '../device/staging.ts'
 import type { DevicePointer } from '../kernel/args.ts'
@@ -272,8 +265,7 @@ function dropUnfounded({ numSamples, sampleInts, sampled }: Batch): void {
 /** Log-probabilities that a batch asks for: none, those of the drawn tokens, or the best ones' too. */
 function asked({ numSamples, sampleInts }: Batch): 'none' | 'drawn' | 'top' {
   let most = -1
-  for (let s = 0; s < numSamples; s++)
-    most = Math.max(most, sampleInts[s * SAMPLE_INTS + SampleInt.topLogprobs]!)
+  for (let s = 0; s < numSamples; s++) most = Math.max(most, sampleInts[s * SAMPLE_INTS + SampleInt.topLogprobs]!)
   if (most < 0) return 'none'
   return most === 0 ? 'drawn' : 'top'
 }

@@ -1,14 +1,6 @@
 /** The operands of recorded ops as device addresses, checked for their kind, type and size. */
 import { assert } from '../../../errors.ts'
-import type {
-  HostTable,
-  Matrix,
-  Norm,
-  PenaltyPool,
-  StatePool,
-  Table,
-  Tensor,
-} from '../../backend.ts'
+import type { HostTable, Matrix, Norm, PenaltyPool, StatePool, Table, Tensor } from '../../backend.ts'
 import type { DevicePointer } from '../kernel/args.ts'
 import { CudaHostTable, CudaMatrix, CudaTable, CudaTensor, type TensorType } from '../resources.ts'
 import { CudaPenaltyPool, CudaStatePool } from '../states.ts'

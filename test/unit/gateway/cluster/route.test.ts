@@ -38,8 +38,7 @@ describe('rendezvous', () => {
 
   test('the order in which nodes are listed does not matter', () => {
     const all = ['a', 'b', 'c', 'd', 'e'].map((id) => target(id))
-    for (const key of KEYS.slice(0, 200))
-      expect(firstFor(key, all)!.id).toBe(firstFor(key, [...all].reverse())!.id)
+    for (const key of KEYS.slice(0, 200)) expect(firstFor(key, all)!.id).toBe(firstFor(key, [...all].reverse())!.id)
   })
 })
 
@@ -93,11 +92,7 @@ const member = (node: string, more: Partial<ClusterMember> = {}): ClusterMember 
 describe('what a gateway knows of nodes', () => {
   test('workers of one node are one target, with what was sent since they reported', () => {
     const nodes = new Nodes()
-    nodes.update([
-      member('a', { inFlight: 3 }),
-      member('a', { id: 'a-2', inFlight: 2 }),
-      member('b'),
-    ])
+    nodes.update([member('a', { inFlight: 3 }), member('a', { id: 'a-2', inFlight: 2 }), member('b')])
     const [a] = nodes.serving('demo')
     expect(a).toMatchObject({ id: 'a', slots: 32, inFlight: 5 })
     const leave = nodes.take('a')
@@ -133,8 +128,7 @@ describe('the way of a request', () => {
     const nodes = new Nodes()
     nodes.update(['a', 'b', 'c'].map((node) => member(node)))
     const owners = new SessionOwners()
-    const route = () =>
-      new RequestRoute(nodes, owners, { model: 'demo', session, prefix: 'x' }, storedOwner)
+    const route = () => new RequestRoute(nodes, owners, { model: 'demo', session, prefix: 'x' }, storedOwner)
     return { nodes, owners, route }
   }
 

@@ -22,8 +22,7 @@ test.each([
   expect(wayTo(method, path)).toBe(way)
 })
 
-const asked = (body: unknown, path = '/v1/chat/completions', params = {}) =>
-  askedOf(body, params, {}, path)
+const asked = (body: unknown, path = '/v1/chat/completions', params = {}) => askedOf(body, params, {}, path)
 
 test('sessions are named by a path, a field or an object', () => {
   expect(asked(undefined, '/v1/sessions/:id/fork', { id: 'p' }).session).toBe('p')
