@@ -36,19 +36,19 @@ export interface SessionInfo {
     readonly bytes: number;
     /** A request is writing to it. */
     readonly isBusy: boolean;
-    /** What the head's request left beside it; of a session that is asked for by its id. */
+    /** The note of the head turn; only when the session was asked for by id. */
     readonly note?: string | undefined;
 }
 export interface TurnInfo {
     readonly turn: number;
-    /** The turn it continued; 0 for the first. */
+    /** The turn that it continued; 0 for the first. */
     readonly parent: number;
     /** Tokens of the conversation up to and with this turn. */
     readonly numTokens: number;
     /** Milliseconds since 1970. */
     readonly createdAt: number;
     readonly tier: StateTier;
-    /** Whether it would survive the end of the process. */
+    /** Whether it survives the end of the process. */
     readonly isSaved: boolean;
 }
 export type JsonSchema = boolean | {
