@@ -10,7 +10,8 @@ import type { SampleSpec } from '../model/runner.ts'
 
 /** As the engine's sources of guesses are. */
 interface Source {
-  makingMs?(guesses: number, answers: number): number
+  readonly guessMs?: number
+  readonly mostAnswers?: number
   open(prompt: Int32Array, request: GenerateRequest, choice: number, draw: SampleSpec): Guesses
 }
 
@@ -37,7 +38,7 @@ interface GuessedRate {
   readonly accepted: number
 }
 
-/** Tokens of an answer; the time is that in which all are made: from when each has its first until one has its last. */
+/** Tokens of an answer; the time begins when all have their first. */
 const NUM_TOKENS = 128
 const ROUNDS = 3
 /** Answers after which they are the same with right guesses as without, at the most. */
@@ -62,8 +63,12 @@ export class ScriptedGuesses {
     this.#draft = draft
   }
 
-  makingMs(guesses: number, answers: number): number {
-    return this.#draft?.makingMs?.(guesses, answers) ?? 0
+  get guessMs(): number {
+    return this.#draft?.guessMs ?? 0
+  }
+
+  get mostAnswers(): number {
+    return this.#draft?.mostAnswers ?? Number.POSITIVE_INFINITY
   }
 
   /** Likelihoods to measure. */
@@ -140,7 +145,7 @@ async function settle(client: EngineClient, script: ScriptedGuesses, streams: nu
 
 async function answers(client: EngineClient, streams: number) {
   const tokens = new Map<string, number[]>()
-  let [begin, numBefore, accepted, guessed, rate] = [0, 0, 0, 0, 0]
+  let [begin, numBefore, accepted, guessed] = [0, 0, 0, 0]
   const count = () => [...tokens.values()].reduce((sum, { length }) => sum + length, 0)
   const one = async (index: number) => {
     const request = requestOf(index)
@@ -149,7 +154,6 @@ async function answers(client: EngineClient, streams: number) {
         const { accepted: right, rejected } = event.guesses?.draft ?? { accepted: 0, rejected: 0 }
         accepted += right
         guessed += right + rejected
-        if (rate === 0) rate = (1000 * (count() - numBefore)) / (performance.now() - begin)
       }
       if (event.type !== 'text') continue
       const own = tokens.get(request.id) ?? []
@@ -159,6 +163,7 @@ async function answers(client: EngineClient, streams: number) {
     }
   }
   await Promise.all(Array.from({ length: streams }, (_, i) => one(i)))
+  const rate = (1000 * (count() - numBefore)) / (performance.now() - begin)
   return { tokens, rate, accepted: guessed === 0 ? 0 : accepted / guessed }
 }
 

@@ -19,7 +19,7 @@ import { DEFAULT_LIMITS, type EngineLimits, lineFull, lineLength } from './limit
 import type { CallHandlers, EngineCall, EngineCalls, EngineEvent, EngineInfo, GenerateRequest } from './messages.ts'
 import { Outcomes } from './outcomes.ts'
 import { itlTargetOf, PrefillBudget } from './prefill-budget.ts'
-import { mayForce, type PlannedRow, Scheduler, stepOf, tokensOf, usableSlots } from './scheduler.ts'
+import { mayForce, Scheduler, tokensOf, usableSlots } from './scheduler.ts'
 import { LiveRequest } from './sequence.ts'
 import { SlotPool } from './slots.ts'
 import { Speculation } from './speculation/speculation.ts'
@@ -60,7 +60,7 @@ export class Engine {
     startGrammars?: StartThread,
   ) {
     const given = { ...DEFAULT_LIMITS, ...limits }
-    const { maxWaiting, maxPromptTokens, now } = given
+    const { maxWaiting, maxPromptTokens } = given
     const { poisonFreedSlots, embeddings, embeddingHeads, reranker } = given
     const { vocabSize } = runner.info
     this.#runner = runner
@@ -70,7 +70,7 @@ export class Engine {
     const wake = () => this.onWake()
     this.#states = states === null ? null : new States(runner, slots, this.#transfers, tokenBytes, states, wake)
     const prefill = new PrefillBudget(given, itlTargetOf(runner), runner.maxTokens, vocabSize)
-    this.#speculation = new Speculation(runner, given.proposers, now)
+    this.#speculation = new Speculation(runner, given.proposers)
     this.#scheduler = new Scheduler(
       runner,
       slots,
@@ -80,12 +80,12 @@ export class Engine {
       this.#speculation,
       given.preemptBytes,
     )
-    const onStep = (plan: readonly PlannedRow[], ms: number) => {
+    this.#flights = new Flights(runner, (plan, ms) => {
+      const [answers, prompts] = tokensOf(plan)
       // On a pipeline every step passes through all devices.
-      prefill.learn(runner.feedsDraws ? ms : ms * runner.maxFlights, ...tokensOf(plan))
-      this.#speculation.lands(ms)
-    }
-    this.#flights = new Flights(runner, onStep, now)
+      prefill.learn(runner.feedsDraws ? ms : ms * runner.maxFlights, answers, prompts)
+      this.#speculation.learnStep(ms, answers, prompts)
+    })
     this.#outcomes = new Outcomes(
       runner,
       tokenBytes,
@@ -349,7 +349,6 @@ export class Engine {
     const plan = this.#scheduler.schedule(this.#flights.last)
     if (plan.length === 0) return
     if (this.#flights.count === 0) this.#busySince = performance.now()
-    this.#speculation.launches(stepOf(plan))
     this.#flights.launch(plan)
     this.#counters.steps++
     this.#counters.lastBatchTokens = plan.reduce((sum, { row }) => sum + row.tokens.length, 0)

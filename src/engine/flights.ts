@@ -34,11 +34,8 @@ export class Flights {
   readonly #durations: number[] = []
   #landedAt = 0
 
-  readonly #now: () => number
-
-  /** `onStep` receives the duration of each step that followed another one or began with nothing in flight. `now`: milliseconds. */
-  constructor(runner: Runner, onStep: StepTimes = () => {}, now: () => number = () => performance.now()) {
-    this.#now = now
+  /** `onStep` receives the duration of each step that followed another one or began with nothing in flight. */
+  constructor(runner: Runner, onStep: StepTimes = () => {}) {
     this.#runner = runner
     this.#onStep = onStep
   }
@@ -67,11 +64,11 @@ export class Flights {
     if (oldest === undefined || this.#durations.length === 0) return 0
     if (this.#undrawn.length > 0 && this.count === 1) return 0
     const begin = Math.max(this.#landedAt, oldest.time)
-    return Math.max(0, begin + Math.min(...this.#durations) - this.#now())
+    return Math.max(0, begin + Math.min(...this.#durations) - performance.now())
   }
 
   launch(plan: readonly PlannedRow[]): void {
-    const time = this.#now()
+    const time = performance.now()
     const flight = this.#runner.launch(plan.map(({ row }) => row))
     this.#last++
     let draw = 0
@@ -120,7 +117,7 @@ export class Flights {
     assert(oldest !== undefined, 'nothing is on its way')
     const { plan, flight, time } = oldest
     const results = flight.result()
-    const now = this.#now()
+    const now = performance.now()
     const duration = now - Math.max(this.#landedAt, time)
     this.#onStep(plan, duration)
     this.#durations.push(duration)

@@ -19,8 +19,6 @@ export interface EngineLimits {
    * Guess the next tokens of answers, so that a step draws several. For each answer the first one with a guess is used.
    */
   readonly proposers: readonly ProposerSource[]
-  /** Milliseconds, by which steps are timed. */
-  readonly now: () => number
   /** Fill freed slots with NaN, so that a use after free fails loudly. For tests and debugging. */
   readonly poisonFreedSlots: boolean
   /** Which hidden states embeddings are made of; clients are told. Null: embeddings are not offered. */
@@ -40,7 +38,6 @@ export const DEFAULT_LIMITS: EngineLimits = {
   itlTargetMs: null,
   preemptBytes: 2 ** 30,
   proposers: [],
-  now: () => performance.now(),
   poisonFreedSlots: Boolean(process.env.SKEIN_DEBUG),
   embeddings: null,
   embeddingHeads: new Map(),

@@ -20,7 +20,6 @@ import type { GenerateRequest, SamplingParams } from './messages.ts'
 import { answerShare, type PrefillBudget, promptShare } from './prefill-budget.ts'
 import type { LiveRequest, Sequence } from './sequence.ts'
 import { Places, type SlotPool } from './slots.ts'
-import type { LaunchedStep } from './speculation/accounts.ts'
 import type { Speculation } from './speculation/speculation.ts'
 import type { StateTransfers } from './state-transfers.ts'
 
@@ -60,13 +59,6 @@ export function tokensOf(plan: readonly PlannedRow[]): readonly [answers: number
     else prompts += numPrompt * owner.width
   }
   return [answers, prompts]
-}
-
-/** What guesses are held against. */
-export function stepOf(plan: readonly PlannedRow[]): LaunchedStep {
-  const [tokens, prompts] = tokensOf(plan)
-  const answers = plan.reduce((sum, { owner, numPrompt }) => sum + (numPrompt === 0 ? owner.width : 0), 0)
-  return { answers, tokens, prompts, hasGuesses: plan.some(({ row }) => row.guesses !== undefined) }
 }
 
 /** Rows of logits that answers take. */

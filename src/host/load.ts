@@ -202,8 +202,9 @@ export function loadDraft(choice: RunnerChoice, path: string, warmUp?: WarmUp): 
   return runner
 }
 
+/** On a GPU for one answer at a time: of four or more the drafts cost more than they bring (docs/dev/measurements.md). */
 export function draftOver(runner: Runner): Draft {
-  return new Draft(runner)
+  return new Draft(runner, runner.maxFlights > 1 ? 1 : undefined)
 }
 
 function checkDraft({ info: { vocabSize } }: Runner, { info }: Runner): void {

@@ -1,5 +1,5 @@
 /** Guesses of a draft model: what it reads and draws for whom, and that answers are what they are without it. */
-import { expect, test, vi } from 'vitest'
+import { expect, test } from 'vitest'
 import { DEMO_MODEL } from '../../src/host/checkpoints/model-path.ts'
 import { loadEngine } from '../../src/host/load.ts'
 import { FakeRunner } from '../helpers/fake-runner.ts'
@@ -196,8 +196,6 @@ test('where guesses of a draft model did not pay, the next answer begins without
 })
 
 test('the demo model as its own draft: loaded beside it, answers as without; another vocabulary is refused', async () => {
-  // What is guessed does not depend on the machine.
-  const clock = vi.spyOn(performance, 'now').mockReturnValue(0)
   const choice = { model: DEMO_MODEL, device: 'cpu', slots: 2, threads: 1 } as const
   const outcomes = await Promise.all(
     [undefined, DEMO_MODEL].map(async (draft) => {
@@ -218,7 +216,6 @@ test('the demo model as its own draft: loaded beside it, answers as without; ano
       return { answers: asked.map(({ id }) => collected.answer(id)), stats }
     }),
   )
-  clock.mockRestore()
   const [off, drafted] = outcomes
   expect(drafted!.answers).toEqual(off!.answers)
   const { draftGuessed, draftAccepted } = drafted!.stats

@@ -73,7 +73,7 @@ export class FaultyRunner extends FakeRunner {
 
 /** Its guesses take no time, so that how many there are does not depend on the machine. */
 export function draftOver(runner: Runner): Draft {
-  return new Draft(runner, () => 0)
+  return new Draft(runner, undefined, () => 0)
 }
 
 /** Who guesses in a random life: a script, a draft model that is often right, or both. */

@@ -215,14 +215,12 @@ const DEFAULT_LOOP = process.env.SKEIN_TEST_LOOP === 'overlapped' ? 'overlapped'
 
 export function engineOver(
   runner: Runner,
-  given: Partial<EngineLimits> = {},
+  limits: Partial<EngineLimits> = {},
   states: StateOptions | null = null,
   loop: Loop = DEFAULT_LOOP,
   bytes: TokenBytes = tokenBytes,
   grammars?: StartThread,
 ): Engine {
-  // No step takes any time, so that what is guessed does not depend on the machine.
-  const limits = { now: () => 0, ...given }
   if (loop === 'plain') return new Engine(runner, bytes, limits, states, grammars)
   const late = loop === 'overlapped' ? new DeferredRunner(runner) : new DeferredRunner(runner, 3, false)
   return new OverlappedEngine(late, bytes, limits, states, grammars)

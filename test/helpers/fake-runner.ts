@@ -4,7 +4,6 @@
  * It refuses what a scheduler must never do: name a slot twice, use a freed or never cleared one, exceed a budget.
  */
 
-import type { GuessCosts } from '../../src/backend/backend.ts'
 import { doneFlight } from '../../src/backend/flight.ts'
 import { HOST_GUESSING } from '../../src/backend/host-guessing.ts'
 import { fedDraw, idleResult, runsOn } from '../../src/model/run/step-packing.ts'
@@ -155,7 +154,7 @@ export class FakeRunner implements Runner {
   readonly maxLogits: number
   readonly maxSamples: number
   readonly numSpares: number
-  guessCosts: GuessCosts = HOST_GUESSING.costs
+  readonly guessCosts = HOST_GUESSING.costs
   /** What each step ran, newest last. */
   readonly log: { readonly rows: number; readonly tokens: number; readonly slots: number[] }[] = []
   readonly calls = { copies: 0, clears: 0, poisons: 0, reads: 0, reused: 0, writes: 0 }

@@ -13,11 +13,9 @@ import { isDecode, type StepShape } from './step/command.ts'
 /** Decode steps of more rows are launched one kernel at a time: they are long enough not to notice. */
 export const MAX_GRAPH_ROWS = 1024
 /** Shapes of other steps that are remembered, the last to come. */
-const MAX_SHAPES = 64
-/** Rows of one token beside others, rows of neither one nor many, and draws that wait, that a step is captured for at least. */
-const MIN_FEW = 4
-/** Steps with guesses of so many tokens have as many logits as tokens: products of so few add in one order. */
-const FEW_TOKENS = 16
+const MAX_SHAPES = 32
+/** Rows of neither one token nor many that a step is captured for at least. */
+const MIN_SHORT_ROWS = 4
 
 export interface CapturedStep {
   readonly buffer: StepBuffer
@@ -146,19 +144,14 @@ function decodeShape(size: number, { tokens, rows, logits, samples }: Capacity):
  */
 export function paddedShape(shape: StepShape, capacity: Capacity): StepShape {
   const padded = (n: number, least = 1) => (n === 0 ? 0 : bucketOf(Math.max(n, least)))
-  const longRows = padded(shape.longRows)
-  const shortRows = padded(shape.rows - shape.singles - shape.longRows, MIN_FEW)
-  // Rows with guesses come in many mixtures, and each graph takes as long to make as several steps.
-  const singles = padded(shape.singles, shortRows > 0 ? MIN_FEW : 1)
-  const tokens = Math.min(bucketOf(shape.tokens), capacity.tokens)
-  const isGuessed = shape.waits > 0 && tokens <= FEW_TOKENS
-  const draws = (n: number) => (isGuessed ? tokens : padded(n))
+  const [singles, longRows] = [padded(shape.singles), padded(shape.longRows)]
+  const shortRows = padded(shape.rows - shape.singles - shape.longRows, MIN_SHORT_ROWS)
   return {
-    tokens,
+    tokens: Math.min(bucketOf(shape.tokens), capacity.tokens),
     rows: singles + shortRows + longRows,
     ...{ singles, longRows },
-    logits: Math.min(draws(shape.logits), capacity.logits),
-    samples: Math.min(draws(shape.samples), capacity.samples),
-    waits: Math.min(padded(shape.waits, MIN_FEW), capacity.samples),
+    logits: Math.min(padded(shape.logits), capacity.logits),
+    samples: Math.min(padded(shape.samples), capacity.samples),
+    waits: Math.min(padded(shape.waits), capacity.samples),
   }
 }

@@ -12,12 +12,13 @@ import { fedByDraw } from '../../model/runner.ts'
 import { stopTokensOf } from '../answer/draw-numbers.ts'
 import type { GenerateRequest } from '../messages.ts'
 import type { Proposer, ProposerSource } from './proposer.ts'
-import { Times } from './step-costs.ts'
 
 /** Tokens of a text that are read for a draft of what follows, where more are unread. */
 const MOST_READ = 512
 /** A lane that was not asked for so many drafts may be taken by another answer. */
 const IDLE_DRAFTS = 256
+/** The shortest of so many last steps says what one takes. */
+const REMEMBERED = 8
 /** Unread tokens with which a row takes about as long as with one. */
 const SHORT_ROW = 8
 
@@ -29,12 +30,14 @@ export class Draft implements ProposerSource {
   /** Answers of the step being planned, and how many guesses each wants. */
   readonly #asked = new Map<DraftedAnswer, number>()
   #numDrafts = 0
-  /** By answers, rounded up, what drafts of so many guesses took. */
-  readonly #times = new Map<number, Map<number, Times>>()
+  readonly #stepMs: number[] = []
   readonly #now: () => number
 
+  readonly mostAnswers: number
+
   /** Two slots of the runner for each answer that it drafts. `now`: milliseconds. */
-  constructor(runner: Runner, now = () => performance.now()) {
+  constructor(runner: Runner, mostAnswers = Number.POSITIVE_INFINITY, now = () => performance.now()) {
+    this.mostAnswers = mostAnswers
     this.#runner = runner
     this.#now = now
     const numLanes = Math.floor(runner.numSlots / 2)
@@ -45,13 +48,8 @@ export class Draft implements ProposerSource {
     return new DraftedAnswer(this, prompt, stopTokensOf(request), draw)
   }
 
-  /** By drafts of as many answers and of the number of guesses that is nearest; 0: there were none. */
-  makingMs(guesses: number, answers: number): number {
-    const times = this.#times.get(sizeOf(answers))
-    const near = [...(times?.keys() ?? [])].sort((a, b) => Math.abs(a - guesses) - Math.abs(b - guesses))[0]
-    if (near === undefined) return 0
-    // The first step of a draft reads more than one token, and is about as long as two.
-    return (times!.get(near)!.least()! * (guesses + 1)) / (near + 1)
+  get guessMs(): number {
+    return this.#stepMs.length === 0 ? 0 : Math.min(...this.#stepMs)
   }
 
   hasLaneFor(answer: DraftedAnswer): boolean {
@@ -86,7 +84,7 @@ export class Draft implements ProposerSource {
     this.#runAhead(flights, drawing)
     this.#collect(flights, drawing)
     const isShort = rows.every(({ row }) => row.tokens.length <= SHORT_ROW)
-    if (isShort) this.#learn(rows.length, flights.length, this.#now() - begin)
+    if (isShort) this.#learn((this.#now() - begin) / flights.length)
   }
 
   /** Rows of the tokens that the lanes have not read; those that read all of them draw a first guess. */
@@ -150,13 +148,9 @@ export class Draft implements ProposerSource {
     }
   }
 
-  #learn(answers: number, guesses: number, ms: number): void {
-    const size = sizeOf(answers)
-    const times = this.#times.get(size) ?? new Map<number, Times>()
-    this.#times.set(size, times)
-    const own = times.get(guesses) ?? new Times()
-    times.set(guesses, own)
-    own.add(ms)
+  #learn(ms: number): void {
+    this.#stepMs.push(ms)
+    if (this.#stepMs.length > REMEMBERED) this.#stepMs.shift()
   }
 
   #isFree({ holder, lastUsed }: Lane): boolean {
@@ -179,11 +173,6 @@ export class Draft implements ProposerSource {
     lane.lastUsed = this.#numDrafts
     return lane
   }
-}
-
-/** Steps of so many rows take about as long. */
-function sizeOf(answers: number): number {
-  return 2 ** Math.ceil(Math.log2(answers))
 }
 
 /** One answer of a draft. */

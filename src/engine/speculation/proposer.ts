@@ -25,8 +25,10 @@ export interface ProposerSource {
    * session's earlier text included. `draw`: how the first one is drawn.
    */
   open(prompt: Int32Array, request: GenerateRequest, choice: number, draw: SampleSpec): Proposer | null
-  /** How often guesses are right depends on who makes them more than on the answer, and those of all answers of a step are made together. */
+  /** How often guesses are right depends on who makes them more than on the answer. */
   readonly isAlike?: true
-  /** Milliseconds that so many guesses for each of so many answers take to make; no time where absent. */
-  makingMs?(guesses: number, answers: number): number
+  /** Answers of a step beyond which it guesses for none. */
+  readonly mostAnswers?: number
+  /** Milliseconds that a guess takes to make; no time where absent. */
+  readonly guessMs?: number
 }

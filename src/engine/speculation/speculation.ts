@@ -4,16 +4,19 @@
  * what they are without it (docs/operations.md). What became of the guesses is outcomes.ts.
  */
 import { assert } from '../../errors.ts'
-import type { BatchRow, Runner } from '../../model/runner.ts'
+import type { BatchRow, GuessCosts, Runner } from '../../model/runner.ts'
 import type { Sequence } from '../sequence.ts'
 import type { GuessesBy } from '../stats.ts'
-import { Accounts, type LaunchedStep } from './accounts.ts'
 import { Pace } from './pace.ts'
 import type { Proposer, ProposerSource } from './proposer.ts'
-import { costOf } from './step-costs.ts'
 
+/** Costs of guesses beside their tokens, in plain steps: copying states and, where steps overlap, making the next one wait. */
+const COPY_COST = 0.03
+const WAIT_COST = 0.07
 /** The share of a step's answers that must have a guess before it pays that the device waits for the host. */
 const WORTH_WAITING = 1 / 8
+/** How much each step's time counts among those before. */
+const WEIGHT = 0.1
 
 /** One proposer of an answer, and how it fares. */
 interface Guesser {
@@ -51,17 +54,18 @@ export class Speculation {
   readonly #sources: readonly ProposerSource[]
   readonly #spares: number[]
   readonly #guessed = new WeakMap<Sequence, Guessed>()
-  readonly #accounts: Accounts
-  /** Of sources whose answers fare alike, that of all of them, and how many guesses a row has in the step being planned. */
-  readonly #paces = new Map<ProposerSource, Pace>()
-  readonly #lengths = new Map<Pace, number>()
+  /** Of sources whose answers fare alike, that of the answer which learned last. */
+  readonly #lastPaces = new Map<ProposerSource, Pace>()
   /** The step being planned: its tokens of answers without guesses, and how many answers may have guesses. */
   #load = { plain: 1, guessing: 1 }
+  /** Answers of the step that is looked at. */
+  #numAnswers = 0
+  /** Milliseconds of a step of one token, going by the last ones; 0: none is known. */
+  #stepMs = 0
 
-  /** Without sources, or a runner that draws after guesses, nothing is guessed. `now`: milliseconds. */
-  constructor(runner: Runner, sources: readonly ProposerSource[], now: () => number = () => performance.now()) {
+  /** Without sources, or a runner that draws after guesses, nothing is guessed. */
+  constructor(runner: Runner, sources: readonly ProposerSource[]) {
     this.#runner = runner
-    this.#accounts = new Accounts(runner.guessCosts, runner.maxFlights > 1, now)
     this.#sources = runner.numSpares > 0 ? sources : []
     this.#spares = Array.from({ length: runner.numSpares }, (_, i) => i)
   }
@@ -72,22 +76,16 @@ export class Speculation {
    */
   plan(sequences: readonly Sequence[], numTokens: number, numSlots: number): void {
     if (numTokens === 0 || this.#isSilent(sequences)) return
-    const mayGuess = this.#accounts.mayGuess(numTokens)
-    this.#accounts.plans()
-    this.#lengths.clear()
+    this.#numAnswers = sequences.length
+    this.#load = { plain: numTokens, guessing: this.#promising(sequences).length }
     let room = this.#room(numTokens, numSlots)
     let numSpares = this.#spares.length
-    const promising = this.#promising(sequences).length
-    const guessing = Math.max(1, Math.min(promising, numSpares, room))
-    this.#load = { plain: numTokens, guessing }
-    const numExtra = sequences.reduce((sum, one) => sum + one.numExtra, 0)
-    const share = Math.max(1, Math.floor((room - numExtra) / guessing))
     for (const sequence of sequences) {
       const guessed = this.#guessedOf(sequence)
       if (guessed === null) continue
       // Tokens that went back with a state are fed again and leave less room, so that a state does not go back for ever.
       room -= sequence.numExtra
-      const most = numSpares === 0 || sequence.numAwaited > 0 || !mayGuess ? 0 : Math.min(room, share)
+      const most = numSpares === 0 || sequence.numAwaited > 0 ? 0 : room
       guessed.asked = this.#ask(guessed, sequence, most)
       if (guessed.asked === null) continue
       room -= guessed.asked.length
@@ -117,13 +115,12 @@ export class Speculation {
     if (this.#isSilent(sequences)) return false
     if (sequences.every(({ numAwaited }) => numAwaited === 0)) return false
     if (sequences.some((one) => this.#guessed.get(one)?.onItsWay)) return true
-    const numTokens = sequences.reduce((sum, { owner }) => sum + owner.width, 0)
-    if (!this.#accounts.mayGuess(numTokens)) return false
+    this.#numAnswers = sequences.length
     const promising = this.#promising(sequences)
     if (promising.length === 0 || promising.length < sequences.length * WORTH_WAITING) return false
+    const numTokens = sequences.reduce((sum, { owner }) => sum + owner.width, 0)
     if (this.#room(numTokens, numSlots) < 1) return false
     for (const guesser of promising) guesser.isWaiting = true
-    this.#accounts.waits()
     return true
   }
 
@@ -138,9 +135,13 @@ export class Speculation {
   #promising(sequences: readonly Sequence[]): Guesser[] {
     return sequences.flatMap((sequence) => {
       const { guessers = [] } = this.#guessedOf(sequence) ?? {}
-      const first = guessers.find((one) => !one.pace.isResting && one.proposer.isPromising)
+      const first = guessers.find((one) => !one.pace.isResting && this.#isPromising(one))
       return first ?? []
     })
+  }
+
+  #isPromising({ source, proposer }: Guesser): boolean {
+    return this.#numAnswers <= (source.mostAnswers ?? this.#numAnswers) && proposer.isPromising
   }
 
   /** Who guesses in an answer's next row: the first whose guesses pay. Those before it have one row more without. */
@@ -150,11 +151,11 @@ export class Speculation {
     for (const guesser of guessed.guessers) {
       const { pace, proposer, isWaiting } = guesser
       guesser.isWaiting = false
-      const { isPromising } = proposer
+      const isPromising = this.#isPromising(guesser)
       if (most < 1 || !isPromising) {
         // A token was drawn that nothing is guessed after.
         if (isWaiting && !isPromising) pace.learn(1, 0)
-        this.#skip(guesser)
+        pace.skip()
         continue
       }
       const length = this.#lengthOf(guesser, most)
@@ -165,27 +166,18 @@ export class Speculation {
     return null
   }
 
-  /** Of a step one row counts where answers fare alike. */
-  #skip({ pace, source }: Guesser): void {
-    if (source.isAlike && this.#lengths.has(pace)) return
-    pace.skip()
-    this.#lengths.set(pace, 0)
-  }
-
   #lengthOf({ pace, source }: Guesser, most: number): number {
-    const known = source.isAlike ? this.#lengths.get(pace) : undefined
-    if (known !== undefined) return Math.min(known, most)
-    const { costs } = this.#accounts
+    const { guessCosts, maxFlights } = this.#runner
     const { plain, guessing } = this.#load
-    const plainMs = costs.plainMs(plain)
-    const severalMs = (guesses: number) => costs.severalMs(plain + guesses * guessing, plain)
-    const makingMs = (guesses: number) => source.makingMs?.(guesses, guessing) ?? 0
-    const length = pace.next(most, guessing / plain, {
-      of: (guesses) => (makingMs(guesses) + severalMs(guesses)) / plainMs,
-      again: (tokens) => (severalMs(tokens) - plainMs) / plainMs,
-    })
-    this.#lengths.set(pace, length)
-    return length
+    const numGuessing = Math.max(1, guessing)
+    const plainCost = costOf(guessCosts, plain)
+    const more = COPY_COST + (maxFlights > 1 ? WAIT_COST : 0)
+    const making = (source.guessMs ?? 0) / Math.max(this.#stepMs * plainCost, Number.MIN_VALUE)
+    return pace.next(
+      most,
+      numGuessing / plain,
+      (n) => more + n * making + costOf(guessCosts, plain + n * numGuessing) / plainCost,
+    )
   }
 
   /** The next row of an answer if it has guesses, with at most so many tokens more than one; else null. */
@@ -194,7 +186,7 @@ export class Speculation {
     if (guessed === undefined || guessed.asked === null) return null
     const { guesser, length } = guessed.asked
     guessed.asked = null
-    const guesses = this.#accounts.made(() => guesser.proposer.propose(length))
+    const guesses = guesser.proposer.propose(length)
     // No state is to have consumed the token that ends the answer.
     const end = guesses.findIndex((token) => sequence.owner.stopTokens.has(token))
     const own = end === -1 ? guesses : guesses.slice(0, end)
@@ -216,7 +208,7 @@ export class Speculation {
     const guesser = this.#guessed.get(sequence)?.onItsWay
     assert(guesser != null, 'guesses of an answer that has none')
     guesser.pace.learn(guessed, right)
-    this.#accounts.learn(guessed, right)
+    if (guesser.source.isAlike) this.#lastPaces.set(guesser.source, guesser.pace)
     guesser.accepted += right
     guesser.rejected += guessed - right
     const { name } = guesser.source
@@ -224,14 +216,12 @@ export class Speculation {
     for (const by of [`${name}Accepted`, 'acceptedTokens'] as const) this.counters[by] += right
   }
 
-  /** The step that was planned, or one of which nothing was asked here, is being launched. */
-  launches(step: LaunchedStep): void {
-    this.#accounts.launches(step)
-  }
-
-  /** The oldest of these is over, so long after the one before or after its launch; what its rows drew is told after that. */
-  lands(ms: number): void {
-    this.#accounts.lands(ms)
+  /** How long a step took that had so many tokens of answers, guesses among them, and so many of prompts. */
+  learnStep(ms: number, answers: number, prompts: number): void {
+    const cost = costOf(this.#runner.guessCosts, answers)
+    if (prompts > 0 || answers === 0 || !Number.isFinite(cost)) return
+    const own = ms / cost
+    this.#stepMs = this.#stepMs === 0 ? own : this.#stepMs + WEIGHT * (own - this.#stepMs)
   }
 
   /** What became of an answer's guesses; nothing where there were none. */
@@ -248,13 +238,6 @@ export class Speculation {
     for (const { proposer } of this.#guessed.get(sequence)?.guessers ?? []) proposer.close?.()
   }
 
-  #paceOf(source: ProposerSource): Pace {
-    if (!source.isAlike) return new Pace()
-    const pace = this.#paces.get(source) ?? new Pace(true)
-    this.#paces.set(source, pace)
-    return pace
-  }
-
   /** Null where nothing is guessed. */
   #guessedOf(sequence: Sequence): Guessed | null {
     if (this.#sources.length === 0 || !mayGuess(sequence)) return null
@@ -264,7 +247,8 @@ export class Speculation {
       const guessers = this.#sources.flatMap((source): Guesser[] => {
         const proposer = source.open(owner.prompt, owner.request, index, { ...sequence.draw })
         if (proposer === null) return []
-        const pace = this.#paceOf(source)
+        const last = this.#lastPaces.get(source)
+        const pace = last === undefined ? new Pace() : Pace.after(last)
         return [{ source, proposer, pace, isWaiting: false, accepted: 0, rejected: 0 }]
       })
       guessed = { guessers, numKnown: 0, asked: null, onItsWay: null }
@@ -276,6 +260,11 @@ export class Speculation {
     }
     return guessed
   }
+}
+
+/** Cost of a step of so many answer tokens, in steps of one token. */
+function costOf(costs: GuessCosts, numTokens: number): number {
+  return costs.find(([tokens]) => numTokens <= tokens)?.[1] ?? Number.POSITIVE_INFINITY
 }
 
 /** Nothing is guessed under a grammar, which allows one token at a time, or for a mixture, which has several states. */

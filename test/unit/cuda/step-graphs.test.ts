@@ -94,7 +94,7 @@ test('the shapes that came longest ago are forgotten', () => {
     }
   expect(disposed).toEqual([])
   for (let samples = 0; samples < 40; samples++)
-    for (const logits of [1, 2, 3, 9, 20]) for (const tokens of [600, 700]) find({ ...PROMPT, tokens, logits, samples })
+    for (const logits of [1, 2, 3, 9, 20]) find({ ...PROMPT, tokens: 600, logits, samples })
   expect(disposed).toContain(captured[0])
   dispose()
   expect(disposed.toSorted()).toEqual(captured.toSorted())
@@ -168,7 +168,7 @@ test('once a step was forgotten there is room for another', () => {
   for (let i = 0; i < 2; i++) expect(find({ ...PROMPT, tokens: 500 })).toBeNull()
   fails = false
   for (const samples of [0, 1, 2, 3, 5, 9, 17, 25, 33])
-    for (const logits of [1, 2, 3, 9, 20]) for (const tokens of [600, 800]) find({ ...PROMPT, tokens, logits, samples })
+    for (const logits of [1, 2, 3, 9, 20]) find({ ...PROMPT, tokens: 600, logits, samples })
   const before = captured.length
   for (let i = 0; i < 2; i++) find({ ...PROMPT, tokens: 700 })
   expect(captured).toHaveLength(before + 1)
