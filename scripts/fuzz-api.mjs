@@ -1,10 +1,11 @@
 #!/usr/bin/env node
 /**
  * Every route of a server under bodies that its OpenAPI document allows, and under broken ones, by a seed:
- * `node scripts/fuzz-api.mjs [calls] [seed] [at once] [part of the routes' paths]`. The server is one of the built files with the demo model and keys; the
- * calls are a user's. What must hold: no 5xx but a refusal that says when to come back and the end of a time that the call set, no reply after more than 5 s, an error says
- * what is wrong (and where, in OpenAI's form) and nothing of the machine, and the server answers afterwards as before.
- * Prints what came back; exit code 1 and examples where it does not hold.
+ * `node scripts/fuzz-api.mjs [calls] [seed] [at once] [part of the routes' paths]`. The server is one of the built files
+ * with the demo model and a key, a user's, which makes the calls. What must hold: no 5xx but a refusal that says when to
+ * come back and the end of a time that the call set; no reply after more than 5 s; an error says what is wrong (and where,
+ * in OpenAI's form) and nothing of the machine; and the server answers afterwards as before. Prints what came back; exit
+ * code 1 and examples where it does not hold.
  */
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
