@@ -138,7 +138,11 @@ export function useSharedStores(): void {
   beforeAll(async () => {
     postgres = await startPostgres()
   })
-  afterAll(() => postgres?.remove())
+  afterAll(async () => {
+    // Other files run in this process after this one.
+    maker = overSqlite
+    await postgres?.remove()
+  })
 }
 
 export function openDirectStore(folder: string, identity: ModelIdentity, options: DirectOptions = {}): DirectStore {
