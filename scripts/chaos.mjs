@@ -10,6 +10,7 @@ import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
+import { seededRandom } from '../dist/bench/serve/random.js'
 
 const seconds = Number(process.argv[2] ?? 120)
 const seed = Number(process.argv[3] ?? Date.now() % 1_000_000)
@@ -23,17 +24,6 @@ const broken = []
 const counts = { answers: 0, turns: 0, unanswered: {}, faults: {} }
 let server = null
 let isOver = false
-
-/** Mulberry32: what happens next follows from the seed, when it does from the machine. */
-function randomOf(start) {
-  let state = start >>> 0
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0
-    let t = Math.imul(state ^ (state >>> 15), 1 | state)
-    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t
-    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32
-  }
-}
 
 function freePort() {
   return new Promise((resolve) => {
@@ -102,7 +92,7 @@ const WORDS = 'once upon a time there was a goose that could write all night abo
 
 /** A request that has one right answer. */
 function question(number) {
-  const random = randomOf(number)
+  const random = seededRandom(number)
   const prompt = Array.from({ length: 5 + (number % 60) }, () => WORDS[Math.floor(random() * 15)])
   const max_tokens = 5 + Math.floor(random() * 40)
   return { prompt: prompt.join(' '), max_tokens, seed: number, temperature: 1, ignore_eos: true }
@@ -123,7 +113,7 @@ async function checkAnswer(number, abort) {
 }
 
 async function client(index) {
-  const random = randomOf(seed + 1000 + index)
+  const random = seededRandom(seed + 1000 + index)
   while (!isOver) {
     const leaves = random() < 0.2
     const abort = leaves ? AbortSignal.timeout(Math.floor(random() * 300)) : undefined
@@ -249,7 +239,7 @@ async function sabotage() {
 }
 
 async function faults() {
-  const random = randomOf(seed)
+  const random = seededRandom(seed)
   const kinds = Object.keys(FAULTS)
   const end = performance.now() + 1000 * seconds
   for (let round = 0; performance.now() < end; round++) {

@@ -13,6 +13,7 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { Agent, request } from 'node:http'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { seededRandom } from '../dist/bench/serve/random.js'
 
 const [calls = 20_000, seed = 1, atOnce = 16] = process.argv.slice(2, 5).map(Number)
 const part = process.argv[5] ?? ''
@@ -98,7 +99,7 @@ const HOSTILE = [
   () => JSON.parse('{"__proto__":{"isAdmin":true},"constructor":{"prototype":1}}'),
 ]
 
-const random = randomOf(seed)
+const random = seededRandom(seed)
 const found = new Map()
 const statuses = new Map()
 let slowest = { ms: 0, what: '' }
@@ -377,17 +378,6 @@ function shorten(value, schema) {
 
 function pick(list) {
   return list[Math.floor(random() * list.length)]
-}
-
-/** Mulberry32. */
-function randomOf(start) {
-  let state = start >>> 0
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0
-    let t = Math.imul(state ^ (state >>> 15), 1 | state)
-    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t
-    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32
-  }
 }
 
 async function answer() {

@@ -255,7 +255,8 @@ function recordWkv7(
   context.check(status, 'wkv7')
 }
 
-/** From here on: the ops that only RWKV-6 uses. */
+// From here on: the ops that only RWKV-6 uses.
+
 function recordDdlerp(
   context: CpuContext,
   program: Pointer,

@@ -29,7 +29,7 @@ export interface KernelVariant {
 }
 
 /** What kernels make use of where a device has it; `software`: the forms that a processor in the GPU's place gets. */
-export type Subgroups = 'subgroups' | 'matrices' | 'software'
+export type Feature = 'subgroups' | 'matrices' | 'software'
 
 export type Access = 'read' | 'write' | 'uniform'
 
@@ -56,7 +56,7 @@ export class WebgpuDevice {
   readonly #pipelines = new Map<string, GPUComputePipeline>()
   readonly #layouts = new Map<string, GPUBindGroupLayout>()
 
-  constructor(opened: OpenedDevice, without: readonly Subgroups[] = []) {
+  constructor(opened: OpenedDevice, without: readonly Feature[] = []) {
     const { adapter, device } = opened
     const { name, isSoftware: isProcessor } = describeAdapter(adapter)
     const isSoftware = isProcessor && !without.includes('software')

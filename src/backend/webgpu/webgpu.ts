@@ -7,7 +7,7 @@ import { assert } from '../../errors.ts'
 import type { Backend } from '../backend.ts'
 import { flightOf } from '../flight.ts'
 import { openDevice } from './adapter.ts'
-import { type Subgroups, WebgpuDevice } from './device.ts'
+import { type Feature, WebgpuDevice } from './device.ts'
 import { WebgpuProgram } from './program.ts'
 import {
   type Quantise,
@@ -31,7 +31,7 @@ export interface WebgpuOptions {
   /** How states are held. */
   readonly wkv?: WkvType
   /** What is not used though the device has it: sums by subgroups, their matrix units in products of many tokens. */
-  readonly without?: readonly Subgroups[]
+  readonly without?: readonly Feature[]
 }
 
 /** Opening a device takes turns of the event loop, so a backend is opened before it is used. */
