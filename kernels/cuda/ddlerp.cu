@@ -2,7 +2,7 @@
 //   mix[i] ← h + (prev − h)·(base[i] + mix[i])
 // mix MIXES × f16 [T, C] · h, prev f16 [T, C] · base MIXES × f32 [C] · C a multiple of 8
 // Bound by memory: a thread takes 8 channels of a token through all mixes, so that h and prev are
-// read once. Tolerance: 1e-3 RMS against reference/ops-rwkv6.ts (operands and results are f16).
+// read once. Tolerance: 1e-3 RMS against reference/ops.ts (operands and results are f16).
 #include "common.cuh"
 
 #define MAX_MIXES 5

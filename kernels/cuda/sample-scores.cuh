@@ -27,7 +27,7 @@ enum SampleInt {
 };
 enum Flag : u8 { kInPrompt = 1, kGenerated = 2 };
 
-/** Four uniforms in [0, 1) with 24 bits: Philox4x32-10, see reference/philox.ts. */
+/** Four uniforms in [0, 1) with 24 bits: Philox4x32-10, see reference/sample.ts. */
 __device__ float4 philox_four(const int* n, u32 block) {
   u32 c0 = n[kPosition], c1 = n[kStream], c2 = block, c3 = 0;
   u32 k0 = n[kSeedLow], k1 = n[kSeedHigh];

@@ -1,6 +1,6 @@
 // RWKV-6 time mixing from the projections to the gated head outputs; the formulas stand in
 // backend.ts (wkv6). Head size 64, everything inside in f32. Source: BlinkDL/RWKV-LM, RWKV-v6.
-// Tolerance: 1e-3 RMS against reference/ops-rwkv6.ts with f32 state (operands are f16).
+// Tolerance: 1e-3 RMS against reference/ops.ts with f32 state (operands are f16).
 // A state's rows (value channels) are independent of each other, and so are its elements from token
 // to token: only y is summed over a row, which 8 lanes share.
 #include "wkv-decode.cuh"

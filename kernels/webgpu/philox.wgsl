@@ -1,4 +1,4 @@
-// Philox4x32-10, as reference/philox.ts.
+// Philox4x32-10, as reference/sample.ts.
 fn high_product(a: u32, b: u32) -> u32 {
   let low = (a & 0xffffu) * (b & 0xffffu);
   let mid1 = (a >> 16u) * (b & 0xffffu) + (low >> 16u);
