@@ -15,6 +15,9 @@ export interface Finished {
   readonly stderr: string
 }
 
+/** What asks the tests for more is no setting of the server, which says so. */
+const { SKEIN_SLOW: _slow, SKEIN_SEED: _seed, ...ENVIRONMENT } = process.env
+
 /** Runs a command to its end. */
 export function skein(
   args: readonly string[],
@@ -23,7 +26,7 @@ export function skein(
 ): Promise<Finished> {
   if (!existsSync(MAIN)) throw new Error('dist/ is not built; run npm run build')
   return new Promise((resolve, reject) => {
-    const env = { ...process.env, ...variables }
+    const env = { ...ENVIRONMENT, ...variables }
     const child = spawn(process.execPath, [MAIN, ...args], { stdio: 'pipe', env })
     let [stdout, stderr] = ['', '']
     child.stdout.on('data', (data) => {
@@ -62,7 +65,7 @@ export function serve(
   const words = [...within, process.execPath, MAIN, command, '--port', '0', ...args]
   const child = spawn(words[0]!, words.slice(1), {
     stdio: ['ignore', 'pipe', 'pipe'],
-    env: { ...process.env, XDG_DATA_HOME, ...variables },
+    env: { ...ENVIRONMENT, XDG_DATA_HOME, ...variables },
   })
   const output: string[] = []
   const ended = new Promise<number>((resolve) => child.on('close', (code) => resolve(code ?? -1)))
