@@ -1,4 +1,4 @@
-/** What the tests of a run write lies in one temporary folder, which goes when the run is over. */
+/** What the tests of a run write lies in one temporary folder, which goes when the run is over: keys and sessions, too. */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -8,6 +8,7 @@ export function setup(): () => void {
   if (process.env.TESTS_RUN_FOLDER !== undefined) return () => {}
   const folder = mkdtempSync(join(tmpdir(), 'skein-tests-'))
   process.env.TMPDIR = folder
+  process.env.XDG_DATA_HOME = join(folder, 'data')
   process.env.TESTS_RUN_FOLDER = folder
   return () => rmSync(folder, { recursive: true, force: true })
 }

@@ -15,8 +15,11 @@ export interface Finished {
   readonly stderr: string
 }
 
-/** What asks the tests for more is no setting of the server, which says so. */
-const { SKEIN_SLOW: _slow, SKEIN_SEED: _seed, ...ENVIRONMENT } = process.env
+/** The variables as they are now (tests set some), without those that ask the tests for more: they are no settings. */
+function environment(): NodeJS.ProcessEnv {
+  const { SKEIN_SLOW: _slow, SKEIN_SEED: _seed, ...others } = process.env
+  return others
+}
 
 /** Runs a command to its end. */
 export function skein(
@@ -26,7 +29,7 @@ export function skein(
 ): Promise<Finished> {
   if (!existsSync(MAIN)) throw new Error('dist/ is not built; run npm run build')
   return new Promise((resolve, reject) => {
-    const env = { ...ENVIRONMENT, ...variables }
+    const env = { ...environment(), ...variables }
     const child = spawn(process.execPath, [MAIN, ...args], { stdio: 'pipe', env })
     let [stdout, stderr] = ['', '']
     child.stdout.on('data', (data) => {
@@ -65,7 +68,7 @@ export function serve(
   const words = [...within, process.execPath, MAIN, command, '--port', '0', ...args]
   const child = spawn(words[0]!, words.slice(1), {
     stdio: ['ignore', 'pipe', 'pipe'],
-    env: { ...ENVIRONMENT, XDG_DATA_HOME, ...variables },
+    env: { ...environment(), XDG_DATA_HOME, ...variables },
   })
   const output: string[] = []
   const ended = new Promise<number>((resolve) => child.on('close', (code) => resolve(code ?? -1)))
