@@ -44,14 +44,15 @@ test('docs/api.md lists exactly the refused and the harmless fields', () => {
   expect(namesIn(sectionOf('Harmless'))).toEqual([...HARMLESS].sort())
 })
 
-test('docs/api.md names every honoured field and every route', () => {
+test('docs/api.md names every honoured field, and it or docs/dialects.md every route', () => {
   const honoured = [
     ...Object.keys(chatBody(DEFAULT_LIMITS).properties),
     ...Object.keys(completionBody(DEFAULT_LIMITS).properties),
   ]
   for (const name of honoured) expect(page).toMatch(new RegExp(`\`${name}[\`.:]`))
+  const routes = page + readFileSync(join(PAGE, '../dialects.md'), 'utf8')
   for (const { path } of allDialects(DEFAULT_LIMITS).flatMap(({ routes }) => routes)) {
-    expect(page).toContain(path.replace(/:(\w+)/, '{$1}'))
+    expect(routes).toContain(path.replace(/:(\w+)/, '{$1}'))
   }
 })
 

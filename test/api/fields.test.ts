@@ -1,4 +1,4 @@
-/** The tables of fields that routes do not read, walked: what is harmless, what is refused unless it says nothing, and where docs/api.md says so. */
+/** The tables of fields that routes do not read, walked: what is harmless, what is refused unless it says nothing, and where docs/ says so. */
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
@@ -16,7 +16,7 @@ const messages = [{ role: 'user', content: 'Hi' }]
 
 interface Table {
   readonly route: string
-  /** The section of docs/api.md. */
+  /** The section of docs/api.md or docs/dialects.md. */
   readonly section: string
   readonly body: object
   readonly unread: UnreadFields
@@ -55,8 +55,9 @@ const TABLES: readonly Table[] = [
   { route: '/completion', section: 'llama.cpp and ai00', body: { prompt: 'Hi' }, unread: LLAMA },
 ]
 
-const page = readFileSync(join(import.meta.dirname, '../../docs/api.md'), 'utf8')
-const sectionOf = (title: string) => page.split(/\n##+ /).find((part) => part.startsWith(title))!
+const docs = join(import.meta.dirname, '../../docs')
+const pages = ['api.md', 'dialects.md'].map((page) => readFileSync(join(docs, page), 'utf8')).join('\n')
+const sectionOf = (title: string) => pages.split(/\n##+ /).find((part) => part.startsWith(title))!
 
 describe.each(TABLES)('$route $within', ({ route, section, body, unread, within }) => {
   const { app } = serve()
@@ -90,7 +91,7 @@ describe.each(TABLES)('$route $within', ({ route, section, body, unread, within 
     }
   })
 
-  test('docs/api.md names them', () => {
+  test('the documents name them', () => {
     const text = sectionOf(section)
     const fields = [...unread.harmless, ...Object.keys(unread.refused)]
     expect(fields.filter((field) => !new RegExp(`\`${field}[\`:]`).test(text))).toEqual([])

@@ -26,6 +26,8 @@ const GUIDE = [
       page('Clients', '/clients'),
       page('API by example', '/reference'),
       page('API in full', '/api'),
+      page('Other APIs', '/dialects'),
+      page('Management over HTTP', '/management'),
       page('In Node', '/library'),
       page('Dashboard', '/dashboard'),
       page('Commands', '/cli'),

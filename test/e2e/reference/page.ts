@@ -8,7 +8,7 @@ import type { ApiExample } from '../../../src/gateway/http/examples.ts'
 const HEAD = `# API reference by example
 
 Each request was sent to a server with the demo model (\`skein serve demo\`), and each reply is what it answered; a test sends them all again on every change. Ids, times and
-keys are replaced. [api.md](api.md) says what each field means, and \`/docs\` on a running server lets you try every route. On a server with keys add
+keys are replaced. [api.md](api.md), [dialects.md](dialects.md) and [management.md](management.md) say what each field means, and \`/docs\` on a running server lets you try every route. On a server with keys add
 \`-H "authorization: Bearer $SKEIN_API_KEY"\`.
 `
 

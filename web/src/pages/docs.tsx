@@ -9,7 +9,7 @@ import { RichText } from '../parts/rich-text.tsx'
 
 const NAMES = [
   ...['getting-started', 'models', 'sessions', 'clients', 'migration', 'faq', 'troubleshooting'],
-  ...['dashboard', 'cli', 'api', 'reference', 'library', 'browser', 'immersive-translate'],
+  ...['dashboard', 'cli', 'api', 'dialects', 'management', 'reference', 'library', 'browser', 'immersive-translate'],
   ...['configuration', 'deploy', 'operations', 'security', 'states', 'cluster', 'devices'],
   ...['performance', 'numerics'],
 ]
@@ -62,7 +62,7 @@ export function DocsPage() {
   )
 }
 
-const CAPITALS: Readonly<Record<string, string>> = { api: 'API', cli: 'CLI', faq: 'FAQ' }
+const CAPITALS: Readonly<Record<string, string>> = { api: 'API', cli: 'CLI', dialects: 'Other APIs', faq: 'FAQ' }
 
 function titleOf(name: string): string {
   return CAPITALS[name] ?? `${name[0]!.toUpperCase()}${name.slice(1).replaceAll('-', ' ')}`
