@@ -63,6 +63,8 @@ const GUIDE = [
       page('Deploy', '/deploy'),
       page('Operations', '/operations'),
       page('Cluster', '/cluster'),
+      page('Speculative decoding', '/speculation'),
+      page('Measuring a server', '/benchmark'),
       page('Security', '/security'),
       page('Settings', '/configuration'),
     ],

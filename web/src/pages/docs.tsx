@@ -10,8 +10,8 @@ import { RichText } from '../parts/rich-text.tsx'
 const NAMES = [
   ...['getting-started', 'models', 'sessions', 'clients', 'migration', 'faq', 'troubleshooting'],
   ...['dashboard', 'cli', 'api', 'dialects', 'management', 'reference', 'library', 'browser', 'immersive-translate'],
-  ...['configuration', 'deploy', 'operations', 'security', 'states', 'cluster', 'devices'],
-  ...['performance', 'numerics'],
+  ...['configuration', 'deploy', 'operations', 'security', 'states', 'cluster', 'devices', 'speculation'],
+  ...['benchmark', 'performance', 'numerics'],
 ]
 const IN_CHINESE = ['getting-started', 'faq', 'troubleshooting', 'immersive-translate']
 
