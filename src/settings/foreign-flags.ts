@@ -1,7 +1,7 @@
 /**
  * Flags of the servers that Skein replaces, rewritten into its own before anything is parsed: an old command line starts
  * `skein serve` with the same meaning. A flag without a meaning here is said to have none, and one that asks for what is not
- * there is refused. docs/configuration.md has the table.
+ * there is refused. docs/migration.md has the table.
  */
 import { SkeinError } from '../errors.ts'
 import type { Flags } from './flags.ts'

@@ -27,9 +27,10 @@ function idle(spec: CommandSpec): CommandSpec {
 
 /** Commands of blocks of code. */
 function linesOf(text: string): string[] {
-  const blocks = [...text.matchAll(/^( *)```(?:sh|bash|console)?\n([\s\S]*?)^\1```/gm)]
+  const blocks = [...text.matchAll(/^( *)```(\w*)\n([\s\S]*?)^\1```/gm)]
+  const ours = blocks.filter(([, , language]) => ['', 'sh', 'bash', 'console'].includes(language!))
   const indented = [...text.matchAll(/(?:^ {4}.*\n)+/gm)].map(([code]) => code)
-  return [...blocks.map(([, , code]) => code!), ...indented].flatMap(commandsOf)
+  return [...ours.map(([, , , code]) => code!), ...indented].flatMap(commandsOf)
 }
 
 /** Commands that sentences name, mostly without all that they need. */

@@ -64,8 +64,8 @@ test.each([
   expect(() => rewrite(line)).toThrow(reason)
 })
 
-test('docs/configuration.md has the table', () => {
-  const page = readFileSync(join(import.meta.dirname, '../../docs/configuration.md'), 'utf8')
+test('docs/migration.md has the table', () => {
+  const page = readFileSync(join(import.meta.dirname, '../../docs/migration.md'), 'utf8')
   for (const { flag, systems, means } of FOREIGN_FLAGS) {
     expect(page).toContain(`| \`--${flag}\` | ${systems} | ${means} |`)
   }
