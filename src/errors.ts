@@ -42,6 +42,8 @@ export const ERROR_STATUS = {
   backend_unavailable: 503,
   /** A snapshot does not fit this model. */
   state_incompatible: 409,
+  /** The store takes what is in a record never, however much room there is. The session is as it was before. */
+  state_refused: 422,
   /** A kept state cannot be read or written: disk full, damaged file. Nothing was replaced by a fresh state. */
   state_unavailable: 507,
 } as const

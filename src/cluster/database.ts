@@ -220,11 +220,18 @@ async function secretOf(pool: pg.Pool): Promise<Uint8Array> {
   return new Uint8Array(rows[0].secret)
 }
 
+/** SQLSTATE of data that no column takes, of constraints, and of what is larger than the server's limits. */
+const REFUSAL = /^(?:22|23|54)...$/
+
 function unavailable(error: unknown): SkeinError {
   if (error instanceof SkeinError) return error
   const { message, code } = error as { message?: string; code?: string }
   // Of several addresses that refuse, the driver's error has no message of its own.
   const reason = message || code || String(error)
+  if (code !== undefined && REFUSAL.test(code)) {
+    const refused = `the database of the cluster does not take what was to be written: ${reason}`
+    return new SkeinError('state_refused', refused, { cause: error })
+  }
   return new SkeinError(
     'state_unavailable',
     `the database of the cluster did not do what was asked: ${reason}; look whether it runs and can be reached`,

@@ -4,6 +4,7 @@
  */
 import { randomBytes } from 'node:crypto'
 import type { StateData } from '../backend/state-shape.ts'
+import type { SkeinError } from '../errors.ts'
 import type { Snapshot } from './snapshot.ts'
 
 /** The tokens of a snapshot: those consumed, and the tail after them. */
@@ -75,9 +76,8 @@ export interface Session {
   isBusy: boolean
   readonly waiters: (() => void)[]
   isDeleted: boolean
-  /**
-   * `doubted`: the lease of the claim has passed, and no write has shown yet whether another process took the session.
-   * `lost`: one did.
-   */
-  claim: 'sure' | 'doubted' | 'lost'
+  /** `doubted`: the lease of the claim has passed, and no write has shown yet whether another process took the session. */
+  claim: 'sure' | 'doubted'
+  /** Why it was forgotten here with what was unwritten of it: another process took it, or the store refused it. */
+  lostBy: SkeinError | null
 }

@@ -1,12 +1,14 @@
 /**
  * Brings changes of sessions to the store, one commit at a time and in order. A state that could not be written stays
  * in memory, is counted and tried again: fewer at a time, and every other commit without any, so that what makes room is
- * written and what fits into it is too. It knows what has to be written, not how.
+ * written and what fits into it is too. A session that the store refuses for what is in it is not tried again: it is forgotten
+ * here, and is as the store has it. It knows what has to be written, not how.
  */
 import { SkeinError } from '../errors.ts'
-import type { KeptState, Session, Turn } from './kept-state.ts'
-import { headAmong } from './sessions.ts'
-import type { SessionName, SessionRecord, Store, StoreChange } from './store/store.ts'
+import { type Barrier, type Commit, changeOf, commitOf, joined, partsOf, type Release } from './commit.ts'
+import type { KeptState, Session } from './kept-state.ts'
+import { warn } from './store/failures.ts'
+import type { SessionName, Store } from './store/store.ts'
 
 /** Pause after a failed write, unless the store says another. */
 const RETRY_MS = 2000
@@ -16,34 +18,11 @@ const RETRY_MS = 2000
  */
 const MAX_BATCH_BYTES = 8 * 2 ** 20
 
-/** The content of one commit. */
-interface Batch {
-  readonly states: readonly KeptState[]
-  readonly sessions: readonly Session[]
-  readonly deleteKeys: readonly string[]
-  readonly releases: readonly Release[]
-  readonly barriers: readonly Barrier[]
-}
-
-/** Waits for a session with all its states, or for the next commit. */
-interface Barrier {
-  readonly session: Session | null
-  readonly done: (error: SkeinError | null) => void
-}
-
-/** The end of a claim. If somebody waits for it and it fails, it is not tried again: the session stays here. */
-interface Release {
-  readonly name: SessionName
-  readonly done: ((error: SkeinError | null) => void) | null
-}
-
-const NOTHING: Pick<Batch, 'sessions' | 'releases'> = { sessions: [], releases: [] }
-
 interface SaverEvents {
   /** A commit has ended: there may be more to do. */
   done(): void
-  /** Another process has this session: forget it as if it had never been here. */
-  lost(session: Session): void
+  /** What is unwritten of this session never will be: forget it as if it had never been here. */
+  lost(session: Session, reason: SkeinError): void
 }
 
 export class Saver {
@@ -55,11 +34,11 @@ export class Saver {
   readonly #deletedKeys = new Set<string>()
   #releases: Release[] = []
   /** The commit under way. */
-  #batch: Batch | null = null
+  #commit: Commit | null = null
   readonly #waiting = new Map<KeptState, ((error: SkeinError | null) => void)[]>()
   /** Barriers that wait for the end of the next commit that includes what they wait for. */
   #barriers: Barrier[] = []
-  #commit: Promise<void> | null = null
+  #run: Promise<void> | null = null
   #retry: NodeJS.Timeout | null = null
   #hasFailed = false
   #batchBytes = MAX_BATCH_BYTES
@@ -83,7 +62,7 @@ export class Saver {
 
   /** A commit could be made now. */
   get isReady(): boolean {
-    return this.hasChanges && this.#commit === null && this.#retry === null
+    return this.hasChanges && this.#run === null && this.#retry === null
   }
 
   get hasChanges(): boolean {
@@ -140,26 +119,21 @@ export class Saver {
   release(session: Session): Promise<void> {
     this.#changed.add(session)
     return new Promise((resolve, reject) => {
-      const done = (error: SkeinError | null) => (error === null ? resolve() : reject(error))
-      this.#releases.push({ name: session, done })
+      this.#releases.push({ name: session, done: settling(session, resolve, reject) })
     })
   }
 
   /** Something of it is to be written, or is being. */
   isPending(session: Session): boolean {
-    return (
-      this.#changed.has(session) || this.#batch?.sessions.includes(session) === true || missingOf(session).length > 0
-    )
+    return this.#changed.has(session) || this.#commit?.sessions.has(session) === true || missingOf(session).length > 0
   }
 
   /** The claim to a session of that name is about to end: the store must not be asked for it before that. */
   isEnding({ namespace, id }: SessionName): boolean {
     const isIt = (name: SessionName) => isSame(name, { namespace, id })
-    const { sessions, releases } = this.#batch ?? NOTHING
-    return (
-      [...this.#changed, ...sessions].some((session) => session.isDeleted && isIt(session)) ||
-      [...this.#releases, ...releases].some(({ name }) => isIt(name))
-    )
+    const sessions = [...this.#changed, ...(this.#commit?.sessions.keys() ?? [])]
+    const releases = [...this.#releases, ...(this.#commit?.releases ?? [])]
+    return sessions.some((session) => session.isDeleted && isIt(session)) || releases.some(({ name }) => isIt(name))
   }
 
   /** Nobody holds the state any more. */
@@ -182,8 +156,7 @@ export class Saver {
     return new Promise((resolve, reject) => {
       // No commit will bring what was given up.
       if (missingOf(session).some((state) => !this.#unsaved.has(state))) return reject(lost())
-      const done = (error: SkeinError | null) => (error === null ? resolve() : reject(error))
-      this.#barriers.push({ session, done })
+      this.#barriers.push({ session, done: settling(session, resolve, reject) })
     })
   }
 
@@ -203,12 +176,12 @@ export class Saver {
     const deleteKeys = [...this.#deletedKeys]
     this.#deletedKeys.clear()
     for (const state of states) state.disk = 'writing'
-    const batch = { states, sessions, deleteKeys, ...this.#takeWaiting(states) }
+    const commit = commitOf({ states, sessions, deleteKeys, ...this.#takeWaiting(states) })
     this.#wasLight = states.length === 0
-    this.#batch = batch
-    this.#commit = this.#run(batch, changeOf(batch)).finally(() => {
+    this.#commit = commit
+    this.#run = this.#write(commit).finally(() => {
+      this.#run = null
       this.#commit = null
-      this.#batch = null
       this.#events.done()
     })
   }
@@ -217,7 +190,7 @@ export class Saver {
    * The releases and barriers that a commit with these states answers. What needs none of the states must not fail with
    * them.
    */
-  #takeWaiting(states: readonly KeptState[]): Pick<Batch, 'releases' | 'barriers'> {
+  #takeWaiting(states: readonly KeptState[]): Pick<Commit, 'releases' | 'barriers'> {
     const isRisky = this.#isCautious && states.length > 0
     const coming = new Set(states)
     const isTaken = ({ session }: Barrier) => {
@@ -240,7 +213,7 @@ export class Saver {
 
   /** Waits for the commit under way. */
   async settled(): Promise<void> {
-    await this.#commit
+    await this.#run
   }
 
   /** Makes the next attempt due now. */
@@ -249,45 +222,76 @@ export class Saver {
     this.#retry = null
   }
 
-  async #run(batch: Batch, change: StoreChange): Promise<void> {
-    try {
-      this.#succeeded(batch, this.#lose(batch, await this.#store.commit(change)))
-    } catch (error) {
-      this.#failed(batch, SkeinError.from(error))
+  async #write(commit: Commit): Promise<void> {
+    const left = [commit]
+    for (let next = left.shift(); next !== undefined; next = left.shift()) {
+      try {
+        const names = await this.#store.commit(changeOf(next))
+        this.#succeeded(next, this.#lose(next, names), left)
+      } catch (error) {
+        const failure = SkeinError.from(error)
+        const isRefused = failure.code === 'state_refused'
+        const parts = isRefused ? partsOf(next) : []
+        const [one] = next.sessions
+        if (parts.length > 0) left.unshift(...parts)
+        else if (isRefused && one?.[1]) this.#refused(next, one[0], failure)
+        else return this.#failed(joined([next, ...left]), failure)
+      }
     }
   }
 
-  #succeeded({ states, releases, barriers }: Batch, lost: readonly Session[]): void {
+  #succeeded({ puts, releases, barriers }: Commit, lost: readonly Session[], left: readonly Commit[]): void {
+    const states = [...puts.keys()]
     if (states.length > 0) {
       this.#batchBytes = Math.min(MAX_BATCH_BYTES, 2 * Math.max(this.#batchBytes, bytesOf(states)))
     }
     for (const state of states) if (this.#unsaved.has(state)) this.#saved(state)
+    // Of sessions that share a state all are waited for.
+    for (const state of states)
+      if (state.disk === 'saved' && left.every((part) => !part.puts.has(state))) this.#settle(state, null)
     if (states.length > 0 || this.#unsaved.size === 0) this.#hasFailed = false
-    const isLost = (name: SessionName) => lost.some((session) => isSame(session, name))
-    for (const { name, done } of releases) done?.(isLost(name) ? taken(name) : null)
-    for (const { session, done } of barriers) {
-      const first = lost.find((each) => session === null || each === session)
-      done(first === undefined ? null : taken(first))
-    }
+    for (const { done } of releases) done?.(null)
+    for (const { session, done } of barriers) done(session === null && lost[0] ? taken(lost[0]) : null)
   }
 
-  /**
-   * Removes sessions of a commit that other processes turned out to have. States that only these sessions hold are
-   * never written.
-   */
-  #lose({ sessions }: Batch, names: readonly SessionName[]): Session[] {
-    const lost = sessions.filter((session) => names.some((name) => isSame(session, name)))
-    const states = new Set(lost.flatMap(({ turns }) => [...turns.values()].map(({ state }) => state)))
-    for (const session of lost) {
+  /** Removes sessions of a commit that other processes turned out to have. */
+  #lose({ sessions }: Commit, names: readonly SessionName[]): Session[] {
+    const lost = [...sessions.keys()].filter((session) => names.some((name) => isSame(session, name)))
+    this.#forget(lost, taken)
+    return lost
+  }
+
+  /** Another try would be refused too, and hold up what others write. */
+  #refused({ puts, barriers }: Commit, session: Session, { message }: SkeinError): void {
+    warn('a session was not kept', message)
+    this.counters.failedSaves++
+    const reason = new SkeinError(
+      'state_refused',
+      `session ${session.id} was not kept, for what is in it (${message}); it is as its last kept turn left it`,
+    )
+    this.#forget([session], () => reason)
+    for (const state of puts.keys()) {
+      if (state.disk === 'saved') this.#settle(state, null)
+      else state.disk = 'failed'
+    }
+    this.unclaim(session)
+    for (const { done } of barriers) done(reason)
+  }
+
+  /** States that only these sessions hold are never written. */
+  #forget(sessions: readonly Session[], reasonOf: (session: Session) => SkeinError): void {
+    const states = new Set(sessions.flatMap(({ turns }) => [...turns.values()].map(({ state }) => state)))
+    for (const session of sessions) {
       this.#changed.delete(session)
-      this.#events.lost(session)
+      this.#events.lost(session, reasonOf(session))
     }
     for (const state of states) {
       if (state.holders.size > 0 || !this.#unsaved.delete(state)) continue
+      // What was brought to the store for it goes.
+      this.#deletedKeys.add(state.key)
       state.disk = 'failed'
-      this.#settle(state, taken(lost[0]!))
+      this.#settle(state, reasonOf(sessions[0]!))
     }
-    return lost
   }
 
   #saved(state: KeptState): void {
@@ -295,10 +299,10 @@ export class Saver {
     state.disk = 'saved'
     this.#unsaved.delete(state)
     if (state.holders.size === 0) this.#deletedKeys.add(state.key)
-    this.#settle(state, null)
   }
 
-  #failed({ states, sessions, deleteKeys, releases, barriers }: Batch, error: SkeinError): void {
+  #failed({ puts, sessions, deleteKeys, releases, barriers }: Commit, error: SkeinError): void {
+    const states = [...puts.keys()].filter(({ disk }) => disk !== 'saved')
     // Stop waiting for the disk to take states again.
     const lacking = this.#takeLacking(() => true)
     this.#releases.push(...releases.filter(({ done }) => done === null))
@@ -310,7 +314,7 @@ export class Saver {
     // Keep the old order: of two sessions with one id the later one counts.
     const later = [...this.#changed]
     this.#changed.clear()
-    for (const session of [...sessions, ...later]) this.#changed.add(session)
+    for (const session of [...sessions.keys(), ...later]) this.#changed.add(session)
     for (const state of states) state.disk = 'failed'
     for (const state of [...this.#waiting.keys()]) this.#settle(state, error)
     for (const { done } of releases) done?.(error)
@@ -325,6 +329,15 @@ export class Saver {
     const callbacks = this.#waiting.get(state) ?? []
     this.#waiting.delete(state)
     for (const callback of callbacks) callback(error)
+  }
+}
+
+/** Also where a session was lost before what is waited for. */
+function settling(session: Session | null, resolve: () => void, reject: (error: SkeinError) => void) {
+  return (error: SkeinError | null) => {
+    const failure = session?.lostBy ?? error
+    if (failure === null) resolve()
+    else reject(failure)
   }
 }
 
@@ -351,43 +364,4 @@ function bytesOf(states: readonly KeptState[]): number {
 function missingOf(session: Session | null): KeptState[] {
   const states = [...(session?.turns.values() ?? [])].map(({ state }) => state)
   return states.filter(({ disk }) => disk !== 'saved')
-}
-
-function changeOf({ states, sessions, deleteKeys, releases }: Batch): StoreChange {
-  const puts = states.map(({ key, text, arrays, namespace, isForeign }) => {
-    return { key, ...text!, floats: arrays!, namespace, isForeign }
-  })
-  const coming = new Set(states)
-  const records = sessions.map((session) => {
-    const { namespace, id, isDeleted } = session
-    return { namespace, id, isDeleted, record: isDeleted ? null : recordOf(session, coming) }
-  })
-  const written = records.filter(({ isDeleted, record }) => isDeleted || record !== null)
-  return { puts, sessions: written, deleteKeys, releases: releases.map(({ name }) => nameOf(name)) }
-}
-
-/** Without what a session has besides. */
-function nameOf({ namespace, id }: SessionName): SessionName {
-  return { namespace, id }
-}
-
-/**
- * The record of a session, restricted to states that are in the store, `coming` included; null when none is. So a
- * record never refers to a missing state, and after a crash the session is as it was at an earlier moment.
- */
-function recordOf(session: Session, coming: ReadonlySet<KeptState>): SessionRecord | null {
-  const { version, nextTurn, createdAt, updatedAt, ttlMs } = session
-  const isSaved = ({ state }: Turn) => coming.has(state) || state.disk === 'saved'
-  const saved = [...session.turns.values()].filter(isSaved)
-  if (saved.length === 0) return null
-  const head = headAmong(session, isSaved)
-  const turns = saved.map(({ turn, parent, createdAt: at, state, origin, note }) => {
-    const { key, numTokens, bytes, isForeign } = state
-    const made = {
-      ...(origin === undefined ? {} : { origin }),
-      ...(note === undefined ? {} : { note }),
-    }
-    return { turn, parent, createdAt: at, key, numTokens, bytes, isForeign, ...made }
-  })
-  return { version, head, nextTurn, createdAt, updatedAt, ttlMs, turns }
 }

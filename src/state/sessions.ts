@@ -40,9 +40,9 @@ export class Sessions {
   restore({ namespace, id, record }: StoredSession): void {
     const { version, head, nextTurn, createdAt, updatedAt, ttlMs, turns } = record
     const own = { isBusy: false, waiters: [], isDeleted: false, turns: new Map() }
-    const claim = 'sure'
+    const claimed = { claim: 'sure', lostBy: null } as const
     const times = { createdAt, updatedAt, ttlMs }
-    const session: Session = { namespace, id, version, head, nextTurn, ...times, ...own, claim }
+    const session: Session = { namespace, id, version, head, nextTurn, ...times, ...own, ...claimed }
     this.#add(session)
     for (const { turn, parent, createdAt: at, origin, note, ...facts } of turns) {
       const state = this.#states.get(facts.key) ?? createKept({ namespace, ...facts }, 'saved')
@@ -58,9 +58,9 @@ export class Sessions {
     this.#remove(session)
   }
 
-  /** Forgets a session that another process has taken: its unsaved changes are lost. */
-  lose(session: Session): void {
-    session.claim = 'lost'
+  /** Forgets a session whose unsaved changes are lost. */
+  lose(session: Session, reason: SkeinError): void {
+    session.lostBy = reason
     if (!session.isDeleted) this.forget(session)
   }
 
@@ -102,6 +102,7 @@ export class Sessions {
       waiters: [],
       isDeleted: false,
       claim: 'sure',
+      lostBy: null,
     }
     this.#add(session)
     return session

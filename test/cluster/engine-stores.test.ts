@@ -7,4 +7,5 @@ if (NO_POSTGRES === null) {
   useSharedStores()
   await import('../engine/session-store.test.ts')
   await import('../engine/session-disk.test.ts')
+  await import('../engine/refused-records.test.ts')
 } else test.skip(`engines over a shared store: ${NO_POSTGRES}`)

@@ -7,7 +7,7 @@ import { Database } from '../../src/cluster/database.ts'
 import { FolderBlobs } from '../../src/state/shared/open-blobs.ts'
 import { SharedStore, type SharedStoreOptions, sweep } from '../../src/state/shared/shared-store.ts'
 import type { ModelIdentity, Snapshot } from '../../src/state/snapshot.ts'
-import type { StoreChange } from '../../src/state/store/store.ts'
+import type { StoreChange, StoredSession } from '../../src/state/store/store.ts'
 import { NO_POSTGRES, type Postgres, startPostgres } from '../helpers/postgres.ts'
 
 const IDENTITY: ModelIdentity = {
@@ -180,6 +180,20 @@ describe.skipIf(NO_POSTGRES !== null)('a shared store', () => {
     const sessions = [{ ...nameOf('a'), record: null }, ...again.sessions]
     expect(await store.commit({ ...again, sessions })).toEqual([])
     expect((await store.find(nameOf('a')))?.record.version).toBe(2)
+  })
+
+  test('what no column takes is refused, and is not a database that is away', async () => {
+    const { open } = newCluster()
+    const store = await open('one')
+    await store.claim(nameOf('a'), true)
+    const [{ record }] = changeOf('a', 1).sessions as [StoredSession] // it has one
+    const withNote = (note: string) => {
+      const turns = record.turns.map((turn) => ({ ...turn, note }))
+      return { ...changeOf('a', 1), sessions: [{ ...nameOf('a'), record: { ...record, turns } }] }
+    }
+    for (const note of ['\0', '\ud800'])
+      await expect(store.commit(withNote(note))).rejects.toMatchObject({ code: 'state_refused' })
+    expect(await store.commit(withNote('note'))).toEqual([])
   })
 
   test('a state goes with the last session that uses it', async () => {

@@ -53,7 +53,7 @@ export class StateMover {
     })
     const events = {
       done: () => this.#saverDone(),
-      lost: (session: Session) => this.#sessions?.lose(session),
+      lost: (session: Session, reason: SkeinError) => this.#sessions?.lose(session, reason),
     }
     this.saver = store === null ? null : new Saver(store, events)
   }

@@ -5,7 +5,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { SkeinError } from '../../errors.ts'
 import type { KeptState, Session } from '../../state/kept-state.ts'
-import type { Saver } from '../../state/saver.ts'
+import { type Saver, taken } from '../../state/saver.ts'
 import type { Sessions } from '../../state/sessions.ts'
 import type { SessionName, Store, StoredSession } from '../../state/store/store.ts'
 
@@ -131,7 +131,7 @@ export class SessionClaims {
   #doubt(session: Session): void {
     const hasRecord = session.turns.size > 0
     const isUnwritten = session.isBusy || this.#saver.isPending(session)
-    if (!hasRecord) this.#sessions.lose(session)
+    if (!hasRecord) this.#sessions.lose(session, taken(session))
     else if (isUnwritten) {
       session.claim = 'doubted'
       this.#doubted.add(session)

@@ -5,7 +5,6 @@
 import { assert, SkeinError } from '../../errors.ts'
 import { type Runner, stateBytesOf } from '../../model/runner.ts'
 import type { KeptState, Session } from '../../state/kept-state.ts'
-import { taken } from '../../state/saver.ts'
 import { Sessions } from '../../state/sessions.ts'
 import { joinTokens } from '../../state/snapshot.ts'
 import { expiresAt } from '../../state/store/store.ts'
@@ -119,7 +118,7 @@ export class SessionTurns implements SessionShelf {
     this.#checkpoints.drop(owner)
     if (state === null) {
       this.sessions.unlock(session)
-      report(null, session.claim === 'lost' ? taken(session) : null)
+      report(null, session.lostBy)
       return
     }
     const { head, ttlMs } = session
@@ -141,7 +140,7 @@ export class SessionTurns implements SessionShelf {
       return
     }
     this.mover.saver.whenSaved(state, (error) => {
-      const failure = isDurable || session.claim === 'lost' ? error : null
+      const failure = session.lostBy ?? (isDurable ? error : null)
       if (failure !== null) {
         session.ttlMs = ttlMs
         this.sessions.retractTurn(session, turn, head)
@@ -228,7 +227,7 @@ export class SessionTurns implements SessionShelf {
   #pruneWhenSaved(session: Session, state: KeptState): void {
     this.mover.saver?.whenSaved(state, (error) => {
       if (error === null) this.sessions.prune(session)
-      else if (session.claim !== 'lost') this.#pruneWhenSaved(session, state)
+      else if (session.lostBy === null) this.#pruneWhenSaved(session, state)
     })
   }
 

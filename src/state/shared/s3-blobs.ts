@@ -91,6 +91,8 @@ export class S3Blobs implements Blobs {
     const answer = await this.#client.fetch(url, { ...request, signal })
     if (answer.ok || fine.includes(answer.status)) return answer
     const reason = textOf(await answer.text(), 'Code') ?? answer.statusText
+    if (answer.status === 413 || reason === 'EntityTooLarge')
+      throw new SkeinError('state_refused', `the storage of states takes none of that size (${reason})`)
     throw new Error(`the storage of states answered ${answer.status} (${reason})`)
   }
 

@@ -14,7 +14,7 @@ import { SkeinError } from '../../errors.ts'
 import { modelKeyOf } from '../model-key.ts'
 import type { ModelIdentity, Snapshot } from '../snapshot.ts'
 import { snapshotParts } from '../snapshot-file.ts'
-import { unavailable, warn } from '../store/failures.ts'
+import { unavailable, unwritten, warn } from '../store/failures.ts'
 import {
   type Claim,
   expiresAt,
@@ -207,7 +207,7 @@ export class SharedStore {
       for (const change of changes)
         if (change.fence === NO_FENCE && change.isReleased) await letGo(this.#database, this.#keyOf(change), this.owner)
     } catch (error) {
-      throw unavailable('written', error)
+      throw unwritten(error)
     }
     const held = new Set(outcome.held.map(nameKey))
     const lost: SessionName[] = []

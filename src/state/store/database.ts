@@ -15,7 +15,7 @@ import type { ModelIdentity, Snapshot } from '../snapshot.ts'
 import { snapshotParts } from '../snapshot-file.ts'
 import { Blobs } from './blobs.ts'
 import { type ConnectionOptions, connect, LOCK_TIMEOUT_MS } from './connection.ts'
-import { unavailable, warn } from './failures.ts'
+import { unavailable, unwritten, warn } from './failures.ts'
 import { type FileLayer, realFiles } from './files.ts'
 import { StoreLog } from './log.ts'
 import { Owners } from './owners.ts'
@@ -159,7 +159,7 @@ export class StoreDatabase {
     }
   }
 
-  /** Writes all of the change, except the sessions that it returns, or nothing. Throws state_unavailable. */
+  /** Writes all of the change, except the sessions that it returns, or nothing. Throws state_refused and state_unavailable. */
   commit(change: StoreChange): readonly SessionName[] {
     const staged: StagedState[] = []
     let removed: string[]
@@ -171,7 +171,7 @@ export class StoreDatabase {
       removed = this.#locked(() => this.#apply(change, staged, lost))
     } catch (error) {
       for (const state of staged) this.#unstage(state)
-      throw unavailable('written', error)
+      throw unwritten(error)
     }
     this.#log.used()
     const isDeletion = change.sessions.some(({ record }) => record === null)

@@ -144,7 +144,8 @@ export interface Store {
   expire(): Promise<void>
   /**
    * Resolves when the change is on disk, with those of its sessions that were not written because others have them.
-   * Rejects with state_unavailable when, as far as is known, none of it is.
+   * Rejects when, as far as is known, none of it is: with state_refused for what is in a record or state, which no other try
+   * would change, else with state_unavailable.
    */
   commit(change: StoreChange): Promise<readonly SessionName[]>
   /**

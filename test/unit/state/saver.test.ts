@@ -1,5 +1,6 @@
 /** What is written when the store takes no states, however large they are. */
 import { expect, test } from 'vitest'
+import { SkeinError } from '../../../src/errors.ts'
 import { createKept, type KeptState, type Session } from '../../../src/state/kept-state.ts'
 import { Saver } from '../../../src/state/saver.ts'
 import type { Store, StoreChange } from '../../../src/state/store/store.ts'
@@ -10,9 +11,9 @@ function sessionOf(id: string, state: KeptState): Session {
   const turn = { turn: 1, parent: 0, createdAt: 1, state }
   const times = { createdAt: 1, updatedAt: 1, ttlMs: null }
   const own = { isBusy: false, waiters: [], isDeleted: false, turns: new Map([[1, turn]]) }
-  const claim = 'sure'
+  const claimed = { claim: 'sure', lostBy: null } as const
   const name = { namespace: NAMESPACE, id }
-  const session: Session = { ...name, version: 1, head: 1, nextTurn: 2, ...times, ...own, claim }
+  const session: Session = { ...name, version: 1, head: 1, nextTurn: 2, ...times, ...own, ...claimed }
   state.holders.add(session)
   return session
 }
@@ -88,4 +89,54 @@ test('who comes when a state is lost learns it at once', async () => {
   const { saver, state, session } = setUp(1000)
   saver.giveUp(state)
   await expect(saver.barrier(session)).rejects.toThrow('lost before it was written')
+})
+
+test('a disk that fails while a group is divided is waited for by those that are left, and by nobody who was refused', async () => {
+  const written: string[] = []
+  let isFull = false
+  const commit = async ({ sessions }: StoreChange) => {
+    const ids = sessions.map(({ id }) => id)
+    if (ids.includes('bad')) throw new SkeinError('state_refused', 'no column takes it')
+    if (isFull) throw new Error('ENOSPC: no space left on device')
+    isFull = ids.length > 0
+    written.push(...ids)
+    return []
+  }
+  const lost: Session[] = []
+  const events = {
+    done() {},
+    lost(session: Session, reason: SkeinError) {
+      session.lostBy = reason
+      for (const { state } of session.turns.values()) state.holders.delete(session)
+      session.turns.clear()
+      lost.push(session)
+    },
+  }
+  const saver = new Saver({ commit } as Partial<Store> as Store, events) // nothing else is asked
+  const [a, bad, c] = ['a', 'bad', 'c'].map((id) => {
+    const state = createKept({ key: id, namespace: NAMESPACE, isForeign: false, numTokens: 1, bytes: 1 }, 'none')
+    state.text = { tokens: Int32Array.of(1), tail: new Int32Array(0) }
+    state.arrays = [new Float32Array(1), new Float32Array(1)]
+    saver.addState(state)
+    return sessionOf(id, state)
+  }) as [Session, Session, Session]
+  const ends = [a, bad, c].map((session) =>
+    saver.barrier(session).then(
+      () => 'written',
+      ({ code, message }) => `${code}: ${message}`,
+    ),
+  )
+  saver.start([...saver.unsaved])
+  expect(await Promise.all(ends)).toEqual([
+    'written',
+    expect.stringMatching(/^state_refused: session bad was not kept.*no column takes it/),
+    expect.stringMatching(/ENOSPC/),
+  ])
+  await saver.settled()
+  expect([written, lost.map(({ id }) => id), saver.hasFailed, saver.numUnsaved]).toEqual([['a'], ['bad'], true, 1])
+  isFull = false
+  saver.retryNow()
+  saver.start([...saver.unsaved])
+  await saver.settled()
+  expect([written, saver.hasFailed, saver.numUnsaved]).toEqual([['a', 'c'], false, 0])
 })

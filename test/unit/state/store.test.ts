@@ -11,7 +11,7 @@ import { type DatabaseOptions, StoreDatabase } from '../../../src/state/store/da
 import { type FileLayer, realFiles } from '../../../src/state/store/files.ts'
 import { openSecret } from '../../../src/state/store/secret.ts'
 import { openDatabase } from '../../../src/state/store/sqlite.ts'
-import type { StoreChange } from '../../../src/state/store/store.ts'
+import type { StoreChange, StoredSession } from '../../../src/state/store/store.ts'
 import { newFolder } from '../../helpers/direct-store.ts'
 
 const IDENTITY: ModelIdentity = {
@@ -422,6 +422,38 @@ describe('several processes', () => {
     // What is durable was written before anybody was told; not every connection of such a store is.
     expect(versionIn({ isDurable: true })).toEqual([7, 7])
     expect(versionIn({ isToldFirst: false })).toEqual([7, 7])
+  })
+
+  test('what the disk or a column never takes is refused; a full disk is not that', () => {
+    let code = 'EFBIG'
+    const files: FileLayer = {
+      ...realFiles,
+      write() {
+        throw Object.assign(new Error(`${code}: it was not written`), { code })
+      },
+    }
+    const database = open(newFolder(), { maxInlineBytes: 10, files })
+    const codeOf = (change: StoreChange) => {
+      try {
+        database.commit(change)
+      } catch (error) {
+        return error instanceof SkeinError && error.code
+      }
+      return 'written'
+    }
+    expect(codeOf(changeOf('a', 1))).toBe('state_refused')
+    code = 'ENOSPC'
+    expect(codeOf(changeOf('a', 1))).toBe('state_unavailable')
+    const [{ record, ...name }] = changeOf('a', 1).sessions as [StoredSession] // it has one
+    const put = (more: object) => ({
+      puts: [],
+      deleteKeys: [],
+      sessions: [{ ...name, record: { ...record, ...more } }],
+    })
+    for (const more of [{ updatedAt: 0.5 }, { updatedAt: Number.NaN }, { turns: [{}] }])
+      expect(codeOf(put(more))).toBe('state_refused')
+    expect(codeOf(put({}))).toBe('written')
+    database.close()
   })
 
   test('a start leaves alone what another is writing, has written, or has claimed', () => {
