@@ -6,11 +6,11 @@
  */
 import { execFileSync, spawn } from 'node:child_process'
 import { mkdtempSync, rmSync } from 'node:fs'
-import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { seededRandom } from '../dist/bench/serve/random.js'
+import { freePort, question } from './questions.mjs'
 
 const seconds = Number(process.argv[2] ?? 120)
 const seed = Number(process.argv[3] ?? Date.now() % 1_000_000)
@@ -24,15 +24,6 @@ const broken = []
 const counts = { answers: 0, turns: 0, unanswered: {}, faults: {} }
 let server = null
 let isOver = false
-
-function freePort() {
-  return new Promise((resolve) => {
-    const probe = createServer().listen(0, '127.0.0.1', () => {
-      const { port: free } = probe.address()
-      probe.close(() => resolve(free))
-    })
-  })
-}
 
 function start() {
   const args = ['serve', '--port', String(port), '--data-dir', folder, '--durable']
@@ -86,16 +77,6 @@ async function post(path, body, abort) {
     count(error.name === 'TimeoutError' ? 'left' : 'no reply')
   }
   return null
-}
-
-const WORDS = 'once upon a time there was a goose that could write all night about rivers'.split(' ')
-
-/** A request that has one right answer. */
-function question(number) {
-  const random = seededRandom(number)
-  const prompt = Array.from({ length: 5 + (number % 60) }, () => WORDS[Math.floor(random() * 15)])
-  const max_tokens = 5 + Math.floor(random() * 40)
-  return { prompt: prompt.join(' '), max_tokens, seed: number, temperature: 1, ignore_eos: true }
 }
 
 const QUESTIONS = 40

@@ -1,14 +1,16 @@
 /**
  * A thousand clients that mean no good, against `skein serve` of the built files: node scripts/hostile-clients.mjs [clients] [seconds].
  * Prints what the gateway takes of memory, how long another user's stream stands still, what /livez takes, and whether SIGTERM
- * is heard. The clients, and what is measured, are processes of their own. SERVER_CORES=0,1 (Linux) keeps the server on these
- * cores; `taskset -c 2-5` before the command keeps the others off them.
+ * is heard. The clients, and what is measured, are processes of their own. On Linux SERVER_CORES=0,1 keeps the server on these
+ * cores; `taskset -c 2-5` before the command keeps the others off them; CLIENT_NICE=19 has the hostile clients run when nobody else
+ * wants to. Of the longest gaps and the slowest /livez it prints how long the gateway's loop and the worker's threads ran
+ * meanwhile, and how long they could have run and had no core (/proc/PID/schedstat).
  */
-import { fork, spawn } from 'node:child_process'
+import { execFileSync, fork, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { connect } from 'node:net'
-import { tmpdir } from 'node:os'
+import { setPriority, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
@@ -34,14 +36,16 @@ async function main() {
   })
   server.stderr.resume()
   const port = await portOf(server)
+  const own = { HOSTILE_PORT: String(port), HOSTILE_GATEWAY: String(server.pid) }
   const child = (role) =>
     fork(fileURLToPath(import.meta.url), [String(clients), String(seconds)], {
-      env: { ...process.env, HOSTILE_ROLE: role, HOSTILE_PORT: String(port) },
+      env: { ...process.env, ...own, HOSTILE_ROLE: role },
     })
   const quiet = await measured(child('watch'), server.pid)
   const watcher = child('watch')
   await delay(1000)
   const attackers = child('clients')
+  if (process.env.CLIENT_NICE !== undefined) setPriority(attackers.pid, Number(process.env.CLIENT_NICE))
   const beside = await measured(watcher, server.pid)
   const asked = performance.now()
   server.kill('SIGTERM')
@@ -52,7 +56,13 @@ async function main() {
   if (ended === null) server.kill('SIGKILL')
   rmSync(XDG_DATA_HOME, { recursive: true, force: true })
   console.log(`${clients} clients, ${seconds} s; replies by status: ${JSON.stringify(sent[0])}`)
-  console.table({ quiet, beside, reach: { 'RSS MB': 1000, 'stall ms': 100, 'livez p99': 50 } })
+  const { gaps, slow, ...figures } = beside
+  const { gaps: _, slow: __, ...before } = quiet
+  console.table({ quiet: before, beside: figures, reach: { 'RSS MB': 1000, 'stall ms': 100, 'livez p99': 50 } })
+  console.log('the longest gaps, ms')
+  console.table(gaps)
+  console.log('the slowest /livez, ms')
+  console.table(slow)
   console.log(`SIGTERM: ${ended === null ? 'not heard in 40 s' : `ended after ${Math.round(stopMs)} ms`}`)
 }
 
@@ -79,10 +89,38 @@ async function measured(watcher, pid) {
   return { 'RSS MB': Math.round(rss), ...figures }
 }
 
+/** Milliseconds that the gateway's loop has run and waited for a core; and all threads of its worker. */
+function schedulerOf(gateway, worker) {
+  const read = (path) =>
+    readFileSync(path, 'utf8')
+      .split(' ')
+      .slice(0, 2)
+      .map((ns) => Number(ns) / 1e6)
+  const [gatewayRan, gatewayWaited] = read(`/proc/${gateway}/schedstat`)
+  const threads = readdirSync(`/proc/${worker}/task`).map((thread) => read(`/proc/${worker}/task/${thread}/schedstat`))
+  const sum = (which) => threads.reduce((total, times) => total + times[which], 0)
+  const [loopRan, loopWaited] = read(`/proc/${worker}/schedstat`)
+  return { gatewayRan, gatewayWaited, loopRan, loopWaited, workerRan: sum(0), workerWaited: sum(1) }
+}
+
+/** What passed between two looks at it, and the time. */
+function passed(ms, from, to) {
+  const differences = Object.keys(to).map((key) => [key, round(to[key] - from[key])])
+  return { ms: round(ms), ...Object.fromEntries(differences) }
+}
+
+function longest(looks) {
+  return looks.toSorted((a, b) => b.ms - a.ms).slice(0, 8)
+}
+
 /** A stream, another when it ends, and /livez, for as long as the run; the watcher's own delays are told beside them. */
 async function watch(port) {
   const end = performance.now() + seconds * 1000 + 2000
   const [gaps, lives, own, firsts] = [[], [], [], []]
+  const [gapLooks, liveLooks] = [[], []]
+  const gateway = Number(process.env.HOSTILE_GATEWAY)
+  const worker = Number(execFileSync('pgrep', ['-P', String(gateway)], { encoding: 'utf8' }).split('\n')[0])
+  const look = process.platform === 'linux' ? () => schedulerOf(gateway, worker) : () => ({})
   // Token 0 has no text: the demo model draws it up to 35 times in a row, which looks like a stream that stands still.
   const logit_bias = { 0: -100 }
   const answer = { prompt: 'One', max_tokens: 65_536, ignore_eos: true, stream: true, logit_bias }
@@ -93,12 +131,14 @@ async function watch(port) {
   }, 5)
   const living = (async () => {
     while (performance.now() < end) {
+      const before = look()
       const start = performance.now()
       await fetch(`http://127.0.0.1:${port}/livez`).then(
         (reply) => reply.text(),
         () => {},
       )
       lives.push(performance.now() - start)
+      if (lives.at(-1) > 30) liveLooks.push(passed(lives.at(-1), before, look()))
       await delay(20)
     }
   })()
@@ -115,10 +155,14 @@ async function watch(port) {
       continue
     }
     let at = 0
+    let before = look()
     for await (const _ of reply.body) {
       const now = performance.now()
       if (at === 0) firsts.push(now - start)
       else gaps.push(now - at)
+      const after = now - at > 20 ? look() : before
+      if (at !== 0 && now - at > 50) gapLooks.push(passed(now - at, before, after))
+      before = look()
       at = now
       if (now > end) break
     }
@@ -134,6 +178,8 @@ async function watch(port) {
     'livez p99': round(rank(lives, 0.99)),
     'livez max': round(Math.max(...lives)),
     "watcher's own max": round(Math.max(...own)),
+    gaps: longest(gapLooks),
+    slow: longest(liveLooks),
   })
   process.exit()
 }
