@@ -81,6 +81,7 @@ const GUIDE = [
       page('Kernels', '/dev/kernels'),
       page('Measurements', '/dev/measurements'),
       page('Reliability', '/dev/reliability'),
+      page('States: mechanism', '/dev/states'),
     ],
   },
 ]
