@@ -2,7 +2,7 @@
  * How far a model on the GPU is from f32 on the CPU, with states in f32 and in f16: the error of the logits after a
  * prompt of 6 tokens and over 256 greedy steps of one token, relative to the largest logit, and how many of the steps'
  * best tokens are the CPU's. Where they are not, the CPU's logits of both say how close it was. A table for
- * docs/numerics.md; random weights, seeded.
+ * docs/dev/numerics.md; random weights, seeded.
  *
  *   node test/cuda/numerics.ts [DEVICE] SIZE…       0.1b 0.4b 1.5b 7.2b; cuda:0 when absent
  */

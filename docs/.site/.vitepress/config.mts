@@ -82,6 +82,7 @@ const GUIDE = [
       page('Measurements', '/dev/measurements'),
       page('Reliability', '/dev/reliability'),
       page('States: mechanism', '/dev/states'),
+      page('Numerics: measurements', '/dev/numerics'),
     ],
   },
 ]
