@@ -11,6 +11,7 @@ import { once } from 'node:events'
 import { Agent, request } from 'node:http'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
+import { schedulerOf } from './scheduler.mjs'
 
 const [what, given, ...more] = process.argv.slice(2)
 const seconds = Number(given ?? 20)
@@ -35,7 +36,7 @@ async function withServer(flags, use) {
   }
   const port = Number(/http:\/\/[^\s]+:(\d+)/.exec(text)?.[1])
   try {
-    await use(port)
+    await use(port, server.pid)
   } finally {
     server.kill('SIGKILL')
     await once(server, 'exit')
@@ -75,7 +76,8 @@ function ask(port, body) {
 }
 
 async function overload() {
-  await withServer([], async (port) => {
+  await withServer([], async (port, pid) => {
+    const look = schedulerOf(pid)
     const body = () => ({ prompt: tokens(24), max_tokens: 64 })
     const alone = await oneByOne(port, body, 40)
     await closed(port, body, 96, 4)
@@ -84,9 +86,11 @@ async function overload() {
     const all = []
     const end = performance.now() + seconds * 1000
     const began = performance.now()
+    const before = look()
     for (let sent = 0; performance.now() < end; await delay(2))
       for (; sent < ((performance.now() - began) / 1000) * rate; sent++) all.push(ask(port, body()).ended)
     const overAt = performance.now()
+    const after = look()
     const done = await Promise.all(all)
     const good = done.filter(({ isWhole }) => isWhole)
     const refused = done.filter(({ status }) => status === 429)
@@ -119,6 +123,13 @@ async function overload() {
         ),
         'line empty and normal after s': round(backMs / 1000),
         'quiet p99 ms': at(alone, 0.99),
+        // Percent of the overload's time in which the loops ran, and in which they could have and had no core.
+        ...Object.fromEntries(
+          ['gatewayRan', 'gatewayWaited', 'loopRan', 'loopWaited'].map((name) => [
+            `${name} %`,
+            round((100 * (after[name] - before[name])) / (overAt - began)),
+          ]),
+        ),
       },
     })
   })

@@ -6,7 +6,7 @@
 
 import type { SkeinError } from '../errors.ts'
 import type { Static, TSchema } from '../files/schema-types.ts'
-import { jsonText } from '../threads/json-text.ts'
+import { jsonBytes } from '../threads/json-bytes.ts'
 import type { RequestLimits } from './limits.ts'
 import type { MixtureAdmin, ModelAdmin, ModelFetcher, ModelRegistry } from './models.ts'
 import type { StreamForm } from './stream-form.ts'
@@ -40,8 +40,8 @@ export interface Call<Body = unknown> {
 export type Reply =
   /** Status 200 unless another is given. */
   | { readonly kind: 'json'; readonly body: object | string; readonly status?: number }
-  /** The text of one, where writing it takes longer than others should wait. */
-  | { readonly kind: 'json-text'; readonly text: string }
+  /** As it is sent, where writing it takes longer than others should wait. */
+  | { readonly kind: 'json-bytes'; readonly chunks: readonly Buffer[] }
   | { readonly kind: 'bytes'; readonly bytes: Uint8Array }
   /**
    * One object per event, written in the dialect's form of streams. The first is produced before any header is written,
@@ -163,7 +163,7 @@ export function json(body: object | string, status = 200): Reply {
 }
 
 export async function longJson(body: object): Promise<Reply> {
-  return { kind: 'json-text', text: await jsonText(body) }
+  return { kind: 'json-bytes', chunks: await jsonBytes(body) }
 }
 
 export function bytes(content: Uint8Array): Reply {

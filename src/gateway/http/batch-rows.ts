@@ -112,7 +112,7 @@ class Rows implements RowRunner {
     try {
       check(body)
       const reply = await route.handle(call())
-      if (reply.kind === 'json-text') return outcome(200, JSON.parse(reply.text))
+      if (reply.kind === 'json-bytes') return outcome(200, JSON.parse(Buffer.concat(reply.chunks).toString()))
       assert(reply.kind === 'json' && typeof reply.body === 'object', 'a reply that is no object')
       return outcome(reply.status ?? 200, reply.body)
     } catch (thrown) {

@@ -3,7 +3,7 @@
  * phase when the client goes. Everything a dialect does not know about sockets is here and in `sse.ts`.
  */
 import { randomUUID } from 'node:crypto'
-import type { Readable } from 'node:stream'
+import { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyReply, FastifyRequest, RouteOptions } from 'fastify'
 import type { MixtureAdmin, ModelAdmin, ModelFetcher, ModelRegistry } from '../../api/models.ts'
 import type { Access, Call, Dialect, Reply, Role, Route } from '../../api/route.ts'
@@ -265,7 +265,7 @@ class Exchange {
     if (reply.kind === 'events') this.#request.heldBody?.letGo()
     if (reply.kind === 'events') return this.#stream(reply.events)
     if (reply.kind === 'bytes') return this.#sendBytes(reply.bytes)
-    if (reply.kind === 'json-text') return this.#sendText(reply.text)
+    if (reply.kind === 'json-bytes') return this.#sendJson(reply.chunks)
     if (this.#reply.sent) return this.#endJson(reply.body)
     const { body, status = 200 } = reply
     this.#reply.code(status)
@@ -273,9 +273,12 @@ class Exchange {
     return this.#reply.type('application/json; charset=utf-8').send(JSON.stringify(body))
   }
 
-  #sendText(text: string): unknown {
-    if (!this.#reply.sent) return this.#reply.type('application/json; charset=utf-8').send(text)
-    this.#reply.raw.end(text)
+  #sendJson(chunks: readonly Buffer[]): unknown {
+    const length = chunks.reduce((sum, chunk) => sum + chunk.length, 0)
+    const json = Readable.from(chunks, { objectMode: false })
+    if (!this.#reply.sent)
+      return this.#reply.type('application/json; charset=utf-8').header('content-length', length).send(json)
+    json.pipe(this.#reply.raw)
     return this.#reply
   }
 

@@ -3,7 +3,7 @@ import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { CompletionLogprobsBuilder } from '../../src/api/openai/logprobs.ts'
 import type { TokenText } from '../../src/engine/messages.ts'
-import { jsonText } from '../../src/threads/json-text.ts'
+import { jsonBytes } from '../../src/threads/json-bytes.ts'
 
 test('is the text of JSON.stringify', async () => {
   const value = fc.jsonValue({ maxDepth: 8 })
@@ -11,7 +11,7 @@ test('is the text of JSON.stringify', async () => {
     fc.asyncProperty(value, fc.integer({ min: 0, max: 100 }), async (one, length) => {
       const list = Array.from({ length }, () => one)
       for (const given of [one, list, { one, list: [{ list }], none: undefined }])
-        expect(await jsonText(given)).toBe(JSON.stringify(given))
+        expect(Buffer.concat(await jsonBytes(given)).toString()).toBe(JSON.stringify(given))
     }),
     { numRuns: 50 },
   )
@@ -47,5 +47,5 @@ test('others go on while thousands of log-probabilities are rendered and written
   const { text_offset } = await rendered
   expect(text_offset).toEqual(tokens.map((_, i) => i))
   const reply = { choices: [{ logprobs: { content: tokens } }] }
-  expect(await turnsOf(jsonText(reply))).toBeGreaterThan(2)
+  expect(await turnsOf(jsonBytes(reply))).toBeGreaterThan(2)
 })

@@ -1,15 +1,27 @@
-/** A large value as JSON, a piece of it in each turn of the event loop. The text is that of JSON.stringify. */
+/**
+ * A large value as JSON, a piece of it in each turn of the event loop. The text is that of JSON.stringify, in chunks of its
+ * bytes: to join megabytes, and to encode them where they are sent, would be one long piece.
+ */
 import { turns } from './turns.ts'
 
 /** Of a list that is written at once: with 20 alternatives each, some thousand log-probabilities. */
 const PIECE = 32
+const CHUNK_BYTES = 64 * 1024
 /** Deeper than that no reply has long lists. */
 const DEPTH = 6
 
-export async function jsonText(value: unknown): Promise<string> {
-  const parts: string[] = []
-  for (const write of writes(value, DEPTH)) parts.push(await turns.do(write))
-  return parts.join('')
+export async function jsonBytes(value: unknown): Promise<Buffer[]> {
+  const chunks: Buffer[] = []
+  let text = ''
+  for (const write of writes(value, DEPTH)) {
+    await turns.do(() => {
+      text += write()
+      if (text.length < CHUNK_BYTES) return
+      chunks.push(Buffer.from(text))
+      text = ''
+    })
+  }
+  return [...chunks, Buffer.from(text)]
 }
 
 function* writes(value: unknown, depth: number): Generator<() => string> {
