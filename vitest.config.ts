@@ -1,5 +1,6 @@
 import { availableParallelism } from 'node:os'
 import { defineConfig } from 'vitest/config'
+import { IS_SLOW } from './test/helpers/slow.ts'
 import { RunReporter } from './test/reporter.ts'
 
 const files = (folders: string) => `test/${folders}/**/*.test.ts`
@@ -12,6 +13,8 @@ export default defineConfig({
   test: {
     globalSetup: 'test/run-folder.ts',
     setupFiles: 'test/equal-bytes.ts',
+    // A test is given it by its options, a file by a line of its head: // @module-tag night
+    tags: [{ name: 'night', description: 'what a commit does not wait for: runs with SKEIN_SLOW=1', skip: !IS_SLOW }],
     projects: [
       {
         extends: true,
@@ -24,7 +27,7 @@ export default defineConfig({
       },
     ],
     // Vitest leaves a core to itself; of two it would use one, while most files of test/e2e wait for other processes.
-    maxWorkers: Math.max(2, availableParallelism() - 1),
+    maxWorkers: Math.max(3, availableParallelism() - 1),
     // Most tests of test/e2e and test/api are about several processes that share the machine with everything else. One that
     // fails there once in thousands should not hide what the others say, so it is tried again; the reporter names it at the
     // end, because a second try is a defect of the test or of the server, to be mended and not to be got used to.

@@ -1,6 +1,6 @@
 /**
- * Compiles the kernels of kernels/cuda with nvcc, so that an error in one is found on machines without a GPU: for Hopper
- * and for the oldest chip generation that Skein supports; with --all for every one and with every variant, and what models
+ * Compiles the kernels of kernels/cuda with nvcc, so that an error in one is found on machines without a GPU: a variant
+ * of each for Hopper, another for the oldest chip generation that Skein supports; with --all for every one and with every variant, and what models
  * ask for on every card of backend/cuda/driver/cards.ts (needs dist), where ptxas counts the registers that are spilled. What passed
  * before with the same text is not compiled again. Without nvcc this is a message, not a failure. Knows nothing of what
  * the kernels compute.
@@ -132,11 +132,16 @@ function textsOf(name, seen = new Map()) {
   return seen
 }
 
-/** Compiling one of few-rows takes five times what others take; five have both widths, every FEED and both states. */
-function variantsOf(/** @type {string} */ file) {
+/**
+ * Of a file for the first target and for any other. A commit compiles two, and of few-rows, where FEED chooses other text,
+ * one of each; --all every one for Hopper.
+ * @param {string} file @param {boolean} isFirst
+ */
+function variantsOf(file, isFirst) {
   const variants = VARIANTS[file] ?? ['']
-  if (file !== 'few-rows' || isAll) return variants
-  return variants.filter((_, i) => i === 0 || i % 3 === 1)
+  if (!isFirst) return variants.slice(0, 1)
+  if (isAll) return variants
+  return file === 'few-rows' ? [1, 7, 11].flatMap((at) => variants[at] ?? []) : variants.slice(-1)
 }
 
 /** @param {string[]} parts */
@@ -150,9 +155,8 @@ function listJobs(version, known) {
   const targets = TARGETS.filter((target) => known.includes(`compute_${parseInt(target, 10)}`))
   return files.flatMap((file) => {
     const texts = [...textsOf(`${file}.cu`).values()]
-    const variants = variantsOf(file)
     return targets.flatMap((target, i) =>
-      variants.slice(0, i === 0 ? variants.length : 1).map((defines) => ({
+      variantsOf(file, i === 0).map((defines) => ({
         name: `${file}.cu${defines && ` (${defines})`} for sm_${target}`,
         key: keyOf([version, target, defines, ...texts]),
         flags: flagsOf(file, target, defines),

@@ -1,9 +1,9 @@
-/** What the end of a run says besides passed and failed: tests that needed their second try, and where the time went. */
-import type { Reporter, TestModule } from 'vitest/node'
+/** What the end of a run says besides passed and failed: what ran not at all or twice, and where the time went. */
+import type { Reporter, TestCase, TestModule } from 'vitest/node'
 
 const NUM_SLOWEST = 15
 /** Of a whole run: machines differ, so it is told and no more. */
-const BUDGET_MINUTES = 10
+const BUDGET_MINUTES = 8
 const WHOLE_RUN = 200
 
 export class RunReporter implements Reporter {
@@ -15,17 +15,24 @@ export class RunReporter implements Reporter {
 
   onTestRunEnd(modules: readonly TestModule[]): void {
     const minutes = (performance.now() - this.#since) / 60_000
-    const lines = [...secondTries(modules), ...slowest(modules), ...overBudget(modules, minutes)]
+    const lines = [...atNight(modules), ...secondTries(modules), ...slowest(modules), ...overBudget(modules, minutes)]
     for (const line of lines) console.log(line)
   }
 }
 
+function testsOf(modules: readonly TestModule[]): TestCase[] {
+  return modules.flatMap((module) => [...module.children.allTests()])
+}
+
+function atNight(modules: readonly TestModule[]): string[] {
+  const left = testsOf(modules).filter((test) => test.tags.includes('night') && test.result().state === 'skipped')
+  return left.length === 0 ? [] : [`${left.length} tests run at night: SKEIN_SLOW=1 runs them now`]
+}
+
 function secondTries(modules: readonly TestModule[]): string[] {
-  return modules.flatMap((module) =>
-    [...module.children.allTests()]
-      .filter((test) => test.diagnostic()?.flaky)
-      .map((test) => `needed a second try: ${module.relativeModuleId} > ${test.fullName}`),
-  )
+  return testsOf(modules)
+    .filter((test) => test.diagnostic()?.flaky)
+    .map((test) => `needed a second try: ${test.module.relativeModuleId} > ${test.fullName}`)
 }
 
 function overBudget({ length }: readonly TestModule[], minutes: number): string[] {

@@ -223,7 +223,7 @@ describe('6.3 across restarts and tiers', () => {
     }
   })
 
-  test('6.3/18 the 17th session moves the oldest to RAM, the 49th to the database', async () => {
+  test('6.3/18 the 17th session moves the oldest to RAM, the 49th to the database', { tags: 'night' }, async () => {
     const server = await serve(['--model-path', DEMO, '--password', PASSWORD, '--slots', '64'])
     try {
       const client = clientOf(server)

@@ -106,7 +106,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('a model from an address', () => {
     expect(expected[0]).not.toBe('')
   })
 
-  test('a chat is the template and its stops', async () => {
+  test('a chat is the template and its stops', { tags: 'night' }, async () => {
     const turns = [{ role: 'user', content: 'What is this?' }] as const
     const rendered = 'User: What is this?\n\nAssistant:'
     const { stop: _, ...greedy } = GREEDY
@@ -131,7 +131,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('a model from an address', () => {
     c.close()
   })
 
-  test('after a stop string the state has consumed what shows, and nothing else', async () => {
+  test('after a stop string the state has consumed what shows, and nothing else', { tags: 'night' }, async () => {
     const plain = { temperature: 0, maxTokens: 24 }
     const whole = await all(llm.generate(PROMPT, plain))
     // Amid words, over the end of one.
@@ -153,7 +153,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('a model from an address', () => {
       for (const [at, value] of array.entries()) expect(state[i]![at]).toBeCloseTo(value, 3)
   })
 
-  test('a saved state is one of the server’s', async () => {
+  test('a saved state is one of the server’s', { tags: 'night' }, async () => {
     const state = llm.begin()
     await state.read(PROMPT)
     const file = await state.save()
@@ -166,7 +166,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('a model from an address', () => {
     runner.dispose()
   })
 
-  test('ends where it is told to, and frees its slot', async () => {
+  test('ends where it is told to, and frees its slot', { tags: 'night' }, async () => {
     const aborter = new AbortController()
     const pieces = llm.generate(PROMPT, { maxTokens: 1000, signal: aborter.signal })
     await pieces.next()

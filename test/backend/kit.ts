@@ -20,6 +20,8 @@ export interface DeviceUnderTest {
   readonly roundsActivations: boolean
   /** A processor that draws takes seconds for what others do in none: fewer sizes, unless SKEIN_SLOW=1 asks for all. */
   readonly isSlow: boolean
+  /** Of most tests: on a processor that draws, and at a level that few need, they run at night. */
+  readonly options: { readonly tags?: string }
   open(): Promise<Backend>
 }
 
@@ -27,6 +29,7 @@ const WEBGPU: DeviceUnderTest = {
   name: 'webgpu',
   roundsActivations: false,
   isSlow: !IS_SLOW,
+  options: { tags: 'night' },
   // With matrices inputs of many tokens are rounded: webgpu-matrices.test.ts.
   open: () => openWebgpuBackend(0, { without: ['matrices'] }),
 }
@@ -36,6 +39,8 @@ export const DEVICES: readonly DeviceUnderTest[] = [
     name: `cpu ${isa}`,
     roundsActivations: true,
     isSlow: false,
+    // Few machines have no more.
+    options: isa === 'baseline' && LEVELS.length > 1 ? { tags: 'night' } : {},
     open: async () => createCpuBackend({ isa, threads: 2 }),
   })),
   ...(WEBGPU_PROBLEM === null ? [WEBGPU] : []),

@@ -141,7 +141,7 @@ describe.each(DEVICES)('linear on $name', (device) => {
   })
   afterAll(() => tested.dispose())
 
-  test.each(TYPES)('%s weights from %s, all shapes', async (type, source, tolerance) => {
+  test.each(TYPES)('%s weights from %s, all shapes', device.options, async (type, source, tolerance) => {
     for (const [rows, columns] of device.isSlow ? FEW_SHAPES : SHAPES) {
       for (const tokens of device.isSlow ? fewTokens(type) : [1, 2, 3, 4, 5, 6, 7, 13, 70]) {
         const c = { rows, columns, type, source, tokens }
@@ -150,7 +150,7 @@ describe.each(DEVICES)('linear on $name', (device) => {
     }
   })
 
-  test.each(QUANTISED)('%s weights from %s, all shapes', async (type, source, tolerance) => {
+  test.each(QUANTISED)('%s weights from %s, all shapes', device.options, async (type, source, tolerance) => {
     for (const [rows, columns] of device.isSlow ? FEW_SHAPES : SHAPES) {
       for (const tokens of device.isSlow ? fewTokens(type) : [1, 2, 5, 6, 7, 70]) {
         const c = { rows, columns, type, source, tokens }
@@ -163,7 +163,7 @@ describe.each(DEVICES)('linear on $name', (device) => {
     }
   })
 
-  test.each(['tanh', 'sigmoid', 'relu2', 'add'] as const)('epilogue %s', async (epilogue) => {
+  test.each(['tanh', 'sigmoid', 'relu2', 'add'] as const)('epilogue %s', device.options, async (epilogue) => {
     for (const type of device.isSlow ? compared.slice(0, 1) : (['f32', 'bf16'] as const)) {
       for (const hasBias of [false, true]) {
         const c = { rows: 100, columns: 64, type, tokens: 7, epilogue, hasBias }
@@ -177,6 +177,7 @@ describe.each(DEVICES)('linear on $name', (device) => {
   // The widest tile is compiled for one.
   test.each(device.isSlow ? (['q4'] as const) : ALL_TYPES)(
     'a row of %s products is the same bits alone and in any batch, at any place',
+    device.options,
     async (type) => {
       const [rows, columns] = [192, 320]
       const count = device.isSlow ? 80 : 512
@@ -247,7 +248,7 @@ describe.each(DEVICES)('linear on $name', (device) => {
 
     const x = normals(tokens * 64, 11).map((value) => 1 + value / 2)
 
-    test.each(compared)('skipping them changes no bit of %s products', async (type) => {
+    test.each(compared)('skipping them changes no bit of %s products', device.options, async (type) => {
       const weight = randomSource(rows, hidden, 'bf16', 5)
       const all = await channelMixing(type, x, weight)
       const zeros = all.u.filter((value) => value === 0).length / all.u.length
@@ -266,6 +267,7 @@ describe.each(DEVICES)('linear on $name', (device) => {
 
     test.each(device.isSlow ? compared : (['bf16', 'i8', 'q4'] as const))(
       'NaN is not lost in %s products',
+      device.options,
       async (type) => {
         const weight = randomSource(rows, hidden, 'f32', 5)
         const broken = x.slice(0, 64)
@@ -281,14 +283,14 @@ describe.each(DEVICES)('linear on $name', (device) => {
       },
     )
 
-    test('a token of zeros gives zeros', async () => {
+    test('a token of zeros gives zeros', device.options, async () => {
       const { u, y } = await channelMixing('f16', new Float32Array(64), randomSource(rows, hidden, 'f16', 5))
       expect(u.every((value) => value === 0)).toBe(true)
       expect(y).toEqual(new Float32Array(rows))
     })
   })
 
-  test('logits: products over the logit rows only', async () => {
+  test('logits: products over the logit rows only', device.options, async () => {
     const run = async (backend: Backend) => {
       const capacity = { tokens: 8, rows: 1, logits: 5, samples: 0 }
       const batch = raggedBatch(capacity, [8], [0], 1)
@@ -305,7 +307,7 @@ describe.each(DEVICES)('linear on $name', (device) => {
     expect(y.subarray(1500).every(Number.isNaN)).toBe(true)
   })
 
-  test.each(compared)('a NaN input is not lost in %s products', async (type) => {
+  test.each(compared)('a NaN input is not lost in %s products', device.options, async (type) => {
     const c = { rows: 70, columns: 64, type, tokens: 7 }
     const x = inputs(c)
     x[64 + 40] = Number.NaN

@@ -81,7 +81,7 @@ describe.each(DEVICES)('ops on $name', (device) => {
     }
   })
 
-  test.each([1, 6])('shiftMix with %i outputs', async (outputs) => {
+  test.each([1, 6])('shiftMix with %i outputs', device.options, async (outputs) => {
     for (const channels of [64, 200, 1000]) {
       for (const { lengths, slots } of BATCHES) {
         const tokens = lengths.reduce((a, b) => a + b, 0)
@@ -109,7 +109,7 @@ describe.each(DEVICES)('ops on $name', (device) => {
   test.each([
     ['the first layer', true],
     ['a later layer', false],
-  ] as const)('wkv7 of %s', async (_, isFirst) => {
+  ] as const)('wkv7 of %s', device.options, async (_, isFirst) => {
     for (const [heads, headSize] of device.isSlow ? FEW_SHAPES : SHAPES) {
       for (const { lengths, slots } of BATCHES) {
         const C = heads * headSize

@@ -133,7 +133,7 @@ describe.each(DEVICES)('sample on $name', (device) => {
     ['noise', { noise: 1.5 }],
     ['noise on cold scores', { noise: 3, temperature: 0.3, topK: 40, topP: 0.2 }],
     ['greedy in spite of noise', { noise: 3, topK: 1 }],
-  ] as const)('%s draws the tokens of the reference', async (_, spec) => {
+  ] as const)('%s draws the tokens of the reference', device.options, async (_, spec) => {
     const sizes = [
       [1, 1],
       [7, 1],
@@ -152,7 +152,7 @@ describe.each(DEVICES)('sample on $name', (device) => {
     }
   })
 
-  test('noise draws each of two tokens as often as their distance says', async () => {
+  test('noise draws each of two tokens as often as their distance says', device.options, async () => {
     const logits = new Float32Array(64).fill(-100)
     // u0 − u1 has a triangular density, so token 7, behind by half the noise, wins one time in eight.
     logits[3] = 1
@@ -172,7 +172,7 @@ describe.each(DEVICES)('sample on $name', (device) => {
     expect(share).toBeLessThan(0.17)
   })
 
-  test('greedy in its three spellings, the smaller id among equals', async () => {
+  test('greedy in its three spellings, the smaller id among equals', device.options, async () => {
     const logits = normals(5000, 1)
     logits[4000] = 50
     logits[123] = 50
@@ -182,7 +182,7 @@ describe.each(DEVICES)('sample on $name', (device) => {
     expect(await flat.tokens([{ temperature: 0 }, { topK: 1, temperature: 2 }])).toEqual([0, 0])
   })
 
-  test('ties at the edge of top-k and top-p keep the smaller ids', async () => {
+  test('ties at the edge of top-k and top-p keep the smaller ids', device.options, async () => {
     const [mine, theirs] = pair(new Float32Array(512), 1)
     const specs = Array.from({ length: 60 }, (_, s) => (s % 2 === 0 ? { topK: 5, seed: s } : { topP: 0.02, seed: s }))
     const tokens = await mine.tokens(specs)
@@ -191,7 +191,7 @@ describe.each(DEVICES)('sample on $name', (device) => {
     expect(new Set(tokens.filter((_, s) => s % 2 === 1)).size).toBeGreaterThan(5)
   })
 
-  test('bias adds, bans, and can leave one token only', async () => {
+  test('bias adds, bans, and can leave one token only', device.options, async () => {
     const logits = normals(200, 3)
     const [mine, theirs] = pair(logits, 1)
     const banAll = Array.from({ length: 200 }, (_, id) => [id, Number.NEGATIVE_INFINITY] as const)
@@ -240,7 +240,7 @@ describe.each(DEVICES)('sample on $name', (device) => {
     ['decayed counts', { frequencyPenalty: 2, presencePenalty: 0.3, penaltyDecay: 0.5 }],
     ['repetition', { repetitionPenalty: 1.8 }],
     ['all', { presencePenalty: 0.4, frequencyPenalty: 0.4, penaltyDecay: 0.9, repetitionPenalty: 1.2 }],
-  ] as const)('%s penalties over 40 tokens follow the reference', async (_, spec) => {
+  ] as const)('%s penalties over 40 tokens follow the reference', device.options, async (_, spec) => {
     const [mine, theirs] = pair(normals(3 * 100, 9, 2), 3)
     for (const sampler of [mine, theirs]) {
       sampler.penalties.reset(
@@ -257,7 +257,7 @@ describe.each(DEVICES)('sample on $name', (device) => {
     }
   })
 
-  test('presence holds however far a count has decayed', async () => {
+  test('presence holds however far a count has decayed', device.options, async () => {
     const logits = new Float32Array(64)
     logits[9] = 1
     const sampler = new Sampler(tested, logits, 1)
@@ -267,7 +267,7 @@ describe.each(DEVICES)('sample on $name', (device) => {
     expect(tokens).toEqual([9, 0, 1, 2, 3, 4, 5, 6])
   })
 
-  test('samples of one step that share a slot count one after the other', async () => {
+  test('samples of one step that share a slot count one after the other', device.options, async () => {
     const logits = new Float32Array(64)
     logits.set([5, 4, 3, 2])
     const sampler = new Sampler(tested, logits, 1)
@@ -277,6 +277,7 @@ describe.each(DEVICES)('sample on $name', (device) => {
 
   test.each([Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY])(
     'a logit of %s draws −1 and counts nothing',
+    device.options,
     async (bad) => {
       for (const at of [0, 63, 777, 998]) {
         const logits = normals(2 * 999, 4)
@@ -289,7 +290,7 @@ describe.each(DEVICES)('sample on $name', (device) => {
     },
   )
 
-  test('logprobs are of the raw logits, best first, ties by id', async () => {
+  test('logprobs are of the raw logits, best first, ties by id', device.options, async () => {
     const logits = normals(4500, 8, 4).map((x) => Math.round(x))
     const [mine, theirs] = pair(logits, 1)
     const specs = [0, 1, 5, 20].map((topLogprobs, s) => ({
@@ -307,7 +308,7 @@ describe.each(DEVICES)('sample on $name', (device) => {
     }
   })
 
-  test('a large vocabulary with ids of equal logits: the draws of the reference', async () => {
+  test('a large vocabulary with ids of equal logits: the draws of the reference', device.options, async () => {
     const V = 65_536
     const logits = normals(V, 12, 2.5).map((x) => Math.round(x * 8) / 8)
     const [mine, theirs] = pair(logits, 1)

@@ -35,7 +35,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
     await expect(openWebgpuBackend(adapters.length)).rejects.toThrow(/counted from 0/)
   })
 
-  test('the self-test passes a device that is right, and refuses one that is not', async () => {
+  test('the self-test passes a device that is right, and refuses one that is not', { tags: 'night' }, async () => {
     // Loads test the same with subgroups, which most devices have.
     const plain = await openWebgpuBackend(0, { without: ['subgroups', 'matrices'] })
     expect(plain.device.hasSubgroups).toBe(false)
@@ -70,7 +70,9 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
     expect(await read(backend, large, (1 << 21) - 3)).toEqual(normals(1 << 21, 2).slice(-3))
   })
 
-  test('products have the same bits by the kernels for a GPU and by those for a processor', async () => {
+  test('products have the same bits by the kernels for a GPU and by those for a processor', {
+    tags: 'night',
+  }, async () => {
     const asGpu = await openWebgpuBackend()
     Object.defineProperty(asGpu.device, 'isSoftware', { value: false })
     const multiply = async (own: WebgpuBackend, tokens: number, rows: number) => {
@@ -108,7 +110,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
     other.dispose()
   })
 
-  test('an engine on it answers as one on the cpu', async () => {
+  test('an engine on it answers as one on the cpu', { tags: 'night' }, async () => {
     const answer = async (device: 'cpu' | 'webgpu') => {
       const llm = await load({ model: DEMO_MODEL, device, slots: 2, maxTokens: 32 })
       const one = async (options: object) => {
@@ -147,37 +149,41 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
   })
 
   const moved = IS_SLOW ? ARCHITECTURES : (['rwkv7'] as const)
-  test.each(moved)('%s: a session with f16 states goes from the cpu to webgpu and back', async (name) => {
-    await prepareDevice({ device: 'webgpu', wkv: 'fp16' })
-    const webgpu = tinyRunner('webgpu', { architecture: name, wkv: 'fp16', slots: 3 })
-    const cpu = tinyRunner('cpu', { architecture: name, slots: 3 })
-    const step = async (runner: typeof cpu, slot: number, tokens: Int32Array) => {
-      const [result] = await landed(runner.launch([{ slot, tokens, samples: [], allLogits: true }]))
-      return result!.logits!.slice(-runner.info.vocabSize)
-    }
-    for (const runner of [cpu, webgpu]) runner.clearSlot(0)
-    await step(cpu, 0, someTokens(20, 5))
-    await landed(webgpu.writeState(1, await landed(cpu.readState(0))))
-    const [expected, got] = await Promise.all([step(cpu, 0, someTokens(9, 6)), step(webgpu, 1, someTokens(9, 6))])
-    expect(rmsRatio(got, expected)).toBeLessThan(2e-3)
-    // What is read there goes on there with the same bits, and near them elsewhere.
-    const saved = await landed(webgpu.readState(1))
-    await landed(webgpu.writeState(2, saved))
-    await landed(cpu.writeState(2, saved))
-    const next = someTokens(18, 7)
-    const own = await step(webgpu, 1, next)
-    expect(await step(webgpu, 2, next)).toEqual(own)
-    expect(rmsRatio(await step(cpu, 2, next), own)).toBeLessThan(2e-3)
-    for (const runner of [cpu, webgpu]) runner.dispose()
-  })
+  test.each(moved)(
+    '%s: a session with f16 states goes from the cpu to webgpu and back',
+    { tags: 'night' },
+    async (name) => {
+      await prepareDevice({ device: 'webgpu', wkv: 'fp16' })
+      const webgpu = tinyRunner('webgpu', { architecture: name, wkv: 'fp16', slots: 3 })
+      const cpu = tinyRunner('cpu', { architecture: name, slots: 3 })
+      const step = async (runner: typeof cpu, slot: number, tokens: Int32Array) => {
+        const [result] = await landed(runner.launch([{ slot, tokens, samples: [], allLogits: true }]))
+        return result!.logits!.slice(-runner.info.vocabSize)
+      }
+      for (const runner of [cpu, webgpu]) runner.clearSlot(0)
+      await step(cpu, 0, someTokens(20, 5))
+      await landed(webgpu.writeState(1, await landed(cpu.readState(0))))
+      const [expected, got] = await Promise.all([step(cpu, 0, someTokens(9, 6)), step(webgpu, 1, someTokens(9, 6))])
+      expect(rmsRatio(got, expected)).toBeLessThan(2e-3)
+      // What is read there goes on there with the same bits, and near them elsewhere.
+      const saved = await landed(webgpu.readState(1))
+      await landed(webgpu.writeState(2, saved))
+      await landed(cpu.writeState(2, saved))
+      const next = someTokens(18, 7)
+      const own = await step(webgpu, 1, next)
+      expect(await step(webgpu, 2, next)).toEqual(own)
+      expect(rmsRatio(await step(cpu, 2, next), own)).toBeLessThan(2e-3)
+      for (const runner of [cpu, webgpu]) runner.dispose()
+    },
+  )
 
-  test('the limits that the figures of a bench are held against', async () => {
+  test('the limits that the figures of a bench are held against', { tags: 'night' }, async () => {
     const { bytesPerSecond, operationsPerSecond } = await measureWebgpu(0)
     expect(bytesPerSecond).toBeGreaterThan(1e6)
     expect(operationsPerSecond).toBeGreaterThan(1e6)
   })
 
-  test.runIf(IS_SLOW)('the bench of a runner on it', async () => {
+  test('the bench of a runner on it', { tags: 'night' }, async () => {
     const choice = { model: DEMO_MODEL, device: 'webgpu', slots: 2, maxTokens: 16 } as const
     await prepareDevice(choice)
     expect(adapterChosen(choice)).toBe(0)

@@ -1,11 +1,13 @@
 /** What an engine keeps of sessions, over the store of a cluster: the same tests as over its own. */
-import { test } from 'vitest'
+import { describe, test } from 'vitest'
 import { useSharedStores } from '../helpers/direct-store.ts'
 import { NO_POSTGRES } from '../helpers/postgres.ts'
 
 if (NO_POSTGRES === null) {
   useSharedStores()
   await import('../engine/session-store.test.ts')
-  await import('../engine/session-disk.test.ts')
   await import('../engine/refused-records.test.ts')
+  describe('what is on disk', { tags: 'night' }, async () => {
+    await import('../engine/session-disk.test.ts')
+  })
 } else test.skip(`engines over a shared store: ${NO_POSTGRES}`)

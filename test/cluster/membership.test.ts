@@ -72,7 +72,9 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', () => {
     await client.end()
   })
 
-  test('whoever comes while another makes the tables waits for longer than a statement may take', async () => {
+  test('whoever comes while another makes the tables waits for longer than a statement may take', {
+    tags: 'night',
+  }, async () => {
     url = postgres.newDatabase()
     const holder = new pg.Client(url)
     await holder.connect()
@@ -198,7 +200,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', () => {
     expect(rows).toEqual([])
   })
 
-  test('a server that crashes and comes back is found again by leases and listeners', async () => {
+  test('a server that crashes and comes back is found again by leases and listeners', { tags: 'night' }, async () => {
     const database = await fresh()
     const members = new Members(await open())
     await members.start(50)

@@ -211,7 +211,9 @@ describe.skipIf(NO_POSTGRES !== null)('a shared store', () => {
     expect(blobsOf()).toEqual([])
   })
 
-  test('a database that is away fails a commit whole; the blob is there already when it is tried again', async () => {
+  test('a database that is away fails a commit whole; the blob is there already when it is tried again', {
+    tags: 'night',
+  }, async () => {
     const { open, blobsOf } = newCluster()
     const store = await open('one')
     await store.claim(nameOf('a'), true)

@@ -41,7 +41,7 @@ describe('at start', () => {
     }
   })
 
-  test('a key that is given is needed everywhere, and not repeated', async () => {
+  test('a key that is given is needed everywhere, and not repeated', { tags: 'night' }, async () => {
     for (const host of ['127.0.0.1', '0.0.0.0']) {
       server = await serve([...FLAGS, '--host', host, '--api-key', 'open-sesame'])
       expect(await statusOf('127.0.0.1')).toBe(401)
@@ -51,7 +51,7 @@ describe('at start', () => {
     }
   })
 
-  test('open to all only on the word of the operator, who is told so', async () => {
+  test('open to all only on the word of the operator, who is told so', { tags: 'night' }, async () => {
     server = await serve([...FLAGS, '--host', '0.0.0.0', '--no-auth'])
     expect(await statusOf(outside ?? '127.0.0.1')).toBe(200)
     expect(server.output.join('\n')).toContain('OPEN to everyone')

@@ -1,4 +1,5 @@
 /** A batch of a real server that is killed again and again: every request has one result. */
+// @module-tag night
 import OpenAI, { toFile } from 'openai'
 import { afterEach, expect, test, vi } from 'vitest'
 import { type RunningServer, serve } from '../helpers/cli.ts'

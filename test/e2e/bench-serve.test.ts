@@ -74,7 +74,7 @@ describe('a load on the demo model', () => {
     expect(readFileSync(page, 'utf8').match(/<svg /g)).toHaveLength(4)
   })
 
-  test('64 streams at once', async () => {
+  test('64 streams at once', { tags: 'night' }, async () => {
     const { summary, requests } = await bench(
       ...['--num-prompts', '128', '--concurrency', '64'],
       ...['--input-len', '8', '--output-len', '24', '--range-ratio', '1', ...ENDLESS],
@@ -84,7 +84,7 @@ describe('a load on the demo model', () => {
     expect(requests.every(({ tokensFrom }) => tokensFrom === 'usage')).toBe(true)
   })
 
-  test('a batch of rwkv_lightning, prompts of a file', async () => {
+  test('a batch of rwkv_lightning, prompts of a file', { tags: 'night' }, async () => {
     const file = join(folder, 'prompts.jsonl')
     writeFileSync(file, '"Once upon a time"\n"What is the capital of France?"\n')
     const { summary, requests } = await bench(
@@ -98,13 +98,13 @@ describe('a load on the demo model', () => {
     expect(summary.outputTokens.total).toBeLessThanOrEqual(24 * 12)
   })
 
-  test('without a stream there is no time to the first token', async () => {
+  test('without a stream there is no time to the first token', { tags: 'night' }, async () => {
     const { stdout, summary } = await bench('--num-prompts', '2', '--output-len', '4', '--no-stream')
     expect(summary).toMatchObject({ numSucceeded: 2, ttftMs: null, itlMs: null })
     expect(stdout).toMatch(/^TTFT +- +- +- +-$/m)
   })
 
-  test('a request that fails makes the command fail', async () => {
+  test('a request that fails makes the command fail', { tags: 'night' }, async () => {
     const file = join(folder, 'lengths.jsonl')
     // The first goes ahead of the load, the second is longer than the server allows.
     writeFileSync(file, '{"prompt":"a","max_tokens":1}\n{"prompt":"b","max_tokens":1000000}\n')

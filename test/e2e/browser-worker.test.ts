@@ -1,15 +1,15 @@
 /** A model in a worker of a page, where its file is kept in the browser's own file system and read from there in place. */
+// @module-tag night
 import { readFile } from 'node:fs/promises'
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { type Browser, chromium, type Page } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { findChromium, openPage } from '../helpers/chromium.ts'
-import { IS_SLOW } from '../helpers/slow.ts'
 
 const executable = findChromium()
 const reason = executable === null ? ' (skipped: no Chromium on PATH; set CHROMIUM_PATH)' : ''
-/** A processor that plays a GPU takes its time: minutes, so SKEIN_SLOW=1 asks for it. */
+/** A processor that plays a GPU takes its time: minutes. */
 const TIMEOUT = 240_000
 
 const WORKER = `
@@ -62,7 +62,7 @@ interface Outcome {
   readonly error: string | null
 }
 
-describe.skipIf(executable === null || !IS_SLOW)(`a model in a worker${reason}`, () => {
+describe.skipIf(executable === null)(`a model in a worker${reason}`, () => {
   let server: Server
   let browser: Browser
   let page: Page

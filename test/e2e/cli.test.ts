@@ -6,7 +6,7 @@ import { promisify } from 'node:util'
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest'
 import { writeSafetensors } from '../../src/model/formats/safetensors/writer.ts'
 import { DEMO, goldenSamples, type RunningServer, serve, skein } from '../helpers/cli.ts'
-import { IS_SLOW, trials } from '../helpers/slow.ts'
+import { trials } from '../helpers/slow.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'skein-cli-'))
 
@@ -22,7 +22,9 @@ test('inspect prints what a file says, not what it would have a terminal do', as
   expect(stdout.replaceAll('\n', '')).not.toMatch(/\p{Cc}/u)
 })
 
-test('inspect refuses heads that no device has kernels for, when it has said what the file is', async () => {
+test('inspect refuses heads that no device has kernels for, when it has said what the file is', {
+  tags: 'night',
+}, async () => {
   const path = join(folder, 'heads.safetensors')
   const chunks = () => [new Uint8Array(2 * 24 * 4)]
   writeSafetensors(path, [{ name: 'blocks.0.att.r_k', shape: [2, 24], dtype: 'f32', chunks }])
@@ -31,19 +33,23 @@ test('inspect refuses heads that no device has kernels for, when it has said wha
   expect(stderr).toMatch(/heads of 24 channels; expected a multiple of 16/)
 })
 
-test.runIf(process.platform === 'linux')('threads that the system refuses are an error', async () => {
-  const main = join(import.meta.dirname, '../../dist/cli/main.js')
-  const command = `ulimit -s 8192; ulimit -v 6000000; exec ${process.execPath} ${main} generate --device cpu --threads 1024 --prompt hi`
-  const started = promisify(execFile)('sh', ['-c', command], { timeout: 60_000 })
-  await expect(started).rejects.toMatchObject({
-    stderr: expect.stringMatching(/refused to start thread \d+ of 1024; ask for fewer threads/),
-  })
-})
+test.runIf(process.platform === 'linux')(
+  'threads that the system refuses are an error',
+  { tags: 'night' },
+  async () => {
+    const main = join(import.meta.dirname, '../../dist/cli/main.js')
+    const command = `ulimit -s 8192; ulimit -v 6000000; exec ${process.execPath} ${main} generate --device cpu --threads 1024 --prompt hi`
+    const started = promisify(execFile)('sh', ['-c', command], { timeout: 60_000 })
+    await expect(started).rejects.toMatchObject({
+      stderr: expect.stringMatching(/refused to start thread \d+ of 1024; ask for fewer threads/),
+    })
+  },
+)
 
 test.each([
   ['convert', []],
   ['quantize', ['--quant', 'int8']],
-] as const)('%s replaces no other vocabulary unless told to', async (command, more) => {
+] as const)('%s replaces no other vocabulary unless told to', { tags: 'night' }, async (command, more) => {
   const output = join(folder, `${command}.safetensors`)
   const vocabulary = join(folder, `${command}.vocab.txt`)
   writeFileSync(vocabulary, 'mine')
@@ -75,7 +81,9 @@ test('a file that is no checkpoint is refused in one line', async () => {
   expect(stderr).toMatch(/^skein: .*notes\.txt.*\n$/)
 })
 
-test('a configuration of one model with a name and a vocabulary is checked as it is served', async () => {
+test('a configuration of one model with a name and a vocabulary is checked as it is served', {
+  tags: 'night',
+}, async () => {
   const path = join(folder, 'one.json')
   const vocab = DEMO.replace(/pth$/, 'vocab.txt')
   writeFileSync(path, JSON.stringify({ model: DEMO, modelName: 'goose', vocab }))
@@ -131,29 +139,28 @@ test('tokenize and its pieces give the text back', async () => {
   expect(tokens).toHaveLength(count)
 })
 
-test.runIf(IS_SLOW)(
-  'the bench of a vocabulary prints JSON only where it is asked for',
-  async () => {
-    const { stdout } = await skein(['bench', 'tokenizer'])
-    expect(stdout).toMatch(/^encode +[\d.]+ MB\/s, [\d.]+M tokens\/s$/m)
-  },
-  120_000,
-)
+test('the bench of a vocabulary prints JSON only where it is asked for', {
+  tags: 'night',
+  timeout: 120_000,
+}, async () => {
+  const { stdout } = await skein(['bench', 'tokenizer'])
+  expect(stdout).toMatch(/^encode +[\d.]+ MB\/s, [\d.]+M tokens\/s$/m)
+})
 
 /** Exit code 2: what was typed is wrong, 1: what it asked for failed. */
 const REFUSED = [
-  [['serve', '--prot', '1'], 2, 'unknown flag --prot'],
   [['serve', '--port', 'x'], 2, '--port takes'],
-  [['serve', '/no/such/model.pth'], 1, '/no/such/model.pth'],
-  [['frobnicate'], 2, 'no command "frobnicate"'],
   [['sevre'], 2, 'did you mean serve?'],
-  [['keys', 'rm', 'bob'], 2, 'no command "rm"'],
-  [['generate'], 2, 'no text to continue'],
   [['generate', 'nosuch', '--prompt', 'x'], 1, 'nosuch: no such file'],
   [['launch', 'zed', '--url', '127.0.0.1:1'], 1, 'no server answers at http://127.0.0.1:1'],
 ] as const
 /** Of kinds that are above; each is a process. */
 const REFUSED_TOO = [
+  [['serve', '--prot', '1'], 2, 'unknown flag --prot'],
+  [['serve', '/no/such/model.pth'], 1, '/no/such/model.pth'],
+  [['frobnicate'], 2, 'no command "frobnicate"'],
+  [['keys', 'rm', 'bob'], 2, 'no command "rm"'],
+  [['generate'], 2, 'no text to continue'],
   [['serve', '--quant', 'int3'], 2, '--quant takes one of'],
   [['frobnicate', '--help'], 2, 'no command "frobnicate"'],
   [['generate', DEMO, 'Once', 'upon'], 2, 'unexpected argument "upon"'],
@@ -161,14 +168,13 @@ const REFUSED_TOO = [
   [['tokenize', 'nosuch.txt'], 1, "no such file or directory, open 'nosuch.txt'\n"],
   [['launch', 'continu', '--model-name', 'x'], 2, 'did you mean continue?'],
 ] as const
-test.each([...REFUSED, ...(IS_SLOW ? REFUSED_TOO : [])])(
-  '%j is refused with code %i and says why',
-  async (args, wanted, message) => {
-    const { code, stderr } = await skein(args)
-    expect(stderr).toContain(message)
-    expect(code).toBe(wanted)
-  },
-)
+async function isRefused(args: readonly string[], wanted: number, message: string): Promise<void> {
+  const { code, stderr } = await skein(args)
+  expect(stderr).toContain(message)
+  expect(code).toBe(wanted)
+}
+test.each(REFUSED)('%j is refused with code %i and says why', isRefused)
+test.each(REFUSED_TOO)('%j is refused with code %i and says why', { tags: 'night' }, isRefused)
 
 test('Ctrl-C ends a text with code 130, and what was written stays', async () => {
   const main = join(import.meta.dirname, '../../dist/cli/main.js')
@@ -226,11 +232,14 @@ describe.sequential('a server of two models', () => {
     expect((await skein([...said, '--model-name', 'two'], 'Hello.')).code).toBe(0)
     const unnamed = await skein(said, 'Hello.')
     expect(unnamed).toMatchObject({ code: 1, stderr: expect.stringContaining('--model-name') })
-    await launched(server.url, SKEIN_API_KEY)
-    await talked(said)
-  }, 180_000)
+  })
 
-  test('ps lists what a server runs, and stop stops it', async () => {
+  test('what launch prints runs, and a talk takes what is typed', { tags: 'night', timeout: 180_000 }, async () => {
+    await launched(server.url, SKEIN_API_KEY)
+    await talked(['chat', '--url', server.url, '--api-key', SKEIN_API_KEY])
+  })
+
+  test('ps lists what a server runs, and stop stops it', { tags: 'night', timeout: 120_000 }, async () => {
     const own = ['--url', server.url]
     const refused = await skein(['ps', ...own])
     expect(refused).toMatchObject({ code: 1, stderr: expect.stringContaining('--api-key') })
@@ -242,7 +251,7 @@ describe.sequential('a server of two models', () => {
     expect(running.workers.map(({ model }: { model: string }) => model)).toEqual(['one'])
     const unknown = await skein(['stop', 'three', ...to])
     expect(unknown).toMatchObject({ code: 1, stderr: expect.stringContaining('skein ps') })
-  }, 120_000)
+  })
 })
 
 /** The programs that `skein launch` prints, run as they are where their library is installed. */

@@ -1,4 +1,5 @@
 /** Batches of a cluster as processes on loopback: sent and read at a gateway, run by whichever node lives, one result a line. */
+// @module-tag night
 import { once } from 'node:events'
 import { mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'

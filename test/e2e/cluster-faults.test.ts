@@ -37,7 +37,7 @@ import { S3_KEYS, type S3Double, startS3Double } from '../helpers/s3-double.ts'
 import { startProxy, type TcpProxy } from '../helpers/tcp-proxy.ts'
 
 const WORKER = join(import.meta.dirname, '../../dist/host/worker.js')
-const NUM_FAULTS = Number(process.env.SKEIN_FAULTS ?? (process.env.SKEIN_SLOW ? 100 : 11))
+const NUM_FAULTS = Number(process.env.SKEIN_FAULTS ?? (process.env.SKEIN_SLOW ? 100 : 4))
 const SEED = Number(process.env.SKEIN_SEED ?? 1)
 const FAULT_MS = 1000 * Number(process.env.SKEIN_FAULT_SECONDS ?? Number.POSITIVE_INFINITY)
 /** On a device answers depend on who else is in a step of more than 16 tokens. */

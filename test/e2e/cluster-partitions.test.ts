@@ -6,6 +6,7 @@
  * is whole again, and what waited in it comes late. What was told must be there, once, under one owner at a time, and be what
  * one server alone says. SKEIN_FAULTS gives the most partitions, SKEIN_FAULT_SECONDS for how long, SKEIN_SEED the seed.
  */
+// @module-tag night
 import { mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -22,14 +23,12 @@ import { makeNetwork, type Network, NO_NAMESPACES, type Place } from '../helpers
 import { NO_POSTGRES, type Postgres, startPostgres } from '../helpers/postgres.ts'
 import { writeRandomRwkv7 } from '../helpers/pth.ts'
 import { S3_KEYS, startS3Double } from '../helpers/s3-double.ts'
-import { IS_SLOW } from '../helpers/slow.ts'
 import { NO_SWIFT, startSwift } from '../helpers/swift-s3.ts'
 
-const NUM_FAULTS = Number(process.env.SKEIN_FAULTS ?? (IS_SLOW ? 45 : 4))
+const NUM_FAULTS = Number(process.env.SKEIN_FAULTS ?? 45)
 const SEED = Number(process.env.SKEIN_SEED ?? 1)
 const FAULT_MS = 1000 * Number(process.env.SKEIN_FAULT_SECONDS ?? Number.POSITIVE_INFINITY)
-const IS_LONG_RUN = NUM_FAULTS > 4
-const [NUM_NODES, NUM_GATEWAYS, NUM_SESSIONS] = IS_LONG_RUN ? [4, 2, 6] : [2, 1, 3]
+const [NUM_NODES, NUM_GATEWAYS, NUM_SESSIONS] = [4, 2, 6]
 const PROGRESS_MS = 120_000
 const LEASE_MS = 10_000
 const VOCABULARY = DEMO.replace(/pth$/, 'vocab.txt')
@@ -143,8 +142,6 @@ test.skipIf(WHY !== null)(
       },
     }
     const names = Object.keys(partitions)
-    /** Those of a quick run: a lease that ends, an answer that is lost, a node that does not reach another. */
-    const first = ['node from database', 'database to node', 'node to node', 'gateway from node']
 
     const lookForBusy = async () => {
       const { rows } = await retried(() =>
@@ -166,10 +163,10 @@ test.skipIf(WHY !== null)(
     const end = performance.now() + FAULT_MS
     for (; numFaults < NUM_FAULTS && failures.length === 0; numFaults++) {
       if (performance.now() > end) break
-      if (left.length === 0) left = [...(IS_LONG_RUN ? names : first)]
-      const name = left.splice(IS_LONG_RUN ? random(left.length) : 0, 1)[0]!
+      if (left.length === 0) left = [...names]
+      const name = left.splice(random(left.length), 1)[0]!
       tally.count(`partition: ${name}`)
-      const isLong = IS_LONG_RUN ? random(3) === 0 : numFaults === 0
+      const isLong = random(3) === 0
       if (isLong) numLong++
       const isFlapping = !isLong && random(4) === 0
       await lookForBusy()

@@ -1,4 +1,5 @@
 /** A long beginning that clients of one node have in common, at another node that has not read it: fetched, and the same answers. */
+// @module-tag night
 import { mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'

@@ -1,8 +1,9 @@
 /**
  * A new release in a cluster under load, as Kubernetes rolls it out: for each of three nodes a new one comes and an old one is told
  * to end, then the same with two gateways, which load balancers forget first. Clients with and without sessions, streaming or not,
- * ask all the while, and none of them may see a failure or another answer. SKEIN_SLOW=1.
+ * ask all the while, and none of them may see a failure or another answer.
  */
+// @module-tag night
 import { mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -11,7 +12,6 @@ import { pathToFileURL } from 'node:url'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type RunningServer, serve } from '../helpers/cli.ts'
 import { NO_POSTGRES, type Postgres, startPostgres } from '../helpers/postgres.ts'
-import { IS_SLOW } from '../helpers/slow.ts'
 
 const NODE = ['--device', 'cpu', '--threads', '1', '--slots', '6']
 const NUM_NODES = 3
@@ -22,7 +22,7 @@ const LONG_TOKENS = 200
 const PAUSE_MS = 100
 
 // Two and a half minutes.
-describe.skipIf(NO_POSTGRES !== null || !IS_SLOW)('a new release', { timeout: 300_000 }, () => {
+describe.skipIf(NO_POSTGRES !== null)('a new release', { timeout: 300_000 }, () => {
   let postgres: Postgres
   let members: string[]
   let solo: RunningServer

@@ -4,6 +4,7 @@ import { mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
+import OpenAI, { toFile } from 'openai'
 import pg from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { childrenOf, type RunningServer, serve, skein } from '../helpers/cli.ts'
@@ -87,6 +88,25 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', { timeout: 120_000 }, () => {
     expect(contentOf(reply)).toBe(direct)
   })
 
+  test('a batch that comes to the gateway is run by the nodes', async () => {
+    const client = new OpenAI({ apiKey: 'none', baseURL: `${gateway.url}/v1`, maxRetries: 0 })
+    const prompts = ['The cat', 'A dog', 'Once', 'The sun']
+    const body = (prompt: string) => ({ ...GREEDY, model: 'demo', prompt })
+    const rows = prompts.map((prompt, i) => {
+      return { custom_id: `row-${i}`, method: 'POST', url: '/v1/completions', body: body(prompt) }
+    })
+    const text = rows.map((row) => JSON.stringify(row)).join('\n')
+    const file = await client.files.create({ file: await toFile(Buffer.from(text), 'in.jsonl'), purpose: 'batch' })
+    const at = { input_file_id: file.id, endpoint: '/v1/completions', completion_window: '24h' } as const
+    const { id } = await client.batches.create(at)
+    await expect.poll(async () => (await client.batches.retrieve(id)).status, { timeout: 60_000 }).toBe('completed')
+    const { output_file_id } = await client.batches.retrieve(id)
+    const lines = (await (await client.files.content(output_file_id!)).text()).trim().split('\n')
+    const answers = lines.map((line) => JSON.parse(line).response.body.choices[0].text)
+    const direct = prompts.map(async (prompt) => (await client.completions.create(body(prompt))).choices[0]!.text)
+    expect(answers).toEqual(await Promise.all(direct))
+  })
+
   test('doctor finds the database, the storage and both nodes', async () => {
     const { code, stdout } = await skein(['doctor', '--json', ...members, ...blobs])
     const { isUsable, findings } = JSON.parse(stdout)
@@ -140,7 +160,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', { timeout: 120_000 }, () => {
     expect(contentOf(second)).toBe(expected[1])
   })
 
-  test('a worker that dies has no lease any more, and its sessions go on elsewhere', async () => {
+  test('a worker that dies has no lease any more, and its sessions go on elsewhere', { tags: 'night' }, async () => {
     for (const [name, { process: own }] of nodes)
       if (own.exitCode !== null || own.signalCode !== null) await startNode(name)
     await untilBothAreKnown()

@@ -1,9 +1,8 @@
-/** The site of docs/: it is built, has every page, and its search finds words of them. `SKEIN_SLOW=1`, since npm fetches VitePress. */
+/** The site of docs/: it is built, has every page, and its search finds words of them. The latter at night, since npm fetches VitePress. */
 import { execFileSync } from 'node:child_process'
 import { readdirSync, readFileSync, statSync } from 'node:fs'
 import { join, posix } from 'node:path'
 import { expect, test } from 'vitest'
-import { IS_SLOW } from '../helpers/slow.ts'
 
 const DOCS = join(import.meta.dirname, '../../docs')
 const SITE = join(DOCS, '.site')
@@ -29,27 +28,23 @@ function isFile(path: string): boolean {
   return statSync(path, { throwIfNoEntry: false })?.isFile() === true
 }
 
-test.skipIf(!IS_SLOW)(
-  'the site is built, with search',
-  () => {
-    const options = { cwd: SITE, stdio: 'ignore' } as const
-    execFileSync('npm', ['install', '--prefer-offline', '--no-audit', '--no-fund'], options)
-    execFileSync('npm', ['run', 'build'], options)
-    const built = join(SITE, '.vitepress/dist')
-    const pages = readdirSync(DOCS, { recursive: true, encoding: 'utf8' })
-      .filter((path) => path.endsWith('.md') && !path.startsWith('.site'))
-      .map((path) => path.replace(/md$/, 'html'))
-    const files = readdirSync(built, { recursive: true, encoding: 'utf8' })
-    expect(pages.filter((page) => !files.includes(page))).toEqual([])
-    for (const page of files.filter((path) => path.endsWith('.html') && path !== '404.html'))
-      expect(deadLinks(built, page), page).toEqual([])
-    for (const [locale, word] of [
-      ['root', 'troubleshooting#'],
-      ['zh', '会话'],
-    ] as const) {
-      const index = files.find((path) => path.includes(`@localSearchIndex${locale}.`))!
-      expect(readFileSync(join(built, index), 'utf8')).toContain(word)
-    }
-  },
-  300_000,
-)
+test('the site is built, with search', { tags: 'night', timeout: 300_000 }, () => {
+  const options = { cwd: SITE, stdio: 'ignore' } as const
+  execFileSync('npm', ['install', '--prefer-offline', '--no-audit', '--no-fund'], options)
+  execFileSync('npm', ['run', 'build'], options)
+  const built = join(SITE, '.vitepress/dist')
+  const pages = readdirSync(DOCS, { recursive: true, encoding: 'utf8' })
+    .filter((path) => path.endsWith('.md') && !path.startsWith('.site'))
+    .map((path) => path.replace(/md$/, 'html'))
+  const files = readdirSync(built, { recursive: true, encoding: 'utf8' })
+  expect(pages.filter((page) => !files.includes(page))).toEqual([])
+  for (const page of files.filter((path) => path.endsWith('.html') && path !== '404.html'))
+    expect(deadLinks(built, page), page).toEqual([])
+  for (const [locale, word] of [
+    ['root', 'troubleshooting#'],
+    ['zh', '会话'],
+  ] as const) {
+    const index = files.find((path) => path.includes(`@localSearchIndex${locale}.`))!
+    expect(readFileSync(join(built, index), 'utf8')).toContain(word)
+  }
+})

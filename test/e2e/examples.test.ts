@@ -1,4 +1,5 @@
 /** The programs of examples/, as they are and from any folder, against a server with the demo model. */
+// @module-tag night
 import { execFile } from 'node:child_process'
 import { readdirSync } from 'node:fs'
 import { tmpdir } from 'node:os'

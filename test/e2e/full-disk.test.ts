@@ -1,4 +1,5 @@
 /** A data folder on a disk of 6 MB that is filled and emptied: what is served meanwhile, and what says so. */
+// @module-tag night
 import { spawnSync } from 'node:child_process'
 import { rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'

@@ -47,7 +47,7 @@ describe('skein keys and a server that runs', () => {
     expect(await status(first, '/v1/chat/completions', { method: 'POST', body })).toBe(200)
   })
 
-  test('what a revoked key watches ends', async () => {
+  test('what a revoked key watches ends', { tags: 'night' }, async () => {
     const added = await keys('add', 'watcher', '--role', 'operator')
     expect(added).toMatchObject({ code: 0 })
     const watcher = added.stdout.trim()
@@ -85,7 +85,7 @@ describe('skein keys and a server that runs', () => {
     expect(stdout).not.toContain('alice')
   })
 
-  test('a broken file changes nothing', async () => {
+  test('a broken file changes nothing', { tags: 'night' }, async () => {
     const before = readFileSync(file, 'utf8')
     const key = (await keys('add', 'bob')).stdout.trim()
     await until(key, 200)
@@ -166,7 +166,7 @@ describe('skein config', () => {
     }
   })
 
-  test('check fails and names the field that is wrong', async () => {
+  test('check fails and names the field that is wrong', { tags: 'night' }, async () => {
     const path = config({ models: [{ file: 'demo' }, { file: 'nowhere.pth' }] })
     const { code, stderr } = await skein(['config', 'check', path])
     expect(code).toBe(1)
@@ -181,7 +181,7 @@ describe('skein config', () => {
     expect([wrong.code, wrong.stderr]).toEqual([2, expect.stringContaining('did you mean port?')])
   })
 
-  test('serve runs what the file says and says which file', async () => {
+  test('serve runs what the file says and says which file', { tags: 'night' }, async () => {
     const models = [
       { file: 'demo', name: 'goose', aliases: ['gander'], slots: 4 },
       { file: 'demo', name: 'duck', device: 'reference' },

@@ -76,7 +76,7 @@ test('SIGTERM', async () => {
   ])
 })
 
-test('a worker whose gateway has gone before it began ends, too', async () => {
+test('a worker whose gateway has gone before it began ends, too', { tags: 'night' }, async () => {
   // The thread of the store would keep it alive.
   const choice = {
     model: DEMO,
@@ -117,7 +117,9 @@ function longAnswer(base: string): Promise<Response> {
   })
 }
 
-test('nobody reads what a server prints: it goes on, and finishes its streams at the end', async () => {
+test('nobody reads what a server prints: it goes on, and finishes its streams at the end', {
+  tags: 'night',
+}, async () => {
   const { child, ready } = serveDemo(join(folder, 'unread'))
   child.stdout.destroy()
   const base = await ready
@@ -130,7 +132,9 @@ test('nobody reads what a server prints: it goes on, and finishes its streams at
   expect(code).toBe(0)
 })
 
-test('SIGHUP, to server and worker and twice: streams are finished and their turns saved', async () => {
+test('SIGHUP, to server and worker and twice: streams are finished and their turns saved', {
+  tags: 'night',
+}, async () => {
   const { child, ready } = serveDemo(join(folder, 'hung-up'))
   const base = await ready
   const answer = await longAnswer(base)
@@ -145,18 +149,22 @@ test('SIGHUP, to server and worker and twice: streams are finished and their tur
   await once(again.child, 'exit')
 })
 
-test.skipIf(!existsSync('/dev/full'))('a log that cannot be written: requests are answered', async () => {
-  const flags = ['--port', '0', '--no-store', '--log-level', 'info']
-  const child = spawn(process.execPath, [MAIN, 'serve', DEMO, ...flags], {
-    stdio: ['ignore', 'pipe', openSync('/dev/full', 'w')],
-  })
-  const base = await new Promise<string>((resolve) => {
-    createInterface({ input: child.stdout! }).on('line', (line) => {
-      const found = /^address +(\S+)/.exec(line)?.[1]
-      if (found !== undefined) resolve(found)
+test.skipIf(!existsSync('/dev/full'))(
+  'a log that cannot be written: requests are answered',
+  { tags: 'night' },
+  async () => {
+    const flags = ['--port', '0', '--no-store', '--log-level', 'info']
+    const child = spawn(process.execPath, [MAIN, 'serve', DEMO, ...flags], {
+      stdio: ['ignore', 'pipe', openSync('/dev/full', 'w')],
     })
-  })
-  for (let i = 0; i < 3; i++) expect((await fetch(`${base}/readyz`)).status).toBe(200)
-  child.kill('SIGTERM')
-  expect(await once(child, 'exit')).toEqual([0, null])
-})
+    const base = await new Promise<string>((resolve) => {
+      createInterface({ input: child.stdout! }).on('line', (line) => {
+        const found = /^address +(\S+)/.exec(line)?.[1]
+        if (found !== undefined) resolve(found)
+      })
+    })
+    for (let i = 0; i < 3; i++) expect((await fetch(`${base}/readyz`)).status).toBe(200)
+    child.kill('SIGTERM')
+    expect(await once(child, 'exit')).toEqual([0, null])
+  },
+)

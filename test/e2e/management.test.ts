@@ -117,7 +117,7 @@ describe('Albatross, row by row', () => {
   test.each([
     ['/v1/completions', { prompt: 'Once upon a time' }],
     ['/v1/chat/completions', { messages: [{ role: 'user', content: 'Tell me a story.' }] }],
-  ])('4, 5: the proxy of %s answers as the worker does, event by event', async (path, question) => {
+  ])('4, 5: the proxy of %s answers as the worker does, event by event', { tags: 'night' }, async (path, question) => {
     const { worker_id, endpoint } = await ready({ model_path: MODEL })
     const bias = { logit_bias: { 0: -100 } }
     const body = { ...question, ...bias, max_tokens: 40, ignore_eos: true, temperature: 0 }
@@ -149,7 +149,7 @@ describe('Albatross, row by row', () => {
     expect(late.status).toBe(503)
   })
 
-  test('a client that leaves the proxy ends its answer', async () => {
+  test('a client that leaves the proxy ends its answer', { tags: 'night' }, async () => {
     const { worker_id, endpoint } = await ready({ model_path: MODEL })
     const controller = new AbortController()
     const reply = await fetch(`${endpoint}/v1/completions`, {
@@ -253,7 +253,7 @@ describe('on top', () => {
     expect((await call('DELETE', `/api/workers/${id}`)).status).toBe(404)
   })
 
-  test('workers of one name are replicas: of equal weights, and used in turns', async () => {
+  test('workers of one name are replicas: of equal weights, and used in turns', { tags: 'night' }, async () => {
     const spec = { model_path: MODEL, model_name: 'goose' }
     const both = await Promise.all([ready(spec), ready({ ...spec, threads: 1 })])
     const other = await call('POST', '/api/workers/start', { ...spec, model_path: 'other' })
@@ -283,7 +283,7 @@ describe('on top', () => {
     await Promise.all(both.map(({ worker_id }) => stop(worker_id)))
   })
 
-  test('a port of its own speaks to the worker alone', async () => {
+  test('a port of its own speaks to the worker alone', { tags: 'night' }, async () => {
     const port = await freePort()
     const { worker_id, endpoint } = await ready({ model_path: MODEL, model_name: 'own', port })
     expect(endpoint).toBe(`http://127.0.0.1:${port}`)

@@ -1,4 +1,5 @@
 /** A worker that answers prompts of which no two are alike does not grow: what it keeps of them has a limit in bytes. */
+// @module-tag night
 import { fork } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'

@@ -1,4 +1,5 @@
 /** RWKV-Infer's way to start, as processes: an empty server, models by API; and a session that outlives its server. */
+// @module-tag night
 import { copyFileSync, mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'

@@ -1,9 +1,10 @@
 /**
  * One key floods the server with long prompts, another asks a little now and then: what the second one notices. The same
  * flood under the second one's own key is what there would be without fairness.
- * Runs with SKEIN_SLOW=1; test/engine/preemption.test.ts has the same in steps.
- * `SKEIN_FIGURES=1 npx vitest run test/e2e/noisy-neighbour.test.ts` takes longer and prints the table of docs/operations.md.
+ * test/engine/preemption.test.ts has the same in steps.
+ * `SKEIN_SLOW=1 SKEIN_FIGURES=1 npx vitest run test/e2e/noisy-neighbour.test.ts` takes longer and prints the table of docs/operations.md.
  */
+// @module-tag night
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -12,7 +13,6 @@ import { afterAll, beforeAll, expect, test } from 'vitest'
 import { type RunningServer, serve, skein } from '../helpers/cli.ts'
 
 const isLong = process.env.SKEIN_FIGURES === '1'
-const isOff = !isLong && !process.env.SKEIN_SLOW
 const NUM_ASKED = isLong ? 80 : 10
 const FLOOD = 64
 const folder = mkdtempSync(join(tmpdir(), 'skein-noisy-'))
@@ -21,7 +21,6 @@ const secrets: Record<string, string> = {}
 let server: RunningServer
 
 beforeAll(async () => {
-  if (isOff) return
   const limits: Record<string, string[]> = {
     quiet: [],
     loud: [],
@@ -136,7 +135,7 @@ const COMPARED = [
   'the same, that key with --rows 1',
 ]
 
-test.skipIf(isOff)('a flood under another key costs a quiet one little', { timeout: 300_000 }, async () => {
+test('a flood under another key costs a quiet one little', { timeout: 300_000 }, async () => {
   const ttft: Record<string, number> = {}
   for (const [name, flood] of Object.entries(CASES)) {
     if (!isLong && !COMPARED.includes(name)) continue

@@ -81,7 +81,7 @@ function isThere(command: string): boolean {
   return spawnSync(command, ['--version']).status === 0
 }
 
-describe.skipIf(process.env.SKEIN_SLOW !== '1')('the packed file', () => {
+describe('the packed file', { tags: 'night' }, () => {
   let packed: string
   let files: readonly string[]
   beforeAll(() => {

@@ -54,7 +54,9 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
   const fromEnd = (place: Locator) =>
     place.evaluate(({ scrollHeight, scrollTop, clientHeight }) => Math.round(scrollHeight - scrollTop - clientHeight))
 
-  test('on a phone the conversation is followed, and a message that is sent is in view', async () => {
+  test('on a phone the conversation is followed, and a message that is sent is in view', {
+    tags: 'night',
+  }, async () => {
     await answerBy((route) => route.fulfill(streamed('A line of an answer.\n\n'.repeat(4))))
     const list = page.locator('.exchanges')
     for (let n = 1; n <= 6; n++) {
@@ -123,7 +125,9 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
     expect(questions).toEqual(['First', 'Second', 'Another'])
   })
 
-  test('a question whose answer failed before its first word is no part of the next prompt', async () => {
+  test('a question whose answer failed before its first word is no part of the next prompt', {
+    tags: 'night',
+  }, async () => {
     const asked = await answerBy((route) =>
       asked.length === 2
         ? route.fulfill({ status: 503, json: { error: { message: 'busy', code: 'queue_full' } } })
@@ -140,7 +144,7 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
     ])
   })
 
-  test('whoever came by the button of a worker can choose another model at once', async () => {
+  test('whoever came by the button of a worker can choose another model at once', { tags: 'night' }, async () => {
     const target = page.locator('select.target')
     await target.selectOption('demo@wkr-0123456789')
     await page.goto(`${fake.app.listeningOrigin}/#/playground/wkr-0123456789`)
@@ -170,7 +174,7 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
     expect(await page.getByText('An empty answer').count()).toBe(0)
   })
 
-  test('what a first visit loads is small', async () => {
+  test('what a first visit loads is small', { tags: 'night' }, async () => {
     const loaded: Promise<number>[] = []
     const { page: fresh } = await openPage(browser)
     fresh.on('response', (response) => {
@@ -199,7 +203,7 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
     await page.goto(`${fake.app.listeningOrigin}/#/playground/demo/abc`)
   }
 
-  test('a session made elsewhere is shown with its words, and goes on from its state', async () => {
+  test('a session made elsewhere is shown with its words, and goes on from its state', { tags: 'night' }, async () => {
     const asked = await answerBy((route) => route.fulfill(streamed('Yes.')))
     const messages = [
       { role: 'system', content: 'Be brief.' },
@@ -220,7 +224,9 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
     expect(await page.getByLabel('System prompt').inputValue()).toBe('Be brief.')
   })
 
-  test('calls of tools and their results are shown as such again, and the tools are offered on', async () => {
+  test('calls of tools and their results are shown as such again, and the tools are offered on', {
+    tags: 'night',
+  }, async () => {
     const asked = await answerBy((route) => route.fulfill(streamed('Yes.')))
     const tools = [{ type: 'function', function: { name: 'add', parameters: {} } }]
     const called = { name: 'add', arguments: '{"a":1}' }
@@ -240,7 +246,7 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
     expect(asked[0]).toMatchObject({ tools, session: { id: 'abc', from: 1 } })
   })
 
-  test('one of a raw text goes on from its state, or not at all', async () => {
+  test('one of a raw text goes on from its state, or not at all', { tags: 'night' }, async () => {
     const asked = await answerBy((route) => route.fulfill(streamed('Yes.')))
     const models = ['demo', 'other'].map((id) => ({ id, state: 'ready' }))
     await page.route('**/v1/models', (route) => route.fulfill({ json: { data: models } }))
@@ -258,7 +264,7 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
     expect(asked[0]).toMatchObject({ session: use })
   })
 
-  test('an answer goes on while another conversation is shown', async () => {
+  test('an answer goes on while another conversation is shown', { tags: 'night' }, async () => {
     const held: Route[] = []
     await answerBy(async (route) => void held.push(route))
     await send('First')

@@ -2,6 +2,7 @@
  * What happens to 128 streams when a worker is killed, a model is switched or the server is told to stop. Minutes long:
  * runs with SKEIN_SLOW=1, and prints the figures that docs/operations.md has.
  */
+// @module-tag night
 import { copyFileSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs'
 import { connect } from 'node:net'
 import { tmpdir } from 'node:os'
@@ -13,7 +14,6 @@ import { DEMO, type RunningServer, serve as serveUntilStopped } from '../helpers
 import { ENDLESS, type OpenStream, openStream, type StreamEnd } from '../helpers/streams.ts'
 
 const NUM_STREAMS = 128
-const SLOW = process.env.SKEIN_SLOW === '1'
 
 function report(title: string, figures: Record<string, number | string>): void {
   process.stdout.write(`${title}: ${JSON.stringify(figures)}\n`)
@@ -56,7 +56,7 @@ function startStreams(server: RunningServer, fields: object, count = NUM_STREAMS
 
 const ended = (streams: readonly OpenStream[]): Promise<StreamEnd[]> => Promise.all(streams.map(({ end }) => end))
 
-describe.skipIf(!SLOW)('R13: a worker is killed', () => {
+describe('R13: a worker is killed', () => {
   test('with 128 streams, half of them waiting for a slot', async () => {
     const server = await serve(['--slots', '80'])
     try {
@@ -142,7 +142,7 @@ describe.skipIf(!SLOW)('R13: a worker is killed', () => {
   })
 })
 
-describe.skipIf(!SLOW)('R18: SIGTERM', () => {
+describe('R18: SIGTERM', () => {
   test('128 streams end by themselves; new work is refused at once', async () => {
     const server = await serve(['--slots', '160'])
     const streams = startStreams(server, { max_tokens: 100 })
@@ -205,7 +205,7 @@ describe.skipIf(!SLOW)('R18: SIGTERM', () => {
   })
 })
 
-describe.skipIf(!SLOW)('R17: the model is switched under 64 streams', () => {
+describe('R17: the model is switched under 64 streams', () => {
   const NUM_SWITCHES = Number(process.env.SKEIN_SWITCHES ?? 100)
 
   test('every answer is whole, and the memory comes back', { timeout: 1_800_000 }, async () => {
@@ -257,7 +257,7 @@ describe.skipIf(!SLOW)('R17: the model is switched under 64 streams', () => {
   })
 })
 
-describe.skipIf(!SLOW)('R12: clients that read slowly, or not at all', () => {
+describe('R12: clients that read slowly, or not at all', () => {
   const [NUM_SLOW, NUM_STOPPED, NUM_MEASURED] = [12, 4, 8]
   /** Large events: what the kernel takes for a client is megabytes. */
   const LARGE = { max_tokens: 6000, logprobs: 20 }

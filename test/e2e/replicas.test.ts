@@ -38,7 +38,7 @@ const turn = (session_id: string, prompt: string, at = '') =>
 
 const PROMPTS = ['Once upon a time', ' and then', ' but the', ' so they']
 
-test('a session that moves after every turn says what one that stays says', async () => {
+test('a session that moves after every turn says what one that stays says', { tags: 'night' }, async () => {
   const stays: string[] = []
   for (const prompt of PROMPTS) stays.push((await turn('stays', prompt)).choices[0]!.text)
   const both = await workers()
@@ -75,7 +75,9 @@ test('the worker of a session dies: the other one goes on with it', async () => 
   await expect.poll(async () => (await workers()).map(({ phase }) => phase), SOON).toEqual(['ready', 'ready'])
 })
 
-test('a third that cannot be loaded is listed as failed, and the two are all that is counted on', async () => {
+test('a third that cannot be loaded is listed as failed, and the two are all that is counted on', {
+  tags: 'night',
+}, async () => {
   const reply = await fetch(`${server.url}/api/workers/start`, {
     method: 'POST',
     headers: { 'content-type': 'application/json' },
@@ -95,7 +97,7 @@ test('a third that cannot be loaded is listed as failed, and the two are all tha
   await fetch(`${server.url}/api/workers/${worker_id}`, { method: 'DELETE' })
 })
 
-test('a worker that is stopped finishes its streams, and its sessions go elsewhere', async () => {
+test('a worker that is stopped finishes its streams, and its sessions go elsewhere', { tags: 'night' }, async () => {
   const [first] = await workers()
   const at = `${server.url}/api/workers/${first!.worker_id}/proxy`
   await turn('leaves', PROMPTS[0]!, `/api/workers/${first!.worker_id}/proxy`)

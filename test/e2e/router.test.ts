@@ -4,7 +4,7 @@
  * how long a state of a large model takes to move. Minutes long: runs with SKEIN_SLOW=1, and prints the figures that
  * docs/operations.md has.
  */
-
+// @module-tag night
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -16,7 +16,6 @@ import type { WorkerRecord } from '../../src/gateway/contract.ts'
 import { DEMO, type RunningServer, serve } from '../helpers/cli.ts'
 import { ENDLESS } from '../helpers/streams.ts'
 
-const SLOW = process.env.SKEIN_SLOW === '1'
 const NUM_WORKERS = 8
 const NUM_SESSIONS = 2000
 /** In each of the phases: before a worker dies, after that, with another one, after the restart. */
@@ -156,7 +155,7 @@ class Crowd {
   }
 }
 
-describe.skipIf(!SLOW)('R25: eight workers', () => {
+describe('R25: eight workers', () => {
   const flags = [
     ...['--replicas', String(NUM_WORKERS), '--threads', '1', '--slots', '16'],
     ...['--durable', '--max-turns', '2', '--prefix-cache-mb', '8'],
@@ -216,7 +215,7 @@ describe.skipIf(!SLOW)('R25: eight workers', () => {
   )
 })
 
-describe.skipIf(!SLOW)('R25: a state of 34 MB', () => {
+describe('R25: a state of 34 MB', () => {
   test('moves from one worker to another of this host', async () => {
     const model = join(folder, 'large-states.pth')
     // As much state as a 7.2B model has, and little else.

@@ -1,4 +1,5 @@
 /** Sessions of several worker processes over one data folder: races, handing over under load, and a worker that is killed. */
+// @module-tag night
 import { fork } from 'node:child_process'
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'

@@ -81,7 +81,7 @@ test('a start state comes while streams go on, and is there after a crash', asyn
     expect(spec.states).toEqual([{ name: 'poet', path: expect.stringMatching(/state\.pth$/) }])
 })
 
-test('states that are removed are gone for good', async () => {
+test('states that are removed are gone for good', { tags: 'night' }, async () => {
   const before = await pids()
   expect((await post('/removestatemodel', {})).status).toBe(200)
   expect(await answers('@poet')).toEqual([404, 404])

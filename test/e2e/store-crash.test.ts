@@ -4,6 +4,7 @@
  *
  * SKEIN_CRASHES sets how often; 20 by default. SKEIN_SEED is the first of the moments, so that processes can share the work.
  */
+// @module-tag night
 import { spawn } from 'node:child_process'
 import { readdirSync } from 'node:fs'
 import { join } from 'node:path'

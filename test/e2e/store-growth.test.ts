@@ -4,6 +4,7 @@
  *
  * SKEIN_GROWTH sets the number of commits; 1 000 by default, 1 500 with SKEIN_SLOW=1. One a second for 48 hours is 172 800.
  */
+// @module-tag night
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readdirSync, statSync } from 'node:fs'

@@ -4,6 +4,7 @@
  *
  * SKEIN_CRASHES sets how often; 20 by default.
  */
+// @module-tag night
 import { type ChildProcess, spawn } from 'node:child_process'
 import { readdirSync } from 'node:fs'
 import { join } from 'node:path'

@@ -159,7 +159,7 @@ describe.sequential('from the README to a second machine', { timeout: 240_000 },
     for (const command of [curl, chat, ask]) expect(await run(command, QUESTION), command).toContain('Paris')
   })
 
-  test('a model of one’s own, and a client', async () => {
+  test('a model of one’s own, and a client', { tags: 'night' }, async () => {
     expect(await run(pull)).toContain(`${MODEL}.pth`)
     await start(serve, /Ctrl-C/)
     await expect.poll(isReady, SOON).toBe(200)
@@ -171,7 +171,7 @@ describe.sequential('from the README to a second machine', { timeout: 240_000 },
     expect((await run(`PROGRAM=$(cat); ${client}`, program)).trim()).not.toBe('')
   })
 
-  test('a key for another, who needs it', async () => {
+  test('a key for another, who needs it', { tags: 'night' }, async () => {
     const key = /\bsk-\S+/.exec(await run(addKey))![0]
     const said = await start(serveOthers, /Ctrl-C/)
     expect(said).not.toContain(key)
@@ -187,7 +187,7 @@ describe.sequential('from the README to a second machine', { timeout: 240_000 },
     expect((await send({ 'content-type': 'application/json' })).status).toBe(401)
   })
 
-  test.skipIf(NO_POSTGRES !== null)('more machines, of which one fails', async () => {
+  test.skipIf(NO_POSTGRES !== null)('more machines, of which one fails', { tags: 'night' }, async () => {
     const postgres = await startPostgres()
     try {
       await walkCluster(postgres.newDatabase())

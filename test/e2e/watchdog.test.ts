@@ -1,4 +1,5 @@
 /** A gateway that hangs is ended by itself, and says where it hung; systemd hears that it lives. */
+// @module-tag night
 import { spawn } from 'node:child_process'
 import { mkdtempSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'

@@ -3,7 +3,7 @@
  * its prompt, while it is held for a copy, between draws, while its turn is written. What comes after is what would have
  * come without the first try, no slot is lost, and no session stays busy.
  *
- * SKEIN_ABORTS sets the number of rounds; 400 by default, 1 500 with SKEIN_SLOW=1; 33 400
+ * SKEIN_ABORTS sets the number of rounds; 200 by default, 1 500 with SKEIN_SLOW=1; 33 400
  * is 100 000 over the three loops. SKEIN_SEED sets what happens in them.
  */
 import { expect, test } from 'vitest'
@@ -14,7 +14,7 @@ import { trials } from '../helpers/slow.ts'
 import { Collected, LOOPS, promptOf, requestOf, SAMPLING, soloAnswer } from './kit.ts'
 import { call, IDENTITY, settle, setUp, toldOf, turnOf } from './session-kit.ts'
 
-const NUM_ROUNDS = Number(process.env.SKEIN_ABORTS ?? trials(400, 1500))
+const NUM_ROUNDS = Number(process.env.SKEIN_ABORTS ?? trials(200, 1500))
 const SEED = Number(process.env.SKEIN_SEED ?? 11)
 const LAYERS = 3
 const NUM_SLOTS = 4

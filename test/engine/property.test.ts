@@ -105,7 +105,7 @@ function play(actions: readonly Action[], runner: FakeRunner, prefillChunk: numb
   return { engine, collected, requests, cancelled }
 }
 
-const NUM_LIVES = trials(300, 600)
+const NUM_LIVES = trials(150, 600)
 
 test.each(LOOPS)(`${NUM_LIVES} random lives, %s`, (loop) => {
   const seen = { answers: 0, errors: 0, cancelled: 0, stopped: 0, forks: 0, preemptions: 0 }

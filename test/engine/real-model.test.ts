@@ -67,8 +67,10 @@ describe.each(BACKENDS)('on %s', (backend) => {
 
   const all = [undefined, ...(Object.keys(SCRIPTS) as Script[])]
   const scripts = backend === 'cpu' ? all : [undefined, 'mixed' as const]
+  // The reference takes seconds for each.
   test.each(LOOPS.flatMap((loop) => scripts.map((script) => [loop, script] as const)))(
     'joining, leaving, forking and cancelled neighbours change no answer; %s, guesses %s',
+    backend === 'cpu' ? {} : { tags: 'night' },
     (loop, script) => {
       const engine = make(loop, script)
       const collected = new Collected()

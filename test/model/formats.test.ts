@@ -99,20 +99,26 @@ describe.each([
     if (!/16\.gguf$/.test(name)) expect(fingerprintOf(path)).toBe(print) // other element types
   })
 
-  test.each(PACKED[architecture])('GGUF %s as its unpacked values', (type) => {
-    const isLarge = /^(?:emb|head|blocks\.\d+\.(?:att|ffn)\.[a-z]+)\.weight$/
-    const unpacked = tensors.map((tensor) => {
-      if (!isLarge.test(tensor.name)) return tensor
-      const values = new Float32Array(tensor.values.length)
-      unpackBlocks(type, encodeAs(type, tensor.values), values)
-      return { ...tensor, values }
-    })
-    const path = file(`${architecture}-${type}.gguf`)
-    writeAsGguf(path, tensors, { architecture, type })
-    const got = logitsOf(path)
-    expect(got).toEqual(logitsOf(writeAsPth(file(`${architecture}-${type}.pth`), unpacked)))
-    expect(got).not.toEqual(wanted)
-  })
+  // packed.test.ts has the products of every type.
+  for (const type of PACKED[architecture])
+    test(
+      `GGUF ${type} as its unpacked values`,
+      architecture === 'rwkv7' && type === 'Q4_K' ? {} : { tags: 'night' },
+      () => {
+        const isLarge = /^(?:emb|head|blocks\.\d+\.(?:att|ffn)\.[a-z]+)\.weight$/
+        const unpacked = tensors.map((tensor) => {
+          if (!isLarge.test(tensor.name)) return tensor
+          const values = new Float32Array(tensor.values.length)
+          unpackBlocks(type, encodeAs(type, tensor.values), values)
+          return { ...tensor, values }
+        })
+        const path = file(`${architecture}-${type}.gguf`)
+        writeAsGguf(path, tensors, { architecture, type })
+        const got = logitsOf(path)
+        expect(got).toEqual(logitsOf(writeAsPth(file(`${architecture}-${type}.pth`), unpacked)))
+        expect(got).not.toEqual(wanted)
+      },
+    )
 })
 
 test('mixes of fla that are stacked without all six are missing by name', () => {

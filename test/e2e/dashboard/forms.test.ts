@@ -1,4 +1,5 @@
 /** Forms of answers, tools and their results, on the page Chat of a real server. */
+// @module-tag night
 import type { Page } from 'playwright-core'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { openPage } from '../../helpers/chromium.ts'

@@ -1,4 +1,5 @@
 /** A link to a conversation, from one key to another: it gives a copy, and leaves the original alone. */
+// @module-tag night
 import type { Page } from 'playwright-core'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { openPage } from '../../helpers/chromium.ts'

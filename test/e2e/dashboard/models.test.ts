@@ -82,7 +82,7 @@ describeInBrowser('models in the dashboard', (browser) => {
     await card('demo').waitFor()
   })
 
-  test('a worker may round while it loads, under a name of its own', async () => {
+  test('a worker may round while it loads, under a name of its own', { tags: 'night' }, async () => {
     await card('demo').getByRole('button', { name: 'Quantise demo' }).click()
     await page.getByLabel('Precision').selectOption('q4')
     await sure('Load it so')

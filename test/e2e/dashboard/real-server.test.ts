@@ -311,7 +311,7 @@ describeInBrowser('the dashboard of a real server', (browser) => {
     await page.getByRole('button', { name: 'Done' }).click()
   })
 
-  test('of many paragraphs each is a cell, and all are there at the end', async () => {
+  test('of many paragraphs each is a cell, and all are there at the end', { tags: 'night' }, async () => {
     const sentences = Array.from({ length: 60 }, (_, i) => `The cat has ${i} apples.`)
     await page.getByLabel('Text', { exact: true }).fill(sentences.join('\n'))
     await page.getByRole('button', { name: 'Translate' }).click()

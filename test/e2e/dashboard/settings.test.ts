@@ -54,7 +54,7 @@ describeInBrowser('settings and docs in the dashboard', (browser) => {
     await page.context().close()
   })
 
-  test('every page of the docs opens, and links between them stay here', async () => {
+  test('every page of the docs opens, and links between them stay here', { tags: 'night' }, async () => {
     const { page, faults, url } = await open(new FakeServer({ workers: [fakeWorker()] }))
     await page.getByRole('link', { name: 'Docs' }).click()
     const text = page.locator('.doc-pages .prose')

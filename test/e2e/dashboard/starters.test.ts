@@ -1,4 +1,5 @@
 /** What an empty conversation offers: with the demo model, only what its small world has. */
+// @module-tag night
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { openPage } from '../../helpers/chromium.ts'
 import { type RunningServer, serve } from '../../helpers/cli.ts'

@@ -67,7 +67,9 @@ describeInBrowser('the dashboard of a server that is not well', (browser) => {
     await page.context().close()
   })
 
-  test('a thought is folded, code is set apart, and an answer that breaks off says why', async () => {
+  test('a thought is folded, code is set apart, and an answer that breaks off says why', {
+    tags: 'night',
+  }, async () => {
     const fake = new FakeServer({ workers: [fakeWorker()] })
     const answer = '<think>\nHm.\n</think>\nTry **this**:\n```js\nf()\n```\nor'
     fake.serveModel('demo', { sessions: [], answer, error: 'the worker ended' })
@@ -117,20 +119,26 @@ describeInBrowser('the dashboard of a server that is not well', (browser) => {
   test.each([
     [403, 'This key may use models, but not watch'],
     [404, 'This address is one worker’s own'],
-  ] as const)('where the server may not be watched (%s), models can be used', async (refuse, why) => {
-    const fake = new FakeServer({ refuse })
-    fake.serveModel('demo', { sessions: [], answer: 'Yes.' })
-    const { page, faults, url } = await open(fake)
-    await page.getByText(why).waitFor()
-    await page.goto(`${url}/#/playground`)
-    await page.getByLabel('Message').fill('Well?')
-    await page.keyboard.press('Enter')
-    await page.locator('.answer', { hasText: 'Yes.' }).waitFor()
-    expect(faults).toEqual([])
-    await page.context().close()
-  })
+  ] as const)(
+    'where the server may not be watched (%s), models can be used',
+    { tags: 'night' },
+    async (refuse, why) => {
+      const fake = new FakeServer({ refuse })
+      fake.serveModel('demo', { sessions: [], answer: 'Yes.' })
+      const { page, faults, url } = await open(fake)
+      await page.getByText(why).waitFor()
+      await page.goto(`${url}/#/playground`)
+      await page.getByLabel('Message').fill('Well?')
+      await page.keyboard.press('Enter')
+      await page.locator('.answer', { hasText: 'Yes.' }).waitFor()
+      expect(faults).toEqual([])
+      await page.context().close()
+    },
+  )
 
-  test('a key that is revoked while it may not watch is asked for once, not every ten seconds', async () => {
+  test('a key that is revoked while it may not watch is asked for once, not every ten seconds', {
+    tags: 'night',
+  }, async () => {
     const fake = new FakeServer({ refuse: 403 })
     fake.serveModel('demo', { sessions: [], answer: 'Yes.' })
     const { page, faults } = await open(fake)
@@ -165,7 +173,7 @@ describeInBrowser('the dashboard of a server that is not well', (browser) => {
     await page.context().close()
   })
 
-  test('it opens without its server, by files that the browser keeps', async () => {
+  test('it opens without its server, by files that the browser keeps', { tags: 'night' }, async () => {
     const fake = new FakeServer({ workers: [fakeWorker()] })
     const { page, faults } = await open(fake, { serviceWorkers: 'allow' })
     await page.getByText('Live').waitFor()
@@ -179,7 +187,7 @@ describeInBrowser('the dashboard of a server that is not well', (browser) => {
     await page.context().close()
   })
 
-  test('a page that could not be fetched is fetched when the server is back', async () => {
+  test('a page that could not be fetched is fetched when the server is back', { tags: 'night' }, async () => {
     const fake = new FakeServer({ workers: [fakeWorker()] })
     fake.serveModel('demo', { sessions: ['a session'], answer: 'Yes.' })
     const { page, faults, url } = await open(fake)
@@ -196,7 +204,7 @@ describeInBrowser('the dashboard of a server that is not well', (browser) => {
     await page.context().close()
   })
 
-  test('sessions of a model that still loads are fetched when it is ready', async () => {
+  test('sessions of a model that still loads are fetched when it is ready', { tags: 'night' }, async () => {
     const fake = new FakeServer({ workers: [fakeWorker({ phase: 'loading' })] })
     fake.serveModel('demo', { sessions: ['a session'], answer: 'Yes.' })
     const { page, url } = await open(fake)
@@ -212,7 +220,9 @@ describeInBrowser('the dashboard of a server that is not well', (browser) => {
     await page.context().close()
   })
 
-  test('sessions are those of the model that is chosen, or none; the choice outlives the page', async () => {
+  test('sessions are those of the model that is chosen, or none; the choice outlives the page', {
+    tags: 'night',
+  }, async () => {
     const fake = new FakeServer({ workers: [fakeWorker()] })
     fake.serveModel('demo', { sessions: ['a session'], answer: 'Yes.' })
     const { page, url } = await open(fake)
@@ -238,7 +248,7 @@ describeInBrowser('the dashboard of a server that is not well', (browser) => {
     await page.context().close()
   })
 
-  test('one worker can be asked to translate', async () => {
+  test('one worker can be asked to translate', { tags: 'night' }, async () => {
     const fake = new FakeServer({ workers: [fakeWorker()] })
     fake.serveModel('demo', { sessions: [], answer: 'Yes.' })
     const { page, url } = await open(fake)
