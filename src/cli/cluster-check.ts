@@ -1,4 +1,7 @@
-/** What `skein doctor` looks at in a cluster: the database, the storage of states, the clocks, and the way to each node. */
+/**
+ * Checks a cluster for `skein doctor`: the database, the storage of states, the clocks, and the connection to each
+ * node.
+ */
 import { randomBytes } from 'node:crypto'
 import { Database } from '../cluster/database.ts'
 import { Members } from '../cluster/members.ts'
@@ -6,16 +9,16 @@ import { PROTOCOL, protocolOf } from '../cluster/protocol.ts'
 import { SkeinError } from '../errors.ts'
 import { openBlobs } from '../state/shared/open-blobs.ts'
 
-/** One line of a report; `fix` is null when all is well. */
+/** One line of the report. `fix` is null if nothing is wrong. */
 export interface Finding {
   readonly what: string
   readonly found: string
   readonly fix: string | null
-  /** What is there works without it. */
+  /** The rest works without it. */
   readonly isOptional?: true
 }
 
-/** Of clocks, before it is said: a seal between members holds for two minutes. */
+/** Skew that is reported as a problem. Signed messages between members are valid for two minutes. */
 const MAX_SKEW_MS = 30_000
 const NODE_MS = 3000
 
@@ -60,11 +63,11 @@ function clock(what: string, skewMs: number, whose: string): Finding {
   return {
     what,
     found: `${skewMs} ms from that of ${whose}`,
-    fix: isFar ? 'set the clocks of all machines (NTP): members refuse what seems old' : null,
+    fix: isFar ? 'synchronise the clocks of all machines (NTP): members refuse messages with old timestamps' : null,
   }
 }
 
-/** Writes a blob, reads it and removes it. */
+/** Writes a blob, reads it and deletes it. */
 async function checkBlobs(url: string): Promise<Finding> {
   try {
     const blobs = openBlobs(url)
@@ -76,7 +79,7 @@ async function checkBlobs(url: string): Promise<Finding> {
     await blobs.remove(name)
     const isSame = Buffer.compare(bytes, back) === 0
     const took = `${Math.round(performance.now() - begun)} ms to write, read and remove 1 KiB`
-    const fix = isSame ? null : 'it gave back other bytes than it was given'
+    const fix = isSame ? null : 'it returned different bytes than were written'
     return { what: 'storage', found: took, fix }
   } catch (error) {
     return { what: 'storage', found: 'not usable', fix: SkeinError.from(error).message }
@@ -90,7 +93,7 @@ async function checkNodes(database: Database): Promise<Finding[]> {
   const strangers = members.strangers.map(({ node, info }) => ({
     what: `node ${node}`,
     found: `it speaks protocol ${protocolOf(info)} of clusters, this release ${PROTOCOL}`,
-    fix: 'releases of a cluster may be one apart: upgrade by way of those between',
+    fix: 'releases within a cluster may differ by one: upgrade one release at a time',
   }))
   if (urls.size + strangers.length === 0) return [{ what: 'nodes', found: 'none is alive', fix: null }]
   const found = await Promise.all([...urls].map(([node, url]) => checkNode(node, url)))
@@ -105,7 +108,7 @@ async function checkNode(node: string, url: string): Promise<Finding> {
     await reply.arrayBuffer()
     const date = Date.parse(reply.headers.get('date') ?? '')
     if (!reply.ok) throw new Error(`it answers ${reply.status}`)
-    // The header has whole seconds.
+    // The header has whole seconds, so half a second is added.
     const skewMs = Number.isNaN(date) ? 0 : date + 500 - begun
     const { found, fix } = clock(what, skewMs, 'this machine')
     return { what, found: `${url} answers; its clock is ${found}`, fix }

@@ -1,11 +1,13 @@
-/** Every command of `skein`, in the order in which one meets them. A command's file is loaded only when it is named. */
+/**
+ * Lists the commands of `skein` in the order of the help. A command's module is loaded only when the command is used.
+ */
 import type { Command } from 'commander'
 import { packageVersion } from '../files/version.ts'
 import { addExamples, type CommandSpec, equip, newProgram } from './terminal/command.ts'
 
 export interface Entry {
   readonly name: string
-  /** What other tools call it. */
+  /** Names that other tools use for it. */
   readonly aliases?: readonly string[]
   /** Heading in `skein --help`. */
   readonly group: string
@@ -17,7 +19,7 @@ export const ENTRIES: readonly Entry[] = [
   {
     name: 'serve',
     group: 'Serve',
-    about: 'Serve a model over HTTP (without FILE the demo model; with --host and without FILE none)',
+    about: 'Serve a model over HTTP (without FILE: the demo model, or none on a public --host)',
     load: async () => (await import('./serve.ts')).serve,
   },
   {
@@ -53,13 +55,13 @@ export const ENTRIES: readonly Entry[] = [
   {
     name: 'run',
     group: 'Use',
-    about: 'Fetch a model if it is not here yet, and talk with it',
+    about: 'Download a model if needed, and chat with it',
     load: async () => (await import('./chat/chat.ts')).run,
   },
   {
     name: 'chat',
     group: 'Use',
-    about: 'Talk with a model in the terminal: a running server, or FILE without one',
+    about: 'Chat in the terminal with a running server, or with FILE without a server',
     load: async () => (await import('./chat/chat.ts')).chat,
   },
   {
@@ -71,33 +73,33 @@ export const ENTRIES: readonly Entry[] = [
   {
     name: 'launch',
     group: 'Use',
-    about: 'Connect another program with a server: openai, Claude Code, Continue, Zed, …',
+    about: 'Connect another program to a server: openai, Claude Code, Continue, Zed, …',
     load: async () => (await import('./launch/launch.ts')).launch,
   },
   {
     name: 'pull',
     group: 'Models',
-    about: 'Fetch a model and the vocabulary it needs (HF_ENDPOINT names a mirror)',
+    about: 'Download a model and its vocabulary (HF_ENDPOINT names a mirror)',
     load: async () => (await import('./models/pull.ts')).pull,
   },
   {
     name: 'ls',
     aliases: ['list'],
     group: 'Models',
-    about: 'List the models that have been pulled',
+    about: 'List the downloaded models',
     load: async () => (await import('./models/pull.ts')).ls,
   },
   {
     name: 'rm',
     group: 'Models',
-    about: 'Remove a pulled model',
+    about: 'Remove a downloaded model',
     load: async () => (await import('./models/pull.ts')).rm,
   },
   {
     name: 'inspect',
     aliases: ['show'],
     group: 'Models',
-    about: 'Say what a checkpoint is: architecture, sizes, problems',
+    about: 'Describe a checkpoint: architecture, sizes, problems',
     load: async () => (await import('./models/inspect.ts')).inspect,
   },
   {
@@ -115,7 +117,7 @@ export const ENTRIES: readonly Entry[] = [
   {
     name: 'doctor',
     group: 'Measure and check',
-    about: 'Say what this machine can run and what is missing',
+    about: 'Report what this machine can run and what is missing',
     load: async () => (await import('./doctor.ts')).doctor,
   },
   {
@@ -133,13 +135,13 @@ export const ENTRIES: readonly Entry[] = [
   {
     name: 'tokenize',
     group: 'Measure and check',
-    about: 'Token ids of a file, or of standard input with -',
+    about: 'Print the token ids of a file, or of standard input with -',
     load: async () => (await import('./tokenize.ts')).tokenize,
   },
   {
     name: 'completion',
     group: 'Measure and check',
-    about: 'Print what completes commands and flags in your shell',
+    about: 'Print a completion script for your shell',
     load: async () => (await import('./completion.ts')).completionOf(wholeProgram),
   },
 ]
@@ -150,12 +152,12 @@ export function entryOf(word: string | undefined): Entry | undefined {
   return ENTRIES.find(({ name, aliases = [] }) => name === word || aliases.includes(word ?? ''))
 }
 
-/** Every command with all its flags. */
+/** The program with every command and all flags. */
 function wholeProgram(): Promise<Command> {
   return programOf(ENTRIES)
 }
 
-/** Knows all commands by name, and all of those that are named. */
+/** The program with the names of all commands; the given commands also have their flags. */
 export async function programOf(
   named: readonly Entry[],
   { argv = [], columns }: { readonly argv?: readonly string[]; readonly columns?: number } = {},
@@ -165,8 +167,8 @@ export async function programOf(
   program.version(`skein ${packageVersion()}`, '-v, --version', 'Print the version')
   addExamples(program, [
     ['skein serve', 'the demo model and a dashboard, at http://127.0.0.1:8000'],
-    ['skein chat', 'talk with it, from another terminal'],
-    ['skein run rwkv7-g1-0.4b', 'fetch a model and talk with it'],
+    ['skein chat', 'chat with it, from another terminal'],
+    ['skein run rwkv7-g1-0.4b', 'download a model and chat with it'],
     ['skein serve MODEL.pth', 'a model of your own'],
   ])
   program.addHelpText('after', `\n${EXIT_CODES}`)

@@ -1,4 +1,6 @@
-/** `skein completion`: a script for a shell, made from the commands themselves, so that it knows every flag. */
+/**
+ * `skein completion`: prints a completion script for a shell, generated from the commands, so that it has every flag.
+ */
 import type { Command } from 'commander'
 import { SkeinError } from '../errors.ts'
 import { defineCommand } from './terminal/command.ts'
@@ -33,7 +35,7 @@ interface Case {
   readonly completions: readonly { readonly word: string; readonly about: string }[]
 }
 
-/** Of each command, names of the commands below it and its flags. */
+/** The subcommands and flags of each command. */
 function casesOf(command: Command, path: readonly string[] = []): Case[] {
   const options = command.createHelp().visibleOptions(command)
   const flags = options.map(({ long, description }) => ({ word: long!, about: description }))
@@ -47,7 +49,7 @@ function casesOf(command: Command, path: readonly string[] = []): Case[] {
   return [own, ...below]
 }
 
-/** zsh reads it through bashcompinit. */
+/** The bash script also serves zsh, through bashcompinit. */
 function bashScript(program: Command, shell: 'bash' | 'zsh'): string {
   const cases = casesOf(program)
   const arms = cases.map(

@@ -1,4 +1,4 @@
-/** `skein config check`: what `serve` would run with a file, and where each value came from. Starts nothing. */
+/** `skein config check`: shows the settings that `serve` would use and where each value came from. Starts nothing. */
 import { existsSync } from 'node:fs'
 import { SkeinError } from '../errors.ts'
 import { resolveAuth } from '../gateway/access/auth.ts'
@@ -24,7 +24,7 @@ import { defineCommand, defineCommands } from './terminal/command.ts'
 import { printJson, printTable } from './terminal/output.ts'
 
 const check = defineCommand({
-  description: 'Read the settings as serve does, and show them',
+  description: 'Show the settings that serve would use',
   examples: [['skein config check', 'before a restart']],
   words: { file: { description: 'Default: $SKEIN_CONFIG, or skein.config.json here' } },
   flags: { json: toggle('One JSON object') },
@@ -46,7 +46,7 @@ const schema = defineCommand({
 })
 
 export const config = defineCommands({ check, schema }, [
-  ['skein config check', 'what serve would run, and where each value came from'],
+  ['skein config check', 'the settings of serve, and where each value came from'],
 ])
 
 interface Found {
@@ -59,7 +59,7 @@ interface Found {
   readonly notes: readonly string[]
 }
 
-/** Throws what `serve` would refuse before it starts anything. */
+/** Throws the errors that `serve` would throw before it starts anything. */
 function examine(settings: ServeSettings): Found {
   const { file, values, models } = settings
   const args = valuesOf(settings)
@@ -81,8 +81,8 @@ function examine(settings: ServeSettings): Found {
   const holdsSecret = [...values.values()].some(({ setting, origin }) => setting.isSecret && origin === 'file')
   return {
     models: grouped(launches),
-    // One that would be made up is made up anew by every start.
-    access: auth.generatedKey === null ? auth.message : 'a key is made and shown at the start',
+    // A generated key would differ at every start.
+    access: auth.generatedKey === null ? auth.message : 'a key is generated and shown at start',
     notes: [
       ...settings.notes,
       ...(holdsSecret && file?.isShared === true
@@ -92,7 +92,7 @@ function examine(settings: ServeSettings): Found {
   }
 }
 
-/** What is wrong with a checkpoint is wrong with the field that names it. */
+/** Names the field of the configuration in an error about its checkpoint. */
 function withPlace<T>(field: string, check: () => T): T {
   try {
     return check()

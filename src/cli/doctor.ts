@@ -1,4 +1,4 @@
-/** `skein doctor`: what this machine can run, what is missing, and how to get it. */
+/** `skein doctor`: reports what this machine can run, what is missing, and how to get it. */
 import { execFileSync } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { cpus, freemem, totalmem } from 'node:os'
@@ -17,7 +17,7 @@ import { formatBytes, printJson, printTable } from './terminal/output.ts'
 export const doctor = defineCommand({
   examples: [
     ['skein doctor', 'what runs here, what is missing, what to do'],
-    ['skein doctor --cluster postgres://HOST/skein', 'the database, the clocks, the way to each node'],
+    ['skein doctor --cluster postgres://HOST/skein', 'the database, the clocks, the connection to each node'],
   ],
   flags: { json: toggle('One JSON object'), ...settingsCalled('cluster', 'blobs') },
   async run({ args }) {
@@ -37,7 +37,7 @@ export const doctor = defineCommand({
   },
 })
 
-/** In a process of its own: drivers write warnings to standard error, and a broken one ends the process that asks it. */
+/** Asks in a separate process: drivers write warnings to standard error, and a broken driver ends the process. */
 async function quietWebgpuReport(): Promise<WebgpuReport> {
   const adapter = new URL('../backend/webgpu/adapter.js', import.meta.url)
   if (!existsSync(adapter)) return webgpuReport()
@@ -49,10 +49,10 @@ async function quietWebgpuReport(): Promise<WebgpuReport> {
       stdio: ['ignore', 'pipe', 'ignore'],
       timeout: 60_000,
     })
-    // What that process prints.
+    // The process prints a WebgpuReport.
     return JSON.parse(String(printed)) as WebgpuReport
   } catch {
-    const problem = 'asking the drivers for adapters ended the process; update or remove a driver'
+    const problem = 'a graphics driver crashed when asked for its adapters; update or remove it'
     return { adapters: [], problem }
   }
 }
@@ -100,7 +100,7 @@ function compiler(): Finding {
     const version = versionOf(name)
     if (version !== null) return { what: 'compiler', found: version, fix: null }
   }
-  // Without one the kernels that are already built go on working.
+  // Without a compiler, kernels that are already built keep working.
   const fix = cpuReport().chosen === null ? 'apt-get install g++, or the Xcode command line tools' : null
   return { what: 'compiler', found: 'no C++ compiler', fix }
 }
@@ -121,7 +121,7 @@ function kernels(): Finding {
   return { what: 'cpu kernels', found, fix: problem }
 }
 
-/** A machine without a card is fine as it is; one with a card and no driver is not. */
+/** Having no NVIDIA card is fine; a card without a driver is a problem. */
 function gpu({ devices, hasCard, problems }: CudaReport): Finding {
   const list = devices.map(({ ordinal, name, computeCapability, totalBytes }) => {
     const capability = computeCapability.join('.')
@@ -146,7 +146,7 @@ function cublasLt({ cublasLt, problems }: CudaReport): Finding {
   return { what: 'cublasLt', found: cublasLt ?? 'none', fix: fixOf(problems, 'cublasLt') }
 }
 
-/** Nothing is amiss where there is none: cuda and cpu do without. */
+/** Adapters are optional: cuda and cpu work without them. */
 function adapters({ adapters, problem }: WebgpuReport): Finding {
   const list = adapters.map(({ name, isSoftware, features, maxBindingBytes }, index) => {
     const own = [`bindings of ${formatBytes(maxBindingBytes)}`, ...features].join(', ')
@@ -166,7 +166,7 @@ function demo(): Finding {
   return { what: 'demo model', found: isThere ? DEMO_MODEL : 'missing', fix }
 }
 
-/** For models without a vocabulary beside them; the demo model has its own. */
+/** For models without a vocabulary file; the demo model has its own. */
 function vocabulary(): Finding {
   try {
     return { what: 'vocabulary', found: vocabularyPath({ model: 'MODEL.pth' }), fix: null }

@@ -1,4 +1,4 @@
-/** `skein gateway`: a door to a cluster. It has no model; nodes (`skein serve --cluster …`) answer. */
+/** `skein gateway`: an HTTP entry to a cluster. It has no model; nodes (`skein serve --cluster …`) answer. */
 import { SkeinError } from '../errors.ts'
 import { packageVersion } from '../files/version.ts'
 import { resolveAuth } from '../gateway/access/auth.ts'
@@ -12,10 +12,10 @@ import { settingsCalled } from '../settings/table.ts'
 import { defineCommand } from './terminal/command.ts'
 
 export const gateway = defineCommand({
-  examples: [['skein gateway --cluster postgres://HOST/skein --port 8080', 'any number of them']],
+  examples: [['skein gateway --cluster postgres://HOST/skein --port 8080', 'start as many as you like']],
   flags: settingsCalled(...DOOR_NAMES),
   async run({ given }) {
-    // Variables mean the same as for `serve`; a file of settings is about models.
+    // Variables mean the same as for `serve`. The configuration file is not read, because it is about models.
     const settings = settleServe({ given, words: [] }, null)
     refuseEmptyKeys(settings.raw)
     const args = valuesOf(settings, DOOR_NAMES)
@@ -24,7 +24,7 @@ export const gateway = defineCommand({
     if (cluster === null)
       throw new SkeinError(
         'invalid_request',
-        'a gateway needs its cluster: --cluster postgres://USER:PASSWORD@HOST/DATABASE (or SKEIN_CLUSTER)',
+        'a gateway needs a cluster: --cluster postgres://USER:PASSWORD@HOST/DATABASE (or SKEIN_CLUSTER)',
       )
     const logger = createLogger(logLevel)
     const membership = await joinCluster(cluster, (error) => logger.error({ err: error }, 'the keys stay as they were'))

@@ -1,4 +1,4 @@
-/** `skein generate`: continue a text in this process, without a server. Streams to standard output. */
+/** `skein generate`: continues a text in this process, without a server, and streams to standard output. */
 import { readFileSync } from 'node:fs'
 import { SkeinError } from '../errors.ts'
 import { load } from '../index.ts'
@@ -10,14 +10,14 @@ import { INTERRUPTED, printJson, progressBar } from './terminal/output.ts'
 
 export const generate = defineCommand({
   examples: [
-    ["skein generate demo 'Once upon a time'", 'the demo model goes on'],
-    ['skein generate MODEL.pth --temperature 0 < text', 'the likeliest tokens after a text'],
+    ["skein generate demo 'Once upon a time'", 'continue with the demo model'],
+    ['skein generate MODEL.pth --temperature 0 < text', 'greedy continuation of a text'],
   ],
   words: { ...MODEL_WORDS, text: { description: 'Text to continue (default: standard input)' } },
   flags: {
-    prompt: text('The same text, where no model is named', { short: 'p' }),
-    seed: whole(0, Number.MAX_SAFE_INTEGER)('Same seed and prompt, same text'),
-    stop: text('End before this text'),
+    prompt: text('The text, for use without a model argument', { short: 'p' }),
+    seed: whole(0, Number.MAX_SAFE_INTEGER)('Seed of sampling; the same seed and prompt give the same text'),
+    stop: text('Stop before this text'),
     'max-tokens': MAX_TOKENS,
     json: toggle('One JSON object at the end instead of a stream'),
     ...SAMPLING_FLAGS,
@@ -27,7 +27,7 @@ export const generate = defineCommand({
   async run({ args }) {
     const prompt = promptOf(args.text, args.prompt)
     const { stop, state: states = [], seed } = args
-    if (states.length > 1) throw new SkeinError('invalid_request', '--state: one text starts from one state')
+    if (states.length > 1) throw new SkeinError('invalid_request', '--state takes one state here')
     const llm = await load({ ...engineChoice(args), startStates: states }, { onProgress: progressBar('loading') })
     const abort = new AbortController()
     process.once('SIGINT', () => abort.abort())
@@ -62,11 +62,11 @@ export const generate = defineCommand({
 
 function promptOf(word: string | undefined, flag: string | undefined): string {
   if (word !== undefined && flag !== undefined)
-    throw new SkeinError('invalid_request', 'two texts to continue: one as a word, one as --prompt')
+    throw new SkeinError('invalid_request', 'the text was given twice: as an argument and with --prompt')
   const prompt = word ?? flag ?? readFileSync(0, 'utf8')
   if (prompt !== '') return prompt
   throw new SkeinError(
     'invalid_request',
-    'no text to continue; give one after the model or with --prompt, or send it to standard input',
+    'no text to continue; give it after the model, with --prompt, or on standard input',
   )
 }

@@ -1,4 +1,4 @@
-/** `skein keys`: the named keys of a server, changed in their file. A server that runs notices within seconds. */
+/** `skein keys`: edits the named keys of a server in their file. A running server notices within seconds. */
 import { existsSync } from 'node:fs'
 import {
   addKey,
@@ -30,30 +30,29 @@ const FILE_FLAGS = {
 const NAME = { name: { description: 'Name of the key', isRequired: true } } as const
 
 const MAX = Number.MAX_SAFE_INTEGER
-/** Of `--stored-mb`, as of every flag that ends so. */
+/** Bytes per unit of `--stored-mb` and other flags that end in "-mb". */
 const MIB = 2 ** 20
 
-const LAST_KEY = 'note: no keys are left; running servers go on asking for one, a server started now is as without keys'
+const LAST_KEY = 'note: no keys are left; running servers still require one, but a server started now does not'
 
-const FIRST_KEY =
-  'note: this is the first key: a server that uses this file and was open to this machine asks for one from now on'
+const FIRST_KEY = 'note: this is the first key; servers that use this file require a key from now on'
 
 const add = defineCommand({
-  description: 'Make a key and print it, once: only its hash is kept',
-  examples: [['skein keys add ada --role operator --expires 30d', 'for the dashboard, a month long']],
+  description: 'Create a key and print it once; only its hash is stored',
+  examples: [['skein keys add ada --role operator --expires 30d', 'a key for the dashboard, valid for a month']],
   words: NAME,
   flags: {
     role: choice(KEY_ROLES)(`${KEY_ROLES.join(', ')}`, { default: 'user' }),
     rpm: whole(1, MAX)('Requests per minute'),
     tpm: whole(1, MAX)('Tokens per minute, of prompts and answers'),
-    rows: whole(1, MAX)('Answers generated at once'),
+    rows: whole(1, MAX)('Answers generated in parallel'),
     'stored-mb': whole(1, 2 ** 30)('MiB of session states'),
-    share: number(0.01, 100)('Part of a busy machine, against 1 of other keys'),
+    share: number(0.01, 100)('Share of a busy machine, relative to 1 for other keys'),
     priority: whole(...KEY_PRIORITIES)(
-      'Of its requests, against 0 of other keys: higher ones go first and take slots of lower ones',
+      'Priority of its requests, 0 for other keys: higher ones go first and preempt lower ones',
     ),
-    timeout: number(...KEY_TIMEOUTS)('Seconds in which a request has to be answered; it is ended then'),
-    expires: text('Ends after this time: 12h, 30d', { hint: 'TIME' }),
+    timeout: number(...KEY_TIMEOUTS)('Seconds that a request may take before it is aborted'),
+    expires: text('Expires after this time: 12h, 30d', { hint: 'TIME' }),
     ...FILE_FLAGS,
   },
   async run({ args }) {
@@ -79,11 +78,11 @@ const add = defineCommand({
 })
 
 const rotate = defineCommand({
-  description: 'Give a key a new secret and print it; states stay its own',
+  description: 'Give a key a new secret and print it; it keeps its states',
   examples: [['skein keys rotate ada --grace 1h', 'the old one works for another hour']],
   words: NAME,
   flags: {
-    grace: text('The old one works this long: 15m, 1h (default: not)', { hint: 'TIME' }),
+    grace: text('Time that the old secret keeps working: 15m, 1h (default: none)', { hint: 'TIME' }),
     ...FILE_FLAGS,
   },
   async run({ args }) {
@@ -95,7 +94,7 @@ const rotate = defineCommand({
 })
 
 const revoke = defineCommand({
-  description: 'End a key; what it runs is finished, its states stay',
+  description: 'Revoke a key; its running requests finish and its states stay',
   examples: [['skein keys revoke ada', 'servers refuse it within seconds']],
   words: NAME,
   flags: FILE_FLAGS,
@@ -110,7 +109,7 @@ const revoke = defineCommand({
 
 const list = defineCommand({
   description: 'Show the keys, without their secrets',
-  examples: [['skein keys list', 'names, roles, ends and limits']],
+  examples: [['skein keys list', 'names, roles, expiry and limits']],
   flags: FILE_FLAGS,
   run({ args }) {
     const path = ownFile(args)
@@ -121,7 +120,7 @@ const list = defineCommand({
   },
 })
 
-/** The file that a server started here would use: its configuration may say where. */
+/** The file that a server started here would use; its configuration may name it. */
 function ownFile(args: Values<typeof FILE_FLAGS>): string {
   if (args.keys !== undefined || args['data-dir'] !== undefined) return keyFilePath(args)
   const path = configPath(undefined, existsSync)
@@ -130,10 +129,10 @@ function ownFile(args: Values<typeof FILE_FLAGS>): string {
 
 export const keys = defineCommands({ add, list, revoke, rotate }, [
   ['skein keys add alice --rpm 60', 'a key with a limit; it is shown once'],
-  ['skein keys list', 'who has one, and until when'],
+  ['skein keys list', 'who has a key, and until when'],
 ])
 
-/** The secret alone on stdout, so that a script can take it. */
+/** Prints only the secret on stdout, so that a script can read it. */
 function printIssued({ keys, key, secret }: Issued, path: string, asJson: boolean | undefined): void {
   if (asJson) {
     printJson({ file: path, ...wireKey(key), secret })
@@ -146,7 +145,7 @@ function printIssued({ keys, key, secret }: Issued, path: string, asJson: boolea
   process.stderr.write(`key of ${key.name} (${key.role}); shown once, only its hash is in ${path}\n`)
 }
 
-/** What none of the keys opens. This command can make such a key at any time: it needs the file, not a key. */
+/** Names a role that no key has yet. This command can add such a key at any time: it needs the file, not a key. */
 function missingRole(keys: readonly KeyRecord[]): string | null {
   const roles = new Set(keys.map(({ role }) => role))
   if (roles.has('admin')) return null
@@ -171,7 +170,7 @@ function rowOf(key: KeyRecord): string[] {
   return [name, role, day(createdAt), end, said.join(', ') || 'none']
 }
 
-/** As it was entered: by the flag, or in bytes over HTTP. */
+/** In the unit it was given in: MiB by the flag, bytes over HTTP. */
 function storedText(bytes: number): string {
   return bytes % MIB === 0 ? `${bytes / MIB} MiB` : formatBytes(bytes)
 }

@@ -1,4 +1,6 @@
-/** `skein logits`: raw logits of given token ids, the door for outside oracles. Needs no vocabulary. */
+/**
+ * `skein logits`: writes the raw logits of given token ids, for comparison with other programs. Needs no vocabulary.
+ */
 import { writeFileSync } from 'node:fs'
 import { SkeinError } from '../errors.ts'
 import { loadRunner } from '../host/load.ts'

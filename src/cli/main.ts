@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-/** The `skein` command. Errors end as one line and an exit code. */
+/** The `skein` command. An error is printed as one line and sets an exit code. */
 import { CommanderError } from 'commander'
 import { type ErrorCode, SkeinError } from '../errors.ts'
 import { entryOf, programOf } from './commands.ts'
@@ -12,7 +12,7 @@ async function run(given: readonly string[]): Promise<void> {
   const program = await programOf(entry === undefined ? [] : [entry], { argv })
   const [command] = program.commands.filter(({ commands }) => commands.length > 0)
   const isBare = argv.length === (command === undefined ? 0 : 1)
-  // A word that is no command is told as such, whatever else is asked for.
+  // An unknown command is reported as such, even with other errors or --help.
   const isUnknown = entry === undefined && argv[0]?.startsWith('-') === false
   const words = isBare ? [...argv, '--help'] : isUnknown ? argv.slice(0, 1) : argv
   try {
@@ -24,19 +24,19 @@ async function run(given: readonly string[]): Promise<void> {
   }
 }
 
-/** `help` and `version` as words, as other tools have them. */
+/** Accepts `help` and `version` as words, like other tools. */
 function asFlags(argv: readonly string[]): readonly string[] {
   const [word, ...rest] = argv
   if (word === 'help') return [...rest, '--help']
   return word === 'version' ? ['--version'] : argv
 }
 
-/** What the operating system refused: a file that is not there, or a folder in its place. */
+/** An error of the operating system, such as a missing file. */
 function isSystemError(error: unknown): boolean {
   return error instanceof Error && 'syscall' in error
 }
 
-/** `serve` is also started with the flags of the servers it replaces. */
+/** Lets `serve` also accept the flags of the servers that it replaces. */
 async function withOwnFlags(given: readonly string[]): Promise<readonly string[]> {
   const [command, ...rest] = given
   if (command !== 'serve') return given
@@ -46,7 +46,7 @@ async function withOwnFlags(given: readonly string[]): Promise<readonly string[]
   return [command, ...argv]
 }
 
-/** As docs/cli.md has them; what a signal ends has the shell's. */
+/** Exit codes of docs/cli.md. An interrupt has the shell's code. */
 function exitCodeOf(code: ErrorCode): number {
   switch (code) {
     case 'invalid_request':
@@ -59,20 +59,20 @@ function exitCodeOf(code: ErrorCode): number {
   }
 }
 
-// Whoever reads the output may have enough of it: `skein inspect FILE | head`. What a server prints is not its work: in
-// `skein serve 2>&1 | tee log` Ctrl-C ends tee first, and the streams are still to be finished.
+// The reader may close the pipe early: `skein inspect FILE | head`. For `serve` this is no reason to exit: in `skein
+// serve 2>&1 | tee log` Ctrl-C ends tee first, and the streams still have to finish.
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   if (process.argv[2] === 'serve') return
   if (error.code !== 'EPIPE') throw error
   process.exit(0)
 })
-// A pipe without its other end, a terminal that was closed, a full disk: there is nobody left to tell.
+// Standard error may be a closed pipe or terminal, or on a full disk. Then there is nobody left to tell.
 process.stderr.on('error', () => {})
 
 run(process.argv.slice(2)).catch((error: unknown) => {
   const { code, message } = SkeinError.from(error)
   const isOurs = code === 'internal' && !isSystemError(error)
-  // Whoever interrupted it knows.
+  // The user who interrupted needs no message.
   if (code !== 'aborted') process.stderr.write(`skein: ${message}${isOurs ? ' (internal error)' : ''}\n`)
   if (code === 'internal' && error instanceof Error && process.env.SKEIN_DEBUG) process.stderr.write(`${error.stack}\n`)
   process.exitCode = exitCodeOf(code)

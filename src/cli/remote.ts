@@ -1,4 +1,7 @@
-/** What commands that talk with a running server share, and `skein ps` and `skein stop`, which look after its workers. */
+/**
+ * Shared parts of the commands that talk to a running server, and `skein ps` and `skein stop`, which manage its
+ * workers.
+ */
 import { setTimeout } from 'node:timers/promises'
 import { type ErrorCode, SkeinError } from '../errors.ts'
 import type { WorkerRecord } from '../gateway/contract.ts'
@@ -25,13 +28,13 @@ export function serverOf(args: { readonly url: string; readonly 'api-key': strin
   return { url: serverUrl(args.url), apiKey: args['api-key'] ?? process.env.SKEIN_API_KEY }
 }
 
-/** As other clients are given it, "host:8000" and "http://host:8000/v1" mean the same server. */
+/** "host:8000" and "http://host:8000/v1" mean the same server, as other clients accept them. */
 export function serverUrl(given: string): string {
   const url = /^https?:\/\//i.test(given) ? given : `http://${given}`
   return url.replace(/\/+$/, '').replace(/\/v1$/, '')
 }
 
-/** Between two looks at workers that are to stop. */
+/** Time between two checks of workers that are stopping. */
 const POLL_MS = 100
 
 const FLAGS = {
@@ -44,8 +47,8 @@ const FLAGS = {
 
 export const ps = defineCommand({
   examples: [
-    ['skein ps', 'of the server on this machine'],
-    ['skein ps --url host:8000 --all', 'of another, with those that have ended'],
+    ['skein ps', 'workers of the server on this machine'],
+    ['skein ps --url host:8000 --all', 'of another server, with workers that have ended'],
   ],
   flags: { ...FLAGS, all: toggle('Also workers that have ended'), json: toggle('One JSON object') },
   async run({ args }) {
@@ -83,7 +86,7 @@ export const stop = defineCommand({
       throw new SkeinError('not_found', `nothing called "${args.name}" is running; skein ps lists what is`)
     for (const { worker_id } of workers) await ask(server, 'POST', `/api/workers/${worker_id}/stop`)
     const stopped = new Set(workers.map(({ worker_id }) => worker_id))
-    // Requests that have begun are finished first.
+    // Running requests finish first.
     while ((await runningOf(server)).some(({ worker_id }) => stopped.has(worker_id))) await setTimeout(POLL_MS)
     process.stdout.write(`stopped ${args.name} (${workers.length} workers)\n`)
   },
@@ -94,18 +97,18 @@ async function runningOf(server: ServerAddress): Promise<readonly WorkerRecord[]
 }
 
 async function workersOf(server: ServerAddress): Promise<readonly WorkerRecord[]> {
-  // The server is ours; contract.ts is what it says.
+  // The server is Skein, so the body has the type of contract.ts.
   return (await ask(server, 'GET', '/api/workers')) as readonly WorkerRecord[]
 }
 
-/** A call of a server of this kind, and its JSON. Throws what the server refuses, by its own code. */
+/** Calls the management API and returns its JSON. Throws the server's refusal with its own code. */
 export async function ask({ url, apiKey }: ServerAddress, method: string, path: string): Promise<unknown> {
   const headers: Record<string, string> = apiKey ? { authorization: `Bearer ${apiKey}` } : {}
   const response = await fetch(`${url}${path}`, { method, headers }).catch(() => {
     const message = `no server answers at ${url}; start one with \`skein serve\``
     throw new SkeinError('model_not_loaded', message)
   })
-  // Errors of the management API have a `detail`, those of the others a `message`.
+  // Management API errors have a `detail`, others a `message`.
   const body = (await response.json().catch(() => null)) as Refusal | null
   if (response.ok) return body
   const message = body?.detail ?? body?.error?.message ?? `the server answered ${response.status}`
@@ -118,15 +121,15 @@ interface Refusal {
   readonly error?: { readonly message?: string }
 }
 
-/** What the server refused is no fault of the command line. */
+/** An error of the server is not an error of the command line. */
 function codeOf(status: number): ErrorCode {
   if (status === 401) return 'unauthorized'
   return status === 403 ? 'forbidden' : status === 404 ? 'not_found' : 'conflict'
 }
 
-/** Names that a request may give as `model`, the server's own first. */
+/** Names that a request may give as `model`; the server's default comes first. */
 export async function modelNames(server: ServerAddress): Promise<readonly string[]> {
-  // docs/api.md
+  // The shape of docs/api.md.
   const { data = [] } = (await ask(server, 'GET', '/v1/models')) as {
     readonly data?: readonly { readonly id: string }[]
   }

@@ -1,4 +1,4 @@
-/** `skein serve`: the server itself. Says on start what runs where, who may use it, and what to try first. */
+/** `skein serve`: starts the server. Prints the models and devices, who may use it, and a first request to try. */
 import { existsSync } from 'node:fs'
 import { networkInterfaces } from 'node:os'
 import { endLeasesOf } from '../cluster/lease.ts'
@@ -27,9 +27,9 @@ import { formatBytes, formatCount, progressBar } from './terminal/output.ts'
 export const serve = defineCommand({
   examples: [
     ['skein serve', 'the demo model, for this machine only'],
-    ['skein serve MODEL.pth --quant int8', 'in half the memory'],
+    ['skein serve MODEL.pth --quant int8', 'half the memory'],
     ['skein serve a=A.pth b=B.pth', 'two models, called a and b'],
-    ['skein serve MODEL.pth --host 0.0.0.0', 'for other machines; a key is made and shown'],
+    ['skein serve MODEL.pth --host 0.0.0.0', 'reachable from other machines; a key is generated and shown'],
   ],
   words: {
     model: {
@@ -65,7 +65,7 @@ export const serve = defineCommand({
       rates: membership?.rates.limits,
       batches: batchesOf(membership, cluster?.blobs),
       onWorkerEnd: (node, pid) => {
-        // Where the database is away it ends by time.
+        // If the database cannot be reached, the leases expire by themselves.
         if (membership !== null) endLeasesOf(membership.database, node, pid).catch(() => {})
       },
       logger,
@@ -79,13 +79,15 @@ export const serve = defineCommand({
     const named = keyRing.keys.length > 0 ? ' (skein keys list shows the named ones)' : ''
     const needsKey = auth.keys.length + keyRing.keys.length > 0
     const { message, generatedKey } = auth
-    // The key that was made is shown with the line that sets it.
+    // A generated key is shown together with the line that sets it.
     const isKeySet = generatedKey !== null || Boolean(process.env.SKEIN_API_KEY)
     greet(server, { file, access: message + named, needsKey, isKeySet, host: options.host })
   },
 })
 
-/** What is named and missing is offered; so is a first model where the demo model would be served for want of one. */
+/**
+ * Offers to download a model that is named but missing, or a first model if the demo model would be served otherwise.
+ */
 async function withModel(settings: ServeSettings): Promise<ServeSettings> {
   const { words, models, raw } = settings
   await offerMissing(words)
@@ -101,14 +103,14 @@ function batchesOf(membership: Membership | null, blobs: string | undefined) {
   return membership === null || blobs === undefined ? undefined : openClusterBatches(membership, blobs)
 }
 
-/** systemd, if it is that: it waits for the first word, and starts a server anew that falls silent. */
+/** Tells systemd, if it started us: it waits for READY, and restarts a server that stops sending WATCHDOG. */
 function tellStarter(): void {
   const { send, watchdogMs } = openNotifier()
   send('READY=1')
   if (watchdogMs !== null) setInterval(() => send('WATCHDOG=1'), watchdogMs / 3).unref()
 }
 
-/** Gateways ask a node that they have not asked for a while within seconds, and then pass it by. */
+/** How long a node refuses requests before it stops. Gateways notice within seconds and then skip the node. */
 const REFUSE_MS = 3000
 
 function endOnSignals({ app, drain, models }: Server, drainSeconds: number, refuseMs: number): void {
@@ -121,22 +123,22 @@ function endOnSignals({ app, drain, models }: Server, drainSeconds: number, refu
       refuseMs,
       onWait: (count) =>
         process.stderr.write(
-          `skein: waiting up to ${drainSeconds} s for ${count} requests to end; once more ends at once\n`,
+          `skein: waiting up to ${drainSeconds} s for ${count} requests to finish; a second Ctrl-C or signal stops at once\n`,
         ),
     },
     (code) => process.exit(code),
   )
 }
 
-/** It may come later, as one that is mounted does. */
+/** Only a note: the folder may be mounted later. */
 function noteMissingFolder(path: string | undefined): void {
   if (path === undefined || existsSync(path)) return
   process.stderr.write(
-    `skein: --model-dir: there is no folder ${path}; until there is, no models can be loaded over HTTP\n`,
+    `skein: --model-dir: there is no folder ${path}; no models can be loaded over HTTP until it exists\n`,
   )
 }
 
-/** Everything that the settings say, read. Throws for the first that is wrong. */
+/** Parses all settings. Throws for the first wrong one. */
 export function servePlan(settings: ServeSettings) {
   const { file, models, raw, words } = settings
   refuseEmptyKeys(raw)
@@ -177,7 +179,7 @@ interface Greeting {
   readonly file: ConfigFile | null
   readonly access: string
   readonly needsKey: boolean
-  /** Whether who reads this has it in $SKEIN_API_KEY. */
+  /** Whether the reader has the key in $SKEIN_API_KEY. */
   readonly isKeySet: boolean
   readonly host: string
 }
@@ -197,7 +199,7 @@ Ctrl-C stops it.
 `)
 }
 
-/** Of a server that listens on every address of this machine: those of its network cards. */
+/** The addresses of the network cards, for a server that listens on every address. */
 function networkUrls(url: string, host: string): string[] {
   if (host !== '0.0.0.0' && host !== '::') return []
   const addresses = Object.values(networkInterfaces()).flatMap((card = []) => card)
@@ -208,9 +210,9 @@ function networkUrls(url: string, host: string): string[] {
 
 type ModelEntry = ReturnType<Server['models']['registry']['list']>[number]
 
-/** What to type first, as it can be pasted into a shell. */
+/** A first request, ready to paste into a shell. */
 function suggest(url: string, models: readonly ModelEntry[], needsKey: boolean): string {
-  // In double quotes: the shell puts the key there.
+  // In double quotes, so that the shell inserts the key.
   const key = needsKey ? ' -H "authorization: Bearer $SKEIN_API_KEY"' : ''
   const post = (path: string, body: object) =>
     `try      curl ${url}${path}${key} -H 'content-type: application/json' \\\n           -d '${JSON.stringify(body)}'`
@@ -226,7 +228,7 @@ function suggest(url: string, models: readonly ModelEntry[], needsKey: boolean):
 
 function describeModels(models: readonly ModelEntry[]): string {
   if (models.length === 0)
-    return 'model    none: name one on the command line (demo is the bundled one), or start it as below'
+    return 'model    none: name one on the command line (demo is the bundled one), or start one as below'
   const isOnly = models.length === 1
   return models.map((model) => describeModel(model, isOnly)).join('\n')
 }

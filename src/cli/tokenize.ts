@@ -1,4 +1,4 @@
-/** `skein tokenize`: text of a file or of standard input to token ids. */
+/** `skein tokenize`: prints the token ids of a file or of standard input. */
 import { readFileSync } from 'node:fs'
 import { modelPath } from '../host/checkpoints/model-path.ts'
 import { loadTokenizer } from '../host/checkpoints/open-model.ts'
@@ -9,7 +9,7 @@ import { printJson } from './terminal/output.ts'
 
 export const tokenize = defineCommand({
   examples: [
-    ['skein tokenize notes.txt', 'how long a prompt it is'],
+    ['skein tokenize notes.txt', 'its length in tokens'],
     ['echo Hello | skein tokenize - --json', 'its tokens, one by one'],
   ],
   words: { file: { description: 'Text file, or - for standard input', isRequired: true } },

@@ -1,6 +1,6 @@
 /**
- * The configuration file: its schema, made from the settings, and how it is read. A file is right as a whole or refused with
- * the field that is wrong; no field is ignored. It knows neither flags nor variables (resolve.ts).
+ * Reads the configuration file and makes its schema from the settings. The whole file is valid, or it is refused with
+ * the name of the wrong field; no field is ignored. This module knows neither flags nor variables (resolve.ts).
  */
 import { readFileSync, statSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'
@@ -19,21 +19,21 @@ const Count = (description: string) => Type.Optional(Type.Integer({ minimum: 1, 
 const Indices = (description: string) =>
   Type.Optional(Type.Array(Type.Integer({ minimum: 0, maximum: 1023 }), { minItems: 1, description }))
 
-/** One of several models. What it leaves out is as the file or the flags say for all. */
+/** One of several models. Fields that are left out have the value that the file or the flags give for all models. */
 const ModelEntrySchema = Type.Object(
   {
     file: Type.String({ minLength: 1, description: 'Checkpoint, or the name of a pulled model' }),
     name: Type.Optional({ ...Name, description: 'Name in the API; default: name of the file' }),
-    aliases: Type.Optional(Type.Array(Name, { maxItems: 32, description: 'More names' })),
+    aliases: Type.Optional(Type.Array(Name, { maxItems: 32, description: 'Further names in the API' })),
     device: Text('auto, cpu, cuda, cuda:N, webgpu, webgpu:N or reference'),
-    gpus: Indices('A worker on each of these'),
-    ppDevices: Indices('One worker over these GPUs, by layers'),
-    replicas: Count('Workers, on each of its devices'),
-    quant: Text('How matrices are held'),
+    gpus: Indices('Run a worker on each of these GPUs'),
+    ppDevices: Indices('Run one worker that splits the layers over these GPUs'),
+    replicas: Count('Workers on each of its devices'),
+    quant: Text('Weight format'),
     wkv: Text('Recurrent states on a GPU: fp32 or fp16'),
-    toolTemplate: Text('How the model was taught to read of tools and to call them'),
-    speculate: Text('From what the next tokens of answers are guessed'),
-    draft: Text('Draft model that guesses them, too: a file, or the name of a pulled model'),
+    toolTemplate: Text('Format of tool definitions and calls that the model was trained on'),
+    speculate: Text('Speculative decoding: source of the guesses'),
+    draft: Text('Draft model for speculative decoding: a file, or the name of a pulled model'),
     threads: Count('CPU threads'),
     slots: Count('Sequences that run at once'),
     vocab: Text('Vocabulary file'),
@@ -48,7 +48,7 @@ export type ModelEntry = Static<typeof ModelEntrySchema>
 
 const BOUNDED: readonly Kind['type'][] = ['choice', 'integer']
 
-/** Where a setting of the server has choices or bounds, a model has the same. */
+/** A model's field has the choices and bounds of the server's setting of the same name. */
 function modelSchema(settings: readonly Setting[]): TSchema {
   const { properties, ...rest } = ModelEntrySchema
   const own: Readonly<Record<string, object>> = properties
@@ -58,14 +58,14 @@ function modelSchema(settings: readonly Setting[]): TSchema {
       const { default: _, ...plain } = setting
       const field = fieldOf(setting.flag)
       const schema = schemaOf(plain)
-      // A number of one model is described as that: the server's speaks of all.
+      // Numbers keep their own description: the server's is about all models.
       const isChoice = setting.kind.type === 'choice'
       return [field, Type.Optional(isChoice ? schema : { ...schema, ...own[field] })]
     })
   return Type.Object({ ...properties, ...Object.fromEntries(chosen) }, rest)
 }
 
-/** `limits`: the bounds that a server has by default, by name. */
+/** `limits`: the default limits of a server, by name. */
 export function fileSchema(settings: readonly Setting[], limits: Readonly<Record<string, number>>): TSchema {
   const fields = settings.map((setting) => [fieldOf(setting.flag), Type.Optional(schemaOf(setting))])
   const bounds = Object.entries(limits).map(([name, value]) => [
@@ -74,14 +74,14 @@ export function fileSchema(settings: readonly Setting[], limits: Readonly<Record
   ])
   return Type.Object(
     {
-      $schema: Type.Optional(Type.String({ description: 'Where this schema is, for editors' })),
-      model: Type.Optional(Type.String({ minLength: 1, description: 'The model, where there is one' })),
+      $schema: Type.Optional(Type.String({ description: 'Address of this schema, for editors' })),
+      model: Type.Optional(Type.String({ minLength: 1, description: 'The model, if there is only one' })),
       models: Type.Optional(Type.Array(modelSchema(settings), { minItems: 1, description: 'Several models' })),
       ...Object.fromEntries(fields),
       limits: Type.Optional(
         Type.Object(Object.fromEntries(bounds), {
           additionalProperties: false,
-          description: 'The largest request that is accepted; a bound of docs/api.md each',
+          description: 'Limits on the size of requests (docs/api.md)',
         }),
       ),
     },
@@ -96,7 +96,7 @@ export interface ConfigFile {
   readonly model: string | undefined
   readonly models: readonly ModelEntry[]
   readonly limits: Readonly<Record<string, number>>
-  /** Whether others on this machine can read it. */
+  /** Whether other users of this machine can read it. */
   readonly isShared: boolean
 }
 
@@ -106,7 +106,7 @@ export function readConfig(given: string, schema: TSchema): ConfigFile {
   const value = parse(read(path), path)
   const problems = problemsOf(schema, value)
   if (problems.length > 0) throw refusal(path, schema, problems)
-  // It has just been checked against the schema that has these fields.
+  // The value has just been checked against the schema, which has these fields.
   const {
     $schema: _,
     model,
@@ -124,7 +124,7 @@ export function readConfig(given: string, schema: TSchema): ConfigFile {
 
 function read(path: string): string {
   try {
-    // Editors of Windows begin a file with a byte order mark.
+    // Editors on Windows may write a byte order mark first.
     return readFileSync(path, 'utf8').replace(/^\uFEFF/, '')
   } catch (error) {
     const { message } = SkeinError.from(error)
@@ -149,7 +149,7 @@ function wrong(path: string, field: string, expected: string): SkeinError {
 
 /** Names of the fields of an object within the file. */
 function fieldsAt(schema: TSchema, at: readonly string[]): string[] {
-  // What has neither is no object or list, and has no fields.
+  // A schema with neither is no object or list, so it has no fields.
   const { properties = {}, items } = schema as {
     readonly properties?: Readonly<Record<string, TSchema>>
     readonly items?: TSchema
@@ -162,7 +162,7 @@ function fieldsAt(schema: TSchema, at: readonly string[]): string[] {
 
 function refusal(path: string, schema: TSchema, errors: readonly Problem[]): SkeinError {
   const unknown = errors.find(({ keyword }) => keyword === 'additionalProperties')
-  // Of an unknown field there is a second complaint, which says less.
+  // Ajv reports an unknown field twice; the other report says less.
   const first = unknown ?? errors[0]!
   const at = first.instancePath.split('/').slice(1)
   const params = first.params as {

@@ -1,10 +1,10 @@
-/** What settings say of a server's door: where it listens, for whom, and to which cluster it belongs. */
+/** The settings of a server's front end: where it listens, who may call it, and which cluster it belongs to. */
 import { SkeinError } from '../errors.ts'
 import type { ClusterChoice } from '../host/model-choice.ts'
 import type { SETTINGS } from './table.ts'
 import { type RawValues, refusal, type Values } from './values.ts'
 
-/** Settings that mean something without a model: those of `skein gateway`. */
+/** Settings that need no model: those of `skein gateway`. */
 export const DOOR_NAMES = [
   'host',
   'port',
@@ -41,7 +41,10 @@ export function doorChoice(given: DoorValues) {
   }
 }
 
-/** Empty is most often a variable of the shell that is not set; to serve without a key for that would open what was meant closed. */
+/**
+ * An empty key is usually an unset shell variable. Starting without a key would then open a server that was meant to be
+ * closed.
+ */
 export function refuseEmptyKeys(raw: RawValues): void {
   for (const name of ['api-key', 'password'])
     if (raw[name] !== undefined && !/[^\s,]/.test(String(raw[name])))
@@ -50,7 +53,7 @@ export function refuseEmptyKeys(raw: RawValues): void {
       })
 }
 
-/** The database of the cluster and what its members trust each other by. Null for a server of one machine. */
+/** The cluster's database and the key its members trust each other by. Null for a single server. */
 export function membershipChoice({
   cluster: database,
   ...given
@@ -58,21 +61,26 @@ export function membershipChoice({
   return database === undefined ? null : { database, key: given['cluster-key'] }
 }
 
-/** Undefined for a server of one machine. */
+/** Undefined for a single server. */
 export function clusterChoice(given: Values<typeof SETTINGS>): ClusterChoice | undefined {
   const { blobs } = given
   const membership = membershipChoice(given)
   if (membership === null) {
     const other = (['blobs', 'node-name', 'node-url', 'cluster-key'] as const).find((name) => given[name] !== undefined)
-    if (other !== undefined) throw refusal(other, 'to be given together with --cluster')
+    if (other !== undefined) throw new SkeinError('invalid_request', `--${other} needs --cluster`, { param: other })
     return undefined
   }
   if (blobs === undefined) throw refusal('blobs', 'where states are kept, s3://BUCKET/PREFIX or file:///DIR')
-  if (given['no-store']) throw refusal('no-store', 'nothing: a cluster keeps what its sessions are')
+  if (given['no-store'])
+    throw new SkeinError(
+      'invalid_request',
+      '--no-store and --cluster exclude each other: a cluster stores its sessions',
+      { param: 'no-store' },
+    )
   return { ...membership, blobs, node: given['node-name'] ?? '', url: nodeUrl(given) }
 }
 
-/** Empty: as it listens, which others reach only where that is an address of its own. */
+/** The address that other nodes use. Empty: the address it listens on. */
 function nodeUrl({ host, 'node-url': url }: Values<typeof SETTINGS>): string {
   if (url !== undefined) {
     if (!/^https?:\/\//.test(url) || !URL.canParse(url)) throw refusal('node-url', `http://HOST:PORT, not "${url}"`)

@@ -1,4 +1,4 @@
-/** What the values of flags mean for a model: which one, where and how it is loaded, which states it keeps. */
+/** Turns the values of flags into a model's choices: which model, where and how to load it, which states to keep. */
 import { homedir } from 'node:os'
 import { join } from 'node:path'
 import { SkeinError } from '../errors.ts'
@@ -11,7 +11,7 @@ import { refusal, type Values } from './values.ts'
 
 const MEGABYTE = 2 ** 20
 
-/** The engine choice that the values of a command's flags describe; a flag that it does not have is as if not given. */
+/** The engine choice that a command's flags describe. A flag that the command does not have counts as not given. */
 export function engineChoice(
   given: Partial<Values<typeof ENGINE_FLAGS>> & { readonly model?: string | undefined },
 ): EngineChoice {
@@ -37,7 +37,7 @@ export function engineChoice(
   }
 }
 
-/** What `--lora` and `--lora-init` say, in the order of merging. */
+/** The adapters of `--lora` and `--lora-init`, in the order of merging. */
 export function adapterChoices({
   lora = [],
   'lora-init': init,
@@ -46,7 +46,7 @@ export function adapterChoices({
   if (init !== undefined && choices.length !== 1)
     throw refusal('lora-init', 'the initial factors of the one adapter that --lora names')
   return choices.map((given) => {
-    // A path may hold colons; what follows the last one is a scale only if it is a number.
+    // A path may hold colons: the part after the last one is a scale only if it is a number.
     const [, path = given, scale] = /^(.+):(-?[\d.]+(?:e-?\d+)?)$/i.exec(given) ?? []
     if (scale !== undefined && !Number.isFinite(Number(scale)))
       throw refusal('lora', `FILE:SCALE with a number as scale, not "${given}"`)
@@ -60,7 +60,7 @@ export function adapterChoices({
 
 type Devices = Partial<Values<Pick<typeof SETTINGS, 'device' | 'backend' | 'pp-devices'>>>
 
-/** What --device (or --backend) asks for. */
+/** The device that --device (or --backend) names. */
 export function deviceChoice({ device, backend }: Devices): DeviceChoice | undefined {
   if (device !== undefined && backend !== undefined && device !== backend)
     throw refusal('backend', `the same as --device (${device}), or leave one of them out`)
@@ -71,7 +71,7 @@ export function deviceChoice({ device, backend }: Devices): DeviceChoice | undef
   throw refusal('device', `${DEVICES_TAKEN}, not "${given}"`)
 }
 
-/** What --pp-devices asks for; a plain number is a GPU. */
+/** The devices that --pp-devices names; a plain number is a GPU. */
 function ppDevices(values: Devices): DeviceChoice[] | undefined {
   const given = values['pp-devices']
   if (given === undefined) return undefined
@@ -82,11 +82,12 @@ function ppDevices(values: Devices): DeviceChoice[] | undefined {
     return device
   })
   if (devices.length < 2) throw refusal('pp-devices', expected)
-  if (deviceChoice(values) !== undefined) throw refusal('pp-devices', 'all devices of the model; leave --device out')
+  if (deviceChoice(values) !== undefined)
+    throw refusal('pp-devices', 'every device of the model, so leave --device out')
   return devices
 }
 
-/** For a server, which stores sessions unless told not to. */
+/** The states that a server keeps; it stores sessions unless told not to. */
 export function stateChoice(given: Values<typeof SETTINGS>): StateChoice {
   return {
     dataDir: dataDir(given),
@@ -108,7 +109,7 @@ function dataDir(given: Values<typeof SETTINGS>): string | undefined {
   const folder = given['data-dir']
   const isOff = given['no-store']
   if (isOff && (folder !== undefined || given.durable)) {
-    const message = '--no-store stores nothing; drop --data-dir, --durable'
+    const message = '--no-store excludes --data-dir and --durable; drop one or the other'
     throw new SkeinError('invalid_request', message, { param: 'no-store' })
   }
   return isOff ? undefined : (folder ?? defaultDataDir())
@@ -119,7 +120,7 @@ function defaultDataDir(): string {
   return join(XDG_DATA_HOME || join(homedir(), '.local/share'), 'skein')
 }
 
-/** In the data folder, so that a server and `skein keys` mean the same one without being told. */
+/** By default in the data folder, so that a server and `skein keys` use the same file. */
 export function keyFilePath(given: {
   readonly keys?: string | undefined
   readonly 'data-dir'?: string | undefined

@@ -1,52 +1,58 @@
 /**
- * What a flag is: the word, its kind and range, its default and how it is explained. Commands declare theirs as objects by
- * name; the settings of `serve` (table.ts) are flags with more. A kind's range is said here once: readers (values.ts), the
- * schema of the configuration file and help follow. It knows no particular flag.
+ * Defines flags: name, kind, range, default and description. Commands declare theirs as objects by name; the settings
+ * of `serve` (table.ts) are flags with more fields. A kind's range is given once, here: the parser (values.ts), the
+ * schema of the configuration file and the help all use it. This module knows no particular flag.
  */
 import { SAMPLING_ROWS, type SamplingName, type SamplingParameter } from '../sampling.ts'
 
 export type Kind =
   | { readonly type: 'text' }
-  /** A file or folder; in the configuration file it is relative to that file's folder. */
+  /** A file or folder. In the configuration file, relative to that file's folder. */
   | { readonly type: 'path' }
   | { readonly type: 'switch' }
   | { readonly type: 'number' | 'integer'; readonly min: number; readonly max: number }
   | { readonly type: 'choice'; readonly of: readonly string[] }
-  /** With commas between them as a flag. */
+  /** As a flag: items separated by commas. */
   | { readonly type: 'list'; readonly ofPaths?: boolean }
   | { readonly type: 'integers' }
-  /** NAME=PATH as a flag, an object in the file. */
+  /** As a flag: NAME=PATH pairs. In the file: an object. */
   | { readonly type: 'paths' }
 
 export interface Flag {
   readonly kind: Kind
   readonly description: string
-  /** As text; a switch is off. Absent: none, or one that depends on the machine and is told in the description. */
+  /**
+   * As text; a switch is off by default. Absent: there is none, or it depends on the machine and the description gives
+   * it.
+   */
   readonly default?: string
-  /** What stands for its value in help. */
+  /** Placeholder of the value in help. */
   readonly hint?: string
-  /** One letter. */
+  /** A one-letter form. */
   readonly short?: string
-  /** The command refuses to run without it. */
+  /** The command does not run without it. */
   readonly isRequired?: boolean
-  /** `--no-NAME` is taken for a flag with a value, too: none at all. */
+  /** `--no-NAME` is accepted although the flag takes a value; it means "none". */
   readonly isDeniable?: boolean
   /** Heading in help. */
   readonly group?: string
-  /** Of a setting: not shown by `skein config check`. */
+  /** Settings only: `skein config check` does not show the value. */
   readonly isSecret?: boolean
-  /** Of a setting: others that have no effect where this one comes from a stronger source. "models" are those of the file. */
+  /**
+   * Settings only: settings that this one overrides when it comes from a stronger source. "models" means the models of
+   * the file.
+   */
   readonly silences?: readonly string[]
-  /** Of a setting: it is no field of the configuration file, and no variable. */
+  /** Settings only: it is neither a field of the configuration file nor a variable. */
   readonly isFlagOnly?: boolean
 }
 
-/** A word that is no flag. */
+/** A positional argument. */
 interface Word {
   readonly description: string
   readonly hint?: string
   readonly isRequired?: boolean
-  /** The rest of the words. */
+  /** It takes all remaining arguments. */
   readonly isMany?: boolean
 }
 
@@ -57,7 +63,7 @@ type More = Omit<Flag, 'kind' | 'description'>
 
 const flagOf =
   <K extends Kind>(kind: K) =>
-  // A flag of which nothing more is said has no more fields.
+  // A flag declared without `more` has no further fields.
   <const M extends More = Record<never, never>>(description: string, more?: M) =>
     ({ kind, description, ...more }) as {
       readonly kind: K
@@ -77,7 +83,7 @@ export const choice = <const C extends string>(of: readonly C[]) => flagOf({ typ
 
 const ROWS = SAMPLING_ROWS.filter(([, { flag }]) => flag !== undefined)
 
-export const MAX_TOKENS = whole(1, 1_000_000)('Most tokens of an answer (default 512)', {
+export const MAX_TOKENS = whole(1, 1_000_000)('Maximum tokens of an answer (default 512)', {
   group: 'Sampling',
 })
 
@@ -89,10 +95,10 @@ export const SAMPLING_FLAGS: Flags = Object.fromEntries(
   }),
 )
 
-/** The values that were given, by the names of the rows. */
+/** The values that were given, by the names of their rows in SAMPLING_ROWS. */
 export function samplingOptions(args: Readonly<Record<string, unknown>>): Partial<Record<SamplingName, number>> {
   const given = ROWS.map(([name, row]) => [name, args[nameOf(row)]] as const)
-  // Flags of kinds number and integer have numbers.
+  // Flags of the kinds number and integer have numbers as values.
   return Object.fromEntries(given.filter(([, value]) => value !== undefined)) as Partial<Record<SamplingName, number>>
 }
 

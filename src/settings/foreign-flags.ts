@@ -1,7 +1,7 @@
 /**
- * Flags of the servers that Skein replaces, rewritten into its own before anything is parsed: an old command line starts
- * `skein serve` with the same meaning. A flag without a meaning here is said to have none, and one that asks for what is not
- * there is refused. docs/migration.md has the table.
+ * Rewrites the flags of servers that Skein replaces into its own before anything is parsed, so that an old command line
+ * starts `skein serve` with the same meaning. A flag with no meaning here prints a note; a flag that asks for a missing
+ * feature is refused. docs/migration.md has the table.
  */
 import { SkeinError } from '../errors.ts'
 import type { Flags } from './flags.ts'
@@ -9,11 +9,11 @@ import { SETTINGS } from './table.ts'
 
 interface Rewritten {
   readonly argv: readonly string[]
-  /** What was accepted without effect, a line each. */
+  /** Flags that were accepted without effect, one line each. */
   readonly notes: readonly string[]
 }
 
-/** What a flag and its value become: words of our own, and perhaps a note. */
+/** Skein's words for a flag and its value, and perhaps a note. */
 interface Meaning {
   readonly words: readonly string[]
   readonly note?: string
@@ -22,9 +22,9 @@ interface Meaning {
 interface ForeignFlag {
   readonly flag: string
   readonly systems: string
-  /** Whether it stands alone. */
+  /** Whether it takes no value. */
   readonly isSwitch?: boolean
-  /** For the table of the documentation. */
+  /** Text for the table of the documentation. */
   readonly means: string
   meaning(value: string): Meaning
 }
@@ -32,7 +32,7 @@ interface ForeignFlag {
 const as = (words: readonly string[]): Meaning => ({ words })
 const noEffect = (note: string): Meaning => ({ words: [], note })
 
-/** More than any machine serves at once: "no limit", in conRWKV's defaults. */
+/** More than any machine serves at once. conRWKV's defaults mean "no limit". */
 const UNBOUNDED = 65_536
 
 export const FOREIGN_FLAGS: readonly ForeignFlag[] = [
@@ -208,7 +208,7 @@ export const FOREIGN_FLAGS: readonly ForeignFlag[] = [
 
 const BY_FLAG = new Map(FOREIGN_FLAGS.map((foreign) => [foreign.flag, foreign]))
 
-/** `argv` without the command's name. */
+/** `argv` excludes the command's name. */
 export function rewriteForeignFlags(argv: readonly string[]): Rewritten {
   const words: string[] = []
   const notes: string[] = []
@@ -221,7 +221,7 @@ export function rewriteForeignFlags(argv: readonly string[]): Rewritten {
       continue
     }
     const isSwitch = foreign.isSwitch === true
-    // A switch may still be told that it is on.
+    // A switch may be followed by "true".
     if (isSwitch && attached === undefined && /^true$/i.test(argv[i + 1] ?? '')) i++
     const value = isSwitch ? '' : (attached ?? argv[++i])
     if (value === undefined) throw refusal(foreign.flag, 'a value')
@@ -234,7 +234,7 @@ export function rewriteForeignFlags(argv: readonly string[]): Rewritten {
 
 const UNLESS_NAMED = '--without-model-unless-named'
 
-/** RWKV-Infer starts empty; a command line that names a file means that file. */
+/** RWKV-Infer starts without a model, unless the command line names a file. */
 function settleModel(words: readonly string[]): string[] {
   const rest = words.filter((word) => word !== UNLESS_NAMED)
   if (rest.length === words.length) return rest
@@ -243,7 +243,7 @@ function settleModel(words: readonly string[]): string[] {
   return namesFile ? rest : [...rest, '--without-model']
 }
 
-/** A flag of our own that stands alone; "--no-…" always does. */
+/** Whether it is one of Skein's flags without a value; "--no-…" always is. */
 function isSwitch(word: string): boolean {
   const rows: Flags = SETTINGS
   return word.startsWith('--no-') || rows[word.slice('--'.length)]?.kind.type === 'switch'
@@ -254,21 +254,21 @@ function bounded(flag: string, value: string, own: string): Meaning {
   return as(count >= UNBOUNDED ? [] : [own, String(count)])
 }
 
-/** conRWKV's defaults are written as 1e6. */
+/** A count; conRWKV writes its defaults as 1e6. */
 function whole(flag: string, value: string): number {
   const count = Number(value)
   if (value.trim() !== '' && Number.isInteger(count) && count >= 0) return count
   throw refusal(flag, `a whole number, not "${value}"`)
 }
 
-/** A flag with a value: the text "False" is not a truth. */
+/** A flag that takes True or False as its value. */
 function isTrue(flag: string, value: string): boolean {
   if (/^(true|1)$/i.test(value)) return true
   if (/^(false|0)$/i.test(value)) return false
   throw refusal(flag, `True or False, not "${value}"`)
 }
 
-/** A list as Python writes it; what is no number is left to our own flag of that name. */
+/** A list as Python writes it. Items that are not numbers are left to Skein's own flag of that name. */
 function pipelineDevices(value: string): string[] {
   const devices = value.replace(/^\[|\]$/g, '').replaceAll(' ', '')
   return /^\d+$/.test(devices) ? ['--device', `cuda:${devices}`] : ['--pp-devices', devices]

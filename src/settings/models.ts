@@ -1,6 +1,6 @@
 /**
- * Which models a server begins with: words of the command line and entries of the configuration file become the same entries,
- * and every entry the workers that it asks for.
+ * The models that a server starts with: arguments of the command line and entries of the configuration file become the
+ * same entries, and each entry becomes its workers.
  */
 import { existsSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
@@ -17,7 +17,10 @@ import type { Values } from './values.ts'
 
 type Given = Partial<Values<typeof SETTINGS>>
 
-/** Models of the command line, each FILE or NAME=FILE; the demo model where none is named and nobody else can reach it. */
+/**
+ * Models of the command line, each FILE or NAME=FILE. If none is named, it is the demo model on a server for this
+ * machine only.
+ */
 export function entriesOf(words: readonly string[], given: Given): readonly ModelEntry[] {
   const entries = words.map(entryOf)
   const [first] = entries

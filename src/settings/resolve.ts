@@ -1,6 +1,6 @@
 /**
- * Which value of a setting counts, and where it came from: a flag before a variable before the file before the default. A
- * setting that excludes others of a weaker source silences them, so that a flag can always be added to a command line.
+ * Decides which value of a setting counts and where it came from: flag, then variable, then file, then default. A
+ * setting overrides conflicting settings of weaker sources, so that a flag can always be added to a command line.
  */
 import { existsSync } from 'node:fs'
 import { resolve } from 'node:path'
@@ -20,20 +20,20 @@ interface Resolved {
 }
 
 interface Sources {
-  /** Values of flags that were given, by flag. The model is "model". */
+  /** The flags that were given. The model is "model". */
   readonly flags: ReadonlyMap<string, Raw>
   readonly environment: Readonly<Record<string, string | undefined>>
   readonly file: ConfigFile | null
-  /** Whether a model of that name was pulled: it may be named with its suffix. */
+  /** Whether a model of that name was pulled; names may include the suffix. */
   readonly isPulled: (name: string) => boolean
 }
 
 export interface Resolution {
-  /** By flag; those with a value. */
+  /** Settings that have a value, by flag. */
   readonly values: ReadonlyMap<string, Resolved>
-  /** Null: the model that is built in, or none. */
+  /** Null: the bundled model, or none. */
   readonly model: { readonly path: string; readonly origin: Origin } | null
-  /** Of the file; empty where something stronger says what to serve. */
+  /** The models of the file; empty if a stronger source names the model. */
   readonly models: readonly ModelEntry[]
 }
 
@@ -66,7 +66,7 @@ export function resolveSettings(settings: readonly Setting[], sources: Sources):
   return { values, model, models: entries }
 }
 
-/** What a setting that a stronger source gives makes void. */
+/** The settings that this one overrides when it comes from a stronger source. */
 function silencedBy(flag: string): readonly string[] {
   if (flag === 'model') return ['model', 'models', 'model-name', 'without-model']
   const rows: Flags = SETTINGS
@@ -101,7 +101,7 @@ function strongestFirst({ flags, environment, file, isPulled }: Sources): readon
         const value = file?.values[fieldOf(setting.flag)]
         if (value === undefined) return undefined
         const raw = fromFile(setting, value, file!.folder)
-        // A model, as `model` is.
+        // A draft is named as `model` is: a file or a pulled model.
         return setting.flag === 'draft' && typeof raw === 'string' ? fileOrName(raw, file!.folder, isPulled) : raw
       },
       modelPath: file?.model === undefined ? undefined : fileOrName(file.model, file.folder, isPulled),
@@ -126,8 +126,8 @@ function placed(entry: ModelEntry, { folder }: ConfigFile, isPulled: Sources['is
 }
 
 /**
- * A file of the configuration's folder where there is one (the suffix may be left out) or the word ends as one does; else
- * what may be a pulled model. owner/repository:file.gguf is one.
+ * Resolves a name to a file of the configuration's folder if one is there (the suffix may be left out) or if the name
+ * has a checkpoint's suffix. Any other name may be a pulled model, including owner/repository:file.gguf.
  */
 function fileOrName(given: string, folder: string, isPulled: Sources['isPulled']): string {
   const path = resolve(folder, given)

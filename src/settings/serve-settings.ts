@@ -1,4 +1,7 @@
-/** The settings of `serve`, resolved: the command line, variables, a configuration file and defaults as one set of values. */
+/**
+ * The resolved settings of `serve`: command line, variables, configuration file and defaults merged into one set of
+ * values.
+ */
 import { SkeinError } from '../errors.ts'
 import { DEFAULT_LIMITS } from '../gateway/http/limits.ts'
 import { findModel, modelsFolder } from '../hub/model-cache.ts'
@@ -10,15 +13,15 @@ import { parseValues, type Raw, type RawValues, type Values } from './values.ts'
 
 export interface ServeSettings extends Resolution {
   readonly file: ConfigFile | null
-  /** What is about the environment, and changes nothing. */
+  /** Remarks on the environment that change nothing. */
   readonly notes: readonly string[]
-  /** By flag, as if every value had been a flag. */
+  /** By flag, as if each value had been given as a flag. */
   readonly raw: RawValues
-  /** The models, each FILE or NAME=FILE. */
+  /** Models, each FILE or NAME=FILE. */
   readonly words: readonly string[]
 }
 
-/** The flags and words of a command line. */
+/** The flags and arguments of a command line. */
 interface CommandLine {
   readonly given: ReadonlyMap<string, Raw>
   readonly words: readonly string[]
@@ -50,16 +53,16 @@ export function settleServe(
   }
 }
 
-/** The values of all settings, or of some. Throws for the first that is wrong. */
+/** The values of all or some settings. Throws for the first wrong one. */
 export function valuesOf<const N extends keyof typeof SETTINGS = keyof typeof SETTINGS>(
   { raw }: Pick<ServeSettings, 'raw'>,
-  // Object.keys forgets what the names are.
+  // Object.keys loses the types of the names.
   names: readonly N[] = Object.keys(SETTINGS) as N[],
 ): Values<Pick<typeof SETTINGS, N>> {
   return parseValues(settingsCalled(...names), raw)
 }
 
-/** An error names a flag; whoever wrote the value into a file or a variable looks for that. */
+/** Errors name flags. This names the field or variable instead if the value came from there. */
 export function withFields<T>({ values, model, file }: ServeSettings, work: () => T): T {
   try {
     return work()
@@ -78,7 +81,7 @@ function placed(error: SkeinError, where: string): SkeinError {
   return new SkeinError(error.code, `${where}: ${error.message}`, { cause: error })
 }
 
-/** As it is published: docs/skein.schema.json, and what `skein config schema` prints. */
+/** The schema as it is published: docs/skein.schema.json, and the output of `skein config schema`. */
 export function publishedSchema() {
   const head = {
     $schema: 'https://json-schema.org/draft/2020-12/schema',
@@ -91,7 +94,9 @@ export function serveSchema() {
   return fileSchema(SETTING_ROWS, DEFAULT_LIMITS)
 }
 
-/** The file that --config names, or the one that lies here; null where there is none, and after --no-config. */
+/**
+ * The file that --config names, or the default one in the current folder. Null if there is none, or after --no-config.
+ */
 export function configPath(given: Raw | undefined, exists: (path: string) => boolean): string | null {
   if (given === false) return null
   const named = given ?? process.env.SKEIN_CONFIG

@@ -1,7 +1,7 @@
 /**
- * One setting of a server, however it is given: as a flag ("max-waiting"), a variable ("SKEIN_MAX_WAITING") or a field of the
- * configuration file ("maxWaiting"). The three names follow from the flag. Whatever the source, a value becomes the text that
- * the flag would have been given, so that one set of rules reads it.
+ * One setting of a server: a flag ("max-waiting"), a variable ("SKEIN_MAX_WAITING") and a field of the configuration
+ * file ("maxWaiting"). The flag's name gives the other two. A value from any source is first turned into the text that
+ * the flag would have, so that one parser reads all.
  */
 import { resolve } from 'node:path'
 import { SkeinError } from '../errors.ts'
@@ -14,7 +14,7 @@ export interface Setting extends Flag {
   readonly flag: string
 }
 
-/** Those that are fields and variables, too. */
+/** Settings that are also fields and variables. */
 export const SETTING_ROWS: readonly Setting[] = Object.entries<Flag>(SETTINGS)
   .filter(([, { isFlagOnly }]) => isFlagOnly !== true)
   .map(([flag, row]) => ({ flag, ...row }))
@@ -33,10 +33,10 @@ export function unknownVariables(environment: Readonly<Record<string, string | u
   return Object.keys(environment).filter((name) => /^SKEIN_/.test(name) && !known.has(name))
 }
 
-/** The file of settings and the model, which are no flags; and what is read outside `serve`. */
+/** Variables for the configuration file and the model, which are no flags, and those that are read outside `serve`. */
 const OTHER_VARIABLES = ['SKEIN_CONFIG', 'SKEIN_MODEL', 'SKEIN_DEBUG', 'SKEIN_ISA', 'SKEIN_SIMULATE_CARD']
 
-/** A comma would divide it. */
+/** No comma, because commas separate the items of a flag. */
 const Item = Type.String({ pattern: '^[^,]+$' })
 
 export function schemaOf({ kind, description, default: given }: Setting): TSchema {
@@ -64,7 +64,7 @@ export function schemaOf({ kind, description, default: given }: Setting): TSchem
   }
 }
 
-/** A value of the file, which has passed the schema. */
+/** Converts a value of the file that has passed the schema. */
 export function fromFile({ kind }: Setting, value: unknown, folder: string): Raw {
   switch (kind.type) {
     case 'switch':
@@ -84,12 +84,12 @@ export function fromFile({ kind }: Setting, value: unknown, folder: string): Raw
   }
 }
 
-/** The schema has made sure that it is a list. */
+/** The schema has checked that it is a list. */
 function listOf(value: unknown, each: (item: string) => string): string {
   return (value as readonly unknown[]).map((item) => each(String(item))).join(',')
 }
 
-/** A value of the environment. */
+/** Converts a value of the environment. */
 export function fromVariable({ flag, kind }: Setting, value: string): Raw {
   if (kind.type !== 'switch') return value
   if (/^(1|true|yes)$/i.test(value)) return true
@@ -98,7 +98,7 @@ export function fromVariable({ flag, kind }: Setting, value: string): Raw {
   throw new SkeinError('invalid_request', `${name} is "${value}"; expected 1 or 0`, { param: flag })
 }
 
-/** For a table: how it is written in the file. */
+/** How the value is written in the file, for the table of the documentation. */
 export function describeKind(kind: Kind): string {
   switch (kind.type) {
     case 'text':

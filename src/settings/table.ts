@@ -1,7 +1,7 @@
 /**
- * The settings of `serve`, a row each, in the order and under the headings of its help. A row is a flag ("--max-waiting"), a
- * variable (SKEIN_MAX_WAITING) and a field of skein.config.json (maxWaiting); docs/configuration.md and docs/skein.schema.json
- * are made from the rows.
+ * The settings of `serve`, one per row, in the order and under the headings of its help. A row is a flag
+ * ("--max-waiting"), a variable (SKEIN_MAX_WAITING) and a field of skein.config.json (maxWaiting).
+ * docs/configuration.md and docs/skein.schema.json are generated from the rows.
  */
 import { WKV_CHOICES } from '../host/device-choice.ts'
 import { LOG_LEVELS } from '../host/log.ts'
@@ -13,9 +13,9 @@ const ANY = Number.MAX_SAFE_INTEGER
 const MEGABYTES = 2 ** 30
 
 const DOOR = {
-  host: text('Address to listen on; any but this machine needs a key', { default: '127.0.0.1' }),
-  port: whole(0, 65_535)('Port; 0 takes a free one', { default: '8000' }),
-  'api-key': list('Key that requests must carry; several with commas', {
+  host: text('Address to listen on; addresses that other machines can reach need a key', { default: '127.0.0.1' }),
+  port: whole(0, 65_535)('Port; 0 picks a free one', { default: '8000' }),
+  'api-key': list('Key that requests must carry, or several separated by commas', {
     isSecret: true,
     silences: ['no-auth'],
   }),
@@ -24,20 +24,20 @@ const DOOR = {
   'no-auth': toggle('Serve a public address without any key', {
     silences: ['api-key', 'password'],
   }),
-  'allow-origin': list('Web origins that may call this server, with commas between'),
-  'allow-host': list('More names this server may be addressed by, with commas between'),
-  'open-translate': toggle('Translation needs no key (for browser extensions)'),
+  'allow-origin': list('Web origins that may call this server, separated by commas'),
+  'allow-host': list('Further host names that requests may use for this server, separated by commas'),
+  'open-translate': toggle('Serve translation without a key (for browser extensions)'),
 } satisfies Flags
 
 const DEVICES = ['device', 'backend', 'gpus', 'pp-devices']
 const othersThan = (flag: string) => DEVICES.filter((other) => other !== flag)
 
-/** How matrices are merged with adapters when a checkpoint is read. */
+/** Adapters that are merged into the matrices when a checkpoint is read. */
 export const ADAPTER_FLAGS = {
-  lora: pathList('Adapters to merge: FILE[:SCALE], several with commas between (default scale 2)', {
+  lora: pathList('Adapters to merge: FILE[:SCALE], separated by commas (default scale 2)', {
     hint: 'FILE:SCALE,…',
   }),
-  'lora-init': path('The factors that the training of a PiSSA adapter began with'),
+  'lora-init': path('Initial factors of a PiSSA adapter, from before its training'),
 } satisfies Flags
 
 const MODEL = {
@@ -47,74 +47,78 @@ const MODEL = {
     { silences: othersThan('device') },
   ),
   backend: text('Older name of --device', { isFlagOnly: true, silences: othersThan('backend') }),
-  quant: choice(QUANT_CHOICES)(
-    "How matrices are held: file (the checkpoint's type), f32, f16, bf16, int8, q4, nf4, fp8 (GPU)",
-    { default: 'file' },
-  ),
+  quant: choice(QUANT_CHOICES)('Weight format: file (as in the checkpoint), f32, f16, bf16, int8, q4, nf4, fp8 (GPU)', {
+    default: 'file',
+  }),
   wkv: choice(WKV_CHOICES)('Recurrent states on cuda and webgpu: fp32 (default), or fp16 in half the memory'),
   vocab: path('Vocabulary file (default: found beside the model)'),
   ...ADAPTER_FLAGS,
   embeddings: choice(EMBEDDINGS_CHOICES)(
-    'Embeddings of a model that was not trained to give them: off, or its final hidden state after the last token (last) or as the mean over all (mean)',
+    'Embeddings from a model that was not trained for them: off, the final hidden state of the last token (last), or the mean over all tokens (mean)',
     { default: 'off' },
   ),
-  reranker: path('A file of EmbeddingRWKV that scores the states of the model, for /v1/rerank'),
+  reranker: path('EmbeddingRWKV file that scores states of the model, for /v1/rerank'),
   'tool-template': choice(TOOL_TEMPLATE_CHOICES)(
-    'How the model was taught to read of tools and to call them: as G1 models (g1), or in Markdown (vllm-rwkv)',
+    'Format of tool definitions and calls that the model was trained on: that of G1 models (g1), or Markdown (vllm-rwkv)',
     { default: 'g1' },
   ),
-  state: paths('Tuned start states: NAME=FILE, several with commas between', {
+  state: paths('Tuned start states: NAME=FILE, separated by commas', {
     hint: 'NAME=FILE,…',
   }),
 } satisfies Flags
 
 const WORKERS = {
-  replicas: whole(1, 256)('Workers of every model (on each of --gpus); on the CPU they share the cores'),
-  gpus: integers('GPUs with a worker each for every model, as 0,1,2; requests are spread over them', {
+  replicas: whole(1, 256)('Workers per model (per GPU with --gpus); on the CPU they share the cores'),
+  gpus: integers('GPUs that each run a worker of every model, such as 0,1,2; requests are spread over them', {
     hint: 'N,…',
     silences: othersThan('gpus'),
   }),
-  'pp-devices': list('Devices that share the layers of the model, in order: 0,1,… as in cuda:N, or names', {
-    hint: '0,1,…',
-    silences: othersThan('pp-devices'),
-  }),
+  'pp-devices': list(
+    'Devices that the layers of the model are split over, in order: GPU numbers such as 0,1, or names',
+    {
+      hint: '0,1,…',
+      silences: othersThan('pp-devices'),
+    },
+  ),
   'without-model': toggle('Start without a model; POST /api/workers/start or /loadmodel loads one', {
     silences: ['model', 'models', 'model-name'],
   }),
-  'model-dir': path('Folder whose files may be loaded over HTTP (default: that of FILE, else models)', {
+  'model-dir': path('Folder of the models that may be loaded over HTTP (default: the folder of FILE, else models)', {
     hint: 'DIR',
   }),
-  'max-worker-mb': whole(1, MEGABYTES)('Memory of a worker process beyond which it is replaced (default: no limit)'),
+  'max-worker-mb': whole(
+    1,
+    MEGABYTES,
+  )('Replace a worker process that uses more memory than this, in MB (default: no limit)'),
 } satisfies Flags
 
 const LOAD = {
   slots: whole(
     1,
     65_536,
-  )('Recurrent states kept = sequences that run at once (default: by memory, up to 64, 256 on a GPU)'),
-  'max-waiting': whole(1, 10_000_000)('Requests that may wait (default: 8 for each slot, 512 at least)'),
+  )('Sequences that run at once, one recurrent state each (default: by memory, at most 64, or 256 on a GPU)'),
+  'max-waiting': whole(1, 10_000_000)('Requests that may wait (default: 8 per slot, at least 512)'),
   'max-prompt-tokens': whole(1, 1_000_000_000)('Longest prompt (default 131072)'),
   'step-tokens': whole(1, 1_000_000)('Token budget of one step (default 512, 2048 on a GPU)'),
   'itl-target': number(
     0.1,
     3_600_000,
   )(
-    'Milliseconds that a step may take which reads prompts beside answers: the time between their tokens (default 25 on a GPU; on a CPU twice what a step without prompts takes, 8 to 200)',
+    'Target time between the tokens of an answer while prompts are read in the same steps, in ms (default 25 on a GPU; on a CPU twice the time of a step without prompts, 8 to 200)',
   ),
   'prefill-chunk': whole(
     1,
     1_000_000,
-  )('Prompt tokens of such a step, whatever time they take (default: by --itl-target)'),
+  )('Prompt tokens per step while answers run, however long they take (default: by --itl-target)'),
   speculate: choice(SPECULATE_CHOICES)(
-    'Guess what answers say next, so that they take fewer steps: what requests predict (prediction), also what followed the same words before (lookup), or nothing (off). The answers stay the same, on a GPU within rounding; on one CPU or one CUDA device',
+    'Speculative decoding: guess the next tokens from the predictions of requests (prediction), also from what followed the same words before (lookup), or not at all (off). Answers stay the same, on a GPU within rounding; works on one CPU or one CUDA device',
     { default: 'prediction' },
   ),
-  draft: text(
-    'Draft model: a smaller one with the same vocabulary, by file or name, which guesses what answers say next',
-    { hint: 'FILE|NAME' },
-  ),
+  draft: text('Draft model for speculative decoding: a smaller model with the same vocabulary, by file or name', {
+    hint: 'FILE|NAME',
+  }),
   threads: whole(1, 1024)('CPU threads (default: all cores)'),
-  'memory-gb': number(0.001, 1_000_000)('Most memory of each GPU to use, in GB (default: all that is free)'),
+  'memory-gb': number(0.001, 1_000_000)('Maximum memory to use on each GPU, in GB (default: all that is free)'),
 } satisfies Flags
 
 const STATES = {
@@ -126,58 +130,60 @@ const STATES = {
   durable: toggle('Report a turn of a session only when it is on disk', {
     silences: ['no-store'],
   }),
-  'import-foreign': toggle('Take states that other servers exported, or for other keys'),
+  'import-foreign': toggle('Accept states that were exported by other servers or for other keys'),
   'prefix-cache-mb': whole(
     0,
     MEGABYTES,
-  )('Memory for prompt prefixes in MB; 0: none (default: 10 % of what is free, ≤ 2048)'),
+  )('Memory for the prefix cache in MB; 0 turns it off (default: 10 % of free memory, at most 2048)'),
   'preempt-mb': whole(
     0,
     MEGABYTES,
   )(
-    'Memory in MB for answers that give their slots to others for a while; 0: none does (default: 5 % of what is free, ≤ 1024)',
+    'Memory in MB for the states of preempted answers; 0 turns preemption off (default: 5 % of free memory, at most 1024)',
   ),
-  'slot-states': whole(0, 65_536)('Sessions whose state stays on the device (default 16)'),
-  'memory-states': whole(0, ANY)('Session states in memory (default 32)', {
+  'slot-states': whole(0, 65_536)('Session states kept on the device (default 16)'),
+  'memory-states': whole(0, ANY)('Session states kept in memory (default 32)', {
     silences: ['memory-states-mb'],
   }),
-  'memory-states-mb': whole(0, MEGABYTES)('The same in MB, instead of a number', {
+  'memory-states-mb': whole(0, MEGABYTES)('The same as a size in MB', {
     silences: ['memory-states'],
   }),
-  'max-sessions': whole(0, ANY)('Sessions of one key (default 10000)'),
-  'max-sessions-mb': whole(0, MEGABYTES)('Their states in MB (default 65536)'),
-  'max-turns': whole(1, ANY)('Turns of a session that are kept (default 16)'),
-  'session-ttl': whole(1, ANY)('Seconds after its last turn that a session is kept (default: for ever)'),
+  'max-sessions': whole(0, ANY)('Maximum sessions per key (default 10000)'),
+  'max-sessions-mb': whole(0, MEGABYTES)('Maximum size of their states, in MB (default 65536)'),
+  'max-turns': whole(1, ANY)('Turns kept per session (default 16)'),
+  'session-ttl': whole(1, ANY)('Seconds to keep a session after its last turn (default: forever)'),
 } satisfies Flags
 
-/** How a server finds the others of its cluster; `skein gateway` has the same. */
+/** How a server finds the others of its cluster. `skein gateway` has some of these too. */
 const CLUSTER = {
-  cluster: text('PostgreSQL of the cluster this server belongs to (docs/cluster.md)', {
+  cluster: text('PostgreSQL database of the cluster (docs/cluster.md)', {
     hint: 'postgres://…',
     isSecret: true,
   }),
-  blobs: text('Where the cluster keeps states: s3://BUCKET/PREFIX, or file:///DIR that all share', {
+  blobs: text('Where the cluster stores states: s3://BUCKET/PREFIX, or file:///DIR for a shared folder', {
     hint: 'URL',
   }),
   'node-name': text('Name of this server in the cluster (default: host name and port)', {
     hint: 'NAME',
   }),
-  'node-url': text('Where the others reach it (default: http://HOST:PORT as it listens)', {
+  'node-url': text('URL at which other nodes reach this server (default: http://HOST:PORT as it listens)', {
     hint: 'URL',
   }),
-  'cluster-key': text('What members trust each other by (default: a secret in the database)', {
+  'cluster-key': text('Secret shared by the members of the cluster (default: one kept in the database)', {
     isSecret: true,
   }),
 } satisfies Flags
 
 const RUNNING = {
-  config: path('File of settings (default: skein.config.json, if there is one; --no-config: none)', {
+  config: path('Configuration file (default: skein.config.json if it exists; --no-config: none)', {
     isFlagOnly: true,
     isDeniable: true,
   }),
   'log-level': choice(LOG_LEVELS)(`${LOG_LEVELS.join(', ')} (default: warn on a terminal, else info)`),
-  'drain-seconds': whole(0, 86_400)('How long streams may finish after SIGTERM', { default: '30' }),
-  'metrics-port': whole(0, 65_535)('Also serve /metrics on this port, without a key (default: only with one)'),
+  'drain-seconds': whole(0, 86_400)('Seconds that running requests may take to finish after SIGTERM', {
+    default: '30',
+  }),
+  'metrics-port': whole(0, 65_535)('Also serve /metrics on this port without a key (default: only on the main port)'),
   'trace-endpoint': text('Send traces to this OpenTelemetry collector (OTLP over HTTP)', {
     hint: 'URL',
   }),
@@ -185,35 +191,35 @@ const RUNNING = {
 
 /** Every flag of `serve`. */
 export const SETTINGS = {
-  ...grouped('Where and for whom', DOOR),
+  ...grouped('Network and access', DOOR),
   ...grouped('The model', MODEL),
   ...grouped('Several models and workers', WORKERS),
-  ...grouped('How much at once', LOAD),
+  ...grouped('Load and memory', LOAD),
   ...grouped('Sessions and kept states (docs/states.md)', STATES),
-  ...grouped('Many machines (docs/cluster.md)', CLUSTER),
-  ...grouped('Running it', RUNNING),
+  ...grouped('Cluster (docs/cluster.md)', CLUSTER),
+  ...grouped('Operation', RUNNING),
 }
 
 function grouped<R extends Flags>(group: string, rows: R): R {
-  // The same rows, with a heading.
+  // Same rows, with a heading.
   return Object.fromEntries(Object.entries(rows).map(([name, row]) => [name, { ...row, group }])) as R
 }
 
-/** Some of them, for other commands that load a model. */
+/** A subset of the settings, for other commands that load a model. */
 export function settingsCalled<const N extends keyof typeof SETTINGS>(
   ...names: readonly N[]
 ): Pick<typeof SETTINGS, N> {
-  // An entry for each name.
+  // One entry per name.
   return Object.fromEntries(names.map((name) => [name, SETTINGS[name]])) as Pick<typeof SETTINGS, N>
 }
 
-/** What loads a model and no more. */
+/** The flags that load a model. */
 export const MODEL_FLAGS = {
   ...settingsCalled('device', 'backend', 'quant', 'wkv', 'lora', 'lora-init'),
   ...settingsCalled('pp-devices', 'threads', 'memory-gb'),
 }
 
-/** What an engine runs with. */
+/** The flags of an engine. */
 export const ENGINE_FLAGS = {
   ...MODEL_FLAGS,
   ...settingsCalled('vocab', 'slots', 'max-waiting', 'max-prompt-tokens', 'step-tokens'),
@@ -223,7 +229,7 @@ export const ENGINE_FLAGS = {
 export const MODEL_WORDS = {
   model: {
     description:
-      'Checkpoint (.pth, .safetensors, .st, .gguf, a Hugging Face directory), the name of a pulled model, or demo (the bundled one, also when absent)',
+      'Checkpoint (.pth, .safetensors, .st, .gguf, a Hugging Face directory), the name of a pulled model, or demo, the bundled one (default: demo)',
     hint: 'FILE|NAME',
   },
 }

@@ -1,9 +1,12 @@
-/** Texts of flags, variables and files become values by the kind of their flag. One that does not fit is refused by name. */
+/**
+ * Parses the texts of flags, variables and files by the kind of their flag. A wrong value is refused with the name of
+ * the flag.
+ */
 import { basename } from 'node:path'
 import { SkeinError } from '../errors.ts'
 import type { Flag, Flags, Kind } from './flags.ts'
 
-/** As it was written: a switch is true or false, all else text. */
+/** As it was given: a boolean for a switch, else text. */
 export type Raw = string | boolean
 export type RawValues = Readonly<Record<string, Raw | undefined>>
 
@@ -29,7 +32,7 @@ type ValueOf<K extends Kind> = K extends {
       paths: readonly NamedPath[]
     }[K['type']]
 
-/** Values by flag; undefined where one was not given and has no default. */
+/** Values by flag; undefined if the flag was not given and has no default. */
 export type Values<F extends Flags> = {
   readonly [N in keyof F]: F[N] extends
     | { readonly default: string }
@@ -41,11 +44,11 @@ export type Values<F extends Flags> = {
 
 export function parseValues<F extends Flags>(flags: F, raw: RawValues): Values<F> {
   const entries = Object.entries(flags).map(([name, flag]) => [name, flagValue(name, flag, raw[name])])
-  // An entry for each flag; parse() gives what ValueOf says for its kind.
+  // One entry per flag; parse() returns the type that ValueOf gives for its kind.
   return Object.fromEntries(entries) as Values<F>
 }
 
-/** An empty text is as if nothing had been given. */
+/** Empty text counts as not given. */
 function flagValue(name: string, flag: Flag, given: Raw | undefined): unknown {
   if (flag.kind.type === 'switch') return given === true
   const raw = given === undefined || given === '' ? flag.default : given
@@ -92,7 +95,7 @@ function parseIndex(name: string, part: string, given: string): number {
   throw refusal(name, `whole numbers with commas between, not "${given}"`)
 }
 
-/** "poet=poet.pth", or "tale.pth", which is called as its file is: "tale". */
+/** "poet=poet.pth", or "tale.pth", whose name is then "tale". */
 function parsePath(flag: string, part: string): NamedPath {
   const [, name, path = ''] = /^(?:([^=]*)=)?(.*)$/s.exec(part) ?? []
   if (path === '' || name === '') throw refusal(flag, `NAME=FILE pairs, not "${part}"`)

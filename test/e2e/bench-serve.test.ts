@@ -132,7 +132,7 @@ test.each([
   [['--batch', '4'], '--endpoint completions takes one prompt a request'],
   [['--request-rate', '0'], '--request-rate takes a number from'],
   [['--dataset', '/no/such.json'], '--dataset /no/such.json cannot be read (ENOENT)'],
-  [['--dataset', 'README.md', '--input-len', '5'], '--input-len and --range-ratio shape random'],
+  [['--dataset', 'README.md', '--input-len', '5'], '--input-len and --range-ratio apply to random'],
   [['--extra-body', '[1]'], '--extra-body takes a JSON object'],
   [['--url', 'http://127.0.0.1:1'], 'no server answers at http://127.0.0.1:1'],
 ])('bench serve %j is refused and says why', async (args, message) => {

@@ -201,7 +201,7 @@ test('run talks with a model in its own process', async () => {
   expect(stdout.trim().length).toBeGreaterThan(0)
 })
 
-test('what completes commands and flags is read by bash without a complaint', async () => {
+test('bash reads the completion script without a complaint', async () => {
   const script = (await skein(['completion', 'bash'])).stdout
   const ask = 'COMP_WORDS=(skein serve --max-t); COMP_CWORD=2; _skein; echo "$COMPREPLY"'
   const { stdout } = await promisify(execFile)('bash', ['-c', `${script}\n${ask}`])

@@ -101,7 +101,7 @@ test('adding says what the first key does, and what no key opens yet', async () 
   const own = join(folder, 'noted.json')
   const said = async (...args: string[]) => (await skein(['keys', 'add', ...args, '--keys', own])).stderr
   const first = await said('a')
-  expect(first).toContain('asks for one from now on')
+  expect(first).toContain('require a key from now on')
   expect(first).toContain('no key is an operator yet')
   const second = await said('b', '--role', 'operator')
   expect(second).not.toContain('first key')

@@ -72,7 +72,7 @@ test('SIGTERM', async () => {
   expect(code).toBe(0)
   expect(workers.filter(isAlive)).toEqual([])
   expect(lines.filter((line) => line.startsWith('skein:'))).toEqual([
-    'skein: waiting up to 30 s for 1 requests to end; once more ends at once',
+    'skein: waiting up to 30 s for 1 requests to finish; a second Ctrl-C or signal stops at once',
   ])
 })
 

@@ -16,13 +16,13 @@ describe('skein serve --help', () => {
     for (const flag of Object.keys(SETTINGS)) expect(help.split(new RegExp(`\\n  --${flag} `)), flag).toHaveLength(2)
     expect(help.match(/^\S.*:$/gm)).toEqual([
       'Arguments:',
-      'Where and for whom:',
+      'Network and access:',
       'The model:',
       'Several models and workers:',
-      'How much at once:',
+      'Load and memory:',
       'Sessions and kept states (docs/states.md):',
-      'Many machines (docs/cluster.md):',
-      'Running it:',
+      'Cluster (docs/cluster.md):',
+      'Operation:',
     ])
   })
 
@@ -33,7 +33,7 @@ describe('skein serve --help', () => {
 
   test('says what is left out where it is, and no default twice', async () => {
     const help = await helpOf('serve', 110)
-    expect(help).toMatch(/--port N +Port; 0 takes a free one \(default 8000\)/)
+    expect(help).toMatch(/--port N +Port; 0 picks a free one \(default 8000\)/)
     expect(help).toMatch(/--backend VALUE +Older name of --device/)
     expect(help.match(/default/g)!.length).toBeGreaterThan(10)
   })
@@ -85,14 +85,14 @@ describe('flags', () => {
   })
 })
 
-test('every command is listed once, and what completes it knows its flags', async () => {
+test('every command is listed once, and its completion script knows its flags', async () => {
   const program = await programOf([entryOf('keys')!, entryOf('list')!])
   const help = program.helpInformation()
   expect(help).toMatch(/^Models:\n {2}pull .*\n {2}ls\|list /m)
   const script = scriptFor('bash', program)
   expect(script).toMatch(/'keys add'\) words='--role --rpm /)
   expect(script).toMatch(/'list'\) words='--json'/)
-  expect(scriptFor('fish', program)).toContain("-l expires -d 'Ends after this time: 12h, 30d'")
+  expect(scriptFor('fish', program)).toContain("-l expires -d 'Expires after this time: 12h, 30d'")
 })
 
 test('every command has lines to try', async () => {

@@ -1,4 +1,4 @@
-/** `skein bench`: the speed of the engine, of a vocabulary and of a GPU by itself; the others are in files of their own. */
+/** `skein bench`: measures the engine, a vocabulary and a GPU alone. The other benches have their own files. */
 import { cpus } from 'node:os'
 import { measureMachine } from '../../backend/cpu/cpu.ts'
 import { Gemm } from '../../backend/cuda/gemm/gemm.ts'
@@ -28,7 +28,7 @@ import { benchQuality } from './quality.ts'
 import { modelOrSize, randomModel, SIZE_FLAG } from './random-model.ts'
 import { benchServeCommand } from './serve.ts'
 
-/** Beyond this the tokens of a second do not rise any more. */
+/** Larger steps do not raise the tokens per second any more. */
 const MAX_STEP_TOKENS = 4096
 
 const engine = defineCommand({
@@ -38,7 +38,7 @@ const engine = defineCommand({
   flags: {
     size: SIZE_FLAG,
     decode: integers('Rows of each decode case', { default: '1,8,32' }),
-    mixed: list('ROWS+TOKENS of each case of answers with tokens of a prompt beside them', {
+    mixed: list('ROWS+TOKENS of each mixed case: answers, and prompt tokens in the same steps', {
       default: '',
     }),
     prefill: list('PROMPTSxTOKENS of each prefill case', { default: '1x512' }),
@@ -46,15 +46,15 @@ const engine = defineCommand({
       ...SETTINGS['step-tokens'],
       description: 'Token budget of one step (default 512; on a GPU the largest case, up to 4096)',
     },
-    repeats: whole(1, 100_000)('Fewest repeats of a case', { default: '20' }),
-    seconds: number(0, 3600)('Shortest time of a case', { default: '2' }),
+    repeats: whole(1, 100_000)('Minimum repeats of a case', { default: '20' }),
+    seconds: number(0, 3600)('Minimum seconds of a case', { default: '2' }),
     speculate: {
       ...SETTINGS.speculate,
       default: 'off',
-      description: 'With lookup also what guesses of the next tokens are worth: all right, and all wrong',
+      description: 'With lookup, also measure speculative decoding with all guesses right and with all wrong',
     },
     draft: text(
-      'A draft model, or a size of random weights such as 0.1b: also what its guesses are worth, by how many are right',
+      'Also measure this draft model, or random weights of a size such as 0.1b, by the share of right guesses',
       { hint: 'FILE|SIZE' },
     ),
     json: toggle('One JSON object'),
@@ -110,10 +110,10 @@ const engine = defineCommand({
   },
 })
 
-/** Answers at once whose guesses are measured, as far as there is room. */
+/** Numbers of concurrent answers to measure with guesses, as far as the slots allow. */
 const GUESSED_STREAMS = [1, 4, 32] as const
 
-/** As many slots as the widest case has rows, and steps that hold the longest where a GPU makes that cheap. */
+/** Slots for the widest case and, on a GPU, steps that hold the longest prompts. */
 function benchChoice(choice: EngineChoice, plan: BenchPlan, limits: Limits) {
   const { decode, mixed, prefill } = plan
   const beside = mixed.map(({ rows }) => rows + 1)
@@ -127,7 +127,7 @@ function benchChoice(choice: EngineChoice, plan: BenchPlan, limits: Limits) {
   return { ...choice, slots, maxTokens: choice.maxTokens ?? (maxTokens || undefined) }
 }
 
-/** Tokens a second of each decode case through the engine's loop, over about as long as the case itself ran. */
+/** Tokens per second of each decode case through the engine's loop, for about as long as the case itself ran. */
 async function servedRates(client: EngineClient, rows: readonly BenchRow[], { minRepeats, minSeconds }: BenchPlan) {
   const rates: number[] = []
   for (const { kind, batch, step } of rows) {
@@ -140,7 +140,7 @@ async function servedRates(client: EngineClient, rows: readonly BenchRow[], { mi
 
 type Limits = (MachineLimits & { readonly device: 'cpu' | 'cuda' | 'webgpu' }) | null
 
-/** Null where nothing measures them: on several devices, and on the reference. */
+/** Null on several devices and on the reference, where no limits are measured. */
 async function measureLimits(
   { device = 'auto', ppDevices, threads }: EngineChoice,
   adapter: number | null,
@@ -173,7 +173,7 @@ function hasUsableCuda(): boolean {
   return hasCard && problems.length === 0
 }
 
-/** Cases of two numbers with a sign between them. */
+/** Parses cases of two numbers joined by a sign. */
 function pairs(given: readonly string[], flag: string, sign: string, example: string): [number, number][] {
   return given
     .filter((part) => part !== '')
@@ -185,7 +185,7 @@ function pairs(given: readonly string[], flag: string, sign: string, example: st
     })
 }
 
-/** Measured before and after the cases; the better of the two, since a neighbour may have disturbed one. */
+/** The better of the measurements before and after the cases, because a neighbour may have disturbed one. */
 function higher(a: Limits, b: Limits): Limits {
   if (!a || !b) return null
   return {
@@ -200,9 +200,9 @@ interface Found {
   readonly stepTokens: number
   readonly limits: Limits
   readonly rows: readonly BenchRow[]
-  /** Of the decode cases. */
+  /** Rates of the decode cases. */
   readonly served: readonly number[]
-  /** None where nothing is guessed. */
+  /** Empty if nothing is guessed. */
   readonly guessed: readonly GuessRates[]
 }
 
@@ -297,8 +297,8 @@ function printTokenizer(result: TokenizerBench): void {
 }
 
 const device = defineCommand({
-  description: "What a GPU can do at best: the limits of the engine's figures",
-  examples: [['skein bench device --device cuda:1', 'of the second GPU']],
+  description: "Peak rates of a GPU, the limits of the engine's figures",
+  examples: [['skein bench device --device cuda:1', 'the second GPU']],
   flags: {
     device: text('cuda, cuda:N or cuda:UUID', { default: 'cuda' }),
     json: toggle('One JSON object'),

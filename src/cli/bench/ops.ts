@@ -1,4 +1,4 @@
-/** `skein bench ops`: products alone on the CPU, beside what its cores can read and multiply. */
+/** `skein bench ops`: measures matrix products on the CPU, next to the memory and arithmetic limits of its cores. */
 import { createCpuBackend, measureMachine } from '../../backend/cpu/cpu.ts'
 import { benchOps, DEFAULT_OPS_PLAN, type OpsRow } from '../../bench/ops.ts'
 import { SkeinError } from '../../errors.ts'
@@ -10,15 +10,15 @@ import { printJson, printTable } from '../terminal/output.ts'
 const { types, shapes, tokens } = DEFAULT_OPS_PLAN
 
 export const benchOpsCommand = defineCommand({
-  description: 'Matrix products alone on the CPU, and the limits of its cores',
-  examples: [['skein bench ops --types int8,q4', 'of quantised weights']],
+  description: 'Speed of matrix products on the CPU, and the limits of its cores',
+  examples: [['skein bench ops --types int8,q4', 'quantised weights']],
   flags: {
-    types: list('How weights are held', { default: types.join(',') }),
+    types: list('Weight formats', { default: types.join(',') }),
     shapes: list('OUTPUTSxINPUTS of each matrix', {
       default: shapes.map((shape) => shape.join('x')).join(','),
     }),
     tokens: integers('Tokens of each case', { default: tokens.join(',') }),
-    seconds: number(0, 3600)('Shortest time of a case', {
+    seconds: number(0, 3600)('Minimum seconds of a case', {
       default: String(DEFAULT_OPS_PLAN.minSeconds),
     }),
     threads: SETTINGS.threads,

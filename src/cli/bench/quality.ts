@@ -1,4 +1,4 @@
-/** `skein bench quality`: what each way of holding the weights does to the logits. */
+/** `skein bench quality`: measures the effect of each weight format on the logits. */
 import { compareLogits, drawTexts, type QualityRow } from '../../bench/quality.ts'
 import { SkeinError } from '../../errors.ts'
 import { loadTokenizer } from '../../host/checkpoints/open-model.ts'
@@ -11,7 +11,7 @@ import { defineCommand } from '../terminal/command.ts'
 import { formatBytes, printJson, printTable, progressBar } from '../terminal/output.ts'
 import { randomModel, SIZE_FLAG } from './random-model.ts'
 
-/** Beginnings that the demo model and chat models know; a model of another world goes on as it can. */
+/** Beginnings of texts that the demo model and chat models know; other models continue them as they can. */
 const PROMPTS = [
   'User: Hello!\n\nAssistant:',
   'User: What is the capital of France?\n\nAssistant:',
@@ -27,11 +27,11 @@ const { quant: _, ...model } = MODEL_FLAGS
 
 export const benchQuality = defineCommand({
   description: 'Logits of quantised weights against those of f32',
-  examples: [['skein bench quality MODEL.pth --schemes int8,q4', 'what quantising costs']],
+  examples: [['skein bench quality MODEL.pth --schemes int8,q4', 'the loss by quantisation']],
   words: MODEL_WORDS,
   flags: {
     size: SIZE_FLAG,
-    schemes: list('What to compare', { default: 'file,int8,q4,nf4' }),
+    schemes: list('Formats to compare', { default: 'file,int8,q4,nf4' }),
     tokens: whole(PROMPTS.length, 10_000_000)('Tokens compared, of eight texts', {
       default: '4096',
     }),
@@ -60,7 +60,7 @@ export const benchQuality = defineCommand({
   },
 })
 
-/** A GPU computes in f16: what is exact comes from the CPU. */
+/** The exact reference comes from the CPU, because a GPU computes in f16. */
 function exactly(choice: EngineChoice): EngineChoice {
   const device = choice.device === 'reference' ? 'reference' : 'cpu'
   return { ...choice, device, wkv: undefined, memoryBytes: undefined }
@@ -77,7 +77,7 @@ function schemesOf(given: readonly string[]): QuantChoice[] {
   })
 }
 
-/** A random model has no words; any token begins a text of its world. */
+/** A random model has no words: any token can begin a text. */
 function randomPrompts(): Int32Array[] {
   return PROMPTS.map((_, i) => Int32Array.of(1 + i * 7919))
 }

@@ -11,7 +11,7 @@ export const SIZE_FLAG = choice(RANDOM_MODEL_SIZES)(
   `Random weights of a released size instead of FILE, kept in the cache folder: ${RANDOM_MODEL_SIZES.join(', ')}`,
 )
 
-/** A file or a model's name, or a size of random weights. */
+/** Resolves a file or a model's name, or a size of random weights. */
 export function modelOrSize(given: string): string {
   const size = RANDOM_MODEL_SIZES.find((one) => one === given)
   return size === undefined ? modelPath(given) : randomModel(size)
@@ -21,6 +21,6 @@ export function randomModel(size: RandomModelSize): string {
   const folder = join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'skein', 'random')
   makeFolder(folder)
   const path = join(folder, `rwkv7-${size}.pth`)
-  // Written under another name and renamed when complete, so a file that is there is whole.
+  // The file is written under another name and renamed when complete, so an existing file is whole.
   return existsSync(path) ? path : writeRandomModel(path, size)
 }

@@ -1,4 +1,4 @@
-/** `skein bench serve`: sends a load to a server, ours or another's, and says how it fared. */
+/** `skein bench serve`: sends a load to a server, Skein or another, and reports its speed. */
 import { readFileSync, writeFileSync } from 'node:fs'
 import { benchServe, type Dataset, type ServeBench, type ServeBenchPlan } from '../../bench/serve/bench.ts'
 import { ENDPOINTS, endpointOf } from '../../bench/serve/endpoints.ts'
@@ -15,7 +15,7 @@ const DEFAULT_INPUT_TOKENS = 512
 const DEFAULT_OUTPUT_TOKENS = 256
 
 const FLAGS = {
-  url: text('Server, of any make; what stands before /v1', {
+  url: text('Base URL of the server, without /v1', {
     default: 'http://127.0.0.1:8000',
     hint: 'URL',
   }),
@@ -25,13 +25,13 @@ const FLAGS = {
     default: 'completions',
   }),
   'num-prompts': whole(1, 10_000_000)('Prompts to send', { default: '1000' }),
-  batch: whole(1, 65_536)('Prompts of one request, for lightning', { default: '1' }),
-  'request-rate': text('Requests a second, at random (Poisson) moments; inf sends all at once', {
+  batch: whole(1, 65_536)('Prompts per request, for lightning', { default: '1' }),
+  'request-rate': text('Requests per second, at random (Poisson) times; inf sends all at once', {
     default: 'inf',
     hint: 'N|inf',
   }),
-  concurrency: whole(1, 1_000_000)('Requests in flight at most (default: no limit)'),
-  dataset: text('random words, or a file: ShareGPT .json, .jsonl, or text with a prompt a line', {
+  concurrency: whole(1, 1_000_000)('Maximum requests in flight (default: no limit)'),
+  dataset: text('random words, or a file: ShareGPT .json, .jsonl, or text with one prompt per line', {
     default: 'random',
     hint: 'random|FILE',
   }),
@@ -40,14 +40,17 @@ const FLAGS = {
     1,
     1_000_000,
   )(`Most tokens of an answer (default ${DEFAULT_OUTPUT_TOKENS}; of a file: as it says)`),
-  'range-ratio': number(0, 1)('Random lengths lie between this share of the above and all of it (default 0)'),
-  'no-stream': toggle('Answers come whole instead of streamed'),
-  'ignore-eos': toggle('Answers go on to their full length'),
-  temperature: number(0, 1000)('0 is greedy', { default: '0' }),
-  'extra-body': text('JSON fields that join or replace those sent', { hint: 'JSON' }),
-  seed: whole(0, 2 ** 31)('Of prompts, lengths and moments', { default: '1' }),
+  'range-ratio': number(
+    0,
+    1,
+  )('Random lengths lie between this share of the lengths above and the full lengths (default 0)'),
+  'no-stream': toggle('Ask for whole answers instead of streams'),
+  'ignore-eos': toggle('Generate answers to their full length'),
+  temperature: number(0, 1000)('Sampling temperature; 0 is greedy', { default: '0' }),
+  'extra-body': text('JSON fields to add to each request or to replace in it', { hint: 'JSON' }),
+  seed: whole(0, 2 ** 31)('Seed of prompts, lengths and times', { default: '1' }),
   timeout: number(0.001, 1_000_000)('Seconds that a request may take', { default: '600' }),
-  json: path('Write everything measured as JSON; - prints it'),
+  json: path('Write all measurements as JSON; - prints them'),
   html: path('Write a page with charts'),
 }
 
@@ -55,7 +58,7 @@ type Given = Values<typeof FLAGS>
 
 export const benchServeCommand = defineCommand({
   description: 'Send a load of requests to a server and time its answers',
-  examples: [['skein bench serve --url http://127.0.0.1:8000', 'of Skein, or of any server with the OpenAI API']],
+  examples: [['skein bench serve --url http://127.0.0.1:8000', 'Skein, or any server with the OpenAI API']],
   flags: FLAGS,
   async run({ args }) {
     const interrupt = new AbortController()
@@ -69,7 +72,7 @@ export const benchServeCommand = defineCommand({
       const isWhole = bench.summary.numSucceeded === bench.numPlanned
       if (!isWhole) process.exitCode = interrupt.signal.aborted ? INTERRUPTED : 1
     } finally {
-      // Gives the terminal's cursor back, also after an error or an interrupt.
+      // Shows the terminal's cursor again, also after an error or an interrupt.
       progress(1, 1)
       process.off('SIGINT', onInterrupt)
     }
@@ -103,7 +106,7 @@ function planOf(args: Given, onProgress: ServeBenchPlan['onProgress'], signal: A
   }
 }
 
-/** People paste the base that OpenAI clients want, which ends with /v1. */
+/** People paste the base URL of OpenAI clients, which ends with /v1. */
 function serverUrl(given: string): string {
   const isUrl = URL.canParse(given) && /^https?:$/.test(new URL(given).protocol)
   if (!isUrl) throw invalid('url', `--url takes a URL like http://127.0.0.1:8000, not "${given}"`)
@@ -143,7 +146,7 @@ function datasetOf(args: Given): Dataset {
   if (inputTokens !== undefined || rangeRatio !== undefined)
     throw invalid(
       inputTokens === undefined ? 'range-ratio' : 'input-len',
-      '--input-len and --range-ratio shape random prompts; those of a file are as they are',
+      '--input-len and --range-ratio apply to random prompts, not to those of a file',
     )
   return { kind: 'file', prompts: parsePromptFile(name, readDataset(name)), outputTokens }
 }
@@ -183,7 +186,7 @@ function report(
   for (const warning of warnings(bench)) process.stderr.write(`${warning}\n`)
 }
 
-/** Clocks are not finer than that, and files are a third of the size. */
+/** Clocks are no finer than this, and it makes files a third of the size. */
 function thousandths(_key: string, value: unknown): unknown {
   return typeof value === 'number' ? Math.round(value * 1000) / 1000 : value
 }

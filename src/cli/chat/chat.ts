@@ -1,6 +1,6 @@
 /**
- * `skein chat`: a conversation in the terminal with a running server, over the same HTTP API that everyone uses.
- * With a checkpoint instead of a server it starts one for itself on a free port.
+ * `skein chat`: a conversation in the terminal with a running server, over the public HTTP API. Given a checkpoint, it
+ * starts a server of its own on a free port.
  */
 import { existsSync } from 'node:fs'
 import { startServer } from '../../host/server.ts'
@@ -15,22 +15,22 @@ import { progressBar } from '../terminal/output.ts'
 import { TerminalTalk } from './talk.ts'
 
 const TALK_FLAGS = {
-  system: text('System text'),
-  think: toggle('Let the model think first'),
+  system: text('System prompt'),
+  think: toggle('Let the model think before it answers'),
   'max-tokens': MAX_TOKENS,
   ...SAMPLING_FLAGS,
 }
 
 const QUESTION = {
-  question: { description: 'Answer this and end; alone where it has a space' },
+  question: { description: 'Answer this question and exit; needs no model argument if it contains a space' },
 }
 
 export const chat = defineCommand({
   examples: [
     ['skein chat', 'with the server on this machine'],
-    ['skein chat --url host:8000 --api-key KEY', 'with one elsewhere'],
+    ['skein chat --url host:8000 --api-key KEY', 'with a server elsewhere'],
     ['skein chat MODEL.pth', 'without a server'],
-    ["skein chat 'Why is the sky blue?'", 'one answer, and it ends'],
+    ["skein chat 'Why is the sky blue?'", 'one answer, then exit'],
     ["echo 'Why is the sky blue?' | skein chat", 'each line is a message; only the answers are printed'],
   ],
   words: { ...MODEL_WORDS, ...QUESTION },
@@ -50,9 +50,9 @@ export const chat = defineCommand({
   },
 })
 
-/** Ollama's word for it: whatever is missing is fetched first. */
+/** `skein run`, named as in Ollama: downloads the model if it is missing. */
 export const run = defineCommand({
-  examples: [['skein run rwkv7-g1-0.4b', 'fetched the first time, then it answers']],
+  examples: [['skein run rwkv7-g1-0.4b', 'downloads the model at the first use']],
   words: { model: { ...MODEL_WORDS.model, isRequired: true }, ...QUESTION },
   flags: { ...TALK_FLAGS, ...ENGINE_FLAGS },
   async run({ args }) {
@@ -67,7 +67,7 @@ export const run = defineCommand({
   },
 })
 
-/** Models rarely have a space in their names, and questions rarely have none. */
+/** A single argument with a space is a question: model names rarely have one, and questions almost always do. */
 function modelAndQuestion({ model, question }: Record<'model' | 'question', string | undefined>) {
   const isQuestion = question === undefined && /\s/.test(model ?? '') && !existsSync(model!)
   return isQuestion ? { model: undefined, question: model } : { model, question }

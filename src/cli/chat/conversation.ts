@@ -1,4 +1,4 @@
-/** A conversation as the API takes it, its branches under names, and its file. Knows no terminal and no server. */
+/** A conversation in the API's format, with its named branches and its file. It knows neither terminal nor server. */
 import { readFileSync, writeFileSync } from 'node:fs'
 import { SkeinError } from '../../errors.ts'
 import type { ChatMessage } from './stream.ts'
@@ -6,11 +6,11 @@ import type { ChatMessage } from './stream.ts'
 const FIRST_BRANCH = 'main'
 
 export class Conversation {
-  /** '': none. */
+  /** Empty: no system prompt. */
   system: string
   messages: readonly ChatMessage[] = []
   #branch = FIRST_BRANCH
-  /** Those that were left, with their messages. */
+  /** The other branches and their messages. */
   readonly #others = new Map<string, readonly ChatMessage[]>()
 
   constructor(system: string) {
@@ -21,26 +21,26 @@ export class Conversation {
     return this.#branch
   }
 
-  /** Name and number of questions, this one first. */
+  /** Names of the branches and their numbers of questions, the current one first. */
   get branches(): readonly (readonly [name: string, turns: number])[] {
     const all = [[this.#branch, this.messages] as const, ...this.#others]
     return all.map(([name, messages]) => [name, messages.filter(({ role }) => role === 'user').length])
   }
 
-  /** All that the model is to read. */
+  /** All messages that the model gets. */
   get prompt(): readonly ChatMessage[] {
     const system = this.system === '' ? [] : [{ role: 'system', content: this.system } as const]
     return [...system, ...this.messages]
   }
 
-  /** Forgets all but the system text. */
+  /** Forgets everything but the system prompt. */
   reset(): void {
     this.messages = []
     this.#branch = FIRST_BRANCH
     this.#others.clear()
   }
 
-  /** Takes the last question and what came of it back; null if there is none. */
+  /** Removes the last question and everything after it, and returns the question; null if there is none. */
   undo(): string | null {
     const at = this.messages.findLastIndex(({ role }) => role === 'user')
     const question = this.messages[at]
@@ -49,7 +49,7 @@ export class Conversation {
     return question.content
   }
 
-  /** Goes on under a new name; what was said so far stays under the old one, too. Null: the name is taken. */
+  /** Continues under a new name; the old branch keeps all messages so far. Null: the name is taken. */
   fork(name = this.#freeName()): string | null {
     if (name === this.#branch || this.#others.has(name)) return null
     this.#others.set(this.#branch, this.messages)
@@ -57,7 +57,7 @@ export class Conversation {
     return name
   }
 
-  /** Whether there is such a branch. */
+  /** Switches to a branch. Returns whether it exists. */
   go(name: string): boolean {
     const messages = this.#others.get(name)
     if (messages === undefined) return name === this.#branch
@@ -68,7 +68,7 @@ export class Conversation {
     return true
   }
 
-  /** As Markdown for readers, where the name ends so; else as `load` and the API take it. */
+  /** Writes Markdown if the name ends in .md, else JSON that `load` and the API accept. */
   save(path: string): void {
     const { system, messages } = this
     const text = path.endsWith('.md')
@@ -100,9 +100,9 @@ interface Saved {
 
 const ROLES: readonly unknown[] = ['system', 'user', 'assistant', 'tool']
 
-/** The file of `save`, or any body of a chat completion. */
+/** Reads a file of `save`, or any body of a chat completion. */
 function readSaved(path: string): Saved {
-  // What is no such object is refused below.
+  // Other shapes are refused below.
   const saved = readJson(path) as Partial<Saved> | null
   const messages: unknown = saved?.messages
   if (!Array.isArray(messages) || !messages.every(isMessage))

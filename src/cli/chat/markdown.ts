@@ -1,15 +1,16 @@
 /**
- * Markdown as a terminal shows it, while it is written: words go out at once, what may still become markup is held until that is
- * known, at most to the end of its line; a table to the end of the table. Nothing is lost: what is no markup stays as it is.
+ * Renders Markdown for a terminal while it is written. Words are printed at once; text that may become markup is held
+ * until that is known, at most to the end of its line, and a table to its end. Text that is no markup is printed
+ * unchanged.
  */
 import { stripVTControlCharacters } from 'node:util'
 import type { Paint } from '../terminal/output.ts'
 
-/** A line that begins so may still become a heading, an item, a fence or a row of a table. */
+/** Start of a line that may still become a heading, a list item, a fence or a table row. */
 const UNDECIDED = /^\s*(#{1,6}|[-*+>]|\d{1,3}[.)]?|`{1,2}|~{1,2})?$/
 const HEADING = /^\s*#{1,6}\s+/
 const FENCE = /^\s*(```+|~~~+)\s*(.*)$/
-/** Nothing of a line is held for longer, closed or not. */
+/** Limit of the text held from one line. */
 const MOST_HELD = 400
 
 export class TerminalMarkdown {
@@ -23,7 +24,7 @@ export class TerminalMarkdown {
     this.#paint = paint
   }
 
-  /** What can be printed now. */
+  /** Takes text and returns what can be printed now. */
   write(text: string): string {
     this.#pending += text
     let shown = ''
@@ -31,7 +32,7 @@ export class TerminalMarkdown {
     return shown
   }
 
-  /** The rest, when no more comes. */
+  /** Returns the rest at the end of the text. */
   end(): string {
     if (this.#pending === '' && this.#table.length === 0) return ''
     const shown = this.write(this.#pending.endsWith('\n') ? '' : '\n') + this.#endTable()
@@ -79,7 +80,7 @@ export class TerminalMarkdown {
     return this.#endTable() + (language === '' ? '' : `  ${this.#paint('dim', language)}\n`)
   }
 
-  /** Words up to the next mark; a mark with what it encloses. */
+  /** Words up to the next mark, or a mark and the text it encloses. */
   #inline(): string | null {
     const at = this.#pending.search(/[`*[\n]/)
     if (at !== 0) return this.#take(at < 0 ? this.#pending.length : at)
@@ -89,7 +90,7 @@ export class TerminalMarkdown {
     }
     const [line = ''] = this.#pending.split('\n', 1)
     const span = SPAN.exec(line)
-    // `**` is the beginning of bold, not an empty text between two stars; and a span may be followed by its own mark.
+    // `**` starts bold; it is not an empty span between two stars. A span may be followed by its own mark.
     const isSure = this.#pending.length > (span?.[0].length ?? MOST_HELD) || line !== this.#pending
     if (!isSure) return null
     return span === null ? this.#take(1) : this.#spans(this.#take(span[0].length))
@@ -114,7 +115,7 @@ export class TerminalMarkdown {
     )
   }
 
-  /** Columns as wide as their widest cell. */
+  /** Makes columns as wide as their widest cell. */
   #endTable(): string {
     const rows = this.#table.map((row) => cellsOf(this.#spans(row)))
     this.#table = []
@@ -142,7 +143,7 @@ function cellsOf(row: string): string[] {
   return inner.split('|').map((cell) => cell.trim())
 }
 
-/** Chinese, Japanese and Korean characters take two columns, colours none. */
+/** Width on a terminal: Chinese, Japanese and Korean characters take two columns, colour codes none. */
 function columnsOf(painted: string): number {
   const text = stripVTControlCharacters(painted)
   const wide = text.match(WIDE)

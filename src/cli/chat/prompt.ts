@@ -1,11 +1,11 @@
 /**
- * Messages from a terminal or a pipe. A message is a line; `"""` begins one of several lines and ends it, Alt+Enter and a
- * paste go on below. Ctrl-C stops what runs; else it clears what was typed; else it leaves.
+ * Reads messages from a terminal or a pipe. A message is a line; `"""` starts and ends a message of several lines, and
+ * Alt+Enter or a paste continues on the next line. Ctrl-C stops a running answer, else clears the input, else exits.
  */
 import { createInterface, emitKeypressEvents, type Interface, type Key } from 'node:readline'
 
 const QUOTES = '"""'
-/** What a terminal is asked to put around a paste: readline takes its lines for typed ones otherwise. */
+/** Makes the terminal mark pastes. Without the marks, readline takes their lines for typed ones. */
 const PASTES_ON = '\x1b[?2004h'
 const PASTES_OFF = '\x1b[?2004l'
 
@@ -20,11 +20,11 @@ interface PromptOptions {
 export class Prompt {
   readonly #lines: Interface
   readonly #options: PromptOptions
-  /** Messages that nobody has asked for yet. */
+  /** Messages that have not been read yet. */
   readonly #ready: string[] = []
   #waiting: ((message: string | null) => void) | null = null
   #isClosed = false
-  /** Lines of a message that goes on. */
+  /** Lines of an unfinished message. */
   #begun: string[] = []
   #isQuoted = false
   #goesOn = false
@@ -44,7 +44,7 @@ export class Prompt {
     output.write(PASTES_ON)
   }
 
-  /** Null when there are no more. */
+  /** Null at the end of the input. */
   read(prompt: string): Promise<string | null> {
     const message = this.#ready.shift()
     if (message !== undefined || this.#isClosed) return Promise.resolve(message ?? null)
@@ -101,7 +101,7 @@ export class Prompt {
       return
     }
     this.#clear()
-    // Readline has no word for it: to the end, and all before it is removed.
+    // Readline has no call to clear the line: move to its end and delete everything before.
     for (const name of ['e', 'u']) this.#lines.write(null, { ctrl: true, name })
     this.#options.output.write('\n')
     this.#show()

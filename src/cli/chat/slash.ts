@@ -1,24 +1,24 @@
-/** What a message that begins with a slash does. */
+/** Runs messages that begin with a slash. */
 import { SkeinError } from '../../errors.ts'
 import { closest } from '../../files/closest.ts'
 import { type Conversation, readJson } from './conversation.ts'
 
-/** What commands change and use. */
+/** What commands read and change. */
 export interface Talk {
   readonly conversation: Conversation
   model: string | undefined
   tools: readonly unknown[]
   isThinking: boolean
-  /** Beside the conversation. */
+  /** Prints a message that is no part of the conversation. */
   readonly say: (message: string) => void
-  /** Names that `model` may have. */
+  /** Names that `model` accepts. */
   models(): Promise<readonly string[]>
   ask(question: string): Promise<void>
   leave(): void
 }
 
 interface SlashCommand {
-  /** What follows the name, for help. */
+  /** Its argument, for help. */
   readonly hint?: string
   readonly about: string
   readonly aliases?: readonly string[]
@@ -27,7 +27,7 @@ interface SlashCommand {
 
 const COMMANDS: Readonly<Record<string, SlashCommand>> = {
   '/help': {
-    about: 'this list',
+    about: 'show this list',
     aliases: ['/?', '/h'],
     run: (talk) => talk.say(helpText()),
   },
@@ -40,19 +40,19 @@ const COMMANDS: Readonly<Record<string, SlashCommand>> = {
       const question = lastQuestion(talk)
       const before = conversation.messages
       await talk.ask(question)
-      // Nothing came of it.
+      // The model gave no answer.
       if (conversation.messages === before) conversation.messages = messages
     },
   },
   '/undo': {
-    about: 'take the last question and its answer back',
+    about: 'remove the last question and its answer',
     run(talk) {
       talk.say(`taken back: ${lastQuestion(talk).split('\n', 1)[0]}`)
     },
   },
   '/fork': {
     hint: '[NAME]',
-    about: 'go on in a branch; what was said stays in the old one, too',
+    about: 'start a branch; the old one keeps the conversation so far',
     run({ conversation, say }, name) {
       const old = conversation.branch
       const made = conversation.fork(name === '' ? undefined : name)
@@ -62,7 +62,7 @@ const COMMANDS: Readonly<Record<string, SlashCommand>> = {
   },
   '/branch': {
     hint: '[NAME]',
-    about: 'go to a branch; without a name: list them',
+    about: 'switch to a branch; without a name: list them',
     run({ conversation, say }, name) {
       if (name !== '' && !conversation.go(name)) throw complaint(`no branch ${name}; /branch lists them`)
       say(
@@ -74,7 +74,7 @@ const COMMANDS: Readonly<Record<string, SlashCommand>> = {
   },
   '/save': {
     hint: 'FILE',
-    about: 'write the conversation, as JSON or, where FILE ends in .md, as Markdown',
+    about: 'save the conversation as JSON, or as Markdown if FILE ends in .md',
     run({ conversation, say }, path) {
       conversation.save(named(path, '/save'))
       say(`written to ${path}`)
@@ -82,7 +82,7 @@ const COMMANDS: Readonly<Record<string, SlashCommand>> = {
   },
   '/load': {
     hint: 'FILE',
-    about: 'go on with a conversation that was written as JSON',
+    about: 'continue a conversation that was saved as JSON',
     run({ conversation, say }, path) {
       conversation.load(named(path, '/load'))
       say(`${turnsOf(conversation.branches[0]![1])} from ${path}`)
@@ -90,7 +90,7 @@ const COMMANDS: Readonly<Record<string, SlashCommand>> = {
   },
   '/model': {
     hint: '[NAME]',
-    about: 'talk with another model of the server; without a name: list them',
+    about: 'switch to another model of the server; without a name: list them',
     async run(talk, name) {
       const names = await talk.models()
       if (name === '') return talk.say(names.map((one) => markOf(talk, names, one)).join('\n'))
@@ -101,7 +101,7 @@ const COMMANDS: Readonly<Record<string, SlashCommand>> = {
   },
   '/system': {
     hint: '[TEXT]',
-    about: 'set the system text and start over; without one: none',
+    about: 'set the system prompt and start over; without a text: remove it',
     run({ conversation, say }, text) {
       conversation.reset()
       conversation.system = text
@@ -110,17 +110,17 @@ const COMMANDS: Readonly<Record<string, SlashCommand>> = {
   },
   '/tools': {
     hint: '[FILE]',
-    about: 'give the model the tools of a JSON file, and play them; without one: none',
+    about: 'give the model the tools of a JSON file and type their results yourself; without a file: remove them',
     run(talk, path) {
       talk.tools = path === '' ? [] : toolsOf(path)
       talk.say(path === '' ? 'no tools' : `tools: ${talk.tools.map(toolName).join(', ')}`)
     },
   },
   '/think': {
-    about: 'let the model think before it answers, or stop that',
+    about: 'turn thinking before the answer on or off',
     run(talk) {
       talk.isThinking = !talk.isThinking
-      talk.say(talk.isThinking ? 'thinking first' : 'answering at once')
+      talk.say(talk.isThinking ? 'thinking first' : 'not thinking first')
     },
   },
   '/reset': {
@@ -147,7 +147,7 @@ export async function runSlashCommand(talk: Talk, line: string): Promise<void> {
 
 function unknown(name: string): string {
   const names = Object.entries(COMMANDS).flatMap(([own, { aliases = [] }]) => [own, ...aliases])
-  // A name may also be cut short.
+  // Names may be abbreviated.
   const meant = names.find((one) => name.length > 2 && one.startsWith(name)) ?? closest(name, names)
   const hint = meant === null ? '' : `; did you mean ${meant}?`
   return `no command ${name}${hint || '; /help lists them'}`
@@ -167,7 +167,7 @@ function turnsOf(count: number): string {
   return count === 1 ? '1 turn' : `${count} turns`
 }
 
-/** Taken out of the conversation. */
+/** Removes the last question from the conversation and returns it. */
 function lastQuestion({ conversation }: Talk): string {
   const question = conversation.undo()
   if (question === null) throw complaint('nothing has been asked yet')
@@ -188,7 +188,7 @@ function named(path: string, command: string): string {
   return path
 }
 
-/** A list as the API's field `tools`, or a body that has one. */
+/** Reads a list in the format of the API's field `tools`, or a body that has this field. */
 function toolsOf(path: string): readonly unknown[] {
   const read = readJson(path)
   const tools: unknown = typeof read === 'object' && read !== null && 'tools' in read ? read.tools : read
@@ -198,7 +198,7 @@ function toolsOf(path: string): readonly unknown[] {
 }
 
 function toolName(tool: unknown): string {
-  // The server says what is wrong with another shape.
+  // The server reports what is wrong with other shapes.
   return (tool as { readonly function?: { readonly name?: string } }).function?.name ?? '?'
 }
 

@@ -1,30 +1,33 @@
-/** One chat completion of a server as a stream of pieces. A client of the public API: knows its JSON, not the engine. */
+/**
+ * One chat completion of a server as a stream of pieces. This is a client of the public API: it knows the JSON, not the
+ * engine.
+ */
 import { SkeinError } from '../../errors.ts'
 import { SAMPLING_ROWS, type SamplingName } from '../../sampling.ts'
 
 export interface ChatMessage {
   readonly role: 'system' | 'user' | 'assistant' | 'tool'
   readonly content: string
-  /** Of an assistant. */
+  /** Only in messages of the assistant. */
   readonly tool_calls?: readonly ToolCall[]
-  /** Of a tool: whose result it is. */
+  /** Only in messages of a tool: the call that this is the result of. */
   readonly tool_call_id?: string
 }
 
 export interface ToolCall {
   readonly id: string
   readonly type: 'function'
-  /** `arguments` is JSON. */
+  /** `arguments` is JSON text. */
   readonly function: { readonly name: string; readonly arguments: string }
 }
 
 export interface ChatRequest {
   readonly url: string
-  /** Absent: the only one that the server has. */
+  /** Absent: the server's only model. */
   readonly model: string | undefined
   readonly apiKey: string | undefined
   readonly messages: readonly ChatMessage[]
-  /** As the API takes them; none: []. */
+  /** As the API takes them; empty for none. */
   readonly tools: readonly unknown[]
   readonly isThinking: boolean
   readonly maxTokens: number | undefined
@@ -34,10 +37,10 @@ export interface ChatRequest {
 
 type ChatPiece =
   | { readonly type: 'text' | 'thought'; readonly text: string }
-  /** At the end: what the model wants called, and the tokens of the answer. */
+  /** The last piece: the calls that the model makes, and the number of tokens. */
   | { readonly type: 'end'; readonly calls: readonly ToolCall[]; readonly tokens: number }
 
-/** The parts of a chunk that are read here. */
+/** The parts of a chunk that are used. */
 interface Chunk {
   readonly choices?: readonly {
     readonly delta?: {
@@ -66,7 +69,7 @@ export async function* streamChat(request: ChatRequest): AsyncIterable<ChatPiece
   let tokens = 0
   for await (const data of serverSentEvents(response)) {
     if (data === '[DONE]') break
-    // The server is ours or speaks the same API; a body of another shape simply yields nothing.
+    // The server is Skein or speaks the same API. Bodies of other shapes yield nothing.
     const chunk = JSON.parse(data) as Chunk
     if (chunk.error) throw new SkeinError('internal', chunk.error.message ?? 'the stream failed')
     const delta = chunk.choices?.[0]?.delta
@@ -119,7 +122,7 @@ async function post(request: ChatRequest): Promise<Response> {
   return response
 }
 
-/** By the usual names of the API, with the defaults of the terminal. */
+/** Field names of the API, with the terminal's defaults. */
 function samplingFields(given: ChatRequest['sampling']): Record<string, number> {
   const rows = SAMPLING_ROWS.flatMap(([name, { fields, ownDefault }]) => {
     const value = given[name] ?? ownDefault
@@ -137,7 +140,7 @@ async function failureOf(response: Response): Promise<SkeinError> {
   return new SkeinError('invalid_request', message)
 }
 
-/** The data lines of an event stream. */
+/** Yields the data of each server-sent event. */
 async function* serverSentEvents(response: Response): AsyncIterable<string> {
   const decoder = new TextDecoder()
   let pending = ''

@@ -1,4 +1,4 @@
-/** The loop of `skein chat`: a message is a slash command or a question, and what comes of it is shown. */
+/** The loop of `skein chat`: a message is a slash command or a question; the result is shown. */
 import { SkeinError } from '../../errors.ts'
 import { packageVersion } from '../../files/version.ts'
 import { modelNames } from '../remote.ts'
@@ -9,7 +9,7 @@ import { Prompt } from './prompt.ts'
 import { runSlashCommand, type Talk } from './slash.ts'
 import { type ChatMessage, type ChatRequest, streamChat, type ToolCall } from './stream.ts'
 
-/** What no other message would change. */
+/** Errors that every further message would repeat, so the chat ends. */
 const HOPELESS: ReadonlySet<string> = new Set(['model_not_loaded', 'unauthorized', 'not_found'])
 
 interface TalkOptions extends Omit<ChatRequest, 'messages' | 'tools' | 'isThinking' | 'signal'> {
@@ -32,12 +32,12 @@ export class TerminalTalk implements Talk {
   readonly #prompt: Prompt
   readonly conversation: Conversation
   isThinking: boolean
-  /** Undefined: the only one that the server has. */
+  /** Undefined: the server's only model. */
   model: string | undefined
   tools: readonly unknown[] = []
   #answering: AbortController | null = null
   #isOver = false
-  /** There is one question: an answer that fails is the command's failure. */
+  /** There is only one question: if it fails, the command fails. */
   #isSingle = false
 
   constructor(options: TalkOptions) {
@@ -56,7 +56,7 @@ export class TerminalTalk implements Talk {
     })
   }
 
-  /** With a question it is answered, and that is all. */
+  /** Answers `question` and ends, or starts a conversation if there is none. */
   async run(question?: string): Promise<void> {
     this.#isSingle = question !== undefined
     try {
@@ -73,7 +73,7 @@ export class TerminalTalk implements Talk {
     }
   }
 
-  /** About the talk, beside it. */
+  /** Prints a message that is no part of the conversation. */
   readonly say = (message: string): void => {
     process.stdout.write(`${this.#paint('dim', message)}\n`)
   }
@@ -90,10 +90,10 @@ export class TerminalTalk implements Talk {
     const names = await this.models()
     const model = this.model ?? names[0] ?? 'no model'
     process.stdout.write(`${this.#paint('bold', `skein ${packageVersion()}`)} ${this.#paint('cyan', model)}\n`)
-    this.say('/help lists the commands; """ begins a text of several lines; Ctrl-D leaves')
+    this.say('/help lists the commands; """ starts a message of several lines; Ctrl-D exits')
   }
 
-  /** What a command complains of is shown, and one goes on. */
+  /** Shows the error of a failed command; the chat goes on. */
   async #command(line: string): Promise<void> {
     try {
       await runSlashCommand(this, line)
@@ -102,7 +102,7 @@ export class TerminalTalk implements Talk {
     }
   }
 
-  /** A question that nothing came of is forgotten, so that the next try starts from the same history. */
+  /** A question without an answer is removed, so that the next try starts from the same history. */
   async ask(content: string): Promise<void> {
     const { conversation } = this
     const before = conversation.messages
@@ -118,7 +118,7 @@ export class TerminalTalk implements Talk {
     if (last?.role !== 'assistant' || last.tool_calls !== undefined) conversation.messages = before
   }
 
-  /** Shows an answer and adds it to the conversation; what it wants called. */
+  /** Shows an answer and adds it to the conversation. Returns the calls that the model makes. */
   async #answer(): Promise<readonly ToolCall[]> {
     const { conversation } = this
     const answering = new AbortController()
@@ -171,12 +171,12 @@ export class TerminalTalk implements Talk {
   #showFigures({ calls, tokens, firstMs, restMs }: Outcome): void {
     for (const { function: called } of calls) this.say(`calls ${called.name} with ${called.arguments}`)
     if (!this.#isTerminal || tokens === 0) return
-    // The first token had come when the time began.
+    // The time starts at the first token, which is therefore not counted.
     const speed = tokens > 1 && restMs > 0 ? `, ${((1000 * (tokens - 1)) / restMs) | 0} tokens/s` : ''
     this.say(`${tokens} tokens${speed}, the first after ${Math.round(firstMs)} ms`)
   }
 
-  /** Whoever talks is the tools. Null: they left. */
+  /** The user plays the tools. Null: the user left. */
   async #resultsOf(calls: readonly ToolCall[]): Promise<readonly ChatMessage[] | null> {
     const results: ChatMessage[] = []
     for (const { id, function: called } of calls) {
@@ -187,7 +187,10 @@ export class TerminalTalk implements Talk {
     return results
   }
 
-  /** An aborted answer keeps what was said; a server or model that cannot be had ends the command; the rest is shown and one may go on. */
+  /**
+   * An aborted answer keeps the text so far. Errors that will not go away end the command; others are shown and the
+   * chat goes on.
+   */
   #report(error: unknown, { aborted }: AbortSignal): void {
     if (aborted) return
     const failure = SkeinError.from(error)

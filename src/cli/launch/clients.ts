@@ -1,27 +1,27 @@
 /**
- * How other programs are told of a server: the file or the lines of each. Shapes are those of the programs' own documents;
- * docs/clients/ says what works with each.
+ * How other programs are connected to a server: the file or the lines for each. The shapes follow the programs' own
+ * documentation; docs/clients/ says what works with each.
  */
 
 interface Connection {
   /** "http://127.0.0.1:8000" */
   readonly url: string
   readonly model: string
-  /** Any text where the server wants none. */
+  /** Any text if the server needs no key. */
   readonly key: string
 }
 
 export interface ClientSetup {
   readonly about: string
-  /** Where the text belongs, from the home folder with ~/, else from where one is; absent: lines to paste. */
+  /** Where the text belongs: from the home folder with ~/, else from the current folder. Absent: lines to paste. */
   readonly file?: string
-  /** Said below the text. */
+  /** Next step, printed below the text. */
   readonly next?: string
   text(connection: Connection): string
 }
 
 const json = (value: unknown) => `${JSON.stringify(value, null, 2)}\n`
-/** In double quotes, as JSON, YAML, TOML, JavaScript and Python read it. */
+/** Double-quoted as JSON, which YAML, TOML, JavaScript and Python read too. */
 const quoted = (text: string) => JSON.stringify(text)
 const shellQuoted = (text: string) => `'${text.replaceAll("'", `'\\''`)}'`
 const exports = (variables: Readonly<Record<string, string>>) =>
@@ -31,7 +31,7 @@ const exports = (variables: Readonly<Record<string, string>>) =>
 
 export const CLIENTS: Readonly<Record<string, ClientSetup>> = {
   env: {
-    about: 'variables that many programs read',
+    about: 'environment variables that many programs read',
     text: ({ url, model, key }) => exports({ OPENAI_BASE_URL: `${url}/v1`, OPENAI_API_KEY: key, OPENAI_MODEL: model }),
   },
   'openai-js': {
@@ -83,7 +83,7 @@ print(llm.invoke("Hello.").content)
     text: ({ url, key }) => {
       const seen = url.replace(/\/\/(127\.0\.0\.1|localhost|\[::1\])/, '//host.docker.internal')
       const isOwn = seen !== url
-      return `${isOwn ? '# The container is another machine to the server: skein serve --host 0.0.0.0\n' : ''}docker run -d --name open-webui -p 3000:8080 \\
+      return `${isOwn ? '# To the server, the container is another machine: skein serve --host 0.0.0.0\n' : ''}docker run -d --name open-webui -p 3000:8080 \\
   --add-host host.docker.internal:host-gateway -v open-webui:/app/backend/data \\
   -e OPENAI_API_BASE_URL=${shellQuoted(`${seen}/v1`)} -e OPENAI_API_KEY=${shellQuoted(key)} \\
   ghcr.io/open-webui/open-webui:main
@@ -108,7 +108,7 @@ print(llm.invoke("Hello.").content)
     about: 'Codex',
     file: '~/.codex/config.toml',
     next: `then: export SKEIN_API_KEY=KEY, with any text where the server wants none`,
-    // Left on, both send tools that are no functions, and those are refused.
+    // If these are on, both programs send tools that are no functions, which Skein refuses.
     text: ({ url, model }) => `model = ${quoted(model)}
 model_provider = "skein"
 web_search = "disabled"
@@ -139,7 +139,7 @@ models:
 `,
   },
   cline: {
-    about: 'Cline: what its settings ask for',
+    about: 'Cline: values for its settings',
     text: ({ url, model, key }) => `API Provider  OpenAI Compatible
 Base URL      ${url}/v1
 API Key       ${key}

@@ -1,4 +1,4 @@
-/** `skein launch`: the few lines that connect another program with a server, printed or written where they belong. */
+/** `skein launch`: prints the lines that connect another program to a server, or writes them to the program's file. */
 import { existsSync, mkdirSync, writeFileSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { dirname, join } from 'node:path'
@@ -13,13 +13,13 @@ const NAMES = Object.keys(CLIENTS)
 
 export const launch = defineCommand({
   examples: [
-    ['skein launch', 'the programs that it knows'],
-    ['skein launch openai-python > hello.py', 'a program to begin with'],
-    ['skein launch continue --write', 'written where Continue looks, if nothing is there'],
+    ['skein launch', 'list the programs it knows'],
+    ['skein launch openai-python > hello.py', 'a program to start with'],
+    ['skein launch continue --write', 'write the file of Continue, if there is none'],
   ],
   words: { client: { description: NAMES.join(', ') } },
   flags: {
-    url: { ...SERVER_FLAGS.url, description: 'The server, as the program reaches it' },
+    url: { ...SERVER_FLAGS.url, description: 'URL at which the program reaches the server' },
     'api-key': SERVER_FLAGS['api-key'],
     'model-name': { ...NAME_FLAG, description: 'Which of its models (default: the first)' },
     write: toggle('Write the file instead of printing it'),
@@ -50,21 +50,21 @@ function printClients(): void {
     process.stdout.write(`${name.padEnd(width)}${about}${file ? ` (${file})` : ''}\n`)
 }
 
-/** What is no part of the text goes beside it, so that it can be sent to a file. */
+/** Remarks go to standard error, so that standard output can be sent to a file. */
 function print({ file, next }: ClientSetup, text: string): void {
   if (file !== undefined) process.stderr.write(`for ${file}:\n`)
   process.stdout.write(text)
   if (next !== undefined) process.stderr.write(`${next}\n`)
 }
 
-/** Never over what is there: it may say more than this. */
+/** Never overwrites a file, which may say more than this. */
 function write(name: string, { file, next }: ClientSetup, text: string): void {
   if (file === undefined) throw new SkeinError('invalid_request', `${name} has no file to write; leave --write out`)
   const path = file.startsWith('~/') ? join(homedir(), file.slice(2)) : file
   if (existsSync(path))
     throw new SkeinError('conflict', `${path} exists; without --write the lines are printed, to be added there`)
   mkdirSync(dirname(path), { recursive: true })
-  // There may be a key in it.
+  // The file may contain a key.
   writeFileSync(path, text, { mode: 0o600 })
   process.stdout.write(`${path}\n`)
   if (next !== undefined) process.stderr.write(`${next}\n`)

@@ -1,4 +1,7 @@
-/** `skein convert`: a checkpoint of any readable format to `.pth` or safetensors, adapters merged on request. */
+/**
+ * `skein convert`: writes a checkpoint of any readable format as `.pth` or safetensors, with adapters merged on
+ * request.
+ */
 import { existsSync, statSync } from 'node:fs'
 import { SkeinError } from '../../errors.ts'
 import { modelPath } from '../../host/checkpoints/model-path.ts'
@@ -26,7 +29,7 @@ export const convert = defineCommand({
     output: { description: 'File to write: .pth or .safetensors', hint: 'OUT', isRequired: true },
   },
   flags: {
-    dtype: choice(DTYPES)('f32, f16 or bf16 (default: as stored; what GGUF packs becomes f16)'),
+    dtype: choice(DTYPES)('f32, f16 or bf16 (default: as stored; packed tensors of GGUF become f16)'),
     ...ADAPTER_FLAGS,
     force: toggle('Replace OUT if it exists'),
     json: toggle('Report as JSON'),
@@ -50,10 +53,10 @@ export const convert = defineCommand({
   },
 })
 
-// Object.keys forgets that SCHEMES has these keys and no others.
+// Object.keys loses the names of SCHEMES.
 const SCHEME_NAMES = Object.keys(SCHEMES) as readonly Scheme[]
 
-/** `skein quantize`: rounds a checkpoint's large matrices once, into a file that loads without rounding again. */
+/** `skein quantize`: quantises a checkpoint's large matrices into a file that loads without quantising again. */
 export const quantize = defineCommand({
   examples: [['skein quantize MODEL.pth small.safetensors --quant int8', 'half the size']],
   words: {

@@ -1,4 +1,4 @@
-/** Models that a command names and that are not here yet: fetched, or offered to be. */
+/** Downloads models that a command names and that are missing here, or offers to. */
 import { existsSync, writeFileSync } from 'node:fs'
 import { totalmem } from 'node:os'
 import { join } from 'node:path'
@@ -23,7 +23,9 @@ export async function fetchMissing(model: string): Promise<void> {
   if (isMissing(model)) await pullAll(model)
 }
 
-/** Asks on a terminal; elsewhere whoever needs the model says how to get it. Words are FILE, or NAME=FILE. */
+/**
+ * Offers the download on a terminal; elsewhere the model's loader reports how to get it. Words are FILE or NAME=FILE.
+ */
 export async function offerMissing(words: readonly string[]): Promise<void> {
   if (!isTerminal()) return
   for (const word of words) {
@@ -41,14 +43,14 @@ interface FirstOffer {
   readonly environment?: Readonly<Record<string, string | undefined>>
 }
 
-/** In the folder of pulled models: somebody said no, and is not asked again. */
+/** File in the folder of pulled models: the user declined, and is not asked again. */
 const DECLINED = '.first-model-declined'
-/** A start does not wait longer for the hub. */
+/** A start waits no longer than this for the hub. */
 const HUB_MS = 3000
 
 /**
- * The name of a model to fetch, for whoever starts a server with the demo model for want of another. Null where it is not
- * wanted, was not wanted before, or the hub cannot be asked: the demo model is there without a network.
+ * The name of a model to download for a server that would otherwise serve the demo model. Null if the user declines or
+ * declined before, or if the hub cannot be reached; then the demo model is served.
  */
 export async function offerFirst(given?: FirstOffer): Promise<string | null> {
   if (given === undefined && (!isTerminal() || isOffline())) return null
@@ -78,7 +80,7 @@ function onThisMachine(): FirstOffer {
 function offerOf({ name, file, bytes, licence }: FirstModel): string {
   return `No model has been fetched yet; the demo model only knows capitals and small sums.
 ${name} fits this machine: ${file}, ${formatBytes(bytes)} (about ${minutesToFetch(bytes)} min at ${LINE_SPEED} Mbit/s), licence ${licence ?? 'unknown'}.
-Fetch and serve it now? No serves the demo model, and is not asked again. [Y/n] `
+Fetch and serve it now? Answer n to serve the demo model; it will not ask again. [Y/n] `
 }
 
 function isTerminal(): boolean {
@@ -99,17 +101,17 @@ async function askOnTerminal(question: string): Promise<string> {
 }
 
 interface FirstModel {
-  /** What `pull` and `serve` take. */
+  /** As `pull` and `serve` take it. */
   readonly name: string
   readonly file: string
   readonly bytes: number
-  /** As the hub names it: "apache-2.0"; null where it does not say. */
+  /** As the hub names it, such as "apache-2.0"; null if it does not say. */
   readonly licence: string | null
 }
 
 const REPOSITORY = 'BlinkDL/rwkv7-g1'
 
-/** Null where none of them is there or fits. Throws where the hub cannot be asked. */
+/** Null if none of them exists or fits. Throws if the hub cannot be reached. */
 export async function firstModel(hub: Hub, memoryBytes: number): Promise<FirstModel | null> {
   const files = await listFiles(hub, REPOSITORY)
   const paths = files.map(({ path }) => path)

@@ -1,4 +1,4 @@
-/** `skein inspect`: what a checkpoint is, from its own tensors. Loads no weights. */
+/** `skein inspect`: describes a checkpoint from its tensors, without loading weights. */
 import { SkeinError } from '../../errors.ts'
 import { modelPath } from '../../host/checkpoints/model-path.ts'
 import { vocabularyPath } from '../../host/checkpoints/open-model.ts'
@@ -12,7 +12,7 @@ import { defineCommand } from '../terminal/command.ts'
 import { formatBytes, formatCount, printJson, printTable } from '../terminal/output.ts'
 
 export const inspect = defineCommand({
-  examples: [['skein inspect MODEL.pth', 'architecture, sizes, and what keeps it from being served']],
+  examples: [['skein inspect MODEL.pth', 'architecture, sizes, and problems that prevent serving it']],
   words: {
     file: {
       description: 'Checkpoint, the name of a pulled model, or demo',
@@ -65,7 +65,7 @@ export const inspect = defineCommand({
   },
 })
 
-/** What is known of the file has been said; `serve` would refuse it when the model is read. */
+/** Throws last, after everything known has been printed: `serve` refuses such a model when it reads it. */
 function refuseHeadSize({ architecture, headSize }: CheckpointSummary): void {
   const wouldRun = /^rwkv(6|7a?)$/.test(architecture)
   if (!wouldRun || headSize === null || (headSize % 16 === 0 && headSize <= 256)) return
@@ -75,12 +75,12 @@ function refuseHeadSize({ architecture, headSize }: CheckpointSummary): void {
   )
 }
 
-/** Names and texts are a stranger's: none of them may move the cursor or begin a line of its own. */
+/** Names and texts come from strangers: they must not move the cursor or start a new line. */
 function printPlain(rows: readonly (readonly string[])[]): void {
   printTable(rows.map((row) => row.map((cell) => cell.replace(/\p{Cc}/gu, '?'))))
 }
 
-/** What the file says of itself, long texts (chat templates) by their beginning. */
+/** The metadata of the file; long texts, such as chat templates, are cut. */
 function metadataRows({ metadata = new Map() }: Checkpoint): [string, string][] {
   return [...metadata].map(([key, value]) => {
     const text = String(value).replaceAll('\n', ' ')
@@ -88,7 +88,7 @@ function metadataRows({ metadata = new Map() }: Checkpoint): [string, string][] 
   })
 }
 
-/** Of the weights on a device that holds them as the file does, and where that is less than 16 bits, in f16. */
+/** Memory of the weights in their stored type and, if that is below 16 bits, also in f16. */
 function memoryOf(checkpoint: Checkpoint): string {
   const [own = 0, halves = 0] = [modelBytes(checkpoint), modelBytes(checkpoint, 'f16')].map(
     ({ input, layers, output }) => layers.reduce((sum, bytes) => sum + bytes, input + output),
@@ -99,7 +99,7 @@ function memoryOf(checkpoint: Checkpoint): string {
   return `as in the file ${formatBytes(own)}${others}${host}`
 }
 
-/** Where `serve` would find it. */
+/** Where `serve` would find the vocabulary. */
 function vocabularyOf({ path }: Checkpoint): string {
   try {
     return vocabularyPath({ model: path })
@@ -128,7 +128,7 @@ function countOf({ dtype, tensors }: CheckpointSummary['dtypes'][number]): strin
   return `${dtype} (${tensors} tensors)`
 }
 
-/** A name, or values with their names before them. */
+/** A name, or values with their names. */
 function describeItem(value: unknown): string {
   if (typeof value !== 'object' || value === null) return String(value)
   return Object.entries(value)

@@ -1,4 +1,4 @@
-/** `skein pull`, `ls`, `rm`: models of the Hugging Face hub in the cache, verified and resumable. */
+/** `skein pull`, `ls`, `rm`: downloads of the Hugging Face hub in the cache, verified and resumable. */
 import { basename } from 'node:path'
 import { SkeinError } from '../../errors.ts'
 import { hasVocabulary } from '../../host/checkpoints/open-model.ts'
@@ -9,12 +9,12 @@ import { toggle } from '../../settings/flags.ts'
 import { defineCommand } from '../terminal/command.ts'
 import { formatBytes, INTERRUPTED, printJson, printTable, progressBar } from '../terminal/output.ts'
 
-/** The name of the World vocabulary among the models'. */
+/** The name that stands for the World vocabulary. */
 const VOCABULARY = 'vocabulary'
 
 export const pull = defineCommand({
   examples: [
-    ['skein pull rwkv7-g1-0.4b', 'the newest of that line and size'],
+    ['skein pull rwkv7-g1-0.4b', 'the newest release of that line and size'],
     ['skein pull owner/repository:file.gguf', 'one file of a repository'],
   ],
   words: {
@@ -25,7 +25,7 @@ export const pull = defineCommand({
     },
   },
   flags: {
-    offline: toggle('Only say where it is (also HF_HUB_OFFLINE=1)'),
+    offline: toggle('Only print the path of a downloaded model (also HF_HUB_OFFLINE=1)'),
     json: toggle('One JSON object'),
   },
   async run({ args }) {
@@ -34,7 +34,7 @@ export const pull = defineCommand({
   },
 })
 
-/** A model and the vocabulary that it needs, from the cache where they are there. */
+/** Downloads a model and its vocabulary, or finds them in the cache. */
 export async function pullAll(name: string, offline = false) {
   const options: PullOptions = {
     hub: openHub(),

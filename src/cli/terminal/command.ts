@@ -1,6 +1,7 @@
 /**
- * A command of `skein` as a plain object, and how it is put on commander: its words and flags are declared once (settings/
- * flags.ts), values arrive checked and typed, and every complaint is one line. Commander parses, suggests and wraps help.
+ * Describes a command of `skein` as a plain object and adds it to commander. Arguments and flags are declared once
+ * (settings/flags.ts), values arrive checked and typed, and every error is one line. Commander parses, suggests and
+ * wraps help.
  */
 import { Command, type CommanderError, Help, Option } from 'commander'
 import { SkeinError } from '../../errors.ts'
@@ -11,19 +12,19 @@ type WordValues<W extends Words> = {
   readonly [N in keyof W]: W[N] extends { readonly isRequired: true } ? string : string | undefined
 }
 
-/** What a command is run with: the values of its flags and words, by name. */
+/** The input of a command: the values of its flags and arguments, by name. */
 type Run<F extends Flags, W extends Words> = {
   readonly args: Values<F> & WordValues<W>
-  /** All words that are no flags. */
+  /** All arguments that are no flags. */
   readonly words: readonly string[]
-  /** Flags that were given, as they were written. */
+  /** The flags that were given, as text. */
   readonly given: ReadonlyMap<string, Raw>
 }
 
 export interface CommandSpec {
-  /** Absent where the list of commands has it. */
+  /** Absent if commands.ts has it. */
   readonly description?: string | undefined
-  /** Lines to try, each with what it does. */
+  /** Example command lines, each with a remark. */
   readonly examples?: readonly (readonly [line: string, does: string])[] | undefined
   readonly words: Words
   readonly flags: Flags
@@ -40,12 +41,12 @@ interface Definition<F extends Flags, W extends Words> {
 }
 
 export function defineCommand<const F extends Flags, const W extends Words>(definition: Definition<F, W>): CommandSpec {
-  // Commander's values are parsed by these very flags, so run() gets what it declares.
+  // Commander's values are parsed by these flags, so run() gets the types that it declares.
   const run = definition.run as unknown as NonNullable<CommandSpec['run']>
   return { words: {}, flags: {}, commands: {}, ...definition, run }
 }
 
-/** A name with commands below it. */
+/** A name with subcommands. */
 export function defineCommands(commands: CommandSpec['commands'], examples: CommandSpec['examples'] = []): CommandSpec {
   return { words: {}, flags: {}, commands, examples, run: null }
 }
@@ -53,7 +54,7 @@ export function defineCommands(commands: CommandSpec['commands'], examples: Comm
 const LEAST_WIDTH = 60
 const MOST_WIDTH = 110
 
-/** Commander without its own way of printing and exiting; `columns`: of the terminal. */
+/** Commander that neither prints nor exits by itself; `columns` is the terminal's width. */
 export function newProgram(name: string, columns = process.stdout.columns ?? 100): Command {
   const width = Math.min(MOST_WIDTH, Math.max(LEAST_WIDTH, columns))
   const program = new Command(name)
@@ -68,13 +69,13 @@ export function newProgram(name: string, columns = process.stdout.columns ?? 100
     optionTerm: ({ flags }) => flags.replace(/[<>]/g, ''),
     argumentTerm: (argument) => argument.name(),
     visibleOptions: (command) =>
-      // --help is the last thing that one looks for in help.
+      // --help is of no use in help.
       Help.prototype.visibleOptions.call(new Help(), command).filter(({ long }) => long !== '--help'),
   })
   return program
 }
 
-/** Puts a command's words, flags and commands on it. */
+/** Adds a command's arguments, flags and subcommands. */
 export function equip(command: Command, spec: CommandSpec, argv: readonly string[] = []): void {
   if (spec.description !== undefined) command.description(spec.description)
   addExamples(command, spec.examples ?? [])
@@ -87,7 +88,7 @@ export function equip(command: Command, spec: CommandSpec, argv: readonly string
   const given = new Map<string, Raw>()
   for (const [name, flag] of Object.entries(spec.flags)) {
     const take = (value: Raw) => {
-      // Commander keeps the last of several; the others would be without effect.
+      // Commander would silently keep only the last one.
       if (seen.has(name))
         throw usage(`--${name} is given twice; where several values are taken, put commas between`, name)
       seen.add(name)
@@ -102,13 +103,13 @@ export function equip(command: Command, spec: CommandSpec, argv: readonly string
     const names = Object.keys(spec.words)
     const named = Object.fromEntries(names.map((name, i) => [name, words[i]]))
     const values = parseValues(spec.flags, Object.fromEntries(given))
-    // Names of flags and words differ, so each has the value of its own kind.
+    // The names of flags and arguments differ, so each has the type of its own kind.
     const args = { ...values, ...named } as Run<Flags, Words>['args']
     await run({ args, words, given })
   })
 }
 
-/** A switch can be denied, which counts where a variable or the configuration file turns it on. */
+/** A switch can be negated, for when a variable or the configuration file turns it on. */
 function addFlag(
   command: Command,
   name: string,
@@ -126,7 +127,7 @@ function addFlag(
   command.addOption(option.helpGroup(`${group ?? 'Flags'}:`))
   command.on(`option:${name}`, (given: string | null) => {
     if (isSwitch) return take(true)
-    // A value of its own may begin so only where it is joined to the flag.
+    // A value may begin with "--" only if it is joined to the flag with "=".
     if (given?.startsWith('--') && !argv.includes(`--${name}=${given}`)) throw usage(`--${name} needs a value`, name)
     take(given ?? '')
   })
@@ -154,7 +155,7 @@ export function addExamples(command: Command, examples: readonly (readonly [stri
   command.addHelpText('after', ['', 'Examples:', ...lines].join('\n'))
 }
 
-/** What commander complains of, in our words; null for help and version, which it has printed. */
+/** Commander's error in Skein's words; null for help and version, which are already printed. */
 export function complaintOf(error: CommanderError, program: Command): SkeinError | null {
   const [, name = ''] = /'(.+?)'/.exec(error.message) ?? []
   const [, similar] = /\(Did you mean (.+?)\?\)/.exec(error.message) ?? []
@@ -178,7 +179,7 @@ export function complaintOf(error: CommanderError, program: Command): SkeinError
   }
 }
 
-/** The first word that the command in use does not take. */
+/** The first argument that the command does not take. */
 function strayOf(command: Command): string {
   const child = command.commands.find(({ args }) => args.length > 0)
   return child === undefined ? (command.args[command.registeredArguments.length] ?? '') : strayOf(child)

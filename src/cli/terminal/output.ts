@@ -1,15 +1,15 @@
-/** What commands print besides their results: progress on stderr when a person is watching, JSON lines when not. */
+/** What commands print besides results: progress on stderr, and JSON. */
 
 import { styleText } from 'node:util'
 import { SingleBar } from 'cli-progress'
 
-/** Exit code of a command that Ctrl-C cut short, as shells have it. */
+/** Exit code of a command that Ctrl-C ended, as shells use it. */
 export const INTERRUPTED = 130
 
-/** Between two lines of progress where no terminal shows a bar. */
+/** Time between two progress lines if no terminal shows a bar. */
 const LINE_MS = 5000
 
-/** A progress bar on a terminal, elsewhere a line every few seconds. Finishes itself when all is done. */
+/** A progress bar on a terminal, else a line every few seconds. Ends itself at 100 %. */
 export function progressBar(
   label: string,
   format: (amount: number) => string = formatBytes,
@@ -57,7 +57,7 @@ export function printJson(value: unknown): void {
   process.stdout.write(`${JSON.stringify(value, null, 2)}\n`)
 }
 
-/** Rows of text in columns; the first row is the heading. A column of numbers is set to the right. */
+/** Prints rows in columns; the first row is the heading. Columns of numbers are right-aligned. */
 export function printTable(rows: readonly (readonly string[])[]): void {
   const columns = rows[0]!.map((_, i) => {
     const cells = rows.map((row) => row[i]!)
@@ -84,5 +84,5 @@ export function hasColours(stream: Pick<NodeJS.WriteStream, 'isTTY' | 'hasColors
 
 export const plain: Paint = (_style, text) => text
 
-// An empty text would still be wrapped in codes.
+// styleText would wrap even an empty text in codes.
 export const coloured: Paint = (style, text) => (text === '' ? '' : styleText(style, text, { validateStream: false }))
