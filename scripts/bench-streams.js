@@ -173,7 +173,7 @@ async function serveScript(onLine) {
   const [{ buildApp }, { Fleet }, { Metrics }, { Supervisor }, { DEFAULT_SPEC: spec }] = await Promise.all(
     ['app', 'fleet', 'metrics', 'supervisor', 'launch'].map((name) => built(`gateway/${name}.js`)),
   )
-  const [{ loadTokenizer }, { boundUnsentBytes }] = await Promise.all(['load.js', 'unsent-bytes.js'].map(built))
+  const [{ loadTokenizer }, { limitUnsentBytes }] = await Promise.all(['load.js', 'unsent-bytes.js'].map(built))
   const { pino } = await import('pino')
   const logger = pino({ level: 'silent' })
   const tokenizer = loadTokenizer({ model: DEMO })
@@ -191,7 +191,7 @@ async function serveScript(onLine) {
   const launch = { id: 'scripted', file: DEMO, quant: null, startStates: [], vocab: null, spec }
   await fleet.create(launch).start()
   const url = await app.listen({ host, port: 0 })
-  boundUnsentBytes(app.server)
+  limitUnsentBytes(app.server)
   return url
 }
 

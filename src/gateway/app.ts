@@ -1,6 +1,6 @@
 /**
- * The gateway as one Fastify instance that does not listen: the gate every request passes first (origin, key), the
- * dialects, the gateway's own routes, and the way an error becomes a reply. It owns no engine and no process.
+ * The gateway as a Fastify instance that does not listen: the gate that every request passes first (origin, key), the
+ * dialects, the gateway's own routes, and how errors become replies. It owns no engine and no process.
  */
 import { randomUUID } from 'node:crypto'
 import type { IncomingMessage } from 'node:http'
@@ -40,7 +40,7 @@ import { Metrics } from './figures/metrics.ts'
 import { RecentRequests } from './figures/recent-requests.ts'
 import { traceRequests, tracer } from './figures/tracing.ts'
 import { type BatchOptions, batchRunnerOf } from './http/batch-rows.ts'
-import { answerClientError, careForConnections, cutOffIfNotTaken } from './http/connection.ts'
+import { answerClientError, cutOffIfNotTaken, setUpConnections } from './http/connection.ts'
 import { Drain } from './http/drain.ts'
 import { failureOf, isWorthRetrying, publicError } from './http/errors.ts'
 import { DEFAULT_LIMITS, type Limits } from './http/limits.ts'
@@ -59,7 +59,7 @@ import { keysDialect } from './pages/keys-api.ts'
 import { meRoute } from './pages/me.ts'
 import { LIVENESS_PATH, systemRoutes } from './pages/system.ts'
 import { observedModels } from './routing/observed.ts'
-import { tellingContinued } from './routing/turn-origin.ts'
+import { continuedTurnHeader } from './routing/turn-origin.ts'
 
 export interface AppOptions extends BatchOptions {
   readonly models: ModelRegistry
@@ -67,15 +67,15 @@ export interface AppOptions extends BatchOptions {
   readonly admin?: ModelAdmin
   /** Absent: workers are not managed over HTTP. */
   readonly management?: Management
-  /** Several apps may share one. Absent: the app has its own. */
+  /** Several apps may share it. Absent: the app has its own. */
   readonly metrics?: Metrics
   readonly rates?: RateLimits
   readonly shared?: Shared
-  /** Empty: open. `resolveAuth` decides. */
+  /** Empty: the server is open. `resolveAuth` decides. */
   readonly keys: readonly string[]
-  /** Keys with names, which come and go. */
+  /** Named keys, which may change at any time. */
   readonly keyRing?: NamedKeys | null
-  /** Translation needs no key: for browser extensions, which cannot send one. */
+  /** Translation needs no key, for browser extensions that cannot send one. */
   readonly openTranslate?: boolean
   /** The address that will be listened on; loopback accepts loopback Host headers only. */
   readonly host: string
@@ -83,29 +83,29 @@ export interface AppOptions extends BatchOptions {
   readonly limits?: Partial<Limits>
   readonly allowedOrigins?: readonly string[]
   readonly allowedHosts?: readonly string[]
-  /** Give one to shut down gracefully with it. */
+  /** Pass one to shut down gracefully with it. */
   readonly drain?: Drain
   /** Absent: silent. */
   readonly logger?: FastifyBaseLogger
-  /** Told of every route as it is mounted, for what must hold of all of them. */
+  /** Called for every route as it is mounted, to check what must hold for all of them. */
   readonly onRoute?: (route: RouteOptions) => void
-  /** Spans are made; where they go, `startTracing` has said. */
+  /** Spans are created; `startTracing` decides where they go. */
   readonly isTraced?: boolean
-  /** Members of a cluster say with it who is calling; absent: nobody is believed. */
+  /** Opens the sealed caller that cluster members send. Absent: no member is trusted. */
   readonly seal?: CallerSeal
-  /** Answers most requests in place of this app: a cluster's nodes. */
+  /** Answers most requests in place of this app, by a cluster's nodes. */
   readonly front?: Front
-  /** The models as one request may use them. Absent: all the same. */
+  /** The models as one request may use them. Absent: the same for all. */
   readonly modelsFor?: (request: FastifyRequest, models: ModelRegistry) => ModelRegistry
-  /** Beside the server's own. */
+  /** Routes besides the server's own. */
   readonly own?: readonly OwnRoute[]
-  /** Mounts routes that the OpenAPI page does not tell of. */
+  /** Mounts routes that are not in the OpenAPI page. */
   readonly mount?: (app: FastifyInstance) => void
 }
 
 /**
- * What several apps in front of the same workers share: calls, which may be ended at another app, mixtures, and memory
- * for bodies.
+ * State that several apps in front of the same workers share: calls, which may be ended at another app, mixtures, and
+ * memory for bodies.
  */
 export interface Shared {
   readonly live: LiveCalls
@@ -147,7 +147,7 @@ export function buildApp(options: AppOptions): FastifyInstance {
   const respond = createResponder(dialects[0]!, metrics, limits, drain)
 
   const app = createFastify(options, limits, (error, request, reply) => {
-    // A path that cannot be routed has passed no hook yet.
+    // A path that cannot be routed has not run any hook yet.
     try {
       if (!gate(request, reply)) respond.send(error, request, reply)
     } catch (denied) {
@@ -160,7 +160,7 @@ export function buildApp(options: AppOptions): FastifyInstance {
   app.decorateRequest('member', null)
   app.decorateRequest('entry', null)
   app.decorateRequest('tally', null)
-  careForConnections(app)
+  setUpConnections(app)
   app.addHook('onRequest', async (request, reply) => {
     request.tally = newTally()
     if (gate(request, reply)) return reply
@@ -194,7 +194,7 @@ export function buildApp(options: AppOptions): FastifyInstance {
   const modelsFor = (request: FastifyRequest, principal: Principal, reply: FastifyReply) => {
     const reached = options.modelsFor?.(request, mixtures.registry) ?? mixtures.registry
     const observers = [...rates.observers(principal), ...observersOf(request.tally)]
-    return observedModels(reached, [...observers, tellingContinued(reply)])
+    return observedModels(reached, [...observers, continuedTurnHeader(reply)])
   }
   const context = {
     ...{ modelsFor, admin, limits, drain, auth, isTranslateOpen, report, rates, front },
@@ -223,13 +223,13 @@ export function buildApp(options: AppOptions): FastifyInstance {
   return app
 }
 
-/** The first one's shapes are those of every reply that belongs to no dialect. */
+/** Replies that belong to no dialect have the shapes of the first one. */
 export function allDialects(
   limits: Limits,
   live = new LiveCalls(),
   batches: BatchService | null = null,
 ): readonly Dialect[] {
-  // All dialects share their live calls: a call can be ended without knowing the route it came by.
+  // All dialects share their live calls, so that any route can end a call.
   return [
     openAiDialect(limits, live),
     sessionsDialect(),
@@ -262,7 +262,7 @@ function createFastify({ logger }: AppOptions, limits: Limits, onBadPath: Respon
     requestTimeout: limits.bodyTimeoutMs,
     http: {
       maxHeaderSize: limits.headerBytes,
-      // A socket says that it has room again when it has once said that it has none: at the same size as streams do.
+      // A socket reports room only after it has reported being full, so its threshold is that of the streams.
       highWaterMark: limits.streamBufferBytes,
       headersTimeout: limits.headersTimeoutMs,
       connectionsCheckingInterval: 1000,
@@ -274,19 +274,19 @@ function createFastify({ logger }: AppOptions, limits: Limits, onBadPath: Respon
   })
 }
 
-/** The client's own id where it is harmless to log and echo, else 128 random bits. */
+/** The client's own id if it is safe to log and echo, else 128 random bits. */
 function requestId(request: IncomingMessage): string {
   const own = request.headers['x-request-id']
   if (typeof own === 'string' && /^[A-Za-z0-9._-]{1,128}$/.test(own)) return own
   return randomUUID()
 }
 
-/** Throws for a request that may not pass; true if it has been answered here (a preflight). */
+/** Throws for a refused request. Returns true if the request has been answered here (a preflight). */
 type Gate = (request: FastifyRequest, reply: FastifyReply) => boolean
 
 /**
- * Deny by default: it looks at headers and the raw path only, so no spelling of a path gets around it. The one exception
- * is a route that takes its key from the body: what the header did not open, `mount.ts` decides when the body is there.
+ * Denies by default. It looks only at headers and the raw path, so no spelling of a path gets around it. The one
+ * exception is a route that takes its key from the body: `mount.ts` checks it once the body is there.
  */
 function createGate(auth: Auth, origins: OriginPolicy, web: WebFiles, seal: CallerSeal | null): Gate {
   return (request, reply) => {
@@ -304,10 +304,10 @@ function createGate(auth: Auth, origins: OriginPolicy, web: WebFiles, seal: Call
     if (isLiveness || isForWeb(web, method, raw.url)) return false
     const { access, role, dialect, isForMembers } = request.routeOptions.config ?? {}
     const sealed = headers[CALLER_HEADER]
-    // A path that cannot be routed comes here with nothing set.
+    // A path that cannot be routed arrives here with nothing set.
     request.member = seal !== null && typeof sealed === 'string' ? seal.open(sealed) : null
     if (isForMembers === true) {
-      // No key of a user opens it, whatever its role: not what a member sends on for one either.
+      // No user's key opens it, whatever its role, not even one that a member forwards.
       if (request.member?.principal === null) return false
       throw new SkeinError('forbidden', 'this is for members of the cluster only')
     }
@@ -331,9 +331,9 @@ function createResponder(fallback: Dialect, metrics: Metrics, limits: Limits, dr
   const report = (thrown: unknown, request: FastifyRequest): SkeinError => {
     const { error } = failureOf(thrown, request.routeOptions.bodyLimit)
     metrics.countError(error.code)
-    // A path that cannot be routed has passed no hook, and has none.
+    // A path that cannot be routed has run no hook, so it has no tally.
     if (request.tally) request.tally.errorCode = error.code
-    // A caller who may load a model is told why it could not be loaded.
+    // Callers who may load a model see why it could not be loaded.
     const isOperators = request.routeOptions.config?.role !== undefined
     const shown = publicError(error, request.id, isOperators)
     const isOurs = error.status >= 500 && error.code !== 'model_not_loaded'
@@ -345,7 +345,7 @@ function createResponder(fallback: Dialect, metrics: Metrics, limits: Limits, dr
     const shown = report(thrown, request)
     const { retryAfterSeconds = limits.retryAfterSeconds } = shown
     if (isWorthRetrying(shown)) reply.header('retry-after', String(retryAfterSeconds))
-    // OpenAI's clients send whatever failed with 409 or 5xx again, a call that was cancelled or came too late, too.
+    // OpenAI's clients retry every 409 and 5xx, even for calls that were cancelled or too late.
     if (shown.code === 'conflict' || shown.code === 'deadline_exceeded') reply.header('x-should-retry', 'false')
     if (shown.code === 'unauthorized') reply.header('www-authenticate', 'Bearer')
     const dialect = request.entry?.dialect ?? request.routeOptions.config?.dialect ?? fallback
@@ -357,7 +357,7 @@ function createResponder(fallback: Dialect, metrics: Metrics, limits: Limits, dr
   return { report, send }
 }
 
-/** What a front gateway needs to know of an error, whatever the dialect writes. */
+/** What a front gateway needs to know of an error, in any dialect. */
 function headersForMember({ code, location }: SkeinError, drain: Drain): Record<string, string> {
   return {
     [CODE_HEADER]: code,
@@ -366,7 +366,9 @@ function headersForMember({ code, location }: SkeinError, drain: Drain): Record<
   }
 }
 
-/** The route's pattern, not the path: nothing a client wrote gets into a log line, save a checked request id. */
+/**
+ * Logs the route's pattern, not the path: a log line holds nothing that a client wrote, except a checked request id.
+ */
 function logEnd(request: FastifyRequest, reply: FastifyReply, end: RequestEnd): void {
   request.log.info(
     {

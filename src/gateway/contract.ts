@@ -1,70 +1,71 @@
 /**
- * What the management API says, as types: the shapes of `/api/*` that the server writes and the dashboard reads. The field
- * names of Albatross's control plane are kept where it has the thing. No code. `web/` imports it and `sampling.ts`, no other file.
- * Times are seconds since 1970 (floats), sizes bytes, durations milliseconds, unless the name says otherwise.
+ * The types of the management API: the shapes of `/api/*` that the server writes and the dashboard reads. Fields that
+ * Albatross's control plane also has keep its names. There is no code here. `web/` imports only this file and
+ * `sampling.ts`. Times are seconds since 1970 (floats), sizes bytes, durations milliseconds, unless the name says
+ * otherwise.
  */
 import type { ProposerName, WireStatesNow } from '../engine/stats.ts'
 
-/** As Albatross has it: a process is there, or has ended. */
+/** As in Albatross: the process exists, or has ended. */
 export type WorkerStatus = 'running' | 'exited'
 
-/** What a running worker is doing, and why an ended one ended. */
+/** What a running worker does, or why an ended one ended. */
 export type WorkerPhase =
-  /** Reading its checkpoint. */
+  /** Reads its checkpoint. */
   | 'loading'
-  /** Has answered with a token. */
+  /** Has answered a request with a token. */
   | 'ready'
-  /** Died, and is about to be started again. */
+  /** Died, and is about to be restarted. */
   | 'restarting'
-  /** Takes no more requests and finishes those it has. */
+  /** Takes no new requests and finishes those it has. */
   | 'draining'
-  /** Ended because it was told to. */
+  /** Was told to stop. */
   | 'stopped'
-  /** Given up: it cannot load, or crashed too often. */
+  /** Given up because it cannot load or crashed too often. */
   | 'failed'
 
-/** What a worker was asked to be. Albatross's fields, then ours. Absent or null: the server's default. */
+/** The configuration of a worker. Albatross's fields come first. Absent or null: the server's default. */
 export interface WorkerSpec {
   /** A checkpoint, with or without its extension, or the name of a pulled model; relative to the model folder. */
   readonly model_path: string
   readonly tokenizer_path: string | null
   /** Short for device "cuda:N". */
   readonly gpu_id: number | null
-  /** Address of a door of its own; only with `port`. */
+  /** Address of the worker's own port; only with `port`. */
   readonly host: string
-  /** A port that speaks to this worker alone; null: only through this server. */
+  /** A port that serves only this worker; null: it is reached only through this server. */
   readonly port: number | null
-  /** Sequences at once. */
+  /** Sequences that run at once. */
   readonly max_batch_size: number | null
-  /** Prompts read at once. */
+  /** Prompts that are read at once. */
   readonly max_prefill_batch: number | null
   readonly max_queue_size: number | null
-  /** Prompt tokens of a step. */
+  /** Prompt tokens per step. */
   readonly prefill_chunk_size: number | null
   readonly use_cuda_graph: boolean | null
-  /** Name in the API; default: the name of the file. Workers of one name are replicas: requests go to either. */
+  /** Name in the API; default: that of the file. Workers of the same name are replicas: requests go to any of them. */
   readonly model_name: string | null
   readonly aliases: readonly string[]
   /** auto, cpu, cuda:N, cuda:UUID, reference */
   readonly device: string | null
-  /** One model over several GPUs by layers: their indices in order. */
+  /** GPUs that the layers of the model are split over, by index and in order. */
   readonly pp_devices: readonly number[] | null
-  /** How matrices are held: file, f32, f16, bf16, int8, q4, nf4, fp8. */
+  /** Weight format: file, f32, f16, bf16, int8, q4, nf4, fp8. */
   readonly quant: string | null
   /** Recurrent states on a GPU: fp32 or fp16. */
   readonly wkv: string | null
-  /** How the model was taught to read of tools and to call them: g1 or vllm-rwkv. */
+  /** Format of tool definitions and calls that the model was trained on: g1 or vllm-rwkv. */
   readonly tool_template: string | null
-  /** From what the next tokens of answers are guessed: off, prediction or lookup. */
+  /** Speculative decoding: off, prediction or lookup. */
   readonly speculate: string | null
-  /** A smaller model with the same vocabulary that guesses them, too: as model_path. */
+  /** Draft model for speculative decoding, with the same vocabulary; named like model_path. */
   readonly draft_path: string | null
   readonly threads: number | null
   /** Tuned start states. */
   readonly states: readonly { readonly name: string; readonly path: string }[]
 }
 
-/** What a ready worker found in its checkpoint. */
+/** What a ready worker reports of its checkpoint. */
 export interface WorkerInfo {
   readonly architecture: string
   readonly num_parameters: number
@@ -86,21 +87,21 @@ export interface WorkerRecord {
   readonly pid: number | null
   readonly status: WorkerStatus
   readonly phase: WorkerPhase
-  /** Why it is not ready, for people; null when it is. */
+  /** Why it is not ready, for people; null if it is. */
   readonly reason: string | null
-  /** While loading. */
+  /** Only while it loads. */
   readonly progress: { readonly done_bytes: number; readonly total_bytes: number } | null
   readonly created_at: number
   readonly ready_at: number | null
   readonly exited_at: number | null
   readonly exit_code: number | null
-  /** Crashes since it was started. */
+  /** Restarts after crashes. */
   readonly restarts: number
-  /** Base address of its OpenAI API: "http://127.0.0.1:9000/api/workers/wkr-…/proxy", or that of its own port. */
+  /** Base URL of its OpenAI API: "http://127.0.0.1:9000/api/workers/wkr-…/proxy", or that of its own port. */
   readonly endpoint: string
   readonly spec: WorkerSpec
   readonly info: WorkerInfo | null
-  /** Of an ended one: its last lines of output. */
+  /** The last lines of output of an ended worker. */
   readonly last_log: readonly string[]
 }
 
@@ -110,7 +111,7 @@ export interface GpuInfo {
   readonly name: string
   readonly memory_total_mb: number
   readonly memory_used_mb: number
-  /** Percent; null where nvidia-smi does not say. */
+  /** Percent; null if nvidia-smi does not report it. */
   readonly utilisation: number | null
   readonly temperature_c: number | null
   readonly power_w: number | null
@@ -119,7 +120,7 @@ export interface GpuInfo {
 export interface SystemInfo {
   readonly skein: { readonly version: string; readonly uptime_ms: number; readonly url: string }
   readonly node: { readonly version: string }
-  /** Albatross has Python here; kept for its dashboards, with what this server runs on. */
+  /** Albatross has Python here. Kept for its dashboards, with the runtime of this server. */
   readonly python: { readonly version: string; readonly executable: string }
   readonly os: { readonly platform: string; readonly machine: string; readonly hostname: string }
   readonly env: { readonly CUDA_VISIBLE_DEVICES: string | null }
@@ -130,30 +131,30 @@ export interface SystemInfo {
   readonly devices: readonly string[]
 }
 
-/** A checkpoint that a worker could be started with. GET /api/models → { models: ModelFile[] } */
+/** A checkpoint that a worker can be started with. GET /api/models → { models: ModelFile[] } */
 export interface ModelFile {
-  /** What model_path may be. */
+  /** A value for model_path. */
   readonly path: string
   readonly bytes: number
   readonly modified_at: number
-  /** Where it is: the model folder, among the pulled ones, or in the package: the demo model. */
+  /** In the model folder, among the pulled models, or the demo model of the package. */
   readonly source: 'folder' | 'pulled' | 'bundled'
 }
 
-/** POST /api/models/quantise: rounds a checkpoint once, into a file among the pulled ones. */
+/** POST /api/models/quantise: quantises a checkpoint into a file among the pulled ones. */
 export interface ModelQuantisation {
   readonly model_path: string
   readonly quant: 'int8' | 'q4' | 'nf4'
 }
 
-/** A download or quantisation that was asked for. GET /api/models/pulls → { pulls: PullRecord[] }, latest first. */
+/** A requested download or quantisation. GET /api/models/pulls → { pulls: PullRecord[] }, newest first. */
 export interface PullRecord {
   readonly id: string
   readonly kind: 'fetch' | 'quantise'
-  /** As it was asked for: "rwkv7-g1-0.4b", "owner/repository:file"; "demo.pth int8" */
+  /** As it was requested: "rwkv7-g1-0.4b", "owner/repository:file"; "demo.pth int8" */
   readonly name: string
   readonly state: 'running' | 'done' | 'failed'
-  /** What is being written; null before and after. */
+  /** The file that is being written; null before and after. */
   readonly file: string | null
   readonly done_bytes: number
   readonly total_bytes: number
@@ -163,21 +164,21 @@ export interface PullRecord {
   readonly ended_at: number | null
 }
 
-/** GET /api/models/hub?search=rwkv7 → { repositories: HubRepository[] }, those that are fetched most often first. */
+/** GET /api/models/hub?search=rwkv7 → { repositories: HubRepository[] }, most downloaded first. */
 export interface HubRepository {
   /** owner/name */
   readonly name: string
   readonly downloads: number
   readonly likes: number
-  /** Its owner lets in who asked for it. */
+  /** The owner must grant access on request. */
   readonly is_gated: boolean
 }
 
 /** GET /api/models/hub/files?repository=owner/name → { models: HubModel[] }, smallest first. */
 export interface HubModel {
-  /** As POST /api/models/pulls takes it. */
+  /** In the form that POST /api/models/pulls takes. */
   readonly name: string
-  /** Within the repository; '': all of it is one model. */
+  /** Path in the repository; '': the whole repository is one model. */
   readonly file: string
   readonly bytes: number
 }
@@ -188,14 +189,14 @@ export interface WorkerLogs {
   readonly lines: readonly string[]
 }
 
-/** Of the last ten seconds; null where nothing happened. */
+/** Over the last ten seconds; null without values. */
 export interface Percentiles {
   readonly p50: number | null
   readonly p90: number | null
   readonly p99: number | null
 }
 
-/** Of one worker, now; rates are of the last second. */
+/** Figures of one worker; rates are over the last second. */
 export interface GuessRates {
   readonly guessed_per_second: number
   readonly accepted_per_second: number
@@ -209,17 +210,17 @@ export interface WorkerSample {
   readonly batch_tokens: number
   readonly prompt_tokens_per_second: number
   readonly generated_tokens_per_second: number
-  /** Tokens of answers that were guessed before they were drawn, and those of them that were drawn, by who guesses. */
+  /** Guessed tokens and those of them that were accepted, by proposer. */
   readonly guesses: Readonly<Record<ProposerName, GuessRates>>
-  /** Share of the second spent inside steps, 0 … 1. */
+  /** Share of the last second that was spent in steps, 0 … 1. */
   readonly busy: number
   readonly rss_bytes: number | null
-  /** Absent where no states are kept. */
+  /** Absent if no states are kept. */
   readonly states:
     | (WireStatesNow & {
-        /** Of the last second. */
+        /** Over the last second. */
         readonly cached_tokens_per_second: number
-        /** Share of prompts of the last ten seconds that began at a kept prefix; null without prompts. */
+        /** Share of prompts of the last ten seconds that started from a cached prefix; null without prompts. */
         readonly prefix_hit_rate: number | null
       })
     | null
@@ -242,22 +243,23 @@ export interface Sample {
 }
 
 /**
- * GET /api/events (server-sent events): `event:` is the type and `data:` the rest. `hello` comes first, then every change
- * of a worker and a `sample` each second. GET /api/workers/{id}/logs/stream sends `log` events from `?tail=` lines ago on.
+ * GET /api/events (server-sent events): `event:` is the type and `data:` the other fields. `hello` comes first, then
+ * every change of a worker and one `sample` per second. GET /api/workers/{id}/logs/stream sends `log` events, starting
+ * `?tail=` lines back.
  */
 export type ManagementEvent =
   | {
       readonly type: 'hello'
       readonly system: SystemInfo
       readonly workers: readonly WorkerRecord[]
-      /** Up to ten minutes of samples, oldest first, so that a chart is not empty at first. */
+      /** Up to ten minutes of samples, oldest first, so that charts start filled. */
       readonly history: readonly Sample[]
     }
   | { readonly type: 'worker'; readonly worker: WorkerRecord }
   | { readonly type: 'sample'; readonly sample: Sample }
   | { readonly type: 'log'; readonly worker_id: string; readonly line: string }
 
-/** What one key may use; null: no bound of its own. */
+/** The limits of one key; null: no limit of its own. */
 export interface WireLimits {
   readonly requests_per_minute: number | null
   readonly tokens_per_minute: number | null
@@ -269,14 +271,14 @@ export interface WireLimits {
   readonly timeout: number | null
 }
 
-/** GET /v1/me: the caller's own key. On a server without keys it is everyone's. */
+/** GET /v1/me: the caller's own key. On a server without keys, all callers share one. */
 export interface OwnKey {
   readonly object: 'key'
   readonly name: string
   readonly role: 'user' | 'operator' | 'admin'
   readonly expires_at: number | null
   readonly limits: WireLimits
-  /** Of what is limited; null for the rest, which nobody counts. */
+  /** Current use of what is limited; null for the rest, which is not counted. */
   readonly use: {
     readonly requests_left: number | null
     readonly tokens_left: number | null
@@ -285,9 +287,9 @@ export interface OwnKey {
   }
 }
 
-/** GET /api/cluster, of a front gateway. */
+/** GET /api/cluster of a gateway. */
 export interface ClusterInfo {
-  /** Of this gateway since it was started. */
+  /** Counts of this gateway since its start. */
   readonly requests: {
     readonly forwarded: number
     readonly retried: number
@@ -297,45 +299,45 @@ export interface ClusterInfo {
   readonly nodes: readonly {
     readonly node: string
     readonly url: string
-    /** It drains, or could not be reached a moment ago. */
+    /** It is draining or was unreachable a moment ago, so requests skip it. */
     readonly is_passed_by: boolean
     readonly workers: readonly {
       readonly id: string
       readonly model: string
       readonly slots: number
       readonly in_flight: number
-      /** That it has now. */
+      /** Number of sessions that it holds now. */
       readonly sessions: number
-      /** By the database's clock, when it was asked last. */
+      /** By the database's clock, at the last query. */
       readonly lease_left_ms: number
-      /** What it computes on, as it says itself: "cuda: NVIDIA H200 …", "cpu: avx512 …". */
+      /** Its device, as it reports it: "cuda: NVIDIA H200 …", "cpu: avx512 …". */
       readonly device: string | null
-      /** Of Skein. */
+      /** Version of Skein. */
       readonly version: string | null
     }[]
   }[]
   readonly moves: {
-    /** Of all gateways and nodes, since the cluster was made. */
+    /** By all gateways and nodes since the cluster was created. */
     readonly count: number
-    /** Latest first. */
+    /** Newest first. */
     readonly latest: readonly ClusterMove[]
   }
 }
 
-/** A session whose state went from one worker to another. */
+/** A session whose state moved from one worker to another. */
 export interface ClusterMove {
   /** Milliseconds since 1970, by the database's clock. */
   readonly at: number
   readonly session: string
   readonly from: { readonly node: string; readonly worker: string }
   readonly to: { readonly node: string; readonly worker: string }
-  /** From memory to memory, not by way of the storage. */
+  /** From memory to memory, not through the storage. */
   readonly is_direct: boolean
-  /** Of the state, from the first question for it until it was whole. */
+  /** Time from the first request for the state until it was complete. */
   readonly ms: number
 }
 
-/** A request that has ended, without a word of what it said. */
+/** A request that has ended, without any of its text. */
 export interface RequestRecord {
   /** Counts up. */
   readonly id: number
@@ -343,24 +345,24 @@ export interface RequestRecord {
   readonly at: number
   readonly ms: number
   readonly method: string
-  /** The pattern, "/v1/sessions/:id"; null where there is no such route. */
+  /** The route's pattern, "/v1/sessions/:id"; null if there is no such route. */
   readonly route: string | null
-  /** Null where nothing was sent. */
+  /** Null if nothing was sent. */
   readonly status: number | null
-  /** The client left, or was dropped. */
+  /** The client disconnected or was dropped. */
   readonly cut_off: boolean
-  /** Code of the error, also of one that ended a stream. */
+  /** Code of the error, including one that ended a stream. */
   readonly error: string | null
-  /** Name of the key; null where none was known. */
+  /** Name of the key; null if none was known. */
   readonly key: string | null
   readonly model: string | null
-  /** Prompts in full, those of which states were kept too. */
+  /** Whole prompts, including tokens that came from a cached state. */
   readonly prompt_tokens: number
   readonly answer_tokens: number
   readonly first_token_ms: number | null
 }
 
-/** Every error of /api: HTTP status says the kind, `detail` is for people, `field` names what was wrong with a body. */
+/** The body of every error of /api: `detail` is for people, `field` names a wrong field of the body. */
 export interface ManagementError {
   readonly detail: string
   readonly code: string

@@ -1,6 +1,6 @@
 /**
- * Makes workers: from what was asked of one (a `WorkerSpec`) to a process that is supervised. The only place that knows
- * both the fields of a spec and the choices that a worker process takes.
+ * Makes workers: turns a `WorkerSpec` into a supervised process. Only this file knows both the fields of a spec and the
+ * choices of a worker process.
  */
 import { statSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
@@ -15,11 +15,11 @@ import { checkModelFile, loadTokenizer, vocabularyPath } from './checkpoints/ope
 import { DEVICES_TAKEN, type DeviceChoice, parseDevice, WKV_CHOICES } from './device-choice.ts'
 import { type EngineChoice, QUANT_CHOICES, TOOL_TEMPLATE_CHOICES } from './model-choice.ts'
 
-/** What every worker gets unless it is told otherwise. */
+/** Choices of a worker for fields that its spec leaves out. */
 type WorkerDefaults = Omit<EngineChoice, 'model'>
 
 interface LauncherOptions {
-  /** Adapters, the reranker and the draft model among them belong to `adaptedFile` alone. */
+  /** Its adapters, reranker and draft model apply only to `adaptedFile`. */
   readonly defaults: WorkerDefaults
   readonly adaptedFile: string | null
   readonly logger: Logger
@@ -37,7 +37,7 @@ export function createLauncher(options: LauncherOptions): Launcher {
     const vocab = vocabularyPath(choice)
     for (const note of notesOn(spec)) onLine(`skein: ${note}`)
     const { onProgress } = options
-    const keeper = new Supervisor({
+    const handle = new Supervisor({
       worker: () => ({ entry: WORKER, args: [JSON.stringify({ ...choiceNow(), vocab })] }),
       name: id,
       logger: options.logger,
@@ -46,13 +46,13 @@ export function createLauncher(options: LauncherOptions): Launcher {
       ...options.supervision,
       ...(onProgress === undefined ? {} : { onProgress }),
     })
-    return { keeper, tokenizer: tokenizerOf(launch(), () => tokenizers.get(vocab, choice)) }
+    return { handle, tokenizer: tokenizerOf(launch(), () => tokenizers.get(vocab, choice)) }
   }
 }
 
 const WORKER = fileURLToPath(new URL('./worker.js', import.meta.url))
 
-/** Throws for a field that this server cannot do, by the name of the field. */
+/** Throws for a field that this server does not support, with its name. */
 export function engineChoiceOf(
   { id, file, quant, startStates, adapters, vocab, draft, spec }: Launch,
   { defaults, adaptedFile }: Pick<LauncherOptions, 'defaults' | 'adaptedFile'>,
@@ -60,7 +60,7 @@ export function engineChoiceOf(
   const place = placeOf(spec)
   return {
     ...defaults,
-    // Who names a place means that one and no other.
+    // A spec that names one device means only that one.
     ...(Object.keys(place).length === 0 ? {} : { device: undefined, ppDevices: undefined }),
     ...place,
     ...given({
@@ -83,7 +83,7 @@ export function engineChoiceOf(
   }
 }
 
-/** Every row that generates takes a token of a step; the chunk is what prompts get beside them. */
+/** Every generating row takes one token of a step; the chunk is what is left for prompts. */
 function stepTokens({ prefill_chunk_size, max_batch_size }: WorkerSpec): number | null {
   return prefill_chunk_size === null ? null : prefill_chunk_size + (max_batch_size ?? 0)
 }
@@ -116,14 +116,14 @@ function oneOf<T extends string>(field: string, value: string | null, choices: r
   return found ?? raise(invalid(field, `expected one of ${choices.join(', ')}`))
 }
 
-/** Without the fields that nothing was said of. */
+/** Drops fields that are null. */
 function given<T extends object>(fields: T): { [K in keyof T]?: NonNullable<T[K]> } {
   const entries = Object.entries(fields).filter(([, value]) => value != null)
-  // What is left has no null in it.
+  // The remaining fields are not null.
   return Object.fromEntries(entries) as { [K in keyof T]?: NonNullable<T[K]> }
 }
 
-/** What is wrong with a vocabulary that was named is not the model's fault. */
+/** An error in a named vocabulary is reported for that file, not for the model. */
 function tokenizerOf({ vocab }: Launch, read: () => Tokenizer): Tokenizer {
   try {
     return read()
@@ -134,15 +134,15 @@ function tokenizerOf({ vocab }: Launch, read: () => Tokenizer): Tokenizer {
   }
 }
 
-/** Fields that have no effect here, in words. */
+/** Notes on fields that have no effect here. */
 function notesOn({ max_prefill_batch, use_cuda_graph }: WorkerSpec): string[] {
   return [
-    max_prefill_batch === null ? [] : ['max_prefill_batch has no effect: the prompts of a step share its tokens'],
+    max_prefill_batch === null ? [] : ['max_prefill_batch has no effect: prompts share the tokens of a step'],
     use_cuda_graph === null ? [] : ['use_cuda_graph has no effect: steps are replayed as graphs where the device can'],
   ].flat()
 }
 
-/** Replicas share one: a vocabulary takes longer to read than a worker to start. */
+/** Shared by replicas, because reading a vocabulary takes longer than starting a worker. */
 class TokenizerCache {
   readonly #known = new Map<string, { readonly changedAt: number; readonly tokenizer: Tokenizer }>()
 

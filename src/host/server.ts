@@ -1,4 +1,4 @@
-/** A gateway with its workers, as `serve` and `chat FILE` start it. Puts gateway, fleet and launcher together. */
+/** A gateway with its workers, as `serve` and `chat FILE` start it. It combines gateway, fleet and launcher. */
 import type { AddressInfo } from 'node:net'
 import { hostname } from 'node:os'
 import { dirname, join } from 'node:path'
@@ -20,7 +20,7 @@ import { DEFAULT_SPEC, type Launch, launchOf } from '../gateway/fleet/launch.ts'
 import { Drain } from '../gateway/http/drain.ts'
 import type { Limits } from '../gateway/http/limits.ts'
 import { shutDown } from '../gateway/http/shutdown.ts'
-import { boundUnsentBytes } from '../gateway/http/unsent-bytes.ts'
+import { limitUnsentBytes } from '../gateway/http/unsent-bytes.ts'
 import type { OpenDoor } from '../gateway/management/doors.ts'
 import { Management } from '../gateway/management/management.ts'
 import { type ModelFolder, openModelFolder } from '../gateway/models/model-folder.ts'
@@ -35,37 +35,37 @@ import { listModelFiles, nameOf, realPath, resolveSpec } from './model-files.ts'
 
 interface ServerOptions {
   readonly host?: string | undefined
-  /** 0: any free one. */
+  /** 0: any free port. */
   readonly port?: number | undefined
   readonly keys?: readonly string[] | undefined
-  /** Keys with names, which come and go. */
+  /** Named keys, which may change at any time. */
   readonly keyRing?: NamedKeys | undefined
   /** Absent: this server's own. */
   readonly rates?: RateLimits | undefined
-  /** Workers to begin with; absent: one of the model of the choice. */
+  /** Workers to start with; absent: one with the model of the choice. */
   readonly launches?: readonly Launch[] | undefined
-  /** Memory that a worker process may take. */
+  /** Maximum memory of a worker process. */
   readonly maxWorkerBytes?: number | undefined
   readonly allowedOrigins?: readonly string[] | undefined
   readonly allowedHosts?: readonly string[] | undefined
   /** Translation needs no key. */
   readonly openTranslate?: boolean | undefined
-  /** Whose files may be loaded over HTTP; by default the folder of the model, or "models" and "states" without one. */
+  /** The folder whose files may be loaded over HTTP. Default: the model's; without a model, "models" and "states". */
   readonly modelDir?: string | undefined
   readonly limits?: Partial<Limits> | undefined
-  /** /metrics without a key, on this port alone; 0: any free one. */
+  /** Port that serves only /metrics, without a key; 0: any free port. */
   readonly metricsPort?: number | undefined
-  /** An OpenTelemetry collector that gets traces. */
+  /** URL of an OpenTelemetry collector for traces. */
   readonly traceEndpoint?: string | undefined
-  /** Makes it a node of the cluster of the choice, one of whose members seals with this. */
+  /** Makes this server a node of the choice's cluster; its members sign with this. */
   readonly seal?: CallerSeal | undefined
-  /** Told which process of a worker has gone, and what this node is called. */
+  /** Called with the node's name and the process id when a worker's process has gone. */
   readonly onWorkerEnd?: ((node: string, pid: number) => void) | undefined
-  /** Absent: files and batches are in the data folder, if there is one. */
+  /** Absent: files and batches are stored in the data folder, if there is one. */
   readonly batches?: ClusterBatches | undefined
   readonly logger?: Logger | undefined
   readonly onProgress?: ((doneBytes: number, totalBytes: number) => void) | undefined
-  /** Told as soon as it listens: models that are ready are served while others load. */
+  /** Called as soon as it listens: ready models are served while others load. */
   readonly onListening?: ((server: Server) => void) | undefined
 }
 
@@ -75,13 +75,13 @@ export interface Server {
   readonly app: FastifyInstance
   readonly drain: Drain
   readonly models: ModelHost
-  /** Ends at once: for commands and tests. `serve` drains instead. */
+  /** Stops at once, for commands and tests. `serve` drains first. */
   stop(): Promise<void>
 }
 
 /**
- * Listens at once, so that probes get an answer; resolves when the models are ready or the server is told to end before,
- * throws if a model never will be ready. Without a model (`choice.model` null) there is nothing to wait for.
+ * Listens at once, so that probes get an answer. Resolves when the models are ready or the server is told to stop;
+ * throws if a model never will be ready. Without a model (`choice.model` null) it resolves at once.
  */
 export async function startServer(choice: ServedChoice, options: ServerOptions = {}): Promise<Server> {
   const { host = '127.0.0.1', port = 8000, logger = pino({ level: 'silent' }) } = options
@@ -119,7 +119,7 @@ export async function startServer(choice: ServedChoice, options: ServerOptions =
     await models.begin(launches)
     return server
   } catch (error) {
-    // On the way down models that load are ended, which is no failure of theirs; who asked for it ends the rest.
+    // During shutdown, loading models are stopped, which is not their failure; the caller stops the rest.
     if (server !== null && drain.isDraining) return server
     await stop()
     throw error
@@ -134,7 +134,7 @@ function batchesOf(
   return dataDir === undefined ? {} : { batches: new FolderBatchStore(join(dataDir, 'batches')) }
 }
 
-/** Figures and traces for others' tools, as long as the server lives. */
+/** Metrics and traces for other tools, as long as the server runs. */
 async function observe(
   app: FastifyInstance,
   metrics: Metrics,
@@ -146,7 +146,7 @@ async function observe(
   }
   if (traceEndpoint === undefined) return
   const endTracing = await startTracing(traceEndpoint, packageVersion())
-  // What is not sent by now is lost, and no reason to stay.
+  // Traces that have not been sent by now are lost; the shutdown does not wait for them.
   app.addHook('onClose', () => endTracing().catch(() => {}))
 }
 
@@ -155,7 +155,7 @@ type CommonOptions = Omit<AppOptions, 'models' | 'host' | 'admin' | 'management'
   readonly logger: Logger
 }
 
-/** What the server and the doors to single workers share: who may do what how often, calls, mixtures, figures, the way down. */
+/** What the server and the gateways of single workers share: access, limits, calls, mixtures, metrics and shutdown. */
 function commonOptions(options: ServerOptions, logger: Logger, fleet: Fleet, drain: Drain): CommonOptions {
   return {
     keys: options.keys ?? [],
@@ -175,7 +175,7 @@ function commonOptions(options: ServerOptions, logger: Logger, fleet: Fleet, dra
   }
 }
 
-/** What a server answers as a node of a cluster, beside what it answers alone. */
+/** Further options of a server that is a node of a cluster. */
 function memberOf(seal: CallerSeal, fleet: Fleet): Pick<AppOptions, 'seal' | 'modelsFor' | 'mount'> {
   const enginesOf = (model: string) =>
     fleet.workers.flatMap(({ launch, engine }) => (launch.id === model && engine !== null ? [engine] : []))
@@ -210,16 +210,16 @@ function manage(fleet: Fleet, folder: ModelFolder, host: string, common: CommonO
   })
 }
 
-/** What every worker gets unless it is told otherwise, and the model to begin with. */
+/** The choices of workers for fields that their specs leave out, and the first model. */
 type ServedChoice = Omit<EngineChoice, 'model'> & { readonly model: string | null }
 
-/** Where RWKV-Infer has its files, unless a file or a folder was named. */
+/** The default folders are those of RWKV-Infer. */
 function modelFolderOf(model: string | null, { modelDir }: ServerOptions): ModelFolder {
   if (modelDir !== undefined) return openModelFolder(modelDir)
   return model === null ? openModelFolder('models', ['states']) : openModelFolder(dirname(realPath(model)))
 }
 
-/** A worker of the model that was chosen, where no others are asked for. */
+/** One worker of the chosen model, if no others are requested. */
 function workerOf({ model, startStates = [] }: ServedChoice): Launch[] {
   if (model === null) return []
   const spec = {
@@ -231,10 +231,10 @@ function workerOf({ model, startStates = [] }: ServedChoice): Launch[] {
   return [launchOf(spec, { file: realPath(model) })]
 }
 
-/** Adapters belong to the model that the server was started with; `--vocab` is for all. */
+/** Adapters belong to the model that the server was started with; `--vocab` applies to all. */
 function launcherOf(choice: ServedChoice, options: ServerOptions, logger: Logger, url: () => string | null) {
   const { model, cluster, ...defaults } = choice
-  // Where it listens is known by the time a worker is started.
+  // The server's URL is known by the time a worker is started.
   const placed = () => (cluster === undefined ? undefined : placedAt(cluster, url() ?? ''))
   const onEnd = (pid: number) => {
     const node = placed()?.node
@@ -254,16 +254,16 @@ function launcherOf(choice: ServedChoice, options: ServerOptions, logger: Logger
   })
 }
 
-/** Empty: as the server listens. */
+/** An empty URL becomes the server's own. */
 function placedAt({ node, url, ...cluster }: ClusterChoice, own: string): ClusterChoice {
   const at = url === '' ? own : url
   return { ...cluster, url: at, node: node === '' ? `${hostname()}:${new URL(at).port}` : node }
 }
 
-/** Before anybody is connected. */
+/** Call this before anyone connects. */
 export function bounded(app: FastifyInstance, logger: FastifyBaseLogger): FastifyInstance {
   app.addHook('onListen', async () => {
-    const reason = boundUnsentBytes(app.server)
+    const reason = limitUnsentBytes(app.server)
     if (reason !== null) logger.warn({ reason }, 'what the system keeps for slow clients is its own')
   })
   return app
@@ -273,7 +273,7 @@ export async function listen(app: FastifyInstance, host: string, port: number): 
   try {
     await app.listen({ host, port })
   } catch (error) {
-    // Errors of listen carry a code; other values are passed on unchanged.
+    // Errors of listen carry a code; other values are rethrown unchanged.
     const { code } = error as NodeJS.ErrnoException
     if (code === 'EADDRINUSE') throw new SkeinError('conflict', `port ${port} is in use; choose another with --port`)
     if (code === 'EACCES')

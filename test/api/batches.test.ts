@@ -397,7 +397,7 @@ test('a form that a page can send without asking is refused', async () => {
 test.each([
   [undefined, 415, 'Content-Type: multipart/form-data'],
   ['application/json', 415, 'Content-Type: multipart/form-data'],
-  ['multipart/form-data; boundary=x', 400, 'no multipart form that can be read'],
+  ['multipart/form-data; boundary=x', 400, 'not a readable multipart form'],
 ])('no form at all is told so (%s)', async (type, status, words) => {
   const { app } = await started(join(temporaryFolder(), 'not', 'there'))
   const headers = {

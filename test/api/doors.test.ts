@@ -15,7 +15,7 @@ import { postTo } from './kit.ts'
 const COMMON = { keys: [], host: '127.0.0.1', version: '1' }
 
 function withDoors() {
-  const { fleet, host, keepers, folder } = hosted()
+  const { fleet, host, handles, folder } = hosted()
   const doors: FastifyInstance[] = []
   const metrics = new Metrics(fleet.registry, fleet)
   const common = { ...COMMON, metrics, shared: createShared() }
@@ -31,11 +31,11 @@ function withDoors() {
   const options = { metrics, openDoor }
   const management = managementOf(fleet, (spec) => ({ ...launch, spec }), options)
   const app = buildApp({ ...common, models: host.registry, admin: host, management })
-  return { app, management, doors, keepers }
+  return { app, management, doors, handles }
 }
 
 test('a worker that finishes its requests is not ready on its own way, and has none when it has ended', async () => {
-  const { app, management, doors, keepers } = withDoors()
+  const { app, management, doors, handles } = withDoors()
   const { worker_id: id } = await management.start(DEFAULT_SPEC)
   const at = `/api/workers/${id}/proxy`
   const ask = () => postTo(app, `${at}/v1/completions`, { prompt: 'x' })
@@ -43,7 +43,7 @@ test('a worker that finishes its requests is not ready on its own way, and has n
   await expect.poll(isReady).toBe(200)
   expect((await ask()).statusCode).toBe(200)
 
-  keepers[0]!.client!.running = 1
+  handles[0]!.client!.running = 1
   management.stop(id)
   expect(await isReady()).toBe(503)
   const refused = await ask()
@@ -52,7 +52,7 @@ test('a worker that finishes its requests is not ready on its own way, and has n
     'the model is not ready: the worker is being stopped',
   ])
 
-  keepers[0]!.client!.running = 0
+  handles[0]!.client!.running = 0
   await expect.poll(() => management.fleet.find(id).hasEnded).toBe(true)
   expect(doors).toHaveLength(1)
   const late = await ask()
@@ -82,13 +82,13 @@ test('the latencies of an ended worker are gone, whatever its model was called',
 })
 
 test('what is known of calls and mixtures is known at every way in', async () => {
-  const { app, management, keepers } = withDoors()
+  const { app, management, handles } = withDoors()
   const { worker_id: id } = await management.start(DEFAULT_SPEC)
-  await expect.poll(() => keepers[0]!.client).not.toBeNull()
+  await expect.poll(() => handles[0]!.client).not.toBeNull()
   const mix = { state_viewname: 'mix', state_filenames: ['state.pth', 'b.pth'] }
   expect((await postTo(app, '/mrss_loadstatemodel', mix)).statusCode).toBe(200)
   const at = `/api/workers/${id}/proxy`
-  const { client } = keepers[0]!
+  const { client } = handles[0]!
   for (const model of ['m mix', 'm@mix']) {
     const reply = await postTo(app, `${at}/v1/completions`, { model, prompt: 'x' })
     expect(reply.statusCode, reply.body).toBe(200)
@@ -108,20 +108,20 @@ test('what is known of calls and mixtures is known at every way in', async () =>
 })
 
 test('one that is stopped on its way to a restart stays stopped; restarts at once are one', async () => {
-  const { app, management, keepers } = withDoors()
+  const { app, management, handles } = withDoors()
   const { worker_id: id } = await management.start(DEFAULT_SPEC)
   await expect.poll(() => management.fleet.find(id).phase).toBe('ready')
-  keepers[0]!.client!.running = 1
+  handles[0]!.client!.running = 1
   const first = await management.restart(id)
   expect(first.phase).toBe('draining')
   management.stop(id)
-  keepers[0]!.client!.running = 0
+  handles[0]!.client!.running = 0
   await expect.poll(() => management.fleet.find(id).hasEnded).toBe(true)
-  expect(keepers).toHaveLength(1)
+  expect(handles).toHaveLength(1)
   await management.restart(id)
   await expect.poll(() => management.fleet.find(id).phase).toBe('ready')
   await Promise.all([management.restart(id), management.restart(id)])
-  await expect.poll(() => keepers.length).toBe(3)
+  await expect.poll(() => handles.length).toBe(3)
   await expect.poll(() => management.fleet.find(id).phase).toBe('ready')
   expect(management.fleet.find(id).log.tail(10).join()).not.toContain('still running')
   await app.close()
@@ -130,7 +130,7 @@ test('one that is stopped on its way to a restart stays stopped; restarts at onc
 test.each(['stop', 'forget', 'shut down'] as const)(
   'one that has ended and waits for its ways to close does not come back after: %s',
   async (what) => {
-    const { app, management, doors, keepers } = withDoors()
+    const { app, management, doors, handles } = withDoors()
     const { fleet } = management
     const { worker_id: id } = await management.start(DEFAULT_SPEC)
     await expect.poll(() => fleet.find(id).phase).toBe('ready')
@@ -151,19 +151,19 @@ test.each(['stop', 'forget', 'shut down'] as const)(
     else await fleet.stop()
     await expect.poll(() => isClosed).toBe(true)
     await delay(50)
-    expect(keepers).toHaveLength(1)
+    expect(handles).toHaveLength(1)
     await app.close()
   },
 )
 
 test('a worker that ends in order to restart stays ended when the server shuts down', async () => {
-  const { app, management, keepers } = withDoors()
+  const { app, management, handles } = withDoors()
   const { worker_id: id } = await management.start(DEFAULT_SPEC)
   await expect.poll(() => management.fleet.find(id).phase).toBe('ready')
-  keepers[0]!.client!.running = 1
+  handles[0]!.client!.running = 1
   await management.restart(id)
   await management.fleet.stop()
   await delay(50)
-  expect(keepers).toHaveLength(1)
+  expect(handles).toHaveLength(1)
   await app.close()
 })

@@ -62,8 +62,8 @@ describe('with a key', () => {
       (await app.inject({ method: 'POST', url: CHAT, headers, payload })).json().error.message
     const wrong = { authorization: 'Bearer wrong' }
     expect(await messageTo({})).toMatch('no API key')
-    expect(await messageTo(wrong)).toBe('the API key is not one of this server')
-    expect(await messageTo(wrong, { ...HELLO, password: null })).toMatch('not one of this server')
+    expect(await messageTo(wrong)).toBe('the API key is not valid on this server')
+    expect(await messageTo(wrong, { ...HELLO, password: null })).toMatch('not valid on this server')
   })
 
   test.each(DEFERRED)('%s %s takes the key from the body too, and no other', async (method, path) => {
@@ -131,7 +131,7 @@ test('keys are compared whole', () => {
   const auth = createAuth(['abc'])
   expect(auth.checkPassword('abc')).toMatchObject({ role: 'admin', name: 'command line' })
   for (const wrong of ['ab', 'abcd', 'ABC', '']) {
-    expect(() => auth.checkPassword(wrong), wrong).toThrow('not one of this server')
+    expect(() => auth.checkPassword(wrong), wrong).toThrow('not valid on this server')
   }
 })
 

@@ -2,41 +2,41 @@
 import { basename, join } from 'node:path'
 import { describe, expect, test } from 'vitest'
 import { DEFAULT_SPEC } from '../../src/gateway/fleet/launch.ts'
-import { type FakeKeeper, hosted, managementOf, SEED } from './hosted.ts'
+import { type FakeWorker, hosted, managementOf, SEED } from './hosted.ts'
 import { postTo } from './kit.ts'
 
 describe('start states of a running model', () => {
   test('start states come and go in the worker that runs', async () => {
-    const { folder, app, names, keepers } = hosted()
+    const { folder, app, names, handles } = hosted()
     const add = (state_filename: string) =>
       postTo(app, '/loadstatemodel', { state_filename, state_viewname: 'State Test' })
     const early = await add('state.pth')
     expect([early.statusCode, early.json().detail]).toEqual([503, expect.stringContaining('no model is loaded')])
     await postTo(app, '/loadmodel', SEED)
-    const [{ client }] = keepers as [FakeKeeper]
+    const [{ client }] = handles as [FakeWorker]
     expect((await add('state.pth')).json()).toEqual({ status: 'success' })
     const withState = `${SEED.model_viewname} State Test`
     expect(await names()).toEqual([SEED.model_viewname, withState])
     const chat = { messages: [{ role: 'user', content: 'Hi' }], model: withState }
     expect((await postTo(app, '/chat/completions', chat)).statusCode).toBe(200)
     expect(client!.requests.at(-1)).toMatchObject({ startState: 'State Test' })
-    keepers[0]!.refuses = (path) => path.endsWith('a.pth')
+    handles[0]!.refuses = (path) => path.endsWith('a.pth')
     const wrong = await add('a.pth')
     expect(wrong.statusCode).toBe(500)
     expect(wrong.json().detail).toContain('wrong size')
     const states = [{ name: 'State Test', path: join(folder, 'state.pth') }]
-    expect(keepers[0]!.launch).toMatchObject({ startStates: states, spec: { states } })
+    expect(handles[0]!.launch).toMatchObject({ startStates: states, spec: { states } })
     // Another file under the same name.
     expect((await add('b.pth')).statusCode).toBe(200)
     expect(await names()).toEqual([SEED.model_viewname, withState])
     expect([...client!.states.values()]).toEqual([join(folder, 'b.pth')])
-    expect(keepers[0]!.launch.startStates.map(({ path }) => path)).toEqual([join(folder, 'b.pth')])
+    expect(handles[0]!.launch.startStates.map(({ path }) => path)).toEqual([join(folder, 'b.pth')])
     const removed = await postTo(app, '/removestatemodel', { dummy: 'dummy' })
     expect(removed.json()).toEqual({ status: 'success' })
     expect(await names()).toEqual([SEED.model_viewname])
     expect((await app.inject({ method: 'POST', url: '/removestatemodel' })).statusCode).toBe(400)
-    expect(keepers).toHaveLength(1)
-    expect(keepers[0]).toMatchObject({ client, launch: { startStates: [], spec: { states: [] } } })
+    expect(handles).toHaveLength(1)
+    expect(handles[0]).toMatchObject({ client, launch: { startStates: [], spec: { states: [] } } })
   })
 
   test('a state without the name of a model is for the one loaded last', async () => {
@@ -64,34 +64,34 @@ describe('start states of a running model', () => {
   })
 
   test('start states of replicas: all have them, or none', async () => {
-    const { app, fleet, keepers } = hosted()
+    const { app, fleet, handles } = hosted()
     await postTo(app, '/loadmodel', SEED)
-    await fleet.create(keepers[0]!.launch).start()
+    await fleet.create(handles[0]!.launch).start()
     const add = (state_filename: string, state_viewname: string) =>
       postTo(app, '/loadstatemodel', { state_filename, state_viewname })
-    const statesOf = ({ client }: FakeKeeper) => [...client!.states].map(([name, path]) => [name, basename(path)])
+    const statesOf = ({ client }: FakeWorker) => [...client!.states].map(([name, path]) => [name, basename(path)])
     expect((await add('state.pth', 'one')).statusCode).toBe(200)
-    keepers[1]!.refuses = (path) => !path.endsWith('state.pth')
+    handles[1]!.refuses = (path) => !path.endsWith('state.pth')
     for (const name of ['one', 'two']) {
       expect((await add('b.pth', name)).statusCode).toBe(500)
-      expect(keepers.map(statesOf)).toEqual([[['one', 'state.pth']], [['one', 'state.pth']]])
-      expect(keepers.map(({ launch }) => launch.startStates.length)).toEqual([1, 1])
+      expect(handles.map(statesOf)).toEqual([[['one', 'state.pth']], [['one', 'state.pth']]])
+      expect(handles.map(({ launch }) => launch.startStates.length)).toEqual([1, 1])
     }
     expect((await add('state.pth', 'two')).statusCode).toBe(200)
     expect((await postTo(app, '/removestatemodel', {})).statusCode).toBe(200)
-    expect(keepers.map(statesOf)).toEqual([[], []])
+    expect(handles.map(statesOf)).toEqual([[], []])
   })
 
   test('a worker that comes back while start states change has them too', async () => {
-    const { app, fleet, keepers, next, names } = hosted()
+    const { app, fleet, handles, next, names } = hosted()
     await postTo(app, '/loadmodel', SEED)
     next.isHeld = true
-    const second = fleet.create(keepers[0]!.launch).start()
+    const second = fleet.create(handles[0]!.launch).start()
     const adding = postTo(app, '/loadstatemodel', {
       state_filename: 'state.pth',
       state_viewname: 'late',
     })
-    const [first, other] = keepers as [FakeKeeper, FakeKeeper]
+    const [first, other] = handles as [FakeWorker, FakeWorker]
     await expect.poll(() => first.client!.states.has('late')).toBe(true)
     // Its next process is started before the change is made.
     first.crash()
@@ -100,27 +100,27 @@ describe('start states of a running model', () => {
     other.ready.resolve()
     await second
     expect((await adding).statusCode).toBe(200)
-    expect(keepers.map(({ client }) => client!.states.has('late'))).toEqual([true, true])
+    expect(handles.map(({ client }) => client!.states.has('late'))).toEqual([true, true])
     expect(await names()).toContain(`${SEED.model_viewname} late`)
-    for (const keeper of keepers) {
-      keeper.crash()
-      keeper.begin()
-      expect(keeper.client!.states.has('late')).toBe(true)
+    for (const handle of handles) {
+      handle.crash()
+      handle.begin()
+      expect(handle.client!.states.has('late')).toBe(true)
     }
   })
 
   test('a start state is refused while no worker can say whether it fits', async () => {
-    const { app, keepers, next } = hosted()
+    const { app, handles, next } = hosted()
     await postTo(app, '/loadmodel', SEED)
     next.isHeld = true
-    Object.assign(keepers[0]!, { state: 'failed', client: null })
+    Object.assign(handles[0]!, { state: 'failed', client: null })
     const state = { state_filename: 'state.pth', state_viewname: 'x' }
     expect((await postTo(app, '/loadstatemodel', state)).statusCode).toBe(503)
-    expect(keepers[0]!.launch.startStates).toEqual([])
+    expect(handles[0]!.launch.startStates).toEqual([])
   })
 
   test('a mixture is loaded as a whole, and instead of the one before', async () => {
-    const { app, keepers, names, say } = hosted()
+    const { app, handles, names, say } = hosted()
     await postTo(app, '/loadmodel', SEED)
     const load = (...state_filenames: string[]) =>
       postTo(app, '/mrss_loadstatemodel', { state_viewname: 'mix', state_filenames })
@@ -128,7 +128,7 @@ describe('start states of a running model', () => {
       SEED.model_viewname,
       ...states.map((state) => `${SEED.model_viewname} ${state}`),
     ]
-    keepers[0]!.refuses = (path) => path.endsWith('b.pth')
+    handles[0]!.refuses = (path) => path.endsWith('b.pth')
     expect((await load('a.pth', 'b.pth')).statusCode).toBe(500)
     expect(await names()).toEqual(namesOf())
     // The worker has 16 slots.
@@ -142,7 +142,7 @@ describe('start states of a running model', () => {
     expect(await names()).toEqual(namesOf('mix 1', 'mix 2', 'mix'))
     expect((await load('state.pth')).statusCode).toBe(200)
     expect(await names()).toEqual(namesOf('mix 1', 'mix'))
-    expect(keepers).toHaveLength(1)
+    expect(handles).toHaveLength(1)
     const mixed = `${SEED.model_viewname} mix`
     expect((await say(mixed)).choices).toHaveLength(1)
     const described = (url: string) => app.inject({ url: encodeURI(url) })
@@ -158,18 +158,18 @@ describe('start states of a running model', () => {
 
     // The same again leaves them alone.
     expect((await postTo(app, '/loadmodel', SEED)).statusCode).toBe(200)
-    expect(keepers).toHaveLength(1)
+    expect(handles).toHaveLength(1)
     expect(await names()).toEqual(namesOf('mix 1', 'mix'))
 
     // Another model of that name has none of them.
     await postTo(app, '/loadmodel', { ...SEED, model_filename: 'b.pth' })
-    expect(keepers).toHaveLength(2)
+    expect(handles).toHaveLength(2)
     expect(await names()).toEqual(namesOf())
     expect((await say(mixed)).error.code).toBe('model_not_found')
   })
 
   test('what a mixture draws with counts on every route that says nothing of it', async () => {
-    const { app, keepers } = hosted()
+    const { app, handles } = hosted()
     await postTo(app, '/loadmodel', SEED)
     const mixture = { state_viewname: 'mix', state_filenames: ['a.pth'] }
     const defaults = { default_temperature: 0.25, default_top_p: 0.75 }
@@ -182,7 +182,7 @@ describe('start states of a running model', () => {
       ['/v1/chat/completions', { contents: ['Hi'] }],
       ['/v1/completions', { prompt: 'Hi' }],
     ] as const) {
-      const last = () => keepers[0]!.client!.requests.at(-1)!.sampling
+      const last = () => handles[0]!.client!.requests.at(-1)!.sampling
       await postTo(app, path, { ...body, model })
       expect(last(), path).toMatchObject({ temperature: 0.25, topP: 0.75 })
       await postTo(app, path, { ...body, model, temperature: 0.5, top_p: 1 })
@@ -195,13 +195,13 @@ describe('start states of a running model', () => {
   })
 
   test('states and mixtures that would change one another are refused, or replaced by name', async () => {
-    const { app, keepers, names, say } = hosted()
+    const { app, handles, names, say } = hosted()
     await postTo(app, '/loadmodel', SEED)
     const state = (state_viewname: string, state_filename = 'state.pth') =>
       postTo(app, '/loadstatemodel', { state_viewname, state_filename })
     const mix = (state_viewname: string, ...state_filenames: string[]) =>
       postTo(app, '/mrss_loadstatemodel', { state_viewname, state_filenames })
-    const files = () => [...keepers[0]!.client!.states].map(([name, path]) => [name, basename(path)])
+    const files = () => [...handles[0]!.client!.states].map(([name, path]) => [name, basename(path)])
     const is = async (reply: ReturnType<typeof state>, status: number) => {
       const { statusCode, body } = await reply
       expect(statusCode, body).toBe(status)
@@ -241,11 +241,11 @@ describe('start states of a running model', () => {
   })
 
   test('a replica is given the start states of its model, whenever it comes', async () => {
-    const { app, fleet, keepers } = hosted()
+    const { app, fleet, handles } = hosted()
     await postTo(app, '/loadmodel', SEED)
     const [worker] = fleet.workers
     const management = managementOf(fleet, (spec) => ({
-      ...keepers[0]!.launch,
+      ...handles[0]!.launch,
       startStates: spec.states,
       spec,
     }))
@@ -253,13 +253,13 @@ describe('start states of a running model', () => {
       postTo(app, '/loadstatemodel', { state_filename: 'state.pth', state_viewname })
     await add('one')
     await management.start(DEFAULT_SPEC)
-    const namesOf = (at: number) => keepers[at]!.launch.spec.states.map(({ name }) => name)
+    const namesOf = (at: number) => handles[at]!.launch.spec.states.map(({ name }) => name)
     expect(namesOf(1)).toEqual(['one'])
     await worker!.stop(0)
     await add('two')
     expect(namesOf(0)).toEqual(['one'])
     await management.restart(worker!.id)
-    await expect.poll(() => keepers.length).toBe(3)
+    await expect.poll(() => handles.length).toBe(3)
     expect(namesOf(2)).toEqual(['one', 'two'])
     await management.close()
   })

@@ -8,7 +8,7 @@ import { buildApp } from '../../src/gateway/app.ts'
 import type { WorkerSpec } from '../../src/gateway/contract.ts'
 import { Metrics } from '../../src/gateway/figures/metrics.ts'
 import { Fleet } from '../../src/gateway/fleet/fleet.ts'
-import type { Keeper, Launch } from '../../src/gateway/fleet/launch.ts'
+import type { Launch, WorkerHandle } from '../../src/gateway/fleet/launch.ts'
 import { Management, type ManagementOptions } from '../../src/gateway/management/management.ts'
 import { openModelFolder } from '../../src/gateway/models/model-folder.ts'
 import { ModelHost, type ModelHostOptions } from '../../src/gateway/models/model-host.ts'
@@ -30,8 +30,8 @@ function refuseChange(): never {
   throw new SkeinError('not_found', 'there is no hub', { param: 'name' })
 }
 
-export class FakeKeeper implements Keeper {
-  state: Keeper['state'] = 'loading'
+export class FakeWorker implements WorkerHandle {
+  state: WorkerHandle['state'] = 'loading'
   reason: string | null = 'loading'
   client: IdleClient | null = null
   stopped = false
@@ -131,7 +131,7 @@ export function hosted(options: Partial<ModelHostOptions> = {}) {
   for (const name of ['a.pth', 'b.pth', 'RWKV-x060.pth', 'state.pth']) {
     writeFileSync(join(folder, name), '')
   }
-  const keepers: FakeKeeper[] = []
+  const handles: FakeWorker[] = []
   /** What becomes of the next worker, or of so many. */
   const next: { fail: ErrorCode | null; numFails: number; isHeld: boolean } = {
     fail: null,
@@ -140,12 +140,12 @@ export function hosted(options: Partial<ModelHostOptions> = {}) {
   }
   const fleet = new Fleet({
     launcher: (launch, { onChange }) => {
-      const keeper = new FakeKeeper(launch, onChange)
-      keepers.push(keeper)
-      keeper.ready.promise.catch(() => {})
-      if (next.fail !== null && next.numFails-- > 0) keeper.ready.reject(new SkeinError(next.fail, 'wrong size'))
-      else if (!next.isHeld) keeper.ready.resolve()
-      return { keeper, tokenizer: byteCodec }
+      const handle = new FakeWorker(launch, onChange)
+      handles.push(handle)
+      handle.ready.promise.catch(() => {})
+      if (next.fail !== null && next.numFails-- > 0) handle.ready.reject(new SkeinError(next.fail, 'wrong size'))
+      else if (!next.isHeld) handle.ready.resolve()
+      return { handle, tokenizer: byteCodec }
     },
   })
   const host = new ModelHost({ folder: openModelFolder(folder), fleet, drainMs: 5000, ...options })
@@ -158,7 +158,7 @@ export function hosted(options: Partial<ModelHostOptions> = {}) {
   })
   const names = async () => ((await app.inject({ url: '/models' })).json() as { id: string }[]).map(({ id }) => id)
   const say = async (model?: string) => (await postTo(app, '/v1/completions', { prompt: 'x', model })).json()
-  return { folder, fleet, host, app, keepers, next, names, say }
+  return { folder, fleet, host, app, handles, next, names, say }
 }
 
 /** The control plane over the same fleet. */

@@ -201,7 +201,7 @@ test('nothing under the header Content-Type is no body', async () => {
   for (const url of [CHAT, COMPLETIONS]) {
     const reply = await app.inject({ method: 'POST', url, headers })
     expect(reply.statusCode).toBe(400)
-    expect(reply.json().error.message).toBe('the body is missing or no object; expected {…} in JSON')
+    expect(reply.json().error.message).toBe('the body is missing or not an object; expected {…} in JSON')
   }
 })
 

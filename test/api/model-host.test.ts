@@ -11,7 +11,7 @@ import { postTo, serve } from './kit.ts'
 
 describe('models come and go', () => {
   test('an empty server says so; a loaded model is served by its name', async () => {
-    const { app, names, say, keepers } = hosted()
+    const { app, names, say, handles } = hosted()
     expect(await names()).toEqual([])
     expect((await app.inject({ url: '/readyz' })).statusCode).toBe(503)
     expect((await say()).error.code).toBe('model_not_loaded')
@@ -22,47 +22,47 @@ describe('models come and go', () => {
     expect((await say('duck')).error.code).toBe('model_not_found')
     // The same again does nothing.
     expect((await postTo(app, '/loadmodel', SEED)).statusCode).toBe(200)
-    expect(keepers).toHaveLength(1)
+    expect(handles).toHaveLength(1)
   })
 
   test('a model is replaced only when the new one answers, and drained', async () => {
-    const { app, say, keepers, next, names } = hosted()
+    const { app, say, handles, next, names } = hosted()
     await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: 'm' })
     next.isHeld = true
     const loading = postTo(app, '/loadmodel', { model_filename: 'b.pth', model_viewname: 'm' })
-    await expect.poll(() => keepers.length).toBe(2)
+    await expect.poll(() => handles.length).toBe(2)
     expect((await say('m')).choices[0].text).toBe('a.pth')
-    const old = keepers[0]!.client!
+    const old = handles[0]!.client!
     old.running = 1
-    keepers[1]!.ready.resolve()
+    handles[1]!.ready.resolve()
     expect((await loading).statusCode).toBe(200)
     expect((await say('m')).choices[0].text).toBe('b.pth')
-    expect(keepers[0]!.stopped).toBe(false)
+    expect(handles[0]!.stopped).toBe(false)
     old.running = 0
-    await expect.poll(() => keepers[0]!.stopped).toBe(true)
+    await expect.poll(() => handles[0]!.stopped).toBe(true)
     expect(await names()).toEqual(['m'])
   })
 
   test('a load that fails changes nothing', async () => {
-    const { app, say, keepers, next } = hosted()
+    const { app, say, handles, next } = hosted()
     await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: 'm' })
     next.fail = 'unsupported_weights'
     const reply = await postTo(app, '/loadmodel', { model_filename: 'b.pth', model_viewname: 'm' })
     expect(reply.statusCode).toBe(500)
     expect(reply.json()).toEqual({ detail: 'wrong size' })
     expect((await say('m')).choices[0].text).toBe('a.pth')
-    expect(keepers[1]!.stopped).toBe(true)
-    expect(keepers[0]!.stopped).toBe(false)
+    expect(handles[1]!.stopped).toBe(true)
+    expect(handles[0]!.stopped).toBe(false)
   })
 
   test('a worker whose model cannot be loaded is listed as failed', async () => {
-    const { app, fleet, keepers, next, names } = hosted()
+    const { app, fleet, handles, next, names } = hosted()
     await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: 'm' })
     next.isHeld = true
     const loading = postTo(app, '/loadmodel', { model_filename: 'b.pth', model_viewname: 'm' })
-    await expect.poll(() => keepers.length).toBe(2)
-    keepers[1]!.giveUp()
-    keepers[1]!.ready.reject(new SkeinError('corrupt_weights', 'truncated'))
+    await expect.poll(() => handles.length).toBe(2)
+    handles[1]!.giveUp()
+    handles[1]!.ready.reject(new SkeinError('corrupt_weights', 'truncated'))
     expect((await loading).statusCode).toBe(500)
     expect(fleet.workers.map(({ phase }) => phase)).toEqual(['ready', 'failed'])
     expect(await names()).toEqual(['m'])
@@ -70,56 +70,56 @@ describe('models come and go', () => {
   })
 
   test('where memory has no room for both the old one ends first, and comes back if need be', async () => {
-    const { app, say, keepers, next } = hosted()
+    const { app, say, handles, next } = hosted()
     const load = (model_strategy: string) => postTo(app, '/loadmodel', { ...SEED, model_strategy })
     await load('')
-    const old = keepers[0]!.client!
+    const old = handles[0]!.client!
     old.running = 1
     Object.assign(next, { fail: 'out_of_memory', numFails: 1 })
     const loading = load('quant')
-    await expect.poll(() => keepers.length).toBe(3)
+    await expect.poll(() => handles.length).toBe(3)
     expect((await say()).error.code).toBe('model_not_loaded')
-    expect(keepers[0]!.stopped).toBe(false)
+    expect(handles[0]!.stopped).toBe(false)
     old.running = 0
     expect((await loading).statusCode).toBe(200)
-    expect(keepers[0]!.stopped).toBe(true)
+    expect(handles[0]!.stopped).toBe(true)
     expect((await say()).choices[0].text).toBe('0.pth')
 
     // Neither beside the old one nor instead of it.
     next.numFails = 2
     const failing = load('fp32')
     expect((await failing).statusCode).toBe(507)
-    expect(keepers.map(({ launch }) => launch.quant)).toEqual([null, 'nf4', 'nf4', 'f32', 'f32', 'nf4'])
+    expect(handles.map(({ launch }) => launch.quant)).toEqual([null, 'nf4', 'nf4', 'f32', 'f32', 'nf4'])
     expect((await say()).choices[0].text).toBe('0.pth')
   })
 
   test('a worker that was given up in the place of another is not replaced with it', async () => {
-    const { app, fleet, host, keepers, next } = hosted()
+    const { app, fleet, host, handles, next } = hosted()
     const load = (model_strategy: string) => postTo(app, '/loadmodel', { ...SEED, model_strategy })
     await load('')
     next.isHeld = true
     const failing = load('quant')
     for (const i of [1, 2]) {
-      await expect.poll(() => keepers.length).toBe(i + 1)
+      await expect.poll(() => handles.length).toBe(i + 1)
       if (i === 2) next.isHeld = false
-      keepers[i]!.giveUp()
-      keepers[i]!.ready.reject(new SkeinError('out_of_memory', 'too big'))
+      handles[i]!.giveUp()
+      handles[i]!.ready.reject(new SkeinError('out_of_memory', 'too big'))
     }
     expect((await failing).statusCode).toBe(507)
-    await expect.poll(() => keepers[3]?.state).toBe('ready')
+    await expect.poll(() => handles[3]?.state).toBe('ready')
     const phases = () => fleet.workers.map(({ phase }) => phase)
     expect(phases()).toEqual(['stopped', 'failed', 'failed', 'ready'])
 
     expect((await load('')).statusCode).toBe(200)
-    expect(keepers).toHaveLength(4)
+    expect(handles).toHaveLength(4)
     expect((await load('fp32')).statusCode).toBe(200)
-    expect(keepers).toHaveLength(5)
+    expect(handles).toHaveLength(5)
     await expect.poll(phases).toEqual(['stopped', 'failed', 'failed', 'stopped', 'ready'])
     expect(host.registry.list().map(({ workers }) => workers)).toEqual([{ all: 1, ready: 1, failed: 0 }])
   })
 
   test.each([1, 2])('a replica that never came up is not what a model is replaced with (%i)', async (n) => {
-    const { app, fleet, folder, keepers, next } = hosted()
+    const { app, fleet, folder, handles, next } = hosted()
     const file = join(folder, 'RWKV-x060.pth')
     const id = SEED.model_viewname
     const launch = { id, file, quant: null, startStates: [], vocab: null }
@@ -129,17 +129,17 @@ describe('models come and go', () => {
     next.isHeld = true
     await management.start(DEFAULT_SPEC)
     next.isHeld = false
-    keepers.at(-1)!.giveUp()
-    keepers.at(-1)!.ready.reject(new SkeinError('backend_unavailable', 'no such device'))
+    handles.at(-1)!.giveUp()
+    handles.at(-1)!.ready.reject(new SkeinError('backend_unavailable', 'no such device'))
     await expect.poll(() => fleet.workers.at(-1)!.phase).toBe('failed')
     expect((await load('')).statusCode).toBe(200)
-    expect(keepers).toHaveLength(2)
+    expect(handles).toHaveLength(2)
     expect((await load('quant')).statusCode).toBe(200)
-    expect(keepers).toHaveLength(3)
+    expect(handles).toHaveLength(3)
   })
 
   test('removed, one or all', async () => {
-    const { app, names, keepers } = hosted()
+    const { app, names, handles } = hosted()
     await postTo(app, '/loadmodel', { model_filename: 'a', model_viewname: 'one' })
     await postTo(app, '/loadmodel', { model_filename: 'b', model_viewname: 'two' })
     expect(await names()).toEqual(['one', 'two'])
@@ -148,7 +148,7 @@ describe('models come and go', () => {
     expect(await names()).toEqual(['two'])
     expect((await postTo(app, '/removemodel', {})).json()).toEqual({ status: 'success' })
     expect(await names()).toEqual([])
-    await expect.poll(() => keepers.every(({ stopped }) => stopped)).toBe(true)
+    await expect.poll(() => handles.every(({ stopped }) => stopped)).toBe(true)
   })
 
   test.each([
@@ -156,66 +156,66 @@ describe('models come and go', () => {
     ['quant', 'nf4'],
     ['fp16', 'f16'],
   ])('strategy "%s"', async (model_strategy, quant) => {
-    const { app, keepers } = hosted()
+    const { app, handles } = hosted()
     await postTo(app, '/loadmodel', { ...SEED, model_strategy })
-    expect(keepers[0]!.launch.quant).toBe(quant)
+    expect(handles[0]!.launch.quant).toBe(quant)
   })
 
   test('a file that was written anew is loaded anew, and so is an adapter', async () => {
-    const { app, folder, keepers } = hosted()
+    const { app, folder, handles } = hosted()
     const load = () => postTo(app, '/loadmodel', { ...SEED, adapter_filename: 'a.pth' })
     await load()
     for (const name of [SEED.model_filename, 'a.pth']) {
-      const loaded = keepers.length
+      const loaded = handles.length
       writeFileSync(join(folder, name), 'trained further')
       await load()
       await load()
-      expect(keepers).toHaveLength(loaded + 1)
+      expect(handles).toHaveLength(loaded + 1)
     }
   })
 
   test('an adapter makes another model; the same one again does not', async () => {
-    const { app, folder, fleet, keepers } = hosted()
+    const { app, folder, fleet, handles } = hosted()
     const load = (fields: object) => postTo(app, '/loadmodel', { ...SEED, ...fields })
     await load({ adapter_filename: '', adapter_mode: '', adapter_scaling: 2, template: 'world' })
-    expect(keepers[0]!.launch.adapters).toBeUndefined()
+    expect(handles[0]!.launch.adapters).toBeUndefined()
     const adapter = { adapter_filename: 'a.pth', adapter_mode: 'lora', adapter_scaling: '0.5' }
     await load(adapter)
     await load(adapter)
-    expect(keepers).toHaveLength(2)
+    expect(handles).toHaveLength(2)
     const adapters = [{ path: join(folder, 'a.pth'), scale: 0.5 }]
-    expect(keepers[1]!.launch.adapters).toEqual(adapters)
+    expect(handles[1]!.launch.adapters).toEqual(adapters)
     // So is a replica's.
-    const { file } = keepers[1]!.launch
+    const { file } = handles[1]!.launch
     const management = managementOf(fleet, (spec) => {
       return { id: SEED.model_viewname, file, quant: null, startStates: [], vocab: null, spec }
     })
     await management.start(DEFAULT_SPEC)
-    expect(keepers[2]!.launch.adapters).toEqual(adapters)
+    expect(handles[2]!.launch.adapters).toEqual(adapters)
     await management.close()
     const none = await load({ adapter_filename: 'none.pth' })
     expect([none.statusCode, none.json().detail]).toEqual([404, expect.stringContaining('adapter_filename')])
   })
 
   test('what the host ends with', async () => {
-    const { app, host, keepers, next } = hosted()
+    const { app, host, handles, next } = hosted()
     await postTo(app, '/loadmodel', { model_filename: 'a', model_viewname: 'm' })
     next.isHeld = true
     const loading = postTo(app, '/loadmodel', { model_filename: 'b', model_viewname: 'm' })
-    await expect.poll(() => keepers.length).toBe(2)
+    await expect.poll(() => handles.length).toBe(2)
     await host.stop()
     expect((await loading).statusCode).toBe(503)
-    expect(keepers.every(({ stopped }) => stopped)).toBe(true)
+    expect(handles.every(({ stopped }) => stopped)).toBe(true)
   })
 })
 
 test('metrics tell of a worker that was given up, and not of one that never served or was ended', async () => {
-  const { app, fleet, host, keepers, next } = hosted()
+  const { app, fleet, host, handles, next } = hosted()
   const { registry } = new Metrics(fleet.registry, fleet)
   const ready = async () => [...(await registry.metrics()).matchAll(/^skein_worker_ready.* (\d)$/gm)].map(([, n]) => n)
   await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: 'm' })
   expect(await ready()).toEqual(['1'])
-  keepers[0]!.giveUp()
+  handles[0]!.giveUp()
   expect(await ready()).toEqual(['0'])
   expect(await registry.metrics()).toMatch(/^skein_worker_restarts_total.* 0$/m)
   next.fail = 'unsupported_weights'
@@ -226,7 +226,7 @@ test('metrics tell of a worker that was given up, and not of one that never serv
 })
 
 test('a worker that was given up leaves its name to another file, precision or states', async () => {
-  const { fleet, keepers, next, say } = hosted()
+  const { fleet, handles, next, say } = hosted()
   const management = managementOf(fleet, (spec) => {
     const { model_path: file, quant, states: startStates } = spec
     return { id: 'm', file, quant, startStates, vocab: null, spec }
@@ -235,10 +235,10 @@ test('a worker that was given up leaves its name to another file, precision or s
   const states = [{ name: 'tuned', path: 'state.pth' }]
   const first = await management.start({ ...DEFAULT_SPEC, model_path: 'a.pth', states })
   await expect(management.start({ ...DEFAULT_SPEC, model_path: 'b.pth' })).rejects.toThrow('served')
-  keepers[0]!.giveUp()
+  handles[0]!.giveUp()
   next.isHeld = false
   await management.start({ ...DEFAULT_SPEC, model_path: 'b.pth', quant: 'int8' })
-  expect(keepers.at(-1)!.launch).toMatchObject({ file: 'b.pth', startStates: [] })
+  expect(handles.at(-1)!.launch).toMatchObject({ file: 'b.pth', startStates: [] })
   await expect.poll(async () => (await say('m')).choices?.[0].text).toBe('b.pth')
   // The name is the other's now.
   await expect(management.restart(first.worker_id)).rejects.toThrow('served from another file')
@@ -246,7 +246,7 @@ test('a worker that was given up leaves its name to another file, precision or s
 })
 
 test('a model whose only worker ends in order to restart is not ready, rather than unknown', async () => {
-  const { app, folder, fleet, keepers, say } = hosted()
+  const { app, folder, fleet, handles, say } = hosted()
   await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: 'm' })
   const management = managementOf(fleet, (spec) => {
     const file = join(folder, spec.model_path)
@@ -259,27 +259,27 @@ test('a model whose only worker ends in order to restart is not ready, rather th
     return [statusCode, JSON.parse(text).error?.message]
   }
   const notReady = [503, 'the model is not ready: the worker is being started again']
-  keepers[0]!.client!.running = 1
+  handles[0]!.client!.running = 1
   await management.restart(worker!.id)
   expect(await answer('m')).toEqual(notReady)
   expect(await answer()).toEqual(notReady)
   const ready = await app.inject({ url: '/readyz' })
   expect([ready.statusCode, ready.json().models?.[0]?.state]).toEqual([503, 'restarting'])
-  keepers[0]!.client!.running = 0
+  handles[0]!.client!.running = 0
   await expect.poll(async () => (await say('m')).choices?.[0].text).toBe('a.pth')
 
   // One that does not come back after all is unknown again.
-  keepers[1]!.client!.running = 1
+  handles[1]!.client!.running = 1
   await management.restart(worker!.id)
   expect(await answer('m')).toEqual(notReady)
   management.stop(worker!.id)
   expect((await answer('m'))[0]).toBe(404)
-  keepers[1]!.client!.running = 0
+  handles[1]!.client!.running = 0
   await management.close()
 })
 
 test('a model that is removed stays away, whatever was about to be started again', async () => {
-  const { app, folder, fleet, keepers, names } = hosted()
+  const { app, folder, fleet, handles, names } = hosted()
   const management = managementOf(fleet, (spec) => {
     const file = join(folder, spec.model_path)
     return { id: 'm', file, quant: null, startStates: [], vocab: null, spec }
@@ -288,39 +288,39 @@ test('a model that is removed stays away, whatever was about to be started again
   const remove = async (model_viewname?: string) => (await postTo(app, '/removemodel', { model_viewname })).statusCode
   // The only one; and, with one beside it, that of all models.
   for (const numWorkers of [1, 2]) {
-    const at = keepers.length
+    const at = handles.length
     for (let i = 0; i < numWorkers; i++) await management.start(spec)
-    await expect.poll(() => keepers.slice(at).every(({ client }) => client)).toBe(true)
+    await expect.poll(() => handles.slice(at).every(({ client }) => client)).toBe(true)
     const worker = fleet.workers[at]!
-    keepers[at]!.client!.running = 1
+    handles[at]!.client!.running = 1
     await management.restart(worker.id)
     expect(await names()).toEqual(['m'])
     expect(await remove(numWorkers === 1 ? 'm' : undefined)).toBe(200)
     expect(await names()).toEqual([])
-    keepers[at]!.client!.running = 0
+    handles[at]!.client!.running = 0
     await expect.poll(() => worker.hasEnded).toBe(true)
     await new Promise(setImmediate)
-    expect([fleet.names, keepers.length]).toEqual([[], at + numWorkers])
+    expect([fleet.names, handles.length]).toEqual([[], at + numWorkers])
   }
   await management.close()
 })
 
 test('a start state for a model that restarts is told to what comes', async () => {
-  const { app, folder, fleet, host, keepers } = hosted()
+  const { app, folder, fleet, host, handles } = hosted()
   await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: 'm' })
   const management = managementOf(fleet, (spec) => {
     const file = join(folder, spec.model_path)
     return { id: 'm', file, quant: null, startStates: [], vocab: null, spec }
   })
   const add = () => host.addStartStates({ model: 'm', states: [{ name: 's', file: 'state.pth' }], param: 'file' })
-  keepers[0]!.client!.running = 1
+  handles[0]!.client!.running = 1
   await management.restart(fleet.workers[0]!.id)
   const told = add()
-  keepers[0]!.client!.running = 0
+  handles[0]!.client!.running = 0
   await told
-  expect([...keepers[1]!.client!.states.keys()]).toEqual(['s'])
+  expect([...handles[1]!.client!.states.keys()]).toEqual(['s'])
   // Nor is one waited for that is not to come back any more.
-  keepers[1]!.client!.running = 1
+  handles[1]!.client!.running = 1
   await management.restart(fleet.workers[0]!.id)
   const untold = expect(add()).rejects.toThrow('not ready')
   await new Promise(setImmediate)
@@ -330,50 +330,50 @@ test('a start state for a model that restarts is told to what comes', async () =
 })
 
 test('a worker is started again once, though it was asked for twice, and stopped between', async () => {
-  const { fleet, keepers, next } = hosted()
+  const { fleet, handles, next } = hosted()
   const management = managementOf(fleet, (spec) => {
     return { id: 'm', file: 'a.pth', quant: null, startStates: [], vocab: null, spec }
   })
   const { worker_id: id } = await management.start({ ...DEFAULT_SPEC, model_path: 'a.pth' })
-  await expect.poll(() => keepers[0]?.client).toBeTruthy()
-  keepers[0]!.client!.running = 1
+  await expect.poll(() => handles[0]?.client).toBeTruthy()
+  handles[0]!.client!.running = 1
   await management.restart(id)
   management.stop(id)
   expect(fleet.names).toEqual([])
   await Promise.all([management.restart(id), management.restart(id)])
   expect(fleet.names).toEqual(['m'])
   next.isHeld = true
-  keepers[0]!.client!.running = 0
-  await expect.poll(() => keepers.length).toBe(2)
+  handles[0]!.client!.running = 0
+  await expect.poll(() => handles.length).toBe(2)
   await new Promise(setImmediate)
-  expect(keepers).toHaveLength(2)
+  expect(handles).toHaveLength(2)
   expect(fleet.serving('m')).toHaveLength(1)
   await management.close()
 })
 
 test('an alias that is taken while its model restarts is that of the other', async () => {
-  const { fleet, keepers } = hosted()
+  const { fleet, handles } = hosted()
   const management = managementOf(fleet, (spec) => {
     const { model_path: file, model_name } = spec
     return { id: model_name!, file, quant: null, startStates: [], vocab: null, spec }
   })
   const spec = { ...DEFAULT_SPEC, aliases: ['q'] }
   const one = await management.start({ ...spec, model_name: 'one' })
-  await expect.poll(() => keepers[0]?.client).toBeTruthy()
-  keepers[0]!.client!.running = 1
+  await expect.poll(() => handles[0]?.client).toBeTruthy()
+  handles[0]!.client!.running = 1
   await management.restart(one.worker_id)
   await management.start({ ...spec, model_name: 'two' })
-  await expect.poll(() => keepers[1]?.client).toBeTruthy()
+  await expect.poll(() => handles[1]?.client).toBeTruthy()
   expect(fleet.registry.get('q').id).toBe('two')
   // It could not be started.
   expect(fleet.names).toEqual(['two'])
-  keepers[0]!.client!.running = 0
+  handles[0]!.client!.running = 0
   await expect.poll(() => fleet.find(one.worker_id).log.tail(1).join()).toContain('q means')
   await management.close()
 })
 
 test('a name has one model, whatever restarts or joins it while another is loaded', async () => {
-  const { app, folder, fleet, keepers, next } = hosted()
+  const { app, folder, fleet, handles, next } = hosted()
   const load = (file: string) => postTo(app, '/loadmodel', { model_filename: file, model_viewname: 'm' })
   const management = managementOf(fleet, (spec) => {
     const file = join(folder, spec.model_path)
@@ -384,28 +384,28 @@ test('a name has one model, whatever restarts or joins it while another is loade
   const [first] = fleet.workers
 
   // One that ends in order to restart is out of the way, and comes back to a name that is taken.
-  keepers[0]!.client!.running = 1
+  handles[0]!.client!.running = 1
   await management.restart(first!.id)
   await load('b.pth')
-  keepers[0]!.client!.running = 0
+  handles[0]!.client!.running = 0
   await expect.poll(() => first!.log.tail(1).join()).toContain('served from another file')
   expect(serving()).toEqual(['b.pth'])
 
   // A replica joins what is about to be replaced.
   next.isHeld = true
   const loading = load('a.pth')
-  await expect.poll(() => keepers.length).toBe(3)
+  await expect.poll(() => handles.length).toBe(3)
   next.isHeld = false
   await management.start({ ...DEFAULT_SPEC, model_path: 'b.pth' })
   await expect.poll(serving).toEqual(['b.pth', 'b.pth'])
-  keepers[2]!.ready.resolve()
+  handles[2]!.ready.resolve()
   expect((await loading).statusCode).toBe(200)
   expect(serving()).toEqual(['a.pth'])
   await management.close()
 })
 
 test('a worker that is started again has its names, if nobody else has them', async () => {
-  const { app, fleet, keepers, next, names } = hosted()
+  const { app, fleet, handles, next, names } = hosted()
   const management = managementOf(fleet, (spec) => {
     const { model_path: file, model_name } = spec
     return { id: model_name!, file, quant: null, startStates: [], vocab: null, spec }
@@ -417,7 +417,7 @@ test('a worker that is started again has its names, if nobody else has them', as
   next.fail = null
   await management.restart(fleet.workers[0]!.id)
   await expect.poll(names).toEqual(['m'])
-  expect(keepers).toHaveLength(2)
+  expect(handles).toHaveLength(2)
 
   const spec = { ...DEFAULT_SPEC, aliases: ['q'] }
   const one = await management.start({ ...spec, model_name: 'one' })
@@ -442,11 +442,11 @@ test.each([
   [{ ...SEED, rope_theta: 10000 }, 400, 'rope_theta'],
   [{ ...SEED, rms_norm_eps: 1e-6 }, 400, 'rms_norm_eps'],
 ])('%o is refused with %i', async (body, status, field) => {
-  const { app, keepers } = hosted()
+  const { app, handles } = hosted()
   const reply = await postTo(app, '/loadmodel', body)
   expect(reply.statusCode).toBe(status)
   expect(reply.json().detail).toContain(field)
-  expect(keepers).toEqual([])
+  expect(handles).toEqual([])
 })
 
 test('where models are fixed, they stay', async () => {

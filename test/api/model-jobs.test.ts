@@ -18,7 +18,7 @@ import { byteCodec, FakeEngineClient, fakeRegistry } from '../helpers/fake-engin
 import { type FakeHub, startFakeHub } from '../helpers/fake-hub.ts'
 import { writeRandomRwkv7 } from '../helpers/pth.ts'
 import { temporaryFolder } from '../helpers/temporary-folder.ts'
-import { FakeKeeper, managementOf } from './hosted.ts'
+import { FakeWorker, managementOf } from './hosted.ts'
 
 const folder = temporaryFolder()
 const place = join(folder, 'skein/models/tests--tiny')
@@ -64,7 +64,7 @@ function serve({ isOpen = true, host = '127.0.0.1', used = [], offline = '', ...
     model_path === 'source.pth' ? launchOf(named('source'), { file: source }) : refuse()
   const fleet = new Fleet({
     launcher: (launch, { onChange }) => ({
-      keeper: new FakeKeeper(launch, onChange),
+      handle: new FakeWorker(launch, onChange),
       tokenizer: byteCodec,
     }),
   })

@@ -4,7 +4,7 @@ import { describe, expect, test } from 'vitest'
 import { seededRandom } from '../../src/bench/serve/random.ts'
 import { SkeinError } from '../../src/errors.ts'
 import { Router } from '../../src/gateway/routing/router.ts'
-import { SessionHomes } from '../../src/gateway/routing/session-affinity.ts'
+import { SessionAffinity } from '../../src/gateway/routing/session-affinity.ts'
 import { FakeReplica, fleetOf, inSession, routeOf, run } from './router-kit.ts'
 
 describe('sessions', () => {
@@ -236,7 +236,7 @@ describe('sessions', () => {
   })
 
   test('the number of known ones is bounded; one that is forgotten is in the store', () => {
-    const homes = new SessionHomes()
+    const homes = new SessionAffinity()
     const replica = new FakeReplica('a')
     for (let i = 0; i < 100_001; i++) homes.of({ tenant: 't', id: `s${i}` }).worker = replica
     expect(homes.size).toBe(100_000)

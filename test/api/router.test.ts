@@ -142,7 +142,7 @@ test('a worker that has lately had more than its part gives one session away, an
   const routes: (string | undefined)[] = []
   for (let i = 0; i < 8; i++) routes.push(await routeOf(router, inSession('hot')))
   expect(routes.join('')).toBe('aaaaaaab')
-  expect(Math.abs(a.numTaken - b.numTaken)).toBeLessThan(2)
+  expect(Math.abs(a.numRecent - b.numRecent)).toBeLessThan(2)
   expect(await routeOf(router, inSession('cold'))).toBe('a')
   expect(memory.counts).toMatchObject({ sessionHits: 8, sessionSpills: 1 })
 })

@@ -5,7 +5,7 @@ import { postTo } from './kit.ts'
 
 describe('/switch-model of RWKV-Runner', () => {
   test('serves one model instead of another, until it is deployed', async () => {
-    const { app, folder, names, keepers } = hosted()
+    const { app, folder, names, handles } = hosted()
     const turn = (model: string, more = {}) => postTo(app, '/switch-model', { model, strategy: 'cuda fp16', ...more })
     expect((await turn(join(folder, 'a.pth'))).statusCode).toBe(200)
     const reply = await turn('b.pth', { strategy: 'cuda fp16i8 *10 -> cpu fp32', deploy: 'true' })
@@ -13,20 +13,20 @@ describe('/switch-model of RWKV-Runner', () => {
     expect(reply.body).toBe('"success"')
     expect(reply.headers['content-type']).toContain('application/json')
     expect(await names()).toEqual(['b'])
-    expect(keepers.map(({ launch }) => launch.quant)).toEqual(['f16', 'int8'])
+    expect(handles.map(({ launch }) => launch.quant)).toEqual(['f16', 'int8'])
     expect((await turn('a.pth')).statusCode).toBe(403)
     expect(await names()).toEqual(['b'])
   })
 
   test('two at once come one after the other, and the one that deploys is the last', async () => {
-    const { app, names, next, keepers } = hosted()
+    const { app, names, next, handles } = hosted()
     next.isHeld = true
     const turn = (model: string, deploy = false) =>
       postTo(app, '/switch-model', { model, strategy: 'cuda fp16', deploy })
     const replies = [turn('a.pth'), turn('b.pth', true), turn('a.pth')]
     for (let i = 0; i < 2; i++) {
-      await expect.poll(() => keepers.length).toBe(i + 1)
-      keepers[i]!.ready.resolve()
+      await expect.poll(() => handles.length).toBe(i + 1)
+      handles[i]!.ready.resolve()
     }
     expect((await Promise.all(replies)).map(({ statusCode }) => statusCode)).toEqual([200, 200, 403])
     expect(await names()).toEqual(['b'])
@@ -38,9 +38,9 @@ describe('/switch-model of RWKV-Runner', () => {
     [{ model: 'a.pth', strategy: 'cuda fp16', tokenizer: 'x' }, 400],
     [{ model: 'a.pth' }, 400],
   ])('%o is refused with %i and deploys nothing', async (body, status) => {
-    const { app, keepers } = hosted()
+    const { app, handles } = hosted()
     expect((await postTo(app, '/switch-model', body)).statusCode).toBe(status)
-    expect(keepers).toEqual([])
+    expect(handles).toEqual([])
     const next = { model: 'a.pth', strategy: 'cuda fp16' }
     expect((await postTo(app, '/switch-model', next)).statusCode).toBe(200)
   })

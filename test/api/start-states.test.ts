@@ -46,7 +46,7 @@ test('a model whose own name has an @ or a space is found by it', async () => {
 })
 
 test.each([
-  ['goose@pote', 'it has no start state of that name'],
+  ['goose@pote', 'there is no start state of that name'],
   ['goose ', 'no model of that name'],
   ['duck@poet', 'no model of that name'],
 ])('%s is not found', async (model, reason) => {

@@ -8,7 +8,7 @@ import { runInNewContext } from 'node:vm'
 import type { FastifyInstance } from 'fastify'
 import { pino } from 'pino'
 import { afterEach, expect, test } from 'vitest'
-import { boundUnsentBytes } from '../../src/gateway/http/unsent-bytes.ts'
+import { limitUnsentBytes } from '../../src/gateway/http/unsent-bytes.ts'
 import { answer, endless } from '../helpers/fake-engine.ts'
 import { CHAT, COMPLETIONS, HELLO, serve } from './kit.ts'
 
@@ -210,7 +210,7 @@ test.runIf(process.platform === 'linux')('a reader that stops costs the kernel n
       yield event
     }
   })
-  expect(boundUnsentBytes(app.server)).toBeNull()
+  expect(limitUnsentBytes(app.server)).toBeNull()
   const request = send(port, CHAT, { ...HELLO, stream: true })
   const [response] = (await once(request, 'response')) as [http.IncomingMessage]
   response.on('error', () => {}).pause()
@@ -264,7 +264,7 @@ test.each([0, 200])('a whole reply is for who takes it: %i kB every 10 ms', asyn
     },
     { limits: { streamStallMs: 500 } },
   )
-  boundUnsentBytes(app.server)
+  limitUnsentBytes(app.server)
   const body = JSON.stringify({ prompt: 'a', max_tokens: 5 })
   const client = net.connect({ port, host: '127.0.0.1', noDelay: true })
   client.on('error', () => {})
@@ -337,7 +337,7 @@ test.each([1000, 16_384, 100_000])('a slow reader gets everything, %i bytes at a
     },
     { limits },
   )
-  boundUnsentBytes(app.server)
+  limitUnsentBytes(app.server)
   const request = send(port, COMPLETIONS, { prompt: 'a', stream: true })
   const response = await new Promise<http.IncomingMessage>((resolve) => request.on('response', resolve))
   let body = ''

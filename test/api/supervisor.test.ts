@@ -235,7 +235,7 @@ function routed(args: readonly string[], timing: Partial<SupervisorTiming> = {})
   const replica = {
     id: 'w',
     numInFlight: 0,
-    numTaken: 0,
+    numRecent: 0,
     neverServed: false,
     get client() {
       return supervisor.client

@@ -265,7 +265,7 @@ describe('shutdown', () => {
     expect(engine.cancelled).toHaveLength(2)
     const error = {
       code: 'model_not_loaded',
-      message: 'the server is shutting down; try another or later',
+      message: 'the server is shutting down; retry later or on another server',
     }
     expect(eventsOf((await streamed).body).at(-1)).toMatchObject({ error })
     const reply = await whole

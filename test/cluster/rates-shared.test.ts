@@ -68,8 +68,8 @@ describe.skipIf(NO_POSTGRES !== null)('limits of a cluster', () => {
 
   test('at worst each lets its burst in once, and all wait for the debt', async () => {
     const members = await newMembers(3)
-    const numTaken = members.map(({ take }) => takeAll(take, 50))
-    expect(numTaken).toEqual([10, 10, 10])
+    const numRecent = members.map(({ take }) => takeAll(take, 50))
+    expect(numRecent).toEqual([10, 10, 10])
     for (const { rates, database } of members) {
       await rates.settle()
       await stopClock(database)

@@ -415,13 +415,13 @@ test('a consumer that falls too far behind loses its request', async () => {
   expect(read.isOver).toBe(false)
 
   const behind = open()
-  let numTaken = 0
-  while (!behind.isOver && numTaken < 5000) {
+  let numRecent = 0
+  while (!behind.isOver && numRecent < 5000) {
     behind.push({ ...text, logprobs: [entry] })
-    numTaken++
+    numRecent++
   }
-  expect(numTaken).toBeGreaterThan(300)
-  expect(numTaken).toBeLessThan(1000)
+  expect(numRecent).toBeGreaterThan(300)
+  expect(numRecent).toBeLessThan(1000)
   expect(numCancelled).toBe(1)
   await expect(behind.next()).rejects.toMatchObject({ code: 'aborted' })
   expect((await behind.next()).done).toBe(true)

@@ -4,14 +4,14 @@ import type { AddressInfo, Server, Socket } from 'node:net'
 import { setImmediate as turn } from 'node:timers/promises'
 import Fastify from 'fastify'
 import { expect, test } from 'vitest'
-import { beginInTurn, careForConnections } from '../../src/gateway/http/connection.ts'
+import { acceptInTurn, setUpConnections } from '../../src/gateway/http/connection.ts'
 
 test('a connection that many apps answer on has one listener for all', async () => {
   // As the proxies of workers: an app each, on the connections of the server's.
   const apps = await Promise.all(
     Array.from({ length: 12 }, async () => {
       const app = Fastify()
-      careForConnections(app)
+      setUpConnections(app)
       app.get('/', async () => 'ok')
       await app.ready()
       return app
@@ -40,7 +40,7 @@ test('a few connections begin in a turn, each address in its turn', async () => 
   const server = new EventEmitter() as Server // only its events are looked at
   const begun: string[] = []
   server.on('connection', ({ remoteAddress }) => begun.push(remoteAddress!))
-  beginInTurn(server)
+  acceptInTurn(server)
   const connect = (remoteAddress: string) =>
     server.emit('connection', Object.assign(new EventEmitter(), { remoteAddress, resume: () => {} }))
   for (let i = 0; i < 100; i++) connect('one')
@@ -59,7 +59,7 @@ test('a hundred connections at once have their requests answered whole', async (
     asked.on('data', (part: Buffer) => (bytes += part.length))
     asked.on('end', () => reply.end(String(bytes)))
   })
-  beginInTurn(server)
+  acceptInTurn(server)
   server.listen(0, '127.0.0.1')
   await once(server, 'listening')
   const { port } = server.address() as AddressInfo // it listens on a port

@@ -88,7 +88,7 @@ test('a comparison that ends at the first difference is seen', () => {
   const check: Check = (presented) => {
     for (let i = 0; i < secret.length; i++)
       if (presented.charCodeAt(i) !== secret.charCodeAt(i))
-        throw new SkeinError('unauthorized', 'the API key is not one of this server')
+        throw new SkeinError('unauthorized', 'the API key is not valid on this server')
   }
   expect(leakOf(check, secret)).toBeGreaterThan(MAX_T)
 })

@@ -127,7 +127,7 @@ test('a server follows its file, and a broken one changes nothing', async () => 
   const { secret: other } = await changeKeys(path, (keys) => addKey(keys, plain('duck'), 0))
   ring.refresh()
   expect(auth.checkPassword(other).name).toBe('duck')
-  expect(() => auth.checkPassword(secret)).toThrow('not one of this server')
+  expect(() => auth.checkPassword(secret)).toThrow('not valid on this server')
 })
 
 test('a file that cannot even be looked at does not end its server', async () => {

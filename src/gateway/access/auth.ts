@@ -1,6 +1,6 @@
 /**
- * Who may use the gateway: the keys, and whether a request carries one. Keys are kept as SHA-256 digests and compared
- * in constant time; nothing here logs or returns a key, except one that was just made.
+ * Decides who may use the gateway: the keys, and whether a request carries one. Keys are kept as SHA-256 digests and
+ * compared in constant time. Nothing here logs or returns a key, except one that was just generated.
  */
 import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
@@ -10,28 +10,30 @@ import type { FollowedKey, NamedKeys } from './key-index.ts'
 import { isExpired, type KeyLimits, NO_LIMITS } from './keys.ts'
 
 interface AuthOptions {
-  /** The address that will be listened on. */
+  /** The address that the server listens on. */
   readonly host: string
   /** One key, or several separated by commas. */
   readonly apiKey?: string | undefined
-  /** The name that rwkv_lightning's clients know the same secret by. */
+  /** The same secret, under the name that rwkv_lightning's clients use. */
   readonly password?: string | undefined
-  /** The operator's word that an open server on a public address is meant. */
+  /** The operator confirms that a server without keys on a public address is intended. */
   readonly noAuth?: boolean | undefined
-  /** Keys with names that there are besides. */
+  /** Number of named keys. */
   readonly numNamed?: number | undefined
 }
 
 interface AuthDecision {
-  /** Secrets of the command line. Empty, and no named key: everyone may. */
+  /** Secrets of the command line. If there are none, and no named key either, the server is open. */
   readonly keys: readonly string[]
-  /** Made up here because the address is public and no key was given. Print it once; it is kept nowhere. */
+  /** Generated because the address is public and no key was given. Print it once; it is stored nowhere. */
   readonly generatedKey: string | null
   /** One line for the operator. */
   readonly message: string
 }
 
-/** Open only on loopback or on the operator's word; elsewhere a key is needed, and made up if none was given. */
+/**
+ * A server is open only on loopback or with --no-auth. Otherwise it needs a key, and generates one if none was given.
+ */
 export function resolveAuth(options: AuthOptions): AuthDecision {
   const { host, apiKey, password, noAuth, numNamed = 0 } = options
   const keys = [...(apiKey?.split(',') ?? []), password ?? ''].map((key) => key.trim()).filter((key) => key !== '')
@@ -61,19 +63,19 @@ export function resolveAuth(options: AuthOptions): AuthDecision {
   }
 }
 
-/** Whether a host name or address is this machine and nobody else. */
+/** Whether only this machine can reach a host name or address. */
 export function isLoopback(host: string): boolean {
   const name = host.replace(/^\[|\]$/g, '').toLowerCase()
   if (name === 'localhost' || name === '::1' || name === '::ffff:127.0.0.1') return true
   return /^127\.\d{1,3}\.\d{1,3}\.\d{1,3}$/.test(name)
 }
 
-/** The tenant of everyone on a server without keys, and of callers that need none. */
+/** The tenant of all callers on a server without keys, and of callers that need none. */
 export const PUBLIC_TENANT = 'public'
 
 /** The caller of a request. */
 export interface Principal {
-  /** The owner of states and requests; stays the same as long as the key exists, whatever its secret. */
+  /** The owner of states and requests. It stays the same as long as the key exists, even if the secret changes. */
   readonly tenant: string
   /** For logs and lists. */
   readonly name: string
@@ -83,7 +85,7 @@ export interface Principal {
   readonly expiresAt: number | null
 }
 
-/** Everyone on a server without keys: it is open to this machine, or on the operator's word. */
+/** Every caller of a server without keys. */
 const EVERYONE: Principal = {
   tenant: PUBLIC_TENANT,
   name: 'everyone',
@@ -92,7 +94,7 @@ const EVERYONE: Principal = {
   expiresAt: null,
 }
 
-/** A caller of what needs no key on a server that has keys. */
+/** A caller without a key, of a route that needs none, on a server with keys. */
 export const ANONYMOUS: Principal = {
   tenant: PUBLIC_TENANT,
   name: 'anonymous',
@@ -102,29 +104,27 @@ export const ANONYMOUS: Principal = {
 }
 
 export interface Auth {
-  /** There is no key: everyone may do everything. */
+  /** There is no key, so everyone may do everything. */
   readonly isOpen: () => boolean
-  /**
-   * The principal of an Authorization header; throws `unauthorized` when it has no valid key and the server has keys.
-   */
+  /** The principal of an Authorization header. Throws `unauthorized` if it has no valid key and the server has keys. */
   check(authorization: string | undefined): Principal
-  /** The same for a `password` in a body; where there is none, for the header once more, to say what is wrong with it. */
+  /** The same for a `password` in a body. Without one, the header is checked again, to throw its error. */
   checkPassword(password: unknown, authorization?: string): Principal
 }
 
-/** `keys` are the secrets of the command line, all of them admin; `named` come and go. */
+/** `keys` are secrets of the command line, with the role admin; `named` may change at any time. */
 export function createAuth(keys: readonly string[], named: NamedKeys | null = null): Auth {
   const digests = keys.map(digest)
   const isOpen = () => keys.length === 0 && named?.isInUse !== true
   const principalOf = (secret: string): Principal => {
     const presented = digest(secret)
-    // No early exit: the time does not tell which key was close.
+    // No early exit, so that the time does not reveal which key was close.
     let isKnown = false
     for (const known of digests) isKnown = timingSafeEqual(known, presented) || isKnown
     const followed = named?.find(presented) ?? null
     if (isKnown) return ofCommandLine(secret)
     if (followed !== null) return ofNamed(followed)
-    throw new SkeinError('unauthorized', 'the API key is not one of this server')
+    throw new SkeinError('unauthorized', 'the API key is not valid on this server')
   }
   return {
     isOpen,
@@ -146,7 +146,7 @@ export function createAuth(keys: readonly string[], named: NamedKeys | null = nu
   }
 }
 
-/** The Authorization header, or a key in one of the headers that a dialect names, as if it stood there. */
+/** The Authorization header, or one made from the key in a header that a dialect names. */
 export function authorizationOf(headers: IncomingHttpHeaders, keyHeaders: readonly string[] = []): string | undefined {
   if (headers.authorization !== undefined) return headers.authorization
   const name = keyHeaders.find((header) => typeof headers[header] === 'string')
@@ -158,7 +158,7 @@ function bearerOf(authorization: string | undefined): string | undefined {
 }
 
 function ofCommandLine(secret: string): Principal {
-  // Says which key it was without saying the key: it becomes part of stored states.
+  // Identifies the key without revealing it, because the tenant is part of stored states.
   const tenant = `key-${digest(`tenant ${secret}`).toString('hex').slice(0, 24)}`
   return { tenant, name: 'command line', role: 'admin', limits: NO_LIMITS, expiresAt: null }
 }
@@ -176,7 +176,7 @@ export function checkRole({ role }: Principal, needed: Role = 'user'): void {
   throw new SkeinError('forbidden', `this needs a key with the role ${needed}; yours is ${role}`)
 }
 
-/** Whether a header opens what needs this role, now: a key can be revoked or end while something it opened goes on. */
+/** Whether a header still gives this role: a key may be revoked or expire while a stream that it opened runs. */
 export function isLetIn(auth: Auth, authorization: string | undefined, role: Role): boolean {
   try {
     checkRole(auth.check(authorization), role)

@@ -1,24 +1,24 @@
 /**
- * Tells one member of a cluster who the caller is. A node trusts what gateways and nodes seal, and no header of a
- * client.
+ * Tells one member of a cluster who the caller is. A node trusts what gateways and nodes have signed, and no header of
+ * a client.
  */
 import { ROLES } from '../../api/route.ts'
 import { denied, MemberSeal } from '../../cluster/member-seal.ts'
 import type { Principal } from './auth.ts'
 
 export interface SealedCaller {
-  /** Null: a member speaks for itself, about states and sessions of anybody. */
+  /** Null: a member acts for itself, on states and sessions of any tenant. */
   readonly principal: Principal | null
-  /** The session of the request may be taken from the node that has it. */
+  /** The node may take the request's session from the node that has it. */
   readonly mayTake: boolean
-  /** Names a request that may be asked again. */
+  /** Identifies a request that may be repeated. */
   readonly origin?: string | undefined
 }
 
 export class CallerSeal {
   readonly #seal: MemberSeal
 
-  /** `secret`: the cluster's own, or what the operator gave instead. */
+  /** `secret`: the cluster's own, or one given by the operator. */
   constructor(secret: Uint8Array | string, now?: () => number) {
     this.#seal = new MemberSeal(secret, now)
   }
@@ -27,11 +27,11 @@ export class CallerSeal {
     return this.#seal.seal({ mayTake, principal, origin })
   }
 
-  /** Throws unauthorized. Claims of a newer release that are not known here are left out. */
+  /** Throws unauthorized. Unknown claims of a newer release are ignored. */
   open(header: string): SealedCaller {
     const { mayTake, principal, origin } = this.#seal.open(header)
     return {
-      // A member has made it.
+      // A member made it.
       principal: principalOf(principal as Principal | null),
       mayTake: mayTake === true,
       origin: typeof origin === 'string' ? origin : undefined,
@@ -39,7 +39,7 @@ export class CallerSeal {
   }
 }
 
-/** Made by a member; a role that this release does not know is none. */
+/** Written by a member. A role that this release does not know gives no rights. */
 function principalOf(value: Principal | null): Principal | null {
   if (value === null) return null
   const { tenant, name, role, limits, expiresAt } = value

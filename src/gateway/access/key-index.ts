@@ -1,29 +1,29 @@
-/** Named keys as requests are checked against them, wherever their list is kept. */
+/** An index of named keys for checking requests, wherever their list is stored. */
 import { timingSafeEqual } from 'node:crypto'
 import type { KeyRecord } from './keys.ts'
 
 export interface FollowedKey {
   readonly key: KeyRecord
-  /** The end of the secret that was shown: its grace is over. */
+  /** The secret was replaced, and its grace period has ended. */
   readonly isOver: boolean
 }
 
-/** A list of named keys that others change too. */
+/** A list of named keys that others may change, too. */
 export interface NamedKeys {
   readonly keys: readonly KeyRecord[]
-  /** There has been a key since the start. Revoking the last one must not open what it closed. */
+  /** There has been a key since the start. Revoking the last one must not open the server. */
   readonly isInUse: boolean
-  /** The key with a secret of this SHA-256, in a time that does not tell how close it was. */
+  /** Finds the key with a secret of this SHA-256, in constant time. */
   find(digest: Buffer): FollowedKey | null
-  /** Looks whether others have changed the list. */
+  /** Checks for changes by others. */
   refresh(): void | Promise<void>
-  /** Replaces the list by what `change` makes of it; gives back what `change` gives. Nothing is written when it throws. */
+  /** Replaces the list with the result of `change`, and returns that result. Nothing is written if it throws. */
   change<T extends { readonly keys: readonly KeyRecord[] }>(change: (keys: readonly KeyRecord[]) => T): Promise<T>
 }
 
 export class KeyIndex {
   #keys: readonly KeyRecord[] = []
-  /** Each secret's digest beside its key. */
+  /** Digest of each secret, with its key. */
   #digests: readonly {
     readonly digest: Buffer
     readonly until: number | null

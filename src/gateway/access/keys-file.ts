@@ -1,6 +1,6 @@
 /**
- * The file of named keys: read whole, replaced whole (temporary file, fsync, rename; mode 0600), by one writer at a time
- * over all processes. A server follows it while it runs: what it cannot read changes nothing. It knows no HTTP.
+ * The file of named keys. It is read and replaced as a whole (temporary file, fsync, rename; mode 0600), by one writer
+ * at a time across all processes. A running server follows it; an unreadable file changes nothing. It knows no HTTP.
  */
 import {
   closeSync,
@@ -21,7 +21,7 @@ import { replaceFile } from '../../files/replace.ts'
 import { type FollowedKey, KeyIndex, type NamedKeys } from './key-index.ts'
 import { formatKeyList, type KeyRecord, parseKeyList } from './keys.ts'
 
-/** Empty for a file that is not there. Throws for one that cannot be read or is damaged. */
+/** Empty if there is no file. Throws if it is unreadable or damaged. */
 export function readKeys(path: string): readonly KeyRecord[] {
   const text = readText(path)
   if (text === null) return []
@@ -37,10 +37,10 @@ export function readKeys(path: string): readonly KeyRecord[] {
 
 const LOCK_TRIES = 100
 const LOCK_PAUSE_MS = 30
-/** No change takes a second: a lock this old was left by a process that died. */
+/** No change takes a second, so a lock this old was left by a process that died. */
 const LOCK_STALE_MS = 10_000
 
-/** Replaces the list by what `change` makes of it; gives back what `change` gives. Nothing is written when it throws. */
+/** Replaces the list with the result of `change`, and returns that result. Nothing is written if it throws. */
 export async function changeKeys<T extends { readonly keys: readonly KeyRecord[] }>(
   path: string,
   change: (keys: readonly KeyRecord[]) => T,
@@ -90,8 +90,8 @@ function writeKeys(path: string, text: string): void {
 }
 
 /**
- * A file that root writes keeps its owner, or gets the owner of its folder. The server that reads it runs as another
- * user and could not read root's file, so a revoked key would stay in force.
+ * Keeps the owner of a file that root writes, or uses the owner of its folder. The server runs as another user and
+ * could not read root's file, so a revoked key would stay valid.
  */
 function leaveOwner(file: number, path: string): void {
   if (process.getuid?.() !== 0) return
@@ -108,7 +108,7 @@ function unwritable(path: string, cause: unknown): SkeinError {
   )
 }
 
-/** Null for a file that is not there. */
+/** Null if there is no file. */
 function readText(path: string): string | null {
   try {
     return readFileSync(path, 'utf8')
@@ -125,7 +125,7 @@ function readText(path: string): string | null {
 
 const CHECK_EVERY_MS = 2000
 
-/** The keys of a file as they are now. */
+/** The current keys of a file. */
 export class KeyRing implements NamedKeys {
   readonly path: string
   readonly #onProblem: (error: SkeinError) => void
@@ -134,7 +134,7 @@ export class KeyRing implements NamedKeys {
   #timer: NodeJS.Timeout | null = null
   #watcher: FSWatcher | null = null
 
-  /** Throws for a file that is there and is none of keys: a server must not start open for that. */
+  /** Throws for a file that exists but is not a valid list: a server must not start open because of it. */
   constructor(path: string, onProblem: (error: SkeinError) => void = () => {}) {
     this.path = path
     this.#onProblem = onProblem
@@ -162,12 +162,12 @@ export class KeyRing implements NamedKeys {
     return changed
   }
 
-  /** Looks at the file from now on, without keeping the process alive. */
+  /** Follows the file from now on, without keeping the process alive. */
   follow(): void {
     if (this.#timer !== null) return
     this.#timer = setInterval(() => this.refresh(), CHECK_EVERY_MS).unref()
     try {
-      // The folder, since the file is replaced; a system that cannot watch has the timer.
+      // Watches the folder, because the file is replaced. Systems that cannot watch rely on the timer.
       this.#watcher = watch(dirname(this.path), { persistent: false }, (_event, name) => {
         if (name === basename(this.path)) this.refresh()
       })
@@ -177,7 +177,7 @@ export class KeyRing implements NamedKeys {
     }
   }
 
-  /** Reads the file if it has changed. If that fails, the keys stay as they are, and the log says so once. */
+  /** Reads the file if it has changed. If that fails, the keys stay as they are, and the failure is logged once. */
   refresh(): void {
     const stamp = stampOf(this.path)
     if (stamp === this.#seen) return
@@ -201,7 +201,7 @@ export class KeyRing implements NamedKeys {
 
 const MISSING = 'missing'
 
-/** Never throws: it is asked by a timer. A file that cannot be looked at is another than before, and reading it says why. */
+/** Never throws, because a timer calls it. A file that cannot be inspected counts as changed; reading it says why. */
 function stampOf(path: string): string {
   try {
     const found = statSync(path, { throwIfNoEntry: false, bigint: true })

@@ -1,4 +1,4 @@
-/** The named keys of a cluster, in its database: what one server changes, all know within seconds. */
+/** The named keys of a cluster, in its database: a change by one server reaches all within seconds. */
 import type { Database } from '../../cluster/database.ts'
 import { SkeinError } from '../../errors.ts'
 import { type FollowedKey, KeyIndex, type NamedKeys } from './key-index.ts'
@@ -20,7 +20,7 @@ export class SharedKeyRing implements NamedKeys {
     this.#onProblem = onProblem
   }
 
-  /** Throws where the list cannot be read: a server must not start open for that. */
+  /** Throws if the list cannot be read: a server must not start open because of that. */
   static async open(database: Database, onProblem: (error: SkeinError) => void = () => {}): Promise<SharedKeyRing> {
     const ring = new SharedKeyRing(database, onProblem)
     await ring.#read()
@@ -39,7 +39,7 @@ export class SharedKeyRing implements NamedKeys {
     return this.#index.find(digest)
   }
 
-  /** While the database is away the keys stay as they are. */
+  /** While the database is unreachable, the keys stay as they are. */
   follow(): void {
     if (this.#timer !== null) return
     this.#timer = setInterval(() => void this.refresh(), CHECK_EVERY_MS).unref()

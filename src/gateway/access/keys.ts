@@ -1,6 +1,6 @@
 /**
- * Named keys as data: what a key is, and how the list changes when one is added, rotated or revoked. Of a key's secret only
- * the SHA-256 is here: secrets are 256 random bits, so no salt and no slow hash would add anything. It knows no file
+ * Named keys as data: what a key is, and how adding, rotating or revoking one changes the list. Only the SHA-256 of a
+ * secret is kept: secrets are 256 random bits, so a salt or a slow hash would add nothing. It knows no file
  * (keys-file.ts) and no HTTP (keys-api.ts, auth.ts).
  */
 import { createHash, randomBytes } from 'node:crypto'
@@ -15,7 +15,7 @@ export const KEY_ROLES: readonly Role[] = ROLES
 export const KEY_PRIORITIES = PRIORITIES
 export const KEY_TIMEOUTS = [0.001, LONGEST_TIMEOUT] as const
 
-/** What one key may use; null: no limit of its own. */
+/** Limits of one key; null: no limit of its own. */
 export interface KeyLimits {
   readonly requestsPerMinute: number | null
   /** Prompt and answer tokens together. */
@@ -24,14 +24,14 @@ export interface KeyLimits {
   readonly rows: number | null
   /** Bytes of the states of its sessions. */
   readonly storedBytes: number | null
-  /** Its share of a busy machine; 1 is that of every other key. */
+  /** Share of a busy machine, relative to 1 for other keys. */
   readonly share: number | null
   /**
-   * Priority of its requests, and the highest that one may ask for: higher ones are served first and take slots of
-   * lower ones. Absent or null: 0.
+   * Priority of its requests, and the highest that a request may ask for. Higher ones go first and preempt lower ones.
+   * Absent or null: 0.
    */
   readonly priority?: number | null
-  /** That its requests may take until they are answered, and the most that one may ask for. Absent, as null: no end. */
+  /** Default and maximum of the time that a request may take. Absent or null: no limit. */
   readonly timeoutSeconds?: number | null
 }
 
@@ -50,7 +50,7 @@ const Milliseconds = Type.Integer({ minimum: 0 })
 const Secret = Type.Object(
   {
     sha256: Type.String({ pattern: '^[0-9a-f]{64}$' }),
-    /** When it stops to open anything, in milliseconds since 1970; null: with the key. */
+    /** When the secret stops working, in milliseconds since 1970; null: together with the key. */
     until: OrNull(Milliseconds),
   },
   { additionalProperties: false },
@@ -58,7 +58,7 @@ const Secret = Type.Object(
 
 const KeyRecordSchema = Type.Object(
   {
-    /** The tenant: states on disk belong to it, so it never changes. */
+    /** The tenant. States on disk belong to it, so it never changes. */
     id: Type.String({ pattern: '^key-[0-9a-f]{24}$' }),
     name: Type.String({ pattern: '^[A-Za-z0-9._-]{1,64}$' }),
     role: Type.Union([Type.Literal('user'), Type.Literal('operator'), Type.Literal('admin')]),
@@ -71,13 +71,13 @@ const KeyRecordSchema = Type.Object(
         rows: OrNull(Count),
         storedBytes: OrNull(Count),
         share: OrNull(Type.Number({ minimum: 0.01, maximum: 100 })),
-        // Keys of older servers have none.
+        // Keys of older servers lack these fields.
         priority: Type.Optional(OrNull(Type.Integer({ minimum: PRIORITIES[0], maximum: PRIORITIES[1] }))),
         timeoutSeconds: Type.Optional(OrNull(Type.Number({ exclusiveMinimum: 0, maximum: LONGEST_TIMEOUT }))),
       },
       { additionalProperties: false },
     ),
-    /** The newest first; older ones until the end of their grace. */
+    /** Newest first; older ones stay until their grace period ends. */
     secrets: Type.Array(Secret, { minItems: 1 }),
   },
   { additionalProperties: false },
@@ -90,12 +90,12 @@ const KeyListSchema = Type.Object(
   { additionalProperties: false },
 )
 
-/** Throws `invalid_request` that says which part is wrong. */
+/** Throws `invalid_request` with the name of the wrong part. */
 export function parseKeyList(text: string): readonly KeyRecord[] {
   const parsed = parseJson(text)
   const [first] = problemsOf(KeyListSchema, parsed)
   if (first !== undefined) throw new SkeinError('invalid_request', `${first.instancePath || '/'} ${first.message}`)
-  // The schema was checked just above.
+  // The schema was just checked.
   const value = parsed as Static<typeof KeyListSchema>
   const names = value.keys.map(({ name }) => name)
   const twice = names.find((name, i) => names.indexOf(name) !== i)
@@ -114,7 +114,7 @@ export interface NewKey {
   readonly limits: KeyLimits
 }
 
-/** The list with a change in it, and a secret that is kept nowhere else. */
+/** A changed list, and the secret, which is stored nowhere else. */
 export interface Issued {
   readonly keys: readonly KeyRecord[]
   readonly key: KeyRecord
@@ -139,7 +139,7 @@ export function addKey(keys: readonly KeyRecord[], { limits, ...rest }: NewKey, 
   return { keys: [...keys, key], key, secret }
 }
 
-/** A new secret for the same key. The older ones open for `graceMs` more, so that clients can change over. */
+/** Gives the key a new secret. Older ones keep working for `graceMs`, so that clients can change over. */
 export function rotateKey(keys: readonly KeyRecord[], name: string, graceMs: number, now: number): Issued {
   const old = findKey(keys, name)
   const secret = newSecret()
@@ -182,7 +182,7 @@ function parseJson(text: string): unknown {
   }
 }
 
-/** Roles as a person may write them. */
+/** Parses a role in any letter case. */
 export function parseRole(given: string): Role {
   const role = ROLES.find((candidate) => candidate === given)
   if (role !== undefined) return role

@@ -1,6 +1,6 @@
 /**
- * A token bucket per minute: full at first, refilled evenly, and allowed into debt, because what an answer will cost is known
- * only when it is there. Whoever is in debt waits until it is paid. It knows neither keys nor HTTP.
+ * A token bucket per minute: full at first, refilled evenly, and allowed into debt, because the cost of an answer is
+ * known only afterwards. A caller in debt waits until it is paid. It knows neither keys nor HTTP.
  */
 
 const MINUTE_MS = 60_000
@@ -12,7 +12,7 @@ export class Bucket {
   #at: number
   #unsettled = 0
 
-  /** `capacity` of whatever it counts, per minute. */
+  /** `capacity` per minute, of whatever it counts. */
   constructor(capacity: number, now: () => number) {
     this.#now = now
     this.#capacity = capacity
@@ -24,14 +24,14 @@ export class Bucket {
     return this.#capacity
   }
 
-  /** The allowance was changed: what is left stays, as far as there is room for it. */
+  /** Changes the allowance; the current level stays, up to the new capacity. */
   set capacity(capacity: number) {
     if (capacity === this.#capacity) return
     this.#level = Math.min(this.level, capacity)
     this.#capacity = capacity
   }
 
-  /** What is left; negative while in debt. */
+  /** The current level; negative while in debt. */
   get level(): number {
     const now = this.#now()
     const gained = ((now - this.#at) * this.#capacity) / MINUTE_MS
@@ -45,19 +45,19 @@ export class Bucket {
     this.#unsettled += count
   }
 
-  /** Taken since it was settled last, where others take from the same allowance. */
+  /** Amount taken since the last settlement, if the allowance is shared. */
   get unsettled(): number {
     return this.#unsettled
   }
 
-  /** `count` of that is known to the others, and with it so much was left to all. */
+  /** Records that others know of `count`, and that `level` was left with it. */
   settle(count: number, level: number): void {
     this.#unsettled -= count
     this.#level = level - this.#unsettled
     this.#at = this.#now()
   }
 
-  /** Until `count` are there. */
+  /** Time until `count` are available. */
   msUntil(count: number): number {
     return (Math.max(0, count - this.level) * MINUTE_MS) / this.#capacity
   }
@@ -73,11 +73,11 @@ interface Waiter {
 }
 
 /**
- * The rows that one key has running, and the line of those that wait for its other rows to end. First come, first served:
- * nothing holds rows while it waits for more, so nothing waits for ever.
+ * The running rows of one key, and the queue of those that wait for them. First come, first served: a waiting request
+ * holds no rows, so there is no deadlock.
  */
 export class RowLine {
-  /** How many may run at once; changes take effect with the next row that ends. */
+  /** Maximum running rows. A change applies when the next row ends. */
   limit: number
   readonly #waiting: Waiter[] = []
   #numRunning = 0
@@ -98,7 +98,7 @@ export class RowLine {
     return this.#waiting.length === 0 && this.#numRunning + numRows <= this.limit
   }
 
-  /** Resolves when the rows are the caller's, who must `release` them; rejects with the signal's reason. */
+  /** Resolves when the caller has its rows, which it must `release`; rejects with the signal's reason. */
   take(numRows: number, signal?: AbortSignal): Promise<void> {
     if (this.hasRoomFor(numRows)) {
       this.#numRunning += numRows
@@ -131,7 +131,7 @@ export class RowLine {
   #advance(): void {
     for (;;) {
       const next = this.#waiting[0]
-      // A request larger than a limit that was lowered meanwhile runs alone.
+      // A request that exceeds a lowered limit runs alone.
       const fits = next !== undefined && (this.#numRunning + next.numRows <= this.limit || this.#numRunning === 0)
       if (!fits) return
       this.#waiting.shift()

@@ -1,7 +1,7 @@
 /**
- * What each key may use, enforced: requests and tokens per minute, rows at once, bytes of kept states. A request is refused
- * as a whole and before its first token; what runs is never cut. Rows and tokens are counted by an observer of the engine's
- * requests, so every dialect, `n` and batches count alike without knowing of it.
+ * Enforces the limits of each key: requests and tokens per minute, parallel rows, bytes of kept states. A request is
+ * refused as a whole, before its first token; running answers are never cut. An observer of the engine's requests
+ * counts rows and tokens, so that every dialect, `n` and batches count alike.
  */
 import type { ServedModel } from '../../api/models.ts'
 import type { EngineCall, EngineCalls, GenerateRequest } from '../../engine/messages.ts'
@@ -18,7 +18,7 @@ interface RateUse {
 
 type RateHeaders = Readonly<Record<string, string>>
 
-/** When a row will end is unknown. Not the same for all, or they would all come back at once. */
+/** The time when a row ends is unknown. Random, so that clients do not all retry at once. */
 const ROW_RETRY_SECONDS = [1, 4] as const
 
 export class RateLimits {
@@ -33,7 +33,7 @@ export class RateLimits {
     return this.#accounts.size
   }
 
-  /** Counts a request. The headers say what is left, whether it passes or throws `rate_limited`. */
+  /** Counts a request. The headers report the remaining allowance, whether it passes or throws `rate_limited`. */
   takeRequest(principal: Principal, setHeaders: (headers: RateHeaders) => void): void {
     const account = this.#accountOf(principal)
     if (account === null) return
@@ -47,13 +47,15 @@ export class RateLimits {
     }
   }
 
-  /** Holds one HTTP request of this caller, and all that is generated for it, to its limits. */
+  /** Applies the caller's limits to one HTTP request and everything that is generated for it. */
   observers(principal: Principal): readonly Observer[] {
     const account = this.#accountOf(principal)
     return account === null ? [] : [new RequestMeter(account, principal)]
   }
 
-  /** What is left in this minute, and what is running; null where there is no limit, so nothing is counted. */
+  /**
+   * The remaining allowance of this minute, and running rows; null without a limit, because then nothing is counted.
+   */
   useOf(principal: Principal): RateUse {
     const account = this.#accountOf(principal)
     const left = (bucket: Bucket | null | undefined) => (bucket == null ? null : Math.max(0, Math.floor(bucket.level)))
@@ -87,22 +89,22 @@ export class RateLimits {
     }
     account.requests = bucketFor(account.requests, limits.requestsPerMinute, this.#now)
     account.tokens = bucketFor(account.tokens, limits.tokensPerMinute, this.#now)
-    // Rows are counted without a limit too: one may be set while they run.
+    // Rows are always counted, because a limit may be set while they run.
     account.rows.limit = limits.rows ?? Number.POSITIVE_INFINITY
     return account
   }
 }
 
-/** Above this number of accounts, those that make no difference are forgotten: of revoked keys, and idle ones. */
+/** Above this number, accounts of revoked keys and idle ones are dropped, as that makes no difference. */
 const MANY_ACCOUNTS = 1000
 
-/** What one key has used. */
+/** The usage of one key. */
 class Account {
   requests: Bucket | null = null
   tokens: Bucket | null = null
   readonly rows = new RowLine(Number.POSITIVE_INFINITY)
 
-  /** Nothing runs, and its minute is whole again. */
+  /** Nothing runs, and the allowances are full again. */
   get isAsNew(): boolean {
     const isFull = (bucket: Bucket | null) => bucket === null || bucket.msUntilFull <= 0
     return this.rows.isIdle && isFull(this.requests) && isFull(this.tokens)
@@ -117,7 +119,7 @@ class Account {
   }
 }
 
-/** Meters one HTTP request with everything that is generated for it. */
+/** Meters one HTTP request and everything that is generated for it. */
 class RequestMeter implements Observer {
   readonly #account: Account
   readonly #principal: Principal
@@ -140,7 +142,7 @@ class RequestMeter implements Observer {
       event: (_event, numDrawn) => tokens?.take(numDrawn),
       end: (ending) => {
         rows.release(n)
-        // The line was full and the request was not read. A batch sends such a request again until there is room.
+        // The queue was full, so the request was not read. A batch retries it until there is room.
         const isTurnedAway =
           ending.how === 'failed' && !ending.hasBegun && SkeinError.from(ending.thrown).code === 'queue_full'
         if (isTurnedAway) tokens?.take(-prompt.length)
@@ -148,13 +150,13 @@ class RequestMeter implements Observer {
     }
   }
 
-  /** Calls that make a session carry the bound on stored bytes to where states are counted. */
+  /** Adds the limit on stored bytes to calls that create a session; it is checked where states are counted. */
   readonly paramsOf = <M extends EngineCall>(method: M, params: EngineCalls[M]['params']) => {
     const storedBytes = this.#principal.limits.storedBytes ?? undefined
     return MAKES_SESSION.has(method) ? { ...params, storedBytes } : params
   }
 
-  /** The first rows of a request are refused or run at once; the others of a batch may wait for them. */
+  /** The first rows of a request are refused or run at once; further rows of a batch may wait for them. */
   #admit(numRows: number): void {
     const { rows, tokens } = this.#account
     if (this.#refusal !== null) throw this.#refusal
@@ -213,7 +215,7 @@ function bucketHeaders(what: string, bucket: Bucket): RateHeaders {
   }
 }
 
-/** "850ms", "7.66s", "1m3.5s": as the OpenAI API writes it. */
+/** "850ms", "7.66s", "1m3.5s": the format of the OpenAI API. */
 function duration(ms: number): string {
   if (ms < 1000) return `${Math.ceil(ms)}ms`
   const minutes = Math.floor(ms / 60_000)

@@ -1,13 +1,14 @@
 /**
- * Requests and tokens a minute counted once in a cluster: every member counts what it lets in, tells the database twice a
- * second, and goes on with what all of them have left. What several let in between two such moments is a debt that all of
- * them wait for, so a key gets its rate and, at worst, its minute's burst once from each member. Moments are the database's.
+ * Shares the counts of requests and tokens per minute in a cluster. Every member counts what it accepts, reports it to
+ * the database twice a second, and continues with what is left for all. Requests that several members accept between
+ * two reports become a debt that all of them wait for. So a key gets its rate and, at worst, one burst of a minute from
+ * each member. Times are the database's.
  */
 import type { Database } from '../../cluster/database.ts'
 import { RateLimits } from './rate-limits.ts'
 
 const SETTLE_MS = 500
-/** How often rows are removed that nobody has used. */
+/** How often unused rows are deleted. */
 const FORGET_EVERY_MS = 3_600_000
 
 const SETTLE = `
@@ -38,13 +39,13 @@ export class SharedRates {
     this.limits = limits
     const forget = "delete from allowance where at < now() - interval '1 hour' and level >= 0"
     this.#timers = [
-      // While the database is away each member counts for itself, and tells of all of it later.
+      // While the database is unreachable, each member counts alone and reports later.
       setInterval(() => void this.settle().catch(() => {}), SETTLE_MS).unref(),
       setInterval(() => void database.query(forget).catch(() => {}), FORGET_EVERY_MS).unref(),
     ]
   }
 
-  /** Tells what was used since the last time, of what was used. */
+  /** Reports the usage since the last report, of buckets that were used. */
   async settle(): Promise<void> {
     this.#settling ??= this.#settle().finally(() => {
       this.#settling = null

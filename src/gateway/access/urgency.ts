@@ -1,6 +1,6 @@
 /**
- * The priority and the deadline of a request: its own fields, else what its key has. A key's values are also the most that its
- * requests may ask for. Both are put around the engine's client, so they hold for every answer that a call asks for.
+ * The priority and deadline of a request: from its own fields, else from its key. The key's values are also the
+ * maximum. Both wrap the engine's client, so they apply to every answer of a call.
  */
 import type { ModelRegistry, ServedModel } from '../../api/models.ts'
 import type { Route } from '../../api/route.ts'
@@ -8,29 +8,29 @@ import type { UrgencyFields } from '../../api/urgency.ts'
 import type { EngineClient } from '../../engine/client.ts'
 import type { EngineEvent, GenerateRequest } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
-import { withChangedClient } from '../routing/changed-client.ts'
+import { wrapClient } from '../routing/wrap-client.ts'
 import type { KeyLimits } from './keys.ts'
 
 interface Urgency {
   readonly priority: number
-  /** Null: there is no deadline. */
+  /** Null: no deadline. */
   readonly seconds: number | null
-  /** Milliseconds of the monotonic clock. */
+  /** By the monotonic clock, in milliseconds. */
   readonly deadline: number
 }
 
 type OwnLimits = Pick<KeyLimits, 'priority' | 'timeoutSeconds'>
 
 /**
- * The models as a call with this body may ask them; its time begins now. Throws `invalid_request` where it asks for more than its
- * key may.
+ * The models for a call with this body; its time starts now. Throws `invalid_request` if it asks for more than its key
+ * allows.
  */
 export function urgentModels(models: ModelRegistry, route: Route, body: unknown, limits: OwnLimits): ModelRegistry {
   const urgency = urgencyOf(asks(route) ? (body as UrgencyFields) : {}, limits)
   return { list: () => models.list(), get: (name) => urgent(models.get(name), urgency) }
 }
 
-/** True when the route's schema has the fields, so that a body was checked for them. */
+/** Whether the route's schema has the fields, so that the body was checked for them. */
 function asks({ body }: Route): boolean {
   const { properties = {} } = (body ?? {}) as { readonly properties?: object }
   return 'priority' in properties && 'timeout' in properties
@@ -55,7 +55,7 @@ function urgencyOf({ priority, timeout }: UrgencyFields, limits: OwnLimits): Urg
 function urgent(model: ServedModel, urgency: Urgency): ServedModel {
   const { client } = model
   const { priority, seconds } = urgency
-  return withChangedClient(model, {
+  return wrapClient(model, {
     generate: (given, signal) => {
       const request = priority === 0 ? given : { ...given, priority }
       return seconds === null
@@ -65,7 +65,7 @@ function urgent(model: ServedModel, urgency: Urgency): ServedModel {
   })
 }
 
-/** Cancelled at the deadline, in whatever phase it is: its slot is free then, and a session keeps what `on_cancel` says. */
+/** Cancels at the deadline, in any phase: the slot becomes free, and a session keeps what `on_cancel` says. */
 async function* untilDeadline(
   client: EngineClient,
   request: GenerateRequest,

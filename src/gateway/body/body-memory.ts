@@ -1,7 +1,6 @@
 /**
- * How much memory the bodies of requests may take at once, in all and for each caller, from their first byte until their
- * replies have ended: a body waits in memory for its last byte, and its request for a slot. What has come counts, never what
- * was announced.
+ * Limits the memory of request bodies, in total and per caller, from the first byte until the reply has ended: a body
+ * waits in memory for its last byte, and its request for a slot. Bytes count as they arrive; Content-Length does not.
  */
 import type { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
@@ -11,26 +10,26 @@ import { PUBLIC_TENANT } from '../access/auth.ts'
 
 declare module 'fastify' {
   interface FastifyContextConfig {
-    /** The body is left unread, for another app. */
+    /** The body stays unread, for another app. */
     isPassedOn?: boolean
   }
   interface FastifyRequest {
-    /** Null until the headers have been looked at. */
+    /** Null until the headers have been checked. */
     heldBody: HeldBody | null
   }
 }
 
 export interface BodyBounds {
-  /** Limit for a body whose caller has shown no key yet, until the key is found in it. */
+  /** Limit of a body without a key in a header, until its key is found in the body. */
   readonly strangerBodyBytes: number
-  /** Limit for all bodies of one caller; bodies without a key that come from one address get an eighth of it. */
+  /** Limit of all bodies of one caller. An address without a key gets an eighth of it. */
   readonly callerBytes: number
-  /** Limit for all bodies. */
+  /** Limit of all bodies together. */
   readonly bodiesBytes: number
 }
 
 const STRANGERS_PART = 1 / 8
-/** Whatever others hold, every caller with a key may have so much. */
+/** Every caller with a key may hold this much, whatever others hold. */
 const OWN_BYTES = 2 ** 20
 
 /** Several apps may share one. */
@@ -38,7 +37,11 @@ export class BodyMemory {
   readonly #bytes = new Map<string, number>()
   #total = 0
 
-  /** Throws queue_full where it does not fit. One alone always does; it may have `own` already. */
+  /**
+   * Throws queue_full if it does not fit. The only body of a caller, or of the server, always fits. `own`: bytes that
+   * this body already holds.
+   * already holds.
+   */
   take({ name, hasKey }: Caller, bytes: number, own: number, bounds: BodyBounds): void {
     const { callerBytes, bodiesBytes } = bounds
     const before = this.#bytes.get(name) ?? 0
@@ -60,16 +63,16 @@ export class BodyMemory {
 }
 
 function tooMuch(whose: string, before: number, bytes: number): Error {
-  const message = `requests of ${whose} under way have bodies of ${before} bytes, and this one's ${bytes} more are too many; wait for some of them`
+  const message = `request bodies of ${whose} in flight hold ${before} bytes, and another ${bytes} do not fit; wait until some requests end`
   return withStatus(new SkeinError('queue_full', message))
 }
 
-/** Fastify makes 400 of what fails while a body is read and does not say otherwise. */
+/** Fastify turns errors while a body is read into 400 unless they have a status. */
 function withStatus(error: SkeinError): Error {
   return Object.assign(error, { statusCode: error.status })
 }
 
-/** A tenant, or the address of one that has shown no key. */
+/** A tenant, or the address of a caller without a key. */
 interface Caller {
   readonly name: string
   readonly hasKey: boolean
@@ -78,25 +81,25 @@ interface Caller {
 function callerOf(tenant: string | undefined, { ip }: FastifyRequest): Caller {
   const isKnown = tenant !== undefined && tenant !== PUBLIC_TENANT
   if (isKnown) return { name: tenant, hasKey: true }
-  // A server without keys is open to everyone who reaches it; there an address counts as a key.
+  // A server without keys is open to everyone, so an address counts as a key.
   return { name: `address ${networkOf(ip)}`, hasKey: tenant !== undefined }
 }
 
-/** An IPv6 host has 2^64 addresses; a mapped IPv4 address is one of IPv4. */
+/** An IPv6 host has 2^64 addresses, so its network counts. A mapped IPv4 address counts as IPv4. */
 function networkOf(ip: string): string {
   const mapped = /^::ffff:(\d+\.\d+\.\d+\.\d+)$/i.exec(ip)?.[1]
   if (mapped !== undefined || !ip.includes(':')) return mapped ?? ip
   return ip.split(':').slice(0, 4).join(':')
 }
 
-/** The memory of one request. */
+/** The memory that one request holds. */
 class HeldBody {
   readonly #memory: BodyMemory
   readonly #request: FastifyRequest
   readonly #bounds: BodyBounds
   #caller: Caller
   #bytes = 0
-  /** Bytes of what the body's text was parsed into. */
+  /** Bytes of the parsed body. */
   #made = 0
   #isFreed = false
 
@@ -107,7 +110,7 @@ class HeldBody {
     this.#caller = callerOf(request.principal?.tenant, request)
   }
 
-  /** `bytes` more of the body have arrived. */
+  /** Another `bytes` of the body have arrived. */
   grow(bytes: number): void {
     if (this.#isFreed) return
     this.#memory.take(this.#caller, bytes, this.#bytes, this.#bounds)
@@ -120,14 +123,14 @@ class HeldBody {
     if (!this.#isFreed) this.#made += bytes
   }
 
-  /** What the body was parsed into is released; its text may still be there as prompts. */
-  letGo(): void {
+  /** The parsed body is released; its text may still be there as prompts. */
+  release(): void {
     this.#memory.free(this.#caller, this.#made)
     this.#bytes -= this.#made
     this.#made = 0
   }
 
-  /** The body held its caller's key. */
+  /** The caller's key was found in the body. */
   belongsTo(tenant: string): void {
     const caller = callerOf(tenant, this.#request)
     if (this.#isFreed || caller.name === this.#caller.name) return
@@ -146,7 +149,7 @@ class HeldBody {
   }
 }
 
-/** To be called behind the gate: the caller is known by then, unless the key is in the body. */
+/** Call this after the gate: by then the caller is known, unless the key is in the body. */
 export function holdBodies(app: FastifyInstance, memory: BodyMemory, bounds: BodyBounds): void {
   app.decorateRequest('heldBody', null)
   app.addHook('onRequest', async (request, reply) => {
@@ -160,8 +163,8 @@ export function holdBodies(app: FastifyInstance, memory: BodyMemory, bounds: Bod
 }
 
 /**
- * A body in one piece. `look` sees every part as it comes. Past a bound for strangers, one without a key in a header must
- * have shown it: `keyOf` gives the tenant of the key in what has come, or throws.
+ * Reads a body into one piece. `look` sees every part as it comes. A body without a key in a header must have shown its
+ * key within the limit for strangers: `keyOf` returns the key's tenant from what has come, or throws.
  */
 export async function readBody(
   request: FastifyRequest,
@@ -187,7 +190,7 @@ export async function readBody(
     }
     parts.push(bytes)
   }
-  // A copy of their own memory: it may be handed to a thread.
+  // A copy with memory of its own, because it may be transferred to a thread.
   const body = new Uint8Array(size)
   let at = 0
   for (const part of parts) {
@@ -202,11 +205,11 @@ function keyless(): never {
   throw withStatus(new SkeinError('unauthorized', 'the body needs an API key in the header'))
 }
 
-/** The connection stays for a refusal. */
+/** Keeps the connection open after a break, so that a refusal can be sent. */
 async function* partsOf(payload: Readable): AsyncGenerator<Uint8Array> {
   const parts = payload.iterator({ destroyOnReturn: false })
   try {
-    // Nobody has set an encoding, so parts are bytes.
+    // No encoding is set, so the parts are bytes.
     for await (const part of parts) yield part as Uint8Array
   } catch (cause) {
     throw new SkeinError('aborted', 'the client went away before the end of its body', { cause })

@@ -1,4 +1,7 @@
-/** Request bodies: JSON only, valid UTF-8, bounded by what they become, and complaints that name the field. Knows no dialect. */
+/**
+ * Parses request bodies: JSON only, valid UTF-8, limited in size after parsing. Errors name the field. It knows no
+ * dialect.
+ */
 import type { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyRequest, FastifySchemaValidationError } from 'fastify'
 import type { FormBody } from '../../api/route.ts'
@@ -12,29 +15,29 @@ import { type JsonText, readForm, readJson } from './read-body.ts'
 
 declare module 'fastify' {
   interface FastifyContextConfig {
-    /** Fields of the body that may be looked at; null or absent: all. */
+    /** Fields that the route may read; null or absent: all. */
     fields?: ReadonlySet<string> | null
   }
   interface FastifyRequest {
-    /** A body of JSON as it came, where another is to have it; else null. */
+    /** The raw bytes of a JSON body that is forwarded; else null. */
     bodyBytes: Uint8Array | null
   }
 }
 
-/** About a millisecond of the event loop. */
+/** Parsing this much takes about a millisecond of the event loop. */
 const INLINE_BYTES = 64 * 1024
-/** An object, a list or a string in memory, without the bytes of its text. */
+/** Memory of an object, a list or a string, without the bytes of its text. */
 const NODE_BYTES = 64
 const FORM = 'application/x-www-form-urlencoded'
 const PAGE_HEADERS = ['origin', 'referer', 'cookie', 'sec-fetch-site', 'sec-fetch-mode']
-/** Node's own fetch names its mode, too. */
+/** Node's own fetch sends sec-fetch-mode, too. */
 const BROWSER_HEADERS = PAGE_HEADERS.filter((name) => name !== 'sec-fetch-mode')
 const READ_FORM = taskPlace(import.meta.url, './read-body.js', 'readFormTask')
 const READ_JSON = taskPlace(import.meta.url, './read-body.js', 'readJsonTask')
 
 /**
- * Takes over all body parsing. Other content types are refused with 415: a form or a text post is what a foreign web
- * page can send without asking first. curl calls what it sends a form, and says nothing of a page: that is read as JSON.
+ * Takes over all body parsing. Other content types are refused with 415, because a foreign web page can send forms and
+ * plain text without a preflight. curl labels its data a form but sends no header of a page, so that is read as JSON.
  */
 export function parseJsonBodies(
   app: FastifyInstance,
@@ -52,12 +55,12 @@ export function parseJsonBodies(
       return auth.checkPassword(scan.password, undefined).tenant
     }
     const body = await readBody(request, payload, bounds, (bytes) => scan.write(bytes), keyOf)
-    // Clients send the header with every request, also with those that have no body: a DELETE above all.
+    // Clients send the header with every request, even without a body, such as DELETE.
     if (body.length === 0) return undefined
     const encoding = request.headers['content-encoding'] ?? 'identity'
     if (encoding !== 'identity') throw wrongEncoding()
     request.heldBody?.become(NODE_BYTES * scan.nodes)
-    // A thread takes the bytes that it is given.
+    // A thread takes ownership of the bytes.
     if (keepsBytes) request.bodyBytes = body.length <= INLINE_BYTES ? body : body.slice()
     const { fields = null } = request.routeOptions.config
     const text: JsonText = { bytes: body, fields }
@@ -66,7 +69,7 @@ export function parseJsonBodies(
   })
 }
 
-/** For the routes of a scope: what a page can send without asking is refused, here too. `keepsBytes`: another has the form as it came. */
+/** Parses forms for the routes of a scope; forms of foreign pages are refused. `keepsBytes`: keep the raw form. */
 export function parseForms(scope: FastifyInstance, bounds: BodyBounds, keepsBytes: boolean): void {
   scope.removeAllContentTypeParsers()
   scope.addContentTypeParser(
@@ -82,7 +85,7 @@ export function parseForms(scope: FastifyInstance, bounds: BodyBounds, keepsByte
   )
 }
 
-/** Browsers say where a request that changes something comes from. */
+/** Browsers send headers that tell where such a request comes from. */
 function isFormOfPage({ headers }: FastifyRequest): boolean {
   const isForm = headers['content-type']?.startsWith(FORM) === true
   return isForm && PAGE_HEADERS.some((name) => headers[name] !== undefined)
@@ -100,14 +103,14 @@ function noKeyYet({ strangerBodyBytes }: BodyBounds): Error {
 }
 
 function wrongEncoding(): Error {
-  const error = new SkeinError('invalid_request', 'compressed bodies are not accepted; send it plain')
+  const error = new SkeinError('invalid_request', 'compressed bodies are not accepted; send the body uncompressed')
   return Object.assign(error, { statusCode: 415 })
 }
 
-/** An error of the validator, with the schema at fault (its `verbose` option). */
+/** A validation error with its schema (Ajv's `verbose` option). */
 export type Complaint = FastifySchemaValidationError & { parentSchema?: { description?: string } }
 
-/** One error for the first wrong field. */
+/** One error, for the first wrong field. */
 export function describeInvalid(complaints: readonly Complaint[]): SkeinError {
   const complaint = pick(complaints)
   const { missingProperty, additionalProperty } = complaint.params
@@ -116,14 +119,14 @@ export function describeInvalid(complaints: readonly Complaint[]): SkeinError {
   const param = fieldName(path)
   const problem = problemOf(complaint)
   if (param === '' && complaint.keyword === 'type')
-    return new SkeinError('invalid_request', 'the body is missing or no object; expected {…} in JSON')
+    return new SkeinError('invalid_request', 'the body is missing or not an object; expected {…} in JSON')
   if (param === '') return new SkeinError('invalid_request', `the body ${problem}`)
   return new SkeinError('invalid_request', `${param}: ${problem}`, { param })
 }
 
 /**
- * A union complains once per form and then about itself. If the value has the type of one form and is wrong further in,
- * that is the news; otherwise the union's own description is.
+ * A union reports one error per form, and then one of its own. If the value has the type of one form and is wrong
+ * further in, that error is the useful one; otherwise the union's own description is.
  */
 function pick(complaints: readonly Complaint[]): Complaint {
   const union = complaints.find(({ keyword }) => keyword === 'anyOf')
@@ -146,7 +149,7 @@ function problemOf({ keyword, message, params, parentSchema }: Complaint): strin
   return (message ?? 'is not valid').replace(/^must be ([a-z]+),null$/, 'must be $1')
 }
 
-/** null means absent, and is no value that one would send. */
+/** Leaves out null, which means absent and is not worth suggesting. */
 function listOf(allowed: unknown): string {
   const values = Array.isArray(allowed) ? allowed.filter((value) => value !== null) : []
   return values.map((value) => JSON.stringify(value)).join(', ')

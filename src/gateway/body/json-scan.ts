@@ -1,7 +1,6 @@
 /**
- * Looks at a JSON text as its bytes come, before anything is made of them: how deep it nests, of how many values it is, and
- * the one string of its outermost object that a caller's key may be in. It keeps none of the text, and does not tell whether
- * the text is valid.
+ * Scans JSON text as its bytes arrive, before parsing: depth, number of values, and the one string of the outermost
+ * object that may hold a caller's key. It keeps no text and does not validate.
  */
 import { SkeinError } from '../../errors.ts'
 
@@ -9,9 +8,9 @@ export interface JsonBounds {
   readonly jsonDepth: number
   /** Fields of the outermost object. */
   readonly jsonFields: number
-  /** Objects, lists and strings, names of fields among them: what takes memory of its own. */
+  /** Objects, lists and strings, including names of fields: values that take memory of their own. */
   readonly jsonNodes: number
-  /** Values that stand behind a comma: numbers above all. */
+  /** Values that follow a comma, mostly numbers. */
   readonly jsonValues: number
 }
 
@@ -35,12 +34,12 @@ export class JsonScan {
   #depth = 0
   #isInString = false
   #isEscaped = false
-  /** In the outermost object: whether the next string is a value, and whether it is that of the field. */
+  /** In the outermost object: whether the next string is a value, and whether it is that of the key's field. */
   #isValue = false
   #isKeys = false
-  /** How much of the field's name a name has been so far; negative: it is another. */
+  /** How many bytes of the current name match the field's name; negative: it is another name. */
   #nameBytes = -1
-  /** The bytes of the key so far; null outside of it. */
+  /** Bytes of the key so far; null outside of the key. */
   #key: Uint8Array | null = null
   #password: Uint8Array | null = null
   readonly #bounds: JsonBounds
@@ -49,12 +48,12 @@ export class JsonScan {
     this.#bounds = bounds
   }
 
-  /** The last of that name, as parsers have it; null where there is none. */
+  /** The last value of that name, as parsers take it; null if there is none. */
   get password(): string | null {
     return this.#password === null ? null : textOf(this.#password)
   }
 
-  /** Throws as soon as a bound is passed. */
+  /** Throws as soon as a limit is exceeded. */
   write(bytes: Uint8Array): void {
     for (let i = 0; i < bytes.length; i++) {
       if (this.#isInString) {
@@ -70,12 +69,12 @@ export class JsonScan {
     }
   }
 
-  /** From `start` to the end of the string or of the bytes; returns where that is. */
+  /** Scans from `start` to the end of the string or of the bytes; returns that position. */
   #inString(bytes: Uint8Array, start: number): number {
     let isEscaped = this.#isEscaped
     let at = start
     for (; at < bytes.length; at++) {
-      // A long string without escapes has its end found for it.
+      // The end of a long string without escapes is searched for natively.
       if (at - start === PLAIN_BYTES && !isEscaped) {
         const end = endOf(bytes, at)
         if (end !== null) {
@@ -152,17 +151,17 @@ export class JsonScan {
   }
 }
 
-/** Where a string ends that has no escape before it, or the bytes; null where it has one. */
+/** Position of the end of the string or of the bytes; null if there is an escape before it. */
 function endOf(bytes: Uint8Array, from: number): number | null {
   const quote = bytes.indexOf(QUOTE, from)
   const end = quote === -1 ? bytes.length : quote
   return bytes.subarray(from, end).includes(BACKSLASH) ? null : end
 }
 
-/** The string that stood between these bytes' quotes; null where it is no valid one. */
+/** Decodes the bytes between the quotes; null if they are no valid string. */
 function textOf(bytes: Uint8Array): string | null {
   try {
-    // A string, since it is in quotes and none ends it before its end.
+    // Text between quotes without another quote parses to a string.
     return JSON.parse(`"${Buffer.from(bytes).toString()}"`) as string
   } catch {
     return null
@@ -174,7 +173,7 @@ function tooMany(most: number, what: string): Error {
   return refused('too_large', message)
 }
 
-/** Fastify makes 400 of what fails while a body is read and does not say otherwise. */
+/** Fastify turns errors while a body is read into 400 unless they have a status. */
 function refused(code: 'invalid_request' | 'too_large', message: string): Error {
   const error = new SkeinError(code, message)
   return Object.assign(error, { statusCode: error.status })

@@ -1,4 +1,4 @@
-/** Parses the bytes of a body. Runs on the event loop for small bodies, else as a task of a thread. */
+/** Parses the bytes of a body: small ones on the event loop, others in a thread. */
 import { parse } from 'secure-json-parse'
 import type { FormBody } from '../../api/route.ts'
 import { SkeinError } from '../../errors.ts'
@@ -6,7 +6,7 @@ import { task } from '../../threads/task.ts'
 
 export interface JsonText {
   readonly bytes: Uint8Array
-  /** Fields that the schemas of the route name; null: every field may matter. */
+  /** Fields that the route's schemas name; null: every field may matter. */
   readonly fields: ReadonlySet<string> | null
 }
 
@@ -36,12 +36,10 @@ function parsed(text: string): unknown {
   }
 }
 
-/** In place of a value that is larger than any at which a field means nothing: that it was there is all that matters. */
+/** Stands for a large value of an unknown field: only its presence matters. */
 const LEFT_OUT = '…'
 
-/**
- * Replaces large values of fields that no schema names by a marker, so that they take no memory while the answer runs.
- */
+/** Replaces large values of fields that no schema names, so that they take no memory while the answer is generated. */
 function withoutUnknown(body: object, fields: ReadonlySet<string>): object {
   const kept = Object.entries(body).map(([name, value]) =>
     fields.has(name) || isSmall(value) ? [name, value] : [name, LEFT_OUT],
@@ -58,11 +56,11 @@ function isSmall(value: unknown): boolean {
 
 interface FormBytes {
   readonly bytes: Uint8Array<ArrayBuffer>
-  /** With the boundary of its parts. */
+  /** The content type with its boundary. */
   readonly type: string
 }
 
-/** The fields of a multipart form and its one file, by Node's own parser. */
+/** Reads the fields and the one file of a multipart form with Node's own parser. */
 export async function readForm({ bytes, type }: FormBytes): Promise<FormBody> {
   const parts = await partsOf(bytes, type)
   const fields: Record<string, string> = {}
@@ -80,6 +78,6 @@ async function partsOf(bytes: Uint8Array<ArrayBuffer>, type: string): Promise<Fo
   try {
     return await new Response(bytes, { headers: { 'content-type': type } }).formData()
   } catch {
-    throw new SkeinError('invalid_request', 'the body is no multipart form that can be read')
+    throw new SkeinError('invalid_request', 'the body is not a readable multipart form')
   }
 }

@@ -1,6 +1,7 @@
 /**
- * Requests of batches in a cluster: each goes to a node with room for it, this one among them, as a request of a member for the
- * tenant. Whoever runs a batch needs no model. What a node has not answered is asked again, wherever there is room then.
+ * Runs requests of batches in a cluster. Each goes to a node with room, perhaps this one, as a member's request for the
+ * tenant. The server that runs a batch needs no model. A request that a node did not answer is sent again, to any node
+ * with room.
  */
 import { randomUUID } from 'node:crypto'
 import type { IncomingMessage } from 'node:http'
@@ -96,8 +97,9 @@ export class ClusterRows implements RowRunner {
   }
 
   /**
-   * Those of its model with room beside the slots that others always find free, the one with most first; of a model that is not
-   * here any one, which says so. What only some nodes know is asked of all of them, else the first is enough.
+   * Nodes of the request's model with room beyond the slots reserved for other requests, the one with most room first.
+   * For an unknown model any node, whose answer reports that. Names that only some nodes know are asked of all of them;
+   * otherwise the first node is enough.
    */
   #nodesFor(body: object): readonly Asked[] {
     const { model } = body as { readonly model?: unknown }
@@ -124,7 +126,7 @@ interface Answer {
   readonly text: string
 }
 
-/** A key's limits are not looked at here. What a row says of its priority holds, else it comes behind others. */
+/** The limits of a key do not apply. A row's own priority holds; without one it gets the lowest. */
 function principalOf({ tenant, body }: { readonly tenant: string; readonly body: object }) {
   const { priority } = body as { readonly priority?: unknown }
   const own = typeof priority === 'number' ? priority : PRIORITIES[0]
@@ -132,13 +134,13 @@ function principalOf({ tenant, body }: { readonly tenant: string; readonly body:
   return { tenant, name: 'batch', role: 'user', limits, expiresAt: null } as const
 }
 
-/** Throws what another try may mend. */
+/** Throws if a retry may help. */
 function outcomeOf({ message, text }: Answer, requestId: string): RowOutcome {
   const { headers, statusCode = 502 } = message
-  // The session is on its way, or a server that closes refuses before any route is asked.
+  // The session is moving, or a closing server refuses before its routes are called.
   if (statusCode === 421 || statusCode === 503) throw passing()
   const body = JSON.parse(text) as { readonly error?: { readonly code?: unknown } | null }
-  // One that took long had begun as a success.
+  // A slow answer had already begun with status 200.
   const isLate = statusCode === 200 && body.error != null && !('object' in body)
   const code = isLate ? body.error?.code : headers[CODE_HEADER]
   const known = isErrorCode(code) ? code : null
@@ -149,5 +151,5 @@ function outcomeOf({ message, text }: Answer, requestId: string): RowOutcome {
 }
 
 function passing(): SkeinError {
-  return new SkeinError('model_not_loaded', 'the node takes it no more, or not yet')
+  return new SkeinError('model_not_loaded', 'the node does not accept the request now')
 }

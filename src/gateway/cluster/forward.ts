@@ -1,26 +1,26 @@
 /**
- * Hands a request to a node and its answer back, byte by byte as it comes, over connections that are kept. It decides nothing:
- * it says how far a request came.
+ * Forwards a request to a node over keep-alive connections and streams the answer back. It makes no decisions; it
+ * reports how far a request got.
  */
 import { Agent, request as ask, type IncomingHttpHeaders, type IncomingMessage } from 'node:http'
 import { request as askOverTls, Agent as TlsAgent } from 'node:https'
 
 export interface Outgoing {
   readonly method: string
-  /** Path and query, as the client spelt them. */
+  /** Path and query, as the client wrote them. */
   readonly path: string
   readonly headers: Readonly<Record<string, string | string[]>>
   readonly body: Uint8Array | null
   /**
-   * Over a connection of its own: one that is kept may be to a process that has just ended, and what is lost on it may have
-   * been seen.
+   * Uses a new connection: a kept one may lead to a process that has just ended, and it would be unknown whether the
+   * request was seen.
    */
   readonly isAlone?: boolean
 }
 
-/** A request without an answer. */
+/** The request got no answer. */
 export class NotAnswered extends Error {
-  /** No connection was made: the node has seen nothing of it. */
+  /** No connection was made, so the node has not seen the request. */
   readonly isUnseen: boolean
 
   constructor(isUnseen: boolean, cause: unknown) {
@@ -29,7 +29,7 @@ export class NotAnswered extends Error {
   }
 }
 
-/** How long a node may take to accept a connection: one on a machine that has gone says nothing at all. */
+/** Time that a node may take to accept a connection. A machine that is gone does not refuse, it stays silent. */
 const CONNECT_MS = 3000
 const UNSEEN = ['ECONNREFUSED', 'EHOSTUNREACH', 'ENETUNREACH', 'ENOTFOUND', 'EAI_AGAIN', 'ETIMEDOUT']
 const KEEP = {
@@ -43,7 +43,7 @@ export class Forwarder {
   readonly #plain = new Agent(KEEP)
   readonly #tls = new TlsAgent(KEEP)
 
-  /** The head of the answer; its body is the message. Rejects with NotAnswered. */
+  /** Resolves with the head of the answer; the message is its body. Rejects with NotAnswered. */
   send(
     url: string,
     { method, path, headers, body, isAlone = false }: Outgoing,
@@ -97,7 +97,7 @@ function lengthOf(method: string, body: Uint8Array | null): Record<string, strin
   return method === 'POST' ? { 'content-length': '0' } : {}
 }
 
-/** Of a connection and not of a request (RFC 9110), or made anew by whoever sends. */
+/** Headers of a connection, not of a request (RFC 9110), or that the sender sets itself. */
 const OF_CONNECTION = [
   'connection',
   'keep-alive',
@@ -110,10 +110,10 @@ const OF_CONNECTION = [
   'host',
   'content-length',
 ]
-/** Of the client and the gateway alone: keys, and what pages send. */
+/** Headers between the client and the gateway only: keys, and what pages send. */
 const OF_CLIENT = ['authorization', 'cookie', 'origin', 'referer']
 
-/** The client's headers as a node may see them. `keyHeaders`: those that may hold a key. */
+/** The client's headers for a node. `keyHeaders`: headers that may hold a key. */
 export function headersToNode(
   headers: IncomingHttpHeaders,
   keyHeaders: readonly string[],
@@ -126,7 +126,7 @@ export function headersToNode(
   )
 }
 
-/** A node's headers as the client may see them. */
+/** A node's headers for the client. */
 export function headersToClient(headers: IncomingHttpHeaders): Record<string, string | string[]> {
   const dropped = new Set(OF_CONNECTION.filter((name) => name !== 'content-length'))
   return Object.fromEntries(
@@ -136,12 +136,12 @@ export function headersToClient(headers: IncomingHttpHeaders): Record<string, st
   )
 }
 
-/** A short body in one piece; what is longer is no error of ours and is cut. */
+/** Reads a short body; longer ones are no error of Skein and are cut. */
 export async function shortBody(message: IncomingMessage, most = 64 * 1024): Promise<Buffer> {
   const parts: Buffer[] = []
   let size = 0
   for await (const part of message) {
-    // Nobody has set an encoding.
+    // No encoding is set, so parts are bytes.
     const bytes = part as Buffer
     size += bytes.length
     if (size > most) break

@@ -1,6 +1,6 @@
 /**
- * A front gateway's answer to a request: a node's. It finds the node, hands the request over as it came, and gives the answer
- * back as it comes; what no node has begun it hands to another. It keeps nothing that another gateway would miss.
+ * Answers requests at a cluster's gateway through nodes: it finds the node, forwards the request and streams the answer
+ * back. If a node has not begun to answer, it tries another. It keeps no state that other gateways would need.
  */
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { Dialect, Route } from '../../api/route.ts'
@@ -53,7 +53,7 @@ export class ClusterFront implements Front {
     }
   }
 
-  /** To a node that is named, as it came. */
+  /** Forwards a request unchanged to the named node. */
   async pass(node: string, path: string, request: FastifyRequest, reply: FastifyReply): Promise<unknown> {
     const url = this.#options.nodes().urls.get(node)
     if (url === undefined)

@@ -1,4 +1,4 @@
-/** The answer of a node on its way to the client, as fast as the client reads it. */
+/** Streams a node's answer to the client. */
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { Dialect } from '../../api/route.ts'
@@ -20,7 +20,7 @@ export async function giveBack(message: IncomingMessage, node: string, reply: Fa
   return reply
 }
 
-/** Only as fast as the client reads. The reply stays open when the message breaks off: there is something to say yet. */
+/** Reads only as fast as the client does. If the message breaks off, the reply stays open for its ending. */
 async function copy(message: IncomingMessage, reply: ServerResponse): Promise<void> {
   for await (const part of message) {
     if (reply.destroyed) return
@@ -28,7 +28,7 @@ async function copy(message: IncomingMessage, reply: ServerResponse): Promise<vo
   }
 }
 
-/** How long a client may leave what it has been sent unread, as on a server without a cluster. */
+/** Time that a client may leave sent data unread, as on a server without a cluster. */
 const { streamStallMs } = DEFAULT_LIMITS
 
 function drained(reply: ServerResponse): Promise<void> {
@@ -45,7 +45,9 @@ function drained(reply: ServerResponse): Promise<void> {
   })
 }
 
-/** A stream that has begun ends with an error event in its own form; any other reply is cut, and its length says so. */
+/**
+ * A stream that has begun ends with an error event of its dialect. Any other reply is cut, which its length reveals.
+ */
 export function endCutStream({ raw }: FastifyReply, dialect: Dialect, node: string, type: string | undefined): void {
   const form = dialect.stream ?? SSE
   if (type !== form.type || raw.writableEnded) {
@@ -56,7 +58,7 @@ export function endCutStream({ raw }: FastifyReply, dialect: Dialect, node: stri
   raw.end(form.frame(dialect.renderError(new SkeinError('model_not_loaded', message))))
 }
 
-/** Of a body, as it came. */
+/** The raw bytes of a body. */
 export function bytesOf(request: FastifyRequest): Uint8Array | null {
   if (request.body instanceof Uint8Array) return request.body
   return request.bodyBytes

@@ -1,6 +1,6 @@
 /**
- * A node's part of a cluster: it believes what members seal, takes sessions from other nodes, and lets its own go when one of
- * them asks. The routes are for members alone.
+ * A node's part of a cluster: it trusts members' seals, takes sessions over from other nodes, and releases its own when
+ * a node asks. Only members may call these routes.
  */
 import { request as ask, type IncomingMessage } from 'node:http'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
@@ -11,13 +11,15 @@ import type { EngineClient } from '../../engine/client.ts'
 import type { SessionRef } from '../../engine/messages.ts'
 import { isErrorCode, SkeinError } from '../../errors.ts'
 import type { CallerSeal } from '../access/caller-seal.ts'
-import { modelsAsking } from '../routing/turn-origin.ts'
+import { withTurnOrigin } from '../routing/turn-origin.ts'
 import { Forwarder, NotAnswered, shortBody } from './forward.ts'
 import { CODE_HEADER } from './headers.ts'
 import { type LetGo, takingModels } from './taking.ts'
 
 const RELEASE_PATH = '/cluster/release'
-/** Who does not answer in this time is asked again, or has lost its lease by then and what it had. */
+/**
+ * Timeout of a release. A node that does not answer is asked again, or has lost its lease, and its sessions, by then.
+ */
 const LET_GO_MS = 5000
 
 interface ReleaseBody {
@@ -27,7 +29,7 @@ interface ReleaseBody {
 
 interface ClusterNodeOptions {
   readonly seal: CallerSeal
-  /** Engines of a model's workers here, also of those that are ending. */
+  /** Engines of a model's workers here, including workers that are ending. */
   readonly enginesOf: (model: string) => readonly EngineClient[]
 }
 
@@ -39,14 +41,14 @@ export class ClusterNode {
     this.#options = options
   }
 
-  /** A client that came here by itself knows no other node, so this one takes what it asks for. */
+  /** A client that called this node directly knows no other, so this node takes over the sessions it asks for. */
   modelsFor({ member }: FastifyRequest, models: ModelRegistry): ModelRegistry {
     const taking = member === null || member.mayTake ? takingModels(models, this.#letGo) : models
-    return member?.origin === undefined ? taking : modelsAsking(taking, member.origin)
+    return member?.origin === undefined ? taking : withTurnOrigin(taking, member.origin)
   }
 
   mount(app: FastifyInstance): void {
-    // Also while it drains: its sessions are to go.
+    // Answers also while it drains, because its sessions must move away.
     app.post<{ Body: ReleaseBody }>(
       RELEASE_PATH,
       { config: { isForMembers: true } },
@@ -72,7 +74,7 @@ export class ClusterNode {
     this.#forwarder.close()
   }
 
-  /** At every worker: which one has it the node's own router may have forgotten, and the others have nothing to let go. */
+  /** Releases at every worker, because the node's router may have forgotten which one has the session. */
   async #release(model: string, session: SessionRef): Promise<void> {
     const engines = this.#options.enginesOf(model)
     await Promise.all(engines.map((engine) => engine.call('sessions.release', session)))
@@ -110,7 +112,7 @@ export class ClusterNode {
   }
 }
 
-/** From the worker on this machine that offers it; who has none answers so itself. */
+/** Gets the state from the worker on this machine that offers it; a worker without it answers so itself. */
 function offerOf(
   { worker, key }: { readonly worker: string; readonly key: string },
   caller: string | string[] | undefined,
@@ -118,7 +120,7 @@ function offerOf(
   return new Promise((resolve, reject) => {
     const socketPath = stateSocketOf(worker)
     const path = `/${encodeURIComponent(key)}`
-    // The route is for members, who have said so in one header.
+    // Members identify themselves by one header.
     ask({ socketPath, path, headers: { [CALLER_HEADER]: String(caller) } })
       .once('response', resolve)
       .once('error', () => {

@@ -1,10 +1,11 @@
 /**
- * The nodes of a cluster as one gateway sees them: which serve a model, what each has to do, which take nothing new. What
- * workers report is seconds old, so what this gateway has sent since is added. Knows no HTTP and no database.
+ * The nodes of a cluster as one gateway sees them: the models they serve, their load, and which accept no new requests.
+ * Reports of workers are seconds old, so requests that this gateway has sent since are added. It knows no HTTP and no
+ * database.
  */
 import type { Target } from './rendezvous.ts'
 
-/** A worker as the database has it; fields that a newer release may add are not looked at. */
+/** A worker's row of the database; unknown fields of a newer release are ignored. */
 export interface ClusterMember {
   readonly id: string
   readonly node: string
@@ -21,19 +22,19 @@ export interface ModelNode extends Target {
 }
 
 interface NodeUse {
-  /** Sent by this gateway and not ended. */
+  /** Requests from this gateway that have not ended. */
   numSent: number
-  /** Of these, those that had been sent when the figures came. */
+  /** Those of them that were sent before the last report. */
   numSentThen: number
 }
 
-/** How long a node that drains, or cannot be reached, is left alone until it is asked again. */
+/** Time that a draining or unreachable node is skipped before it is tried again. */
 const AVOID_MS = 10_000
 
 export class Nodes {
   readonly #now: () => number
   readonly #uses = new Map<string, NodeUse>()
-  /** Those that take nothing new, and until when. Mostly there are none, and each request asks. */
+  /** Nodes that are skipped, and until when. Mostly empty, and checked for each request. */
   readonly #avoided = new Map<string, number>()
   #members: readonly ClusterMember[] = []
   #byModel = new Map<string, readonly ModelNode[]>()
@@ -47,7 +48,7 @@ export class Nodes {
     return this.#members
   }
 
-  /** Names of models in order. */
+  /** Names of the models, sorted. */
   get models(): readonly string[] {
     return [...this.#byModel.keys()].sort()
   }
@@ -56,7 +57,7 @@ export class Nodes {
     return this.#urls
   }
 
-  /** New figures of all workers that are alive. */
+  /** Takes new reports of all live workers. */
   update(members: readonly ClusterMember[]): void {
     this.#members = members
     this.#urls = new Map(members.map(({ node, url }) => [node, url]))
@@ -69,10 +70,7 @@ export class Nodes {
     this.#byModel = new Map(models.map((model) => [model, this.#nodesOf(model)]))
   }
 
-  /**
-   * Those that may get a request to a model: without those that have been tried and those that take nothing new, where there
-   * are others.
-   */
+  /** Nodes that may get a request for a model. Tried and skipped nodes are left out if there are others. */
   serving(model: string, tried: ReadonlySet<string> = NONE): readonly ModelNode[] {
     const all = this.#byModel.get(model) ?? []
     const untried = tried.size === 0 ? all : all.filter(({ id }) => !tried.has(id))
@@ -81,7 +79,7 @@ export class Nodes {
     return open.length > 0 ? open : untried
   }
 
-  /** All, whatever they serve; those that take nothing new come last. */
+  /** All nodes, whatever they serve; skipped ones come last. */
   any(): readonly Pick<ModelNode, 'id' | 'url'>[] {
     const all = [...this.#urls].map(([id, url]) => ({ id, url }))
     const isLate = ({ id }: { readonly id: string }) => this.isAvoided(id)
@@ -101,12 +99,12 @@ export class Nodes {
     this.#avoided.set(node, this.#now() + AVOID_MS)
   }
 
-  /** It has answered. */
+  /** The node has answered, so it is no longer skipped. */
   welcome(node: string): void {
     this.#avoided.delete(node)
   }
 
-  /** Counts a request that is sent there, until what is given back is called. */
+  /** Counts a request sent to the node, until the returned function is called. */
   take(node: string): () => void {
     const use = this.#useOf(node)
     use.numSent++
@@ -115,7 +113,7 @@ export class Nodes {
     }
   }
 
-  /** Nodes and not workers: which worker of its own is best a node knows best. */
+  /** Groups workers by node: the node itself chooses its best worker. */
   #nodesOf(model: string): ModelNode[] {
     const nodes = new Map<string, { id: string; url: string; slots: number; reported: number }>()
     for (const { node: id, url, model: own, slots, inFlight } of this.#members) {
@@ -149,7 +147,7 @@ export class Nodes {
 
 const NONE: ReadonlySet<string> = new Set()
 
-/** The nodes of a list that is another one whenever it has changed. */
+/** Builds the nodes of a list again whenever the list is replaced. */
 export function nodesOf(list: () => readonly ClusterMember[]): () => Nodes {
   const nodes = new Nodes()
   let seen: readonly ClusterMember[] | null = null

@@ -1,4 +1,4 @@
-/** What a front gateway tells operators of the cluster, and their way through to any node. */
+/** Pages of a cluster's gateway for operators: its nodes, and a proxy to each node. */
 import { Counter, Gauge, type Registry } from 'prom-client'
 import type { Dialect } from '../../api/route.ts'
 import { nodeOfWorker } from '../../cluster/lease.ts'
@@ -14,7 +14,7 @@ export interface ClusterView {
   readonly front: ClusterFront
   readonly nodes: () => Nodes
   readonly members: () => readonly (InformedMember & { readonly leftMs: number })[]
-  /** By worker, of all that are owned now. */
+  /** Number of sessions by worker. */
   readonly sessions: () => Promise<ReadonlyMap<string, number>>
   readonly moves: () => ReturnType<typeof movesOf>
 }
@@ -79,7 +79,7 @@ function pageOf({ at, id, fromWorker, toWorker, isDirect, ms }: PastMove): Clust
   return { at, session: id, from, to, is_direct: isDirect, ms: Math.round(ms * 10) / 10 }
 }
 
-/** What workers say of themselves may be another release's. */
+/** A worker of another release may report other fields. */
 function deviceOf({ model }: InformedMember['info']): string | null {
   return textOf((model as { readonly device?: unknown } | undefined)?.device)
 }
@@ -88,7 +88,7 @@ function textOf(value: unknown): string | null {
   return typeof value === 'string' ? value : null
 }
 
-/** Of this gateway; what engines do their own nodes tell. */
+/** Metrics of this gateway; nodes report those of engines themselves. */
 export function countCluster(registry: Registry, front: ClusterFront, nodes: () => Nodes): void {
   const registers = [registry]
   new Gauge({

@@ -1,4 +1,7 @@
-/** One request on its way through a front gateway: to a node, to the next one where that has no answer, and back. */
+/**
+ * Forwards one request through a cluster's gateway: to a node, to the next one if that has no answer, and the answer
+ * back.
+ */
 import type { IncomingMessage } from 'node:http'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { ModelRegistry } from '../../api/models.ts'
@@ -21,29 +24,29 @@ export interface FrontOptions {
   readonly drain: Drain
   /** Headers of any dialect that may hold a key. */
   readonly keyHeaders: readonly string[]
-  /** The node that has a session, by the database. */
+  /** Looks up in the database which node has a session. */
   readonly ownerOf: (model: string, tenant: string, session: string) => Promise<string | null>
 }
 
-/** What became of requests; monotonic. */
+/** Counts of request outcomes; monotonic. */
 export interface FrontCounts {
   forwarded: number
   /** Sent to another node because one had no answer. */
   retried: number
-  /** Sessions that were not where this gateway looked first. */
+  /** Sessions that were on another node than this gateway tried first. */
   misdirected: number
-  /** Requests whose node fell silent after it had begun. */
+  /** Requests whose node stopped answering midway. */
   lost: number
 }
 
-/** Nodes that have an answer only for others: tried elsewhere, and told as it is when nobody has a better one. */
+/** Statuses that make the gateway try another node; the answer is returned if no node gives a better one. */
 const PASSED_BY = [421, 429, 503]
-/** The same, of a start state or mixture that this gateway does not know: another node may. */
+/** The same for a start state or mixture that this gateway does not know, because another node may. */
 const UNSURE = [...PASSED_BY, 404]
 
 const ALIVE_CHECK_MS = 1000
 
-/** An answer that is worth another try, kept in case there is none. */
+/** An answer to be returned if no other node has a better one. */
 interface Refusal {
   readonly status: number
   readonly headers: IncomingMessage['headers']
@@ -59,7 +62,7 @@ interface Exchange {
 
 type Asking = Pick<Step, 'mayTake'> & { readonly node: Pick<Step['node'], 'id' | 'url'> }
 
-/** One request on its way. */
+/** One request in transit. */
 export class Passage {
   readonly #options: FrontOptions
   readonly #forwarder: Forwarder
@@ -83,7 +86,7 @@ export class Passage {
 
   async run(route: Route): Promise<unknown> {
     const { request } = this.#exchange
-    // A route's path has only named parameters, and those are strings.
+    // A route's path has only named parameters, which are strings.
     const params = request.params as Record<string, string>
     const query = request.query as Record<string, unknown>
     const asked = askedOf(request.body, params, query, route.path)
@@ -101,7 +104,7 @@ export class Passage {
     const { id: model, isSure } = modelNamed(this.#options.models, asked.model)
     const session = asked.session === null ? null : `${model}\0${tenant}\0${asked.session}`
     const isKnown = session === null || this.#owners.get(session) !== null
-    // Without the database a guess: a wrong one is told where to go.
+    // Without the database this is a guess; a node that lacks the session says where it is.
     const stored = isKnown ? null : await ownerOf(model, tenant, asked.session!).catch(() => null)
     const prefix = `${tenant}\0${model}\0${asked.beginning}`
     const route = new RequestRoute(nodes(), this.#owners, { model, session, prefix }, stored)
@@ -121,7 +124,7 @@ export class Passage {
     return this.#sendRefusal(last)
   }
 
-  /** `isInSession`: what was lost may have been done. */
+  /** `isInSession`: a lost request may have been carried out. */
   async #try(
     step: Asking,
     isInSession: boolean,
@@ -146,7 +149,7 @@ export class Passage {
       if (!isUnseen && !this.#mayRepeat(isInSession)) throw lost(id, request)
       return { failure: { kind: 'unavailable' }, refusal: null }
     }
-    // From here on the node is watched as long as its answer comes.
+    // The node is watched until its answer is complete.
     message.once('close', () => watched.end())
     const isRefusal = passedBy.includes(message.statusCode ?? 0)
     if (!isRefusal || message.headers[CODE_HEADER] === 'rate_limited') {
@@ -157,7 +160,7 @@ export class Passage {
     return { failure: failureOf(refusal, nodes), refusal }
   }
 
-  /** Aborts with the client, and when the node's lease is over: a machine that hangs answers nothing. */
+  /** Aborts when the client disconnects or the node's lease expires: a hanging machine never answers. */
   #watch(node: string): { readonly signal: AbortSignal; readonly end: () => void } {
     const { signal } = this.#exchange
     const controller = new AbortController()
@@ -180,8 +183,8 @@ export class Passage {
   }
 
   /**
-   * An answer that was lost may have been a turn that was kept, and to send it again would be to say the same thing twice.
-   * Streams begin before a turn ends, so where none has begun no turn has ended.
+   * Whether a lost request may be sent again. Its turn may have been saved, and repeating it would duplicate the turn.
+   * A stream begins before its turn ends, so if none has begun, no turn has ended.
    */
   #mayRepeat(isInSession: boolean): boolean {
     const body = this.#exchange.request.body as { readonly stream?: unknown } | null | undefined
@@ -193,7 +196,7 @@ export class Passage {
     const { principal, raw, id, headers } = request
     const { seal, keyHeaders } = this.#options
     assert(principal !== null, 'a handler ran before its caller was known')
-    // Requests are counted here, once; what a node counts is what it makes.
+    // The gateway counts requests; nodes count tokens and rows.
     const limits = { ...principal.limits, requestsPerMinute: null }
     return {
       method: request.method,
@@ -219,7 +222,7 @@ export class Passage {
     }
   }
 
-  /** Of what all nodes share: the first that takes anything. */
+  /** For requests that any node can answer: the first node that accepts. */
   async #askAny(): Promise<unknown> {
     const isChange = this.#exchange.request.method !== 'GET'
     let last: Refusal | null = null
@@ -235,7 +238,7 @@ export class Passage {
     return this.#sendRefusal(last)
   }
 
-  /** What only one node knows of, nobody knows which: the first that does answers. */
+  /** For something that only one node knows, with no telling which: the first node that knows it answers. */
   async #askEvery(): Promise<unknown> {
     const { nodes } = this.#options
     let last: Refusal | null = null
@@ -255,7 +258,7 @@ export class Passage {
     const { reply } = this.#exchange
     for (const name of ['content-type', 'retry-after'])
       if (headers[name] !== undefined) reply.header(name, headers[name])
-    // A client cannot follow it: it knows one address.
+    // A client knows only one address, so it cannot follow the redirection.
     return reply.code(status === 421 ? 503 : status).send(body)
   }
 
@@ -272,7 +275,7 @@ function failureOf({ status, headers }: Refusal, nodes: Nodes): Failure {
     const found = [...nodes.urls].find(([, url]) => url === owner)
     return { kind: 'misdirected', owner: found?.[0] ?? null }
   }
-  // A server that closes refuses before our own routes are asked.
+  // A closing server refuses before its own routes are called.
   const isLeaving = headers[CODE_HEADER] === undefined || headers[DRAINING_HEADER] !== undefined
   return { kind: isLeaving ? 'unavailable' : 'refused' }
 }
@@ -287,7 +290,7 @@ function nobody(model: string | null): SkeinError {
   return new SkeinError('model_not_loaded', `no node of the cluster takes ${what} just now; retry`)
 }
 
-/** What it was about, by the beginning of its path; else a session. */
+/** What was lost, by the start of its path; else a session. */
 function lost(node: string, { url }: FastifyRequest): SkeinError {
   const where = /^\/v1\/(?:files|batches)/.exec(url)?.[0] ?? '/v1/sessions/ID'
   return new SkeinError(

@@ -1,4 +1,4 @@
-/** The models of a cluster as a gateway lists them: from what workers say of themselves, without an engine anywhere near. */
+/** The models of a cluster as a gateway lists them, from the reports of workers; the gateway itself has no engine. */
 import type { ModelRegistry, TextCodec } from '../../api/models.ts'
 import type { EngineClient } from '../../engine/client.ts'
 import type { EngineInfo } from '../../engine/messages.ts'
@@ -8,7 +8,7 @@ import { type RegisteredModel, registryOver } from '../routing/registry.ts'
 import { mergedInfo } from '../routing/replicas.ts'
 import type { ClusterMember } from './nodes.ts'
 
-/** What a worker says of itself. */
+/** A worker with its own report. */
 export interface InformedMember extends ClusterMember {
   readonly info: Readonly<Record<string, unknown>>
 }
@@ -50,20 +50,20 @@ function modelOf(id: string, members: readonly InformedMember[]): RegisteredMode
   }
 }
 
-/** How full it is, from the one figure that workers renew; what they count their own gateways tell. */
+/** The load, from the one figure that workers renew; the workers' own gateways report their counters. */
 function statsOf({ slots, inFlight }: ClusterMember): EngineStats {
   const running = Math.min(slots, inFlight)
   return { ...idleStats(slots), running, waiting: inFlight - running, freeSlots: slots - running }
 }
 
 function clientOf(member: InformedMember): EngineClient {
-  // Written by this release or one beside it; what is not there reads as undefined on pages about models.
+  // Written by this release or an adjacent one. Missing fields read as undefined on pages about models.
   const info = member.info as unknown as EngineInfo
   return { ...ASKED_ELSEWHERE, info, stats: statsOf(member) }
 }
 
 function elsewhere(): never {
-  throw new SkeinError('internal', 'a gateway of a cluster was asked for what nodes do')
+  throw new SkeinError('internal', 'the gateway of a cluster was asked for something that only nodes do')
 }
 
 const ASKED_ELSEWHERE = {

@@ -1,12 +1,12 @@
 /**
- * Rendezvous hashing: every gateway ranks the nodes for a key alike without having heard of the others, and when a node comes
- * or goes only the keys that it has or had find another. A node with twice the slots gets twice the keys.
+ * Rendezvous hashing: every gateway ranks the nodes for a key in the same way without coordination, and when a node
+ * comes or goes, only the keys that it gets or had move. A node with twice the slots gets twice the keys.
  */
 import { slackAt } from '../routing/replicas.ts'
 
 export interface Ranked {
   readonly id: string
-  /** Its weight. */
+  /** The node's weight. */
   readonly slots: number
 }
 
@@ -17,7 +17,7 @@ export function hashOf(text: string): number {
   return mixed(hash)
 }
 
-/** The first of the ranking; null of none. */
+/** The highest-ranked node; null if there is none. */
 export function firstFor<T extends Ranked>(key: number, nodes: Iterable<T>): T | null {
   let first: T | null = null
   let best = Number.NEGATIVE_INFINITY
@@ -30,13 +30,13 @@ export function firstFor<T extends Ranked>(key: number, nodes: Iterable<T>): T |
   return first
 }
 
-/** Larger is better. -slots / ln(u) of u evenly in (0, 1): the largest is a node's in proportion to its slots. */
+/** Larger is better: -slots / ln(u), with u uniform in (0, 1), ranks nodes first in proportion to their slots. */
 function scoreOf(key: number, { id, slots }: Ranked): number {
   const u = (mixed(key ^ hashOfId(id)) + 0.5) / 2 ** 32
   return -Math.max(1, slots) / Math.log(u)
 }
 
-/** Ids of nodes are few and come again with every request. */
+/** There are few node ids, and they recur with every request. */
 const hashes = new Map<string, number>()
 const MAX_IDS = 10_000
 
@@ -49,7 +49,7 @@ function hashOfId(id: string): number {
   return hash
 }
 
-/** Every bit of the input changes about half of the output's: the last steps of MurmurHash3. */
+/** The final mixing of MurmurHash3: every input bit changes about half of the output bits. */
 function mixed(value: number): number {
   let hash = value
   hash = Math.imul(hash ^ (hash >>> 16), 0x85ebca6b)
@@ -58,24 +58,25 @@ function mixed(value: number): number {
 }
 
 export interface Target extends Ranked {
-  /** Requests that are there, as far as one knows. */
+  /** Known requests on the node. */
   readonly inFlight: number
 }
 
-/** `kept`: where its session is; null without one, or where nobody knows. Null of no targets. */
+/** `kept`: the node that has the session; null without one, or if unknown. Returns null without targets. */
 export function chooseNode<T extends Target>(key: number, targets: readonly T[], kept: T | null): T | null {
   if (targets.length < 2) return targets[0] ?? null
-  // Loops: a gateway does this for every request, over a thousand nodes if there are as many.
+  // Plain loops, because every request runs this over perhaps a thousand nodes.
   let slots = 0
   for (const target of targets) slots += target.slots
   slots /= targets.length
-  // What a node has to do, as if all had as many slots.
+  // Load, as if all nodes had the same number of slots.
   const load = ({ inFlight, slots: own }: T) => (inFlight * slots) / Math.max(1, own)
   let total = 0
   for (const target of targets) total += load(target)
   const slack = slackAt(total / targets.length)
-  // Against the mean of the others, which for two is the other one. Of a thousand the least busy one is idle by chance, and
-  // all would be too busy beside it: every third turn would move its session (scripts/simulate-cluster.js).
+  // Compared with the mean of the others (with two nodes, the other one), not with the least busy node: of a thousand
+  // nodes one is always idle by chance, so all others would look too busy and every third turn would move its session
+  // (scripts/simulate-cluster.js).
   const isNear = (target: T) => {
     const own = load(target)
     return own <= (total - own) / (targets.length - 1) + slack

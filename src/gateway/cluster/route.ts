@@ -1,12 +1,12 @@
 /**
- * The way of one request through a cluster, as decisions: where it goes first, and where next when a node has no answer.
- * `front.ts` carries them out over HTTP, the simulator over virtual time.
+ * Decides the route of one request through a cluster: its first node, and the next one if a node has no answer.
+ * `front.ts` carries it out over HTTP, the simulator over virtual time.
  */
 
 import type { ModelNode, Nodes } from './nodes.ts'
 import { chooseNode, hashOf } from './rendezvous.ts'
 
-/** Where sessions are, as far as this gateway has seen. What is not true any more costs one refusal. */
+/** Last known nodes of sessions. An outdated entry costs one refusal. */
 export class SessionOwners {
   readonly #nodes = new Map<string, string>()
   readonly #most: number
@@ -34,28 +34,28 @@ export class SessionOwners {
 
 interface Routed {
   readonly model: string
-  /** Names the session in the whole cluster; null without one. */
+  /** Identifies the session in the whole cluster; null without one. */
   readonly session: string | null
-  /** Whose prompt it is and how that begins. */
+  /** Tenant, model and start of the prompt. */
   readonly prefix: string
 }
 
 export interface Step {
   readonly node: ModelNode
-  /** The node shall take the session from whoever has it. */
+  /** The node should take the session over from its owner. */
   readonly mayTake: boolean
 }
 
-/** What became of a step without an answer. */
+/** Why a step got no answer. */
 export type Failure =
-  /** The session is elsewhere: id of the node that has it, null where that is none this gateway knows. */
+  /** The session is on another node: its id, or null if this gateway does not know it. */
   | { readonly kind: 'misdirected'; readonly owner: string | null }
-  /** No connection, or the node drains: nothing of the request was begun there, and nothing will be for a while. */
+  /** No connection, or the node drains. It did not begin the request and accepts none for a while. */
   | { readonly kind: 'unavailable' }
-  /** Its queue is full, or it has no worker just now. */
+  /** Its queue is full, or it has no ready worker. */
   | { readonly kind: 'refused' }
 
-/** Nodes that one request may be sent to. */
+/** Maximum nodes tried for one request. */
 const MAX_STEPS = 8
 
 export class RequestRoute {
@@ -68,7 +68,7 @@ export class RequestRoute {
   #mayTake = false
   #owner: string | null
 
-  /** `storedOwner`: what the database says where this gateway knows nothing. */
+  /** `storedOwner`: the owner in the database, used if this gateway knows none. */
   constructor(nodes: Nodes, owners: SessionOwners, routed: Routed, storedOwner: string | null) {
     this.#nodes = nodes
     this.#owners = owners
@@ -77,7 +77,7 @@ export class RequestRoute {
     this.#owner = session === null ? null : (owners.get(session) ?? storedOwner)
   }
 
-  /** Null: there is nobody left to ask. */
+  /** Null: no node is left to try. */
   next(): Step | null {
     if (this.#numSteps >= MAX_STEPS) return null
     const { model, session, prefix } = this.#routed
@@ -93,7 +93,7 @@ export class RequestRoute {
   failed({ node }: Step, failure: Failure): void {
     if (failure.kind === 'misdirected') {
       this.#numMisdirected++
-      // It goes where it is told to, once; then the session is on the move, and whoever is asked next takes it.
+      // The request follows one redirection. After a second one the session is moving, so the next node takes it over.
       this.#mayTake = this.#numMisdirected > 1 || failure.owner === null
       this.#owner = failure.owner
       return

@@ -1,27 +1,28 @@
 /**
- * A session that is asked for where it is not: the node asks the one that has it to let it go, and then has it. Requests that
- * gateways send are told instead where it is, unless they say that this node shall take it.
+ * Takes sessions over from other nodes: if a request needs a session of another node, this node asks that one to
+ * release it, and then owns it. Requests from gateways are told where the session is instead, unless they say that this
+ * node should take it.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import type { ModelRegistry, ServedModel } from '../../api/models.ts'
 import type { EngineClient } from '../../engine/client.ts'
 import type { EngineCalls, SessionRef } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
-import { withChangedClient } from '../routing/changed-client.ts'
+import { wrapClient } from '../routing/wrap-client.ts'
 
-/** Asks the node at `location` to let sessions of a model go. Rejects with conflict while one of them is in use. */
+/** Asks the node at `location` to release sessions of a model. Rejects with conflict while one is in use. */
 export type LetGo = (location: string, model: string, sessions: readonly SessionRef[]) => Promise<void>
 
 /** Longer than a lease: a node that does not answer has lost its sessions by then. */
 const MAX_WAIT_MS = 15_000
-/** Each try asks the database twice, and after a rack has failed many wait for its leases: the longer one has waited, the rarer. */
+/** Each try queries the database twice, so pauses grow: after a rack has failed, many requests wait for its leases. */
 const MIN_PAUSE_MS = 50
 const MAX_PAUSE_MS = 500
 const PAUSE_SHARE = 0.2
-/** A session that is in use elsewhere for longer than this is refused. */
+/** Time after which a session that stays in use elsewhere is refused. */
 const MAX_BUSY_MS = 60_000
 
-/** Before another try, of one that has waited so long. */
+/** Pause before the next try. */
 export function pauseAfter(waitedMs: number): number {
   return Math.min(MAX_PAUSE_MS, Math.max(MIN_PAUSE_MS, PAUSE_SHARE * waitedMs))
 }
@@ -62,17 +63,17 @@ function taking(model: ServedModel, letGo: LetGo): ServedModel {
       }
     }
   }
-  return withChangedClient(model, { generate, call })
+  return wrapClient(model, { generate, call })
 }
 
-/** The sessions that a call is about: a fork's are two. */
+/** The sessions that a call is about; a fork has two. */
 function sessionsOf(params: EngineCalls[keyof EngineCalls]['params']): SessionRef[] {
   const { tenant, id, newId } = params as Partial<SessionRef> & { readonly newId?: unknown }
   if (tenant === undefined || id === undefined) return []
   return [id, newId].flatMap((one) => (typeof one === 'string' ? [{ tenant, id: one }] : []))
 }
 
-/** The tries of one request to have its session here. */
+/** The tries of one request to get its session here. */
 class Taking {
   readonly #model: string
   readonly #letGo: LetGo
@@ -89,7 +90,7 @@ class Taking {
     signal?: AbortSignal,
     ifBusy: 'wait' | 'conflict' = 'wait',
   ) {
-    // "model@state" is the model with a start state of its own.
+    // "model@state" is the same model with another start state.
     this.#model = model.split('@')[0] ?? model
     this.#letGo = letGo
     this.#sessions = sessions
@@ -97,7 +98,7 @@ class Taking {
     this.#ifBusy = ifBusy
   }
 
-  /** Resolves when another try may have it; rejects with what the client is told. */
+  /** Resolves when the next try may succeed; rejects with the client's error. */
   async after(thrown: unknown): Promise<void> {
     const error = SkeinError.from(thrown)
     if (error.code !== 'misdirected' || error.location === undefined) throw thrown
@@ -107,13 +108,13 @@ class Taking {
       const { code } = SkeinError.from(refusal)
       const isBusy = code === 'conflict'
       if (isBusy && this.#ifBusy === 'conflict') throw refusal
-      // One that cannot be reached loses its lease, and with it the session.
+      // An unreachable node loses its lease, and with it the session.
       if (this.#waitedMs > (isBusy ? MAX_BUSY_MS : MAX_WAIT_MS)) throw refusal
       await this.#pause()
       return
     }
     if (this.#waitedMs > MAX_BUSY_MS) throw thrown
-    // Others want it, too.
+    // Another node took the session first.
     if (this.#numLetGo++ > 0) await this.#pause()
   }
 

@@ -1,6 +1,6 @@
 /**
- * What a request says about where it belongs: its model, its session, and how its prompt begins. It looks at bodies of every
- * dialect by the names of their fields and refuses nothing: a node says what is wrong with a request.
+ * Finds where a request belongs: its model, its session, and the start of its prompt. It reads bodies of every dialect
+ * by field names and refuses nothing, because nodes report what is wrong with a request.
  */
 import type { ModelRegistry } from '../../api/models.ts'
 import type { Route } from '../../api/route.ts'
@@ -10,16 +10,16 @@ export interface Asked {
   /** As the client named it. */
   readonly model: string | null
   readonly session: string | null
-  /** The beginning of its prompt; '' where it has none. */
+  /** The start of its prompt; '' if it has none. */
   readonly beginning: string
 }
 
-/** Characters of a prompt that decide: some 250 tokens of English. */
+/** Characters of a prompt that count: about 250 tokens of English. */
 const BEGINNING = 1024
 
 /**
- * `here`: the gateway knows the answer itself. `node`: one node answers. `any`: it does not matter which. `every`: some node
- * knows of what is named, and only it can tell. `operators`: about one node, which must be named.
+ * `here`: the gateway answers itself. `node`: the request's node answers. `any`: any node can. `every`: some node knows
+ * the named thing, and the gateway cannot tell which. `operators`: it is about one node, which must be named.
  */
 export type Way = NonNullable<Route['inCluster']> | 'operators'
 
@@ -45,13 +45,13 @@ export function askedOf(
 }
 
 export interface NamedModel {
-  /** The model's own name, whatever the client calls it. */
+  /** The model's own name, even if the client used an alias. */
   readonly id: string
-  /** False of a start state or mixture that is not at all nodes of the model: one of them may have it. */
+  /** False for a start state or mixture that not all nodes of the model have: one of them may have it. */
   readonly isSure: boolean
 }
 
-/** Throws as a node would. */
+/** Throws the same errors as a node. */
 export function modelNamed(models: ModelRegistry, name: string | null): NamedModel {
   const all = models.list()
   const modelOf = (id: string) => all.find((one) => one.id === id || one.aliases?.includes(id))
@@ -71,8 +71,7 @@ function sessionOf({ session_id, session }: Readonly<Record<string, unknown>>): 
 }
 
 /**
- * Of a conversation, all that comes before its first answer, so that it goes on where it began; of a prompt, its first
- * characters.
+ * Everything before the first answer of a conversation, so that later turns match, or the first characters of a prompt.
  */
 function beginningOf(fields: Readonly<Record<string, unknown>>): string {
   const { system, instructions, messages, input } = fields
@@ -89,7 +88,7 @@ function untilAnswer(messages: readonly unknown[]): readonly unknown[] {
   return first === -1 ? messages : messages.slice(0, first)
 }
 
-/** All texts and numbers within, in order, as many as may matter. */
+/** All texts and numbers in the value, in order, until there are enough. */
 function leavesOf(value: unknown): string[] {
   const leaves: string[] = []
   let length = 0

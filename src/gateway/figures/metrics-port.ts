@@ -1,10 +1,10 @@
-/** /metrics on a port of its own, for scrapers that have no key: it says numbers and names of models, and nothing else. */
+/** Serves /metrics on a port of its own, for scrapers without a key. It shows only numbers and names of models. */
 import { createServer } from 'node:http'
 import { SkeinError } from '../../errors.ts'
 import { createOriginPolicy } from '../http/origin.ts'
 import type { Metrics } from './metrics.ts'
 
-/** For HEAD the server leaves out the body. */
+/** Node leaves out the body of a HEAD reply. */
 const METHODS: readonly string[] = ['GET', 'HEAD']
 
 export interface MetricsDoor {
@@ -29,7 +29,7 @@ export function openMetricsDoor(
     }
     const [path] = (request.url ?? '').split('?')
     if (path !== '/metrics' || !METHODS.includes(request.method ?? '')) {
-      response.writeHead(404).end('only GET /metrics is here\n')
+      response.writeHead(404).end('this port serves only GET /metrics\n')
       return
     }
     registry.metrics().then(

@@ -1,7 +1,6 @@
 /**
- * Prometheus metrics of one gateway, under vLLM's names with our prefix. Latencies are taken from the engine's events
- * by an observer, so no dialect knows that it is measured. Labels hold model names and codes, never
- * anything a client wrote.
+ * Prometheus metrics of one gateway, under vLLM's names with our prefix. An observer takes latencies from the engine's
+ * events, so dialects need not know. Labels hold model names and codes, never text of a client.
  */
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
 import type { ModelRegistry } from '../../api/models.ts'
@@ -17,7 +16,7 @@ const FAST_BUCKETS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1
 const SLOW_BUCKETS = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300]
 
 /**
- * Slot use as other routers read it, as cache use. A state that waits in a slot makes room for a request, so it does
+ * Share of used slots, as other routers report cache use. A kept state in a slot makes room for a request, so it does
  * not count.
  */
 const SLOT_USE: EngineMetric = {
@@ -28,7 +27,7 @@ const SLOT_USE: EngineMetric = {
 
 export class Metrics {
   readonly registry = new Registry()
-  /** The last seconds, for samples. */
+  /** Values of the last seconds, for samples. */
   readonly recent = {
     firstTokenMs: new RecentValues(),
     interTokenMs: new RecentValues(),
@@ -57,10 +56,10 @@ export class Metrics {
     FAST_BUCKETS,
   )
   readonly #whole = this.#histogram('e2e_request_latency_seconds', 'From submission to the last token', SLOW_BUCKETS)
-  /** Names by worker: a model with a start state has a name of its own. */
+  /** Names by worker: a model with a start state has a further name. */
   readonly #namesOf = new Map<string, Set<string>>()
 
-  /** With a fleet, the engine's figures are each worker's own. */
+  /** With a fleet, the engine's figures are reported per worker. */
   constructor(models: ModelRegistry, fleet: MeasuredFleet | null = null) {
     collectDefaultMetrics({ register: this.registry })
     const engines = () => (fleet === null ? enginesOf(models) : workersOf(fleet))
@@ -73,14 +72,14 @@ export class Metrics {
     this.recent.numFailed++
   }
 
-  /** A worker that has ended for good has no latencies any more. */
+  /** Removes the latencies of a worker that has ended for good. */
   forgetWorker(worker: string): void {
     for (const model of this.#namesOf.get(worker) ?? [])
       for (const histogram of [this.#firstToken, this.#interToken]) histogram.remove({ model, worker })
     this.#namesOf.delete(worker)
   }
 
-  /** Measures every request, and counts in `tally`, too. */
+  /** Measures every request, and adds its counts to `tally`. */
   observer(tally: RequestTally | null = null): Observer {
     return { begin: ({ id }, request) => this.#measure(id, request, tally) }
   }
@@ -121,7 +120,7 @@ export class Metrics {
 
   #countFailed(model: string, { thrown }: Ending & { how: 'failed' }): void {
     const { code } = SkeinError.from(thrown)
-    // The line was full, so no answer could fail; a batch sends the request again until there is room.
+    // The queue was full, so no answer failed; a batch retries the request.
     if (code !== 'queue_full') this.#failed.inc({ model, code })
   }
 
@@ -153,7 +152,7 @@ export class Metrics {
     return new Histogram({ ...options, registers: [this.registry] })
   }
 
-  /** Read from the engine's latest counters when scraped. */
+  /** The gauge reads the engine's latest counters when it is scraped. */
   #gauge({ name, help, read }: EngineMetric, engines: () => readonly MeasuredEngine[]) {
     new Gauge({
       name: `skein_${name}`,
@@ -197,7 +196,7 @@ function workersOf({ workers }: MeasuredFleet): MeasuredEngine[] {
   })
 }
 
-/** Seconds between the tokens of one request. */
+/** Measures the time between the tokens of one request. */
 class RequestClock {
   readonly #start = performance.now()
   readonly #last: (number | null)[]
@@ -211,7 +210,7 @@ class RequestClock {
     return (performance.now() - this.#start) / 1000
   }
 
-  /** `first` for the request's first token, `perToken` for later tokens of a choice; null where it does not apply. */
+  /** `first` for the request's first token, `perToken` for later tokens of a choice; null if not applicable. */
   tick(index: number, tokens: number): { first: number | null; perToken: number | null } {
     const now = this.elapsed()
     const last = this.#last[index] ?? null
@@ -223,7 +222,7 @@ class RequestClock {
 }
 
 const SECONDS = 10
-/** Values kept per second; of more, a random sample. */
+/** Maximum values kept per second; beyond that, a random sample. */
 const MAX_KEPT = 500
 
 interface Second {
@@ -232,7 +231,7 @@ interface Second {
   count: number
 }
 
-/** Values of the last seconds, for percentiles: a bounded sample of each second, oldest second first out. */
+/** Recent values for percentiles: a bounded sample per second, with old seconds dropped. */
 export class RecentValues {
   #seconds: Second[] = []
 
@@ -246,7 +245,7 @@ export class RecentValues {
     }
   }
 
-  /** By nearest rank; null without values. */
+  /** Nearest-rank percentiles; null without values. */
   percentiles(now = performance.now()): {
     readonly p50: number | null
     readonly p90: number | null

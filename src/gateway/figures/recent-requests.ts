@@ -1,6 +1,6 @@
 /**
- * The last requests, for operators: caller, route, model, outcome, tokens and duration. Never prompts or answers, and
- * no path as a client wrote it. Kept in memory and bounded.
+ * The last requests, for operators: caller, route, model, outcome, tokens and duration. It never holds prompts, answers
+ * or paths as a client wrote them. Kept in memory, bounded.
  */
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { RequestRecord } from '../contract.ts'
@@ -12,7 +12,7 @@ export class RecentRequests {
   readonly #records: RequestRecord[] = []
   #numSeen = 0
 
-  /** Successful reads are left out: a dashboard makes them all the time. */
+  /** Successful GETs are left out, because dashboards send them all the time. */
   add(request: FastifyRequest, reply: FastifyReply, { isCutOff, status }: RequestEnd): void {
     const { method, tally, principal, routeOptions } = request
     const isRead = method !== 'POST' && method !== 'DELETE'
@@ -36,7 +36,7 @@ export class RecentRequests {
     if (this.#records.length > MOST_KEPT) this.#records.shift()
   }
 
-  /** Latest first. */
+  /** Newest first. */
   list(): RequestRecord[] {
     return this.#records.toReversed()
   }

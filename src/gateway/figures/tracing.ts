@@ -1,7 +1,7 @@
 /**
- * Traces for OpenTelemetry: a span for each HTTP request, joined to the caller's trace where it brings one (traceparent),
- * and below it a span for each answer, with its queueing and reading of the prompt as one part and its tokens as the other.
- * Spans hold names, counts and times, never a text. Without `startTracing` the calls here do nothing and cost nothing.
+ * OpenTelemetry traces: a span per HTTP request, joined to the caller's trace (traceparent), and below it a span per
+ * answer, split into waiting and prompt reading, and token generation. Spans hold names, counts and times, never text.
+ * Without `startTracing` these calls do nothing.
  */
 import { context, propagation, type Span, SpanKind, SpanStatusCode, trace } from '@opentelemetry/api'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
@@ -15,7 +15,7 @@ const NAME = 'skein'
 
 /** Sends spans to a collector (OTLP over HTTP, "http://127.0.0.1:4318") until the function it returns is called. */
 export async function startTracing(endpoint: string, version: string): Promise<() => Promise<void>> {
-  // Only who traces pays for loading these.
+  // Loaded only if tracing is on.
   const [sdk, { OTLPTraceExporter }, { resourceFromAttributes }] = await Promise.all([
     import('@opentelemetry/sdk-trace-node'),
     import('@opentelemetry/exporter-trace-otlp-http'),
@@ -30,7 +30,7 @@ export async function startTracing(endpoint: string, version: string): Promise<(
   return () => provider.shutdown()
 }
 
-/** A collector's address, or that of its traces. */
+/** Accepts a collector's base URL, or that of its traces. */
 function tracesUrl(endpoint: string): string {
   const url = URL.canParse(endpoint) ? new URL(endpoint) : null
   if (url === null || !/^https?:$/.test(url.protocol)) {
@@ -44,7 +44,7 @@ function tracesUrl(endpoint: string): string {
   return url.href
 }
 
-/** Everything that handles a request runs within its span. */
+/** Runs everything that handles a request within its span. */
 export function traceRequests(app: FastifyInstance): void {
   const spans = new WeakMap<FastifyRequest, Span>()
   app.addHook('onRequest', (request, _reply, done) => {
@@ -70,7 +70,7 @@ export function traceRequests(app: FastifyInstance): void {
   })
 }
 
-/** Makes a span for every answer. Names of attributes are those of OpenTelemetry for generative AI. */
+/** Makes a span per answer. Attributes have the names of OpenTelemetry's conventions for generative AI. */
 export const tracer: Observer = {
   begin(model, request) {
     const attributes = attributesOf(model, request)

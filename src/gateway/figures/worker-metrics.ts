@@ -1,4 +1,4 @@
-/** Prometheus metrics of a fleet: each worker's life, and what the router did with requests. */
+/** Prometheus metrics of a fleet: the life of each worker, and the router's decisions. */
 import { Counter, Gauge, type Registry } from 'prom-client'
 import type { EngineClient } from '../../engine/client.ts'
 import type { WorkerPhase } from '../contract.ts'
@@ -16,18 +16,19 @@ interface MeasuredWorker {
   readonly engine: EngineClient | null
   readonly phase: WorkerPhase
   readonly hasEnded: boolean
-  /** Also of one that was given up while it answered to its model's name. */
+  /** Also true for a worker that was given up while it answered to its model's name. */
   readonly isServing: boolean
   readonly neverServed: boolean
   readonly numInFlight: number
-  readonly keeper: { readonly restarts: number; readonly bytes: number | null }
+  readonly handle: { readonly restarts: number; readonly bytes: number | null }
 }
 
 const OF_WORKER = ['model', 'worker']
 
 export function countFleet(registry: Registry, fleet: MeasuredFleet): void {
   const registers = [registry]
-  // A worker that was given up is reported as down until it is started again or forgotten: without a value no alarm
+  // A worker that was given up is reported as down until it is started again or forgotten: without a value, alerts
+  // would not fire.
   // would go off.
   const live = () =>
     fleet.workers.filter(({ hasEnded, isServing, neverServed }) => !hasEnded || (isServing && !neverServed))
@@ -47,7 +48,7 @@ export function countFleet(registry: Registry, fleet: MeasuredFleet): void {
     })
   gauge('worker_ready', 'Whether a worker takes requests', (w) => (w.phase === 'ready' ? 1 : 0))
   gauge('worker_in_flight', 'Requests that were sent to a worker', (w) => w.numInFlight)
-  gauge('worker_resident_bytes', 'Memory of a worker process', (w) => w.keeper.bytes)
+  gauge('worker_resident_bytes', 'Memory of a worker process', (w) => w.handle.bytes)
   countRestarts(registry, live)
   countRoutes(registry, fleet)
 }
@@ -60,7 +61,7 @@ function countRestarts(registry: Registry, live: () => readonly MeasuredWorker[]
     registers: [registry],
     collect() {
       this.reset()
-      for (const { id, launch, keeper } of live()) this.inc({ model: launch.id, worker: id }, keeper.restarts)
+      for (const { id, launch, handle } of live()) this.inc({ model: launch.id, worker: id }, handle.restarts)
     },
   })
 }

@@ -1,7 +1,6 @@
 /**
- * One worker of the fleet, from the moment it was asked for until it is forgotten: what it is made of, what keeps it
- * alive, what it has printed, and what of it the management API tells. A worker that has ended can be started again and
- * keeps its id.
+ * One worker of the fleet, from its creation until it is forgotten: its configuration, its supervisor, its output, and
+ * its record in the management API. An ended worker can be started again and keeps its id.
  */
 import { randomBytes } from 'node:crypto'
 import { readdirSync, statSync } from 'node:fs'
@@ -12,7 +11,7 @@ import type { EngineClient } from '../../engine/client.ts'
 import { SkeinError } from '../../errors.ts'
 import type { WorkerInfo, WorkerPhase, WorkerRecord } from '../contract.ts'
 import type { RoutedReplica } from '../routing/router.ts'
-import { type Keeper, type Launch, type Launcher, type StartStateFile, withStartStates } from './launch.ts'
+import { type Launch, type Launcher, type StartStateFile, type WorkerHandle, withStartStates } from './launch.ts'
 import { WorkerLog } from './worker-log.ts'
 
 const DRAIN_POLL_MS = 100
@@ -31,15 +30,15 @@ export class FleetWorker implements RoutedReplica {
   readonly log: WorkerLog
   readonly createdAt = Date.now()
   numInFlight = 0
-  numTaken = 0
+  numRecent = 0
   readonly #options: FleetWorkerOptions
   #launch: Launch
   #tokenizer: TextCodec
-  #keeper: Keeper
-  /** Stamp of its files when the worker was made. */
+  #handle: WorkerHandle
+  /** Stamp of the model's files when the worker was created. */
   #stamp: string
   #isServing: boolean
-  /** On its way to its end, or there. */
+  /** It is ending or has ended. */
   #isLeaving = false
   #isReturning = false
   #end: Promise<void> | null = null
@@ -49,14 +48,16 @@ export class FleetWorker implements RoutedReplica {
   #info: WorkerInfo | null = null
   #phase: WorkerPhase = 'loading'
 
-  /** Throws for a file that cannot be a model. Not started yet; requests go to it only while it is serving. */
+  /**
+   * Throws for a file that cannot be a model. The worker is not started yet; it gets requests only while it is serving.
+   */
   constructor(options: FleetWorkerOptions, isServing: boolean) {
     this.#launch = options.launch
     this.#options = options
     this.#isServing = isServing
     this.log = new WorkerLog(options.logPath(this.id))
-    const { keeper, tokenizer } = this.#make()
-    this.#keeper = keeper
+    const { handle, tokenizer } = this.#make()
+    this.#handle = handle
     this.#tokenizer = tokenizer
     this.#stamp = fileStamp(this.#launch)
   }
@@ -69,12 +70,12 @@ export class FleetWorker implements RoutedReplica {
     return this.#tokenizer
   }
 
-  /** Whether it is one of those that answer to its model's name, as soon as it can. */
+  /** Whether it answers to its model's name as soon as it is ready. */
   get isServing(): boolean {
     return this.#isServing && !this.#isLeaving
   }
 
-  /** Whether it ends, or has ended, only to be started again. */
+  /** Whether it ends or has ended only to be started again. */
   get isReturning(): boolean {
     return this.#isReturning
   }
@@ -83,30 +84,30 @@ export class FleetWorker implements RoutedReplica {
     return this.#exitedAt !== null
   }
 
-  get keeper(): Keeper {
-    return this.#keeper
+  get handle(): WorkerHandle {
+    return this.#handle
   }
 
   get client(): EngineClient | null {
-    return this.#isLeaving ? null : this.#keeper.client
+    return this.#isLeaving ? null : this.#handle.client
   }
 
   get engine(): EngineClient | null {
-    return this.#keeper.engine
+    return this.#handle.engine
   }
 
   /** State as new requests see it: a draining worker counts as stopped. */
   get state(): ModelState {
     if (this.#isReturning) return 'restarting'
-    return this.#isLeaving ? 'stopped' : this.#keeper.state
+    return this.#isLeaving ? 'stopped' : this.#handle.state
   }
 
   get reason(): string | null {
     if (this.#isReturning) return 'the worker is being started again'
-    return this.#isLeaving ? 'the worker is being stopped' : this.#keeper.reason
+    return this.#isLeaving ? 'the worker is being stopped' : this.#handle.reason
   }
 
-  /** Whether its files are those that it has read. */
+  /** Whether its files are still the ones it has read. */
   get isUpToDate(): boolean {
     return this.#stamp === fileStamp(this.#launch)
   }
@@ -119,7 +120,7 @@ export class FleetWorker implements RoutedReplica {
     return this.#phase
   }
 
-  /** What processes of it will be started with; the present one has been told. */
+  /** Start states for its future processes; the running one has been told. */
   keepStartStates(startStates: readonly StartStateFile[]): void {
     this.#launch = withStartStates(this.#launch, startStates)
     this.#tell()
@@ -130,7 +131,7 @@ export class FleetWorker implements RoutedReplica {
     this.#changed()
   }
 
-  /** What it failed to replace has the name again; it stays listed. */
+  /** Gives the name back to the worker that it failed to replace; it stays listed. */
   withdraw(): void {
     this.#isServing = false
     this.#changed()
@@ -139,34 +140,34 @@ export class FleetWorker implements RoutedReplica {
   /** Resolves when it is ready; throws if it never will be. */
   start(): Promise<void> {
     this.#changed()
-    return this.#keeper.start()
+    return this.#handle.start()
   }
 
-  /** Takes no more requests, gives those it has the time to end, and ends for good. Idempotent. */
+  /** Refuses new requests, gives running ones time to finish, and ends for good. Idempotent. */
   stop(drainMs: number): Promise<void> {
     this.expectBack(false)
     return this.#stop(drainMs)
   }
 
-  /** The same for one that is about to be started again, unless it is stopped or forgotten meanwhile. */
+  /** Like stop(), but the worker will be started again unless it is stopped or forgotten meanwhile. */
   stopToReturn(drainMs: number): Promise<void> {
     const end = this.#stop(drainMs)
     this.expectBack(true)
     return end
   }
 
-  /** What becomes of it after its end. */
+  /** Whether it will be started again after its end. */
   expectBack(isReturning: boolean): void {
     if (this.#isReturning === isReturning) return
     this.#isReturning = isReturning
     this.#tell()
   }
 
-  /** Once more under the same id, after its end. One that never came to its name does now. */
+  /** Starts it again under the same id, after its end. It then serves under its name, even if it never did before. */
   restart(): Promise<void> {
     if (!this.hasEnded) throw new SkeinError('conflict', `worker ${this.id} is still running; stop it first`)
-    const { keeper, tokenizer } = this.#make()
-    this.#keeper = keeper
+    const { handle, tokenizer } = this.#make()
+    this.#handle = handle
     this.#tokenizer = tokenizer
     this.#stamp = fileStamp(this.#launch)
     this.#isServing = true
@@ -181,7 +182,7 @@ export class FleetWorker implements RoutedReplica {
   }
 
   record(endpoint: string): WorkerRecord {
-    const { pid, exitCode, restarts, progress, reason, failure } = this.#keeper
+    const { pid, exitCode, restarts, progress, reason, failure } = this.#handle
     const hasEnded = this.hasEnded
     return {
       worker_id: this.id,
@@ -220,17 +221,17 @@ export class FleetWorker implements RoutedReplica {
     this.#isLeaving = true
     this.#changed()
     await this.#drain(drainMs)
-    await this.#keeper.stop()
+    await this.#handle.stop()
     this.#ended()
   }
 
-  /** Waits until nothing has run for two looks in a row: a request may be on its way between them. */
+  /** Waits until two checks in a row find no running request, because one may be on its way between them. */
   async #drain(drainMs: number): Promise<void> {
     const end = performance.now() + drainMs
     const { signal } = this.#stopping
     for (let idle = 0; idle < 2 && performance.now() < end && !signal.aborted; ) {
       await delay(DRAIN_POLL_MS, undefined, { signal }).catch(() => {})
-      const stats = this.#keeper.engine?.stats
+      const stats = this.#handle.engine?.stats
       idle = stats === undefined || stats.running + stats.waiting === 0 ? idle + 1 : 0
     }
   }
@@ -242,8 +243,8 @@ export class FleetWorker implements RoutedReplica {
   }
 
   #changed(): void {
-    // Given up: there is nothing to wait for.
-    if (this.#keeper.state === 'failed' && !this.hasEnded && !this.#isLeaving) this.#ended()
+    // Given up, so there is nothing to wait for.
+    if (this.#handle.state === 'failed' && !this.hasEnded && !this.#isLeaving) this.#ended()
     else this.#tell()
   }
 
@@ -256,12 +257,12 @@ export class FleetWorker implements RoutedReplica {
 
   #becameReady(): void {
     this.#readyAt = Date.now()
-    const client = this.#keeper.client
+    const client = this.#handle.client
     if (client !== null) this.#info = infoOf(client)
   }
 
   #phaseNow(): WorkerPhase {
-    const { state } = this.#keeper
+    const { state } = this.#handle
     if (this.hasEnded) return state === 'failed' ? 'failed' : 'stopped'
     return this.#isLeaving ? 'draining' : state
   }
@@ -284,7 +285,7 @@ function seconds(milliseconds: number | null): number | null {
   return milliseconds === null ? null : milliseconds / 1000
 }
 
-/** Changes when a model's files are replaced or written anew. A file that cannot be read counts as absent. */
+/** Changes when a model's files are replaced or rewritten. An unreadable file counts as missing. */
 function fileStamp({ file, adapters = [] }: Pick<Launch, 'file' | 'adapters'>): string {
   return [file, ...adapters.map(({ path }) => path)].map(stampOf).join('; ')
 }
@@ -292,7 +293,7 @@ function fileStamp({ file, adapters = [] }: Pick<Launch, 'file' | 'adapters'>): 
 function stampOf(path: string): string {
   try {
     const found = statSync(path, { bigint: true })
-    // A directory is one checkpoint.
+    // A directory is a single checkpoint.
     if (found.isDirectory())
       return readdirSync(path)
         .map((name) => stampOf(join(path, name)))

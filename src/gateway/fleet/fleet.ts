@@ -1,7 +1,6 @@
 /**
- * All workers of a gateway: those that load, serve, end and have ended, and which model each belongs to. Workers of one
- * name are replicas, and its router spreads requests over them. It knows no HTTP; how a worker is made is a launcher's
- * business.
+ * All workers of a gateway, including ended ones, and the model that each belongs to. Workers of the same name are
+ * replicas, and its router spreads requests over them. It knows no HTTP; launchers know how workers are made.
  */
 import type { ModelRegistry } from '../../api/models.ts'
 import { SkeinError } from '../../errors.ts'
@@ -13,11 +12,11 @@ import { logPath } from './worker-log.ts'
 
 interface FleetOptions {
   readonly launcher: Launcher
-  /** Where workers' output is kept; absent: in memory only. */
+  /** Folder for the workers' output; absent: in memory only. */
   readonly logFolder?: string | undefined
 }
 
-/** Ended workers that are listed; older ones are forgotten. */
+/** Number of ended workers that are listed; older ones are forgotten. */
 const MAX_ENDED = 200
 
 interface Route {
@@ -26,7 +25,7 @@ interface Route {
 }
 
 export class Fleet {
-  /** The models that are served, by name. */
+  /** The served models by name. */
   readonly registry: ModelRegistry
   readonly #options: FleetOptions
   readonly #workers: FleetWorker[] = []
@@ -56,19 +55,19 @@ export class Fleet {
     return this.#workers.filter(({ launch, isServing }) => isServing && launch.id === model)
   }
 
-  /** Workers that serve a model; if none does, those that are about to be started again. */
+  /** Workers that serve a model; if there are none, those that are about to be restarted. */
   workersOf(model: string): FleetWorker[] {
     const serving = this.serving(model)
     return serving.length > 0 ? serving : this.#returning().filter(({ launch }) => launch.id === model)
   }
 
-  /** Names in the order in which they came to be served; last those of models that are about to be started again. */
+  /** Names in the order in which they were first served; models that are about to be restarted come last. */
   get names(): string[] {
     const serving = this.#workers.filter(({ isServing }) => isServing)
     return [...new Set([...serving, ...this.#returning()].map(({ launch }) => launch.id))]
   }
 
-  /** A worker that is not running yet. Throws for a file that cannot be a model, and for names that are taken. */
+  /** Creates a worker without starting it. Throws for a file that cannot be a model, and for names that are taken. */
   create(launch: Launch, isServing = true): FleetWorker {
     this.refuseTakenNames(launch)
     const worker = new FleetWorker(
@@ -85,7 +84,7 @@ export class Fleet {
     return worker
   }
 
-  /** Throws conflict for names that other models have, and model_not_loaded when the server shuts down. */
+  /** Throws conflict for names of other models, and model_not_loaded during shutdown. */
   refuseTakenNames(launch: Launch): void {
     if (this.#isStopping) throw new SkeinError('model_not_loaded', 'the server is shutting down')
     const serving = this.#workers.filter(({ isServing }) => isServing)
@@ -95,7 +94,7 @@ export class Fleet {
     )
   }
 
-  /** Forgets an ended worker. Throws conflict for any other. */
+  /** Forgets an ended worker. Throws conflict for a running one. */
   forget(id: string): void {
     const worker = this.find(id)
     if (!worker.hasEnded) throw new SkeinError('conflict', `worker ${id} is still running; stop it first`)
@@ -103,13 +102,13 @@ export class Fleet {
     this.#workers.splice(this.#workers.indexOf(worker), 1)
   }
 
-  /** Every change of any worker; returns what ends it. */
+  /** Reports every change of any worker. Returns a function that stops the reports. */
   listen(listener: (worker: FleetWorker) => void): () => void {
     this.#listeners.add(listener)
     return () => this.#listeners.delete(listener)
   }
 
-  /** A router that sends everything to one worker, and knows with the others where sessions are. */
+  /** A router that sends everything to one worker. It shares the session affinity of the model's router. */
   routerTo(worker: FleetWorker): Router {
     return new Router(() => [worker], this.#route(worker.launch.id).memory)
   }
@@ -128,13 +127,13 @@ export class Fleet {
     return this.names.map((id) => {
       const workers = this.workersOf(id)
       const aliases = workers.flatMap(({ launch }) => launch.spec.aliases)
-      // One that was given up may have been of another file.
+      // A worker that was given up may have had another vocabulary.
       const { tokenizer } = workers.find(({ hasEnded }) => !hasEnded) ?? workers[0]!
       return { id, aliases, tokenizer, source: this.#route(id).router }
     })
   }
 
-  /** Their models are not ready, rather than unknown: clients come back. Names may be another model's meanwhile. */
+  /** Their models count as not ready, so that clients retry. Another model may have taken a name meanwhile. */
   #returning(): FleetWorker[] {
     const serving = this.#workers.filter(({ isServing }) => isServing)
     const taken = serving.flatMap(({ launch }) => namesOf(launch))

@@ -1,4 +1,4 @@
-/** What a worker is made of, and how it is made: the seam to whoever knows files, devices and processes. */
+/** What a worker is made of, and the interface to the code that knows files, devices and processes. */
 import type { TextCodec } from '../../api/models.ts'
 import type { EngineClient } from '../../engine/client.ts'
 import { SkeinError } from '../../errors.ts'
@@ -22,20 +22,20 @@ export interface Launch {
   readonly id: string
   /** Real path of the checkpoint. */
   readonly file: string
-  /** How matrices are held; null: as the server was told to. */
+  /** Weight format; null: the server's default. */
   readonly quant: string | null
   readonly startStates: readonly StartStateFile[]
-  /** Merged into the weights; absent: as the server was told for this file. */
+  /** Adapters to merge into the weights; absent: the server's choice for this file. */
   readonly adapters?: readonly LaunchAdapter[] | undefined
   /** Real path of the vocabulary; null: found beside the model. */
   readonly vocab: string | null
-  /** Real path of the draft model; null: as the server was told for this file. */
+  /** Real path of the draft model; null: the server's choice for this file. */
   readonly draft?: string | null
-  /** What was asked for, for people, and for what the fields above do not say: devices, sizes. */
+  /** The request as it was made: for people, and for devices and sizes, which the other fields leave out. */
   readonly spec: WorkerSpec
 }
 
-/** What a spec names, found: real paths. */
+/** Real paths of the files that a spec names. */
 interface FoundFiles {
   readonly file: string
   readonly startStates?: readonly StartStateFile[]
@@ -44,27 +44,27 @@ interface FoundFiles {
   readonly adapters?: readonly LaunchAdapter[] | undefined
 }
 
-/** However a worker is asked for (command line, configuration file, HTTP), it is by a spec with the name of its model. */
+/** Every source of workers (command line, configuration file, HTTP) gives a spec with the name of its model. */
 export function launchOf(spec: WorkerSpec & { readonly model_name: string }, found: FoundFiles): Launch {
   const { model_name: id, quant, states: startStates, tokenizer_path: vocab, draft_path: draft } = spec
   return { id, quant, startStates, vocab, draft, ...found, spec }
 }
 
 interface LaunchObserver {
-  /** Each line that the worker prints. */
+  /** Called for each line that the worker prints. */
   readonly onLine: (line: string) => void
-  /** The keeper's state, reason or progress is another. */
+  /** Called when the state, reason or progress changes. */
   readonly onChange: () => void
 }
 
 interface Launched {
-  readonly keeper: Keeper
+  readonly handle: WorkerHandle
   readonly tokenizer: TextCodec
 }
 
 /**
- * Makes a worker without starting it; throws for a file that cannot be one. `launch` is asked again whenever a process
- * is started: start states come and go.
+ * Makes a worker without starting it; throws for a file that cannot be one. `launch` is called again whenever a process
+ * is started, because start states may have changed.
  */
 export type Launcher = (launch: () => Launch, observer: LaunchObserver) => Launched
 
@@ -72,7 +72,7 @@ export function withStartStates(launch: Launch, startStates: readonly StartState
   return { ...launch, startStates, spec: { ...launch.spec, states: startStates } }
 }
 
-/** A name means one model, and an alias is a name. Throws conflict for one that is another model's among `others`. */
+/** A name or alias means one model. Throws conflict if one of `others` has it. */
 export function refuseSharedNames({ id, spec }: Launch, others: readonly Launch[]): void {
   for (const other of others.filter((each) => each.id !== id)) {
     const theirs = [other.id, ...other.spec.aliases]
@@ -86,7 +86,7 @@ function taken(param: string, message: string): SkeinError {
   return new SkeinError('conflict', `${param}: ${message}; choose another`, { param })
 }
 
-/** A worker of which nothing but the file is said. */
+/** A worker for which only the file is given. */
 export const DEFAULT_SPEC: WorkerSpec = {
   model_path: '',
   tokenizer_path: null,
@@ -111,25 +111,25 @@ export const DEFAULT_SPEC: WorkerSpec = {
   states: [],
 }
 
-/** `client` takes requests, and is null unless the worker is ready. */
-export interface Keeper extends EngineSource {
-  /** What may still be asked about states: also while the worker ends. Null without a process. */
+/** Keeps a worker alive. `client` takes requests, and is null unless the worker is ready. */
+export interface WorkerHandle extends EngineSource {
+  /** Answers questions about states, also while the worker ends. Null without a process. */
   readonly engine: EngineClient | null
   readonly pid: number | null
-  /** While loading. */
+  /** Only while it loads. */
   readonly progress: WorkerRecord['progress']
-  /** Crashes after which it was started again. */
+  /** Restarts after crashes. */
   readonly restarts: number
-  /** Exit code of the process that ended last, or minus the number of the signal that ended it. */
+  /** Exit code of the last process that ended, or the negated number of the signal that ended it. */
   readonly exitCode: number | null
-  /** Why it was given up, in the words of its last error; null unless it was. For operators: it may name files. */
+  /** The last error of a worker that was given up, else null. For operators, because it may name files. */
   readonly failure: string | null
-  /** Memory of the process; null where that is unknown. */
+  /** Memory of the process; null if unknown. */
   readonly bytes: number | null
-  /** Tokens that were asked for to see whether the process answers. */
+  /** Tokens that were requested to check whether the process answers. */
   readonly numProbes: number
-  /** Resolves when it is ready, throws if it never will be. Once. */
+  /** Resolves when it is ready, throws if it never will be. Call it once. */
   start(): Promise<void>
-  /** Resolves when the process has gone. What it was answering ends with an error. */
+  /** Resolves when the process has gone. Running answers end with an error. */
   stop(): Promise<void>
 }

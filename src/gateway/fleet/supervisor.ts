@@ -1,7 +1,7 @@
 /**
- * Keeps one worker process alive: starts it, waits until it has answered with a token, restarts it with growing pauses
- * when it dies, and gives up when it cannot live. Native code may abort a process at any time; this is where that ends.
- * It knows nothing of requests: those of a dead worker are ended by its client, and of HTTP nothing at all.
+ * Keeps one worker process alive: starts it, waits until it has answered with a token, restarts it with backoff when it
+ * dies, and gives up when it cannot run. Native code may abort the process at any time; the damage ends here. It knows
+ * nothing of requests (the client of a dead worker ends them) or HTTP.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import type { FastifyBaseLogger } from 'fastify'
@@ -9,54 +9,54 @@ import type { ModelState } from '../../api/models.ts'
 import { RemoteEngineClient } from '../../engine/client/remote-client.ts'
 import type { EngineClient } from '../../engine/client.ts'
 import { assert, type ErrorCode, SkeinError } from '../../errors.ts'
-import type { Keeper } from './launch.ts'
+import type { WorkerHandle } from './launch.ts'
 import { type WorkerCommand, WorkerProcess } from './worker-process.ts'
 import { type Illness, WorkerWatch } from './worker-watch.ts'
 
 const DEFAULT_TIMING = {
   firstPauseMs: 250,
   longestPauseMs: 30_000,
-  /** A worker that has served this long has earned a fresh count of crashes. */
+  /** A worker that has served this long has its crash count reset. */
   healthyMs: 60_000,
   /** Crashes in a row before it is given up. */
   maxCrashes: 10,
-  /** Work pending and no step for this long: it hangs, and is killed. Longer than any step takes to compute. */
+  /** Work pending and no step for this long: it hangs and is killed. Longer than any step takes. */
   stallMs: 120_000,
-  /** No message from it and no use of the processor for this long: it is stopped or waits for ever, and is killed. */
+  /** No message and no processor use for this long: it is stopped or deadlocked, and is killed. */
   silentMs: 8_000,
-  /** Loading without any progress, nor a line printed, for this long: it is killed. */
+  /** No progress and no output for this long while loading: it is killed. */
   loadMs: 600_000,
-  /** Idle for this long: it has to generate a token, to see that it still can. */
+  /** After this idle time it must generate a token, to show that it still can. */
   probeMs: 30_000,
-  /** Asked to end, how long a worker may take without any state saved in that time, before it is killed. */
+  /** Time to end in; it restarts with each saved state, and a worker that exceeds it is killed. */
   stopMs: 8_000,
-  /** How long requests of a worker that has grown too large may go on. */
+  /** Time that requests of a worker that has grown too large get to finish. */
   recycleMs: 60_000,
-  /** A worker that cannot load says so and exits with its own code. After this long it is killed. */
+  /** A worker that cannot load reports why and exits by itself. After this long it is killed. */
   lastWordsMs: 2_000,
 } as const
 
 export type SupervisorTiming = { readonly [K in keyof typeof DEFAULT_TIMING]: number }
 
 export interface SupervisorOptions {
-  /** Asked at each start. */
+  /** Called at each start. */
   readonly worker: () => WorkerCommand
   /** Names the worker in logs. */
   readonly name: string
   readonly logger: Pick<FastifyBaseLogger, 'info' | 'warn' | 'error'>
   readonly timing?: Partial<SupervisorTiming>
-  /** Memory that the process may take before it is replaced; absent: any. */
+  /** Memory at which the process is replaced; absent: no limit. */
   readonly maxBytes?: number | undefined
   readonly onProgress?: (doneBytes: number, totalBytes: number) => void
-  /** Each line that the worker prints. */
+  /** Called for each line that the worker prints. */
   readonly onLine?: (line: string) => void
-  /** Told of each process that has gone. */
+  /** Called for each process that has gone. */
   readonly onEnd?: ((pid: number) => void) | undefined
-  /** Its state, reason or progress is another. */
+  /** Called when the state, reason or progress changes. */
   readonly onChange?: () => void
 }
 
-/** Errors of loading that the same files on the same machine will give again. */
+/** Loading errors that would occur again with the same files on the same machine. */
 const PERMANENT: readonly ErrorCode[] = [
   'unsupported_weights',
   'corrupt_weights',
@@ -65,23 +65,23 @@ const PERMANENT: readonly ErrorCode[] = [
   'invalid_request',
   'unsupported_parameter',
   'not_found',
-  // Another process has the store; the lock of one that died is free.
+  // Another process has the store. A dead process releases its lock, so this one is alive.
   'conflict',
   'state_incompatible',
 ]
 
-/** Errors of a process that could not be started or could not open files. */
+/** Errors of processes that could not be started or could not open files. */
 const SHORTAGE = /\b(?:EMFILE|ENFILE|EAGAIN|ENOMEM|ENOSPC|EDQUOT)\b/
 const ENDED = 'the worker ended and is started again'
 
-export class Supervisor implements Keeper {
+export class Supervisor implements WorkerHandle {
   readonly #options: SupervisorOptions
   readonly #timing: SupervisorTiming
   readonly #stopping = new AbortController()
   #state: ModelState = 'loading'
   #reason: string | null = 'loading'
-  #progress: Keeper['progress'] = null
-  /** Engine of the present process, from its first message to its end. */
+  #progress: WorkerHandle['progress'] = null
+  /** Engine of the current process, from its first message to its end. */
   #engine: EngineClient | null = null
   #process: WorkerProcess | null = null
   #watch: WorkerWatch | null = null
@@ -89,10 +89,10 @@ export class Supervisor implements Keeper {
   #crashes = 0
   #restarts = 0
   #exitCode: number | null = null
-  /** Why the process that runs, or ran last, had to be ended. */
+  /** Why the current or last process had to be ended. */
   #illness: string | null = null
   #failure: string | null = null
-  /** When the process that loads printed its last line, or was started. */
+  /** When the loading process last printed a line, or was started. */
   #heardAt = 0
 
   constructor(options: SupervisorOptions) {
@@ -116,7 +116,7 @@ export class Supervisor implements Keeper {
     return this.#engine
   }
 
-  get progress(): Keeper['progress'] {
+  get progress(): WorkerHandle['progress'] {
     return this.#progress
   }
 
@@ -153,8 +153,8 @@ export class Supervisor implements Keeper {
   }
 
   /**
-   * Ends the worker: asked, and killed when it neither ends nor saves. One that loads has nothing to save and hears
-   * nothing. Idempotent.
+   * Asks the worker to end, and kills it if it neither ends nor saves. A loading worker is killed at once: it has
+   * nothing to save and reads no messages. Idempotent.
    */
   async stop(): Promise<void> {
     this.#stopping.abort()
@@ -192,7 +192,7 @@ export class Supervisor implements Keeper {
       if (end.servedMs >= healthyMs) this.#crashes = 0
       const { message, code } = end.error
       const isHopeless = end.servedMs === 0 && PERMANENT.includes(code)
-      // A disk that is full now, or descriptors that are all taken: that passes, and nobody would start the worker after it.
+      // A full disk or a lack of descriptors passes, and nobody would restart the worker afterwards.
       const isShort = code === 'state_unavailable' || SHORTAGE.test(message)
       const waitsForRoom = hasServed && end.servedMs === 0 && isShort
       waits = waitsForRoom ? waits + 1 : 0
@@ -218,7 +218,7 @@ export class Supervisor implements Keeper {
     logger.error({ worker: name, crashes: this.#crashes }, `worker given up: ${count}${message}`)
     this.#say(`given up: ${count}${message}`)
     this.#failure = count + message
-    // Everybody with a key may read it; the message, which may name files, is for operators.
+    // Everyone with a key may read this. The message, which may name files, is for operators.
     this.#enter('failed', `the model could not be loaded or kept running (${code})`)
   }
 
@@ -227,12 +227,12 @@ export class Supervisor implements Keeper {
     return Math.min(longestPauseMs, firstPauseMs * 2 ** (numEnds - 1))
   }
 
-  /** One life of a worker; returns what it died of and how long it served. */
+  /** Runs one process; returns why it ended and how long it served. */
   async #runOnce(onReady: () => void): Promise<{ error: SkeinError; servedMs: number }> {
     const worker = this.#spawn()
     let readyAt: number | null = null
     let patienceMs = this.#timing.lastWordsMs
-    // Before its requests hear of it: what is tried again must not go to a process that has gone.
+    // Runs before the process's requests fail, so that their retries do not go to a process that has gone.
     worker.channel.onClose(() => {
       if (this.#state === 'ready') this.#enter('restarting', ENDED)
     })
@@ -313,7 +313,7 @@ export class Supervisor implements Keeper {
     this.#options.onChange?.()
   }
 
-  /** Large files on slow disks load for long, and say how far they are. */
+  /** Large files on slow disks take long, but report progress. */
   #watchLoading(worker: WorkerProcess): NodeJS.Timeout {
     const { loadMs } = this.#timing
     this.#heardAt = performance.now()
@@ -328,7 +328,7 @@ export class Supervisor implements Keeper {
 
   #watchOver(worker: WorkerProcess, client: EngineClient): WorkerWatch {
     return new WorkerWatch(client, {
-      // It has answered, so it has been started.
+      // It has answered, so it was started.
       pid: worker.pid!,
       ping: () => worker.channel.send({ type: 'ping' }),
       heardAt: () => worker.heardAt,
@@ -338,7 +338,7 @@ export class Supervisor implements Keeper {
     })
   }
 
-  /** Kills it: nothing else would ever end its requests. Where it has only grown, they may end first. */
+  /** Kills the process, because nothing else ends its requests. If it is only too large, they may finish first. */
   #treat(worker: WorkerProcess, illness: Illness, reason: string): void {
     const { name, logger } = this.#options
     logger.error({ worker: name, workerPid: worker.pid }, `worker replaced: ${reason}`)
@@ -354,13 +354,13 @@ export class Supervisor implements Keeper {
     worker.onExit(() => clearTimeout(timer))
   }
 
-  /** In the worker's own log, between what it prints. */
+  /** Writes a line into the worker's log. */
   #say(line: string): void {
     this.#options.onLine?.(`skein: ${line}`)
   }
 
   #enter(state: ModelState, reason: string | null): void {
-    // Nothing comes after a stop.
+    // Stopped is the final state.
     if (this.#stopping.signal.aborted && state !== 'stopped') return
     this.#state = state
     this.#reason = reason

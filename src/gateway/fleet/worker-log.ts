@@ -1,6 +1,6 @@
 /**
- * What a worker prints: the latest lines in memory, all of them in files if a folder is given, and to whoever listens.
- * A native library may print anything, so lines are bounded in length and hold no control characters.
+ * The output of a worker: the latest lines in memory, all of them in files if a folder is given, and a feed for
+ * listeners. A native library may print anything, so lines are limited in length and control characters are escaped.
  */
 import { createWriteStream, openSync, readdirSync, renameSync, rmSync, statSync, type WriteStream } from 'node:fs'
 import { dirname, join } from 'node:path'
@@ -8,19 +8,19 @@ import type { Readable } from 'node:stream'
 import { StringDecoder } from 'node:string_decoder'
 import { makeFolder } from '../../files/make-folder.ts'
 
-/** Longer lines are told in pieces. */
+/** Longer lines are split. */
 const MAX_LINE = 4096
 const KEPT_LINES = 5000
 const MAX_FILE_BYTES = 8 * 2 ** 20
-/** Beside the one being written. */
+/** Files besides the current one. */
 const OLD_FILES = 3
-/** In a folder. Every worker of every start has a file of its own, and nobody else would ever remove it. */
+/** Maximum logs in a folder. Every worker of every start writes its own file, and nothing else deletes them. */
 const MAX_LOGS = 200
 
-/** Paths of the logs that are being written. Workers that have little to say may be older than many that came and went. */
+/** Paths of open logs. They are kept although a quiet worker's log may be older than those of many ended workers. */
 const OPEN_LOGS = new Set<string>()
 
-/** Calls `onLine` for each line, and for what comes after the last end of a line when the stream ends. */
+/** Calls `onLine` for each line, and at the end of the stream for an unfinished line. */
 export function forwardLines(stream: Readable | null, onLine: (line: string) => void): void {
   const decoder = new StringDecoder('utf8')
   let rest = ''
@@ -43,7 +43,7 @@ export class WorkerLog {
   readonly #listeners = new Set<(line: string) => void>()
   readonly #file: LogFile | null
 
-  /** `path`: of the file, which gets ".1", ".2", … when it is full; null: none. */
+  /** `path`: the log file, which is renamed to ".1", ".2", … when it is full; null: none. */
   constructor(path: string | null) {
     this.#file = path === null ? null : new LogFile(path)
   }
@@ -61,7 +61,7 @@ export class WorkerLog {
     return count === 0 ? [] : this.#lines.slice(-count)
   }
 
-  /** Returns what ends it. */
+  /** Returns a function that stops the feed. */
   listen(listener: (line: string) => void): () => void {
     this.#listeners.add(listener)
     return () => this.#listeners.delete(listener)
@@ -77,7 +77,7 @@ export function logPath(folder: string | undefined, workerId: string): string | 
   return folder === undefined ? null : join(folder, `${workerId}.log`)
 }
 
-/** Opened at its first line. A disk that fails costs the file and nothing else. */
+/** Opened at the first line. If the disk fails, only the file is lost. */
 class LogFile {
   readonly #path: string
   #stream: WriteStream | null = null
@@ -112,7 +112,7 @@ class LogFile {
     const size = statSync(this.#path, { throwIfNoEntry: false })?.size
     if (size === undefined) dropOldLogs(folder, MAX_LOGS - 1)
     this.#bytes = size ?? 0
-    // Opened now: later the path may be another file's.
+    // Opened now, because another file may have the path later.
     const fd = openSync(this.#path, 'a', 0o600)
     OPEN_LOGS.add(this.#path)
     const stream = createWriteStream(this.#path, { fd })
@@ -122,7 +122,7 @@ class LogFile {
     return stream
   }
 
-  /** The open stream goes on writing to the renamed file until its end. */
+  /** The open stream keeps writing to the renamed file until it ends. */
   #rotate(): void {
     this.close()
     for (let n = OLD_FILES - 1; n >= 0; n--) {
@@ -132,7 +132,7 @@ class LogFile {
   }
 }
 
-/** All but those of the workers that wrote last; only files that are a worker's by name. */
+/** Deletes all logs except the most recently written; it touches only files that are named like a worker's log. */
 function dropOldLogs(folder: string, numKept: number): void {
   const files = readdirSync(folder).filter((name) => /^wkr-[0-9a-f]+\.log(\.\d)?$/.test(name))
   const logs = files.filter((name) => name.endsWith('.log'))
@@ -147,7 +147,7 @@ function dropOldLogs(folder: string, numKept: number): void {
     for (const name of files.filter((name) => name.startsWith(log))) rmSync(join(folder, name), { force: true })
 }
 
-/** Control characters written out: a log is read on terminals and pages. */
+/** Escapes control characters, because logs are read on terminals and web pages. */
 function printable(text: string): string {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
   return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u2028\u2029]/g, (character) => {

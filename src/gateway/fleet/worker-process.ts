@@ -1,6 +1,6 @@
 /**
- * One process of a worker, from its start to its end: its channel, its output line by line, its exit code, and how it is
- * ended. When a worker is started again, and what its end means, is the supervisor's business.
+ * One process of a worker, from start to end: its channel, its output by line, its exit code, and how it is ended. The
+ * supervisor decides when to start it again and what its end means.
  */
 import { type ChildProcess, fork } from 'node:child_process'
 import { constants } from 'node:os'
@@ -14,7 +14,7 @@ export interface WorkerCommand {
   /** JavaScript file that Node runs. */
   readonly entry: string
   readonly args: readonly string[]
-  /** Options of Node itself; absent: those of this process. */
+  /** Options of Node; absent: those of this process. */
   readonly execArgv?: readonly string[]
   /** Added to this process's environment. */
   readonly env?: Readonly<Record<string, string>>
@@ -25,12 +25,12 @@ interface OutputLines {
   readonly onError: (line: string) => void
 }
 
-/** What a dead worker has printed is read to its end, unless something else holds the pipe. */
+/** Time to read the last output of a dead worker, unless another process holds the pipe open. */
 const LAST_LINES_MS = 1000
 
 export class WorkerProcess {
   readonly channel: Channel<ToWorker, FromWorker>
-  /** Resolves with the reason when it has gone and its last message has been read. */
+  /** Resolves with the reason when the process has gone and its last message has been read. */
   readonly gone: Promise<string>
   readonly #child: ChildProcess
   readonly #silent: Promise<void>
@@ -58,22 +58,22 @@ export class WorkerProcess {
     forwardLines(child.stderr, onError)
   }
 
-  /** Null: it could not be started. */
+  /** Null if it could not be started. */
   get pid(): number | null {
     return this.#child.pid ?? null
   }
 
-  /** Minus the number of the signal that ended it; null while it lives. */
+  /** The negated signal number if a signal ended it; null while it lives. */
   get exitCode(): number | null {
     return this.#exitCode
   }
 
-  /** When its last message came, on the clock of `performance`. */
+  /** Time of its last message, by the clock of `performance`. */
   get heardAt(): number {
     return this.#heardAt
   }
 
-  /** To save what it has and end; `drain`: when its requests have ended. */
+  /** Asks it to save its states and end; `drain`: after its requests have ended. */
   askToEnd(drain = false): void {
     if (this.#child.connected) this.#child.send(drain ? { type: 'shutdown', drain } : { type: 'shutdown' }, () => {})
   }
@@ -86,18 +86,18 @@ export class WorkerProcess {
     this.#child.once('exit', listener)
   }
 
-  /** Resolves when it has gone; killed if it lives for longer than `patienceMs`. */
+  /** Resolves when it has gone. Kills it if it lives longer than `patienceMs`. */
   async end(patienceMs: number): Promise<void> {
     const left = new AbortController()
     const late = delay(patienceMs, undefined, { signal: left.signal }).catch(() => {})
     await Promise.race([this.gone, late])
     left.abort()
-    // It may still be alive: disconnected, or deaf.
+    // It may still be alive, but disconnected or not reading messages.
     this.#child.kill('SIGKILL')
     await this.gone
   }
 
-  /** Resolves when all that it printed has been read. */
+  /** Resolves when all its output has been read. */
   async silent(): Promise<void> {
     await Promise.race([this.#silent, delay(LAST_LINES_MS, undefined, { ref: false })])
   }

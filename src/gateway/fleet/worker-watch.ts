@@ -1,6 +1,6 @@
 /**
- * Looks after a serving worker: whether it makes steps while there is work, whether it still answers while there is
- * none, and how much memory it takes. It says what is wrong, once; what to do about it is the supervisor's business.
+ * Watches a serving worker: whether it makes steps while there is work, whether it answers while there is none, and how
+ * much memory it uses. It reports a problem once; the supervisor decides what to do.
  */
 
 import { randomUUID } from 'node:crypto'
@@ -10,11 +10,11 @@ import { type GenerateRequest, PLAIN_SAMPLING } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
 
 interface WatchTiming {
-  /** Work pending and no step for this long: it hangs. Longer than any step takes to compute. */
+  /** Work pending and no step for this long: it hangs. Longer than any step takes. */
   readonly stallMs: number
-  /** Idle for this long: a token is asked for. */
+  /** After this idle time a token is requested. */
   readonly probeMs: number
-  /** No message and no use of the processor for this long: the process is stopped, or waits for ever. */
+  /** No message and no processor use for this long: the process is stopped or deadlocked. */
   readonly silentMs: number
 }
 
@@ -22,12 +22,12 @@ export type Illness = 'stalled' | 'silent' | 'failing' | 'too large'
 
 interface WatchOptions {
   readonly pid: number
-  /** Asks for a sign of life. */
+  /** Sends a ping. */
   readonly ping: () => void
-  /** When the last message came. */
+  /** Time of the last message. */
   readonly heardAt: () => number
   readonly timing: WatchTiming
-  /** Memory of the process that it may take; null: any. */
+  /** Memory that the process may use; null: no limit. */
   readonly maxBytes: number | null
   readonly onIll: (illness: Illness, reason: string) => void
 }
@@ -44,7 +44,7 @@ export class WorkerWatch {
   #isOver = false
   #bytes: number | null = null
   #lookedAt = performance.now()
-  /** When it was last seen to live. */
+  /** When it last showed life. */
   #livedAt = performance.now()
   #ticks: number | null = null
   #numProbes = 0
@@ -57,17 +57,17 @@ export class WorkerWatch {
     this.#timer = setInterval(() => void this.#look(), every).unref()
   }
 
-  /** Memory of the process as last seen; null where the system does not tell. */
+  /** Memory of the process at the last check; null if the system does not report it. */
   get bytes(): number | null {
     return this.#bytes
   }
 
-  /** Tokens asked for to see whether it answers: they are in its counts, and nobody's. */
+  /** Tokens requested as probes. They are in the worker's counts but belong to no request. */
   get numProbes(): number {
     return this.#numProbes
   }
 
-  /** Asks for a token, and throws what the worker fails with. One that never answers has stalled. */
+  /** Requests a token and rethrows the worker's error. A worker that never answers has stalled. */
   async probe(): Promise<void> {
     this.#isProbing = true
     try {
@@ -94,8 +94,8 @@ export class WorkerWatch {
   }
 
   /**
-   * A long step keeps the process from answering, and uses the processor. Nothing is said of a worker by a gateway that has
-   * stood still itself, nor where the system does not tell what a process uses.
+   * A process in a long step does not answer but uses the processor. Nothing is reported if this gateway itself stood
+   * still, or if the system does not report processor time.
    */
   #lookForLife(ticks: number | null): void {
     const { silentMs } = this.#options.timing
@@ -129,7 +129,7 @@ export class WorkerWatch {
     try {
       await this.probe()
     } catch (thrown) {
-      // A full line is a sign of life; a worker that has ended is known by its end.
+      // A full queue is a sign of life; the end of a worker is noticed elsewhere.
       const { code, message } = SkeinError.from(thrown)
       if (code === 'queue_full' || code === 'model_not_loaded' || code === 'aborted') return
       this.#tell('failing', `it does not answer: ${message}`)
@@ -143,7 +143,7 @@ export class WorkerWatch {
   }
 }
 
-/** Resident memory of a process, where the system has /proc. */
+/** Resident memory of a process, on systems with /proc. */
 async function residentBytes(pid: number): Promise<number | null> {
   try {
     const status = await readFile(`/proc/${pid}/status`, 'latin1')
@@ -154,11 +154,11 @@ async function residentBytes(pid: number): Promise<number | null> {
   }
 }
 
-/** Time of the processor that a process has used, in hundredths of a second, where the system has /proc. */
+/** Processor time that a process has used, in hundredths of a second, on systems with /proc. */
 async function processorTicks(pid: number): Promise<number | null> {
   try {
     const stat = await readFile(`/proc/${pid}/stat`, 'latin1')
-    // Behind the name, which may hold anything: the 12th and 13th are those of the program and of the kernel for it.
+    // Skips the name, which may hold anything. Fields 12 and 13 after it are user and kernel time.
     const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
     return Number(fields[11]) + Number(fields[12])
   } catch {
@@ -166,7 +166,7 @@ async function processorTicks(pid: number): Promise<number | null> {
   }
 }
 
-/** Throws what the engine fails with. */
+/** Rethrows the engine's error. */
 export async function probe(client: EngineClient): Promise<void> {
   for await (const event of client.generate(probeRequest())) {
     if (event.type === 'error') throw SkeinError.fromShape(event.error)

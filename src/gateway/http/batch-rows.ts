@@ -1,6 +1,6 @@
 /**
- * Requests of batches as calls of the routes that answer them over HTTP: the same checks, the same replies, without a
- * connection. Models are asked beside the limits of a key, with what they have to spare.
+ * Runs requests of batches through the routes that answer them over HTTP: same checks, same replies, but no connection.
+ * They use spare capacity of the models and do not count against the limits of a key.
  */
 import { randomUUID } from 'node:crypto'
 import type { FastifyBaseLogger } from 'fastify'
@@ -17,15 +17,15 @@ import { assert, SkeinError } from '../../errors.ts'
 import { NO_LIMITS } from '../access/keys.ts'
 import { urgentModels } from '../access/urgency.ts'
 import { type Complaint, describeInvalid } from '../body/body.ts'
-import { modelsAsking } from '../routing/turn-origin.ts'
+import { withTurnOrigin } from '../routing/turn-origin.ts'
 import { failureOf, isWorthRetrying, publicError } from './errors.ts'
 import type { Limits } from './limits.ts'
 import { AJV_OPTIONS, sharedValidators } from './validators.ts'
 
 export interface BatchOptions {
-  /** Keeps files of requests and batches over them; absent: none are taken. */
+  /** Stores files of requests and their batches. Absent: batches are not accepted. */
   readonly batches?: BatchStore
-  /** Answers the requests of batches. Absent: the models do. */
+  /** Runs the requests of batches. Absent: this server's models do. */
   readonly batchRows?: RowRunner
 }
 
@@ -37,19 +37,19 @@ interface RowOptions {
   readonly logger?: FastifyBaseLogger | undefined
 }
 
-/** The share of a model's slots that batches leave free for others. */
+/** The share of a model's slots that batches leave free for other requests. */
 const SPARED = 1 / 4
 
 export function sparedSlots(slots: number): number {
   return Math.floor(SPARED * slots)
 }
 
-/** Runs what the store has, from `start` until `stop`. Null without one. */
+/** Runs the store's batches from `start` until `stop`. Null without a store. */
 export function batchRunnerOf({ batches: store, batchRows }: BatchOptions, options: RowOptions): BatchRunner | null {
   if (store === undefined) return null
   const { limits, logger } = options
   const bounds = { lines: limits.batchRequests, lineBytes: limits.batchLineBytes }
-  const onError = (err: unknown) => logger?.error({ err }, 'a batch could not go on')
+  const onError = (err: unknown) => logger?.error({ err }, 'a batch could not continue')
   return new BatchRunner({ store, rows: batchRows ?? new Rows(options), bounds, onError })
 }
 
@@ -82,7 +82,7 @@ class Rows implements RowRunner {
       const spared = sparedSlots(client.info.numSlots)
       return running < client.info.numSlots - spared && waiting === 0 && freeSlots > spared
     } catch (error) {
-      // A model that there is not, its answer says; one that loads is waited for.
+      // An unknown model is reported in the answer; a loading model is waited for.
       return SkeinError.from(error).code !== 'model_not_loaded'
     }
   }
@@ -91,7 +91,7 @@ class Rows implements RowRunner {
     const { body, tenant } = row
     const { route, dialect, check } = this.#answering.get(row.endpoint)!
     const { limits } = this.#options
-    const models = modelsAsking(this.#options.models, row.id)
+    const models = withTurnOrigin(this.#options.models, row.id)
     const id = randomUUID().replaceAll('-', '')
     const warnings: string[] = []
     const outcome = (status: number, body: object) => {
@@ -99,7 +99,7 @@ class Rows implements RowRunner {
     }
     const call = (): Call => ({
       ...{ id, body, tenant, limits, signal },
-      // A key's limits are not looked at here.
+      // The limits of a key do not apply to batches.
       models: urgentModels(models, route, behindOthers(body), NO_LIMITS),
       params: {},
       query: {},
@@ -130,7 +130,9 @@ class Rows implements RowRunner {
   }
 }
 
-/** Also where it has begun: it gives its slot up to whoever asks meanwhile, unless its row says how urgent it is. */
+/**
+ * Lowers the priority of batch rows, also while they run, so that they give up their slots, unless the row sets one.
+ */
 function behindOthers(body: UrgencyFields): UrgencyFields {
   return { ...body, priority: body.priority ?? PRIORITIES[0] }
 }
@@ -139,7 +141,7 @@ function isPost(endpoint: string) {
   return ({ path, method, claims }: Route) => path === endpoint && method === 'POST' && claims === undefined
 }
 
-/** Compiled at its first use. */
+/** The check is compiled at its first use. */
 function checkOf({ path, body }: Route): (body: object) => void {
   let isValid: ReturnType<ReturnType<typeof sharedValidators>> | null = null
   return (value) => {
@@ -152,7 +154,7 @@ function checkOf({ path, body }: Route): (body: object) => void {
       url: path,
       httpPart: 'body',
     })
-    // The validator's complaints are Ajv's, as those of a request over HTTP are.
+    // The validator's errors are Ajv's, as for a request over HTTP.
     if (isValid(value) !== true) throw describeInvalid((isValid.errors ?? []) as Complaint[])
   }
 }

@@ -1,25 +1,25 @@
-/** Connections: when they begin, and replies that share one: what one does to the other where Node says nothing. Knows no route. */
+/** Accepts connections in turn, and closes replies that share a connection when it goes. It knows no route. */
 import type { ServerResponse } from 'node:http'
 import { type Server, Socket } from 'node:net'
 import type { FastifyInstance } from 'fastify'
 import { renderOpenAiError } from '../../api/openai/errors.ts'
 import { SkeinError } from '../../errors.ts'
 
-/** To be called before the app listens, and before its hooks that answer. */
-export function careForConnections(app: FastifyInstance): void {
-  beginInTurn(app.server)
+/** Call this before the app listens, and before any hook that replies. */
+export function setUpConnections(app: FastifyInstance): void {
+  acceptInTurn(app.server)
   closeWithConnection(app)
 }
 
-/** Some milliseconds with what each of them sends first. */
+/** Accepting so many connections, with the first request of each, takes some milliseconds. */
 const AT_ONCE = 16
 
 /**
- * Connections begin a few in each turn of the event loop, every address in its turn: a thousand that come at once would hold
- * up all streams while each is set up and its first bytes are read. Those that wait are not read. To be called when those
- * who serve the server's connections listen to it.
+ * Accepts a few connections per turn of the event loop, one address after the other: setting up a thousand at once
+ * would hold up all streams. Connections that wait are not read. Call this after all other listeners for connections
+ * are in place, because they are called from here.
  */
-export function beginInTurn(server: Server): void {
+export function acceptInTurn(server: Server): void {
   const waiting = new Map<string, Socket[]>()
   const serving = server.listeners('connection')
   let isScheduled = false
@@ -33,7 +33,7 @@ export function beginInTurn(server: Server): void {
     for (let i = 0; i < AT_ONCE && waiting.size > 0; i++) {
       const [address, sockets] = waiting.entries().next().value!
       begin(sockets.shift()!)
-      // Behind the others.
+      // Moves the address to the end of the queue.
       waiting.delete(address)
       if (sockets.length > 0) waiting.set(address, sockets)
     }
@@ -45,7 +45,7 @@ export function beginInTurn(server: Server): void {
   }
   server.removeAllListeners('connection')
   server.on('connection', (socket: Socket) => {
-    // It may be reset while it waits; whoever serves it listens, too.
+    // It may be reset while it waits. After that, the server's own listener handles errors as well.
     socket.on('error', () => {})
     const { remoteAddress = '' } = socket
     const sockets = waiting.get(remoteAddress)
@@ -53,16 +53,18 @@ export function beginInTurn(server: Server): void {
     else sockets.push(socket)
     schedule()
   })
-  // An option of servers that those of HTTP do not take when they are made; it is looked at for each connection.
+  // HTTP servers do not take this option of net.Server at creation, but it is read for each connection.
   Object.assign(server, { pauseOnConnect: true })
 }
 
-/** Replies of all apps by connection: a worker's proxy is an app of its own on the server's connections. */
+/**
+ * Unfinished replies of all apps by connection: the proxy of a worker is an app of its own on the server's connections.
+ */
 const unclosed = new WeakMap<object, Set<ServerResponse>>()
 
 /**
- * A reply whose connection has gone says so, also where an earlier request of that connection was still being answered. Node
- * tells the reply that is being sent and no other, and what is made for the others would be made to its end.
+ * Closes every reply of a lost connection. With pipelined requests Node closes only the reply that is being sent, so
+ * the others would be generated to their end.
  */
 function closeWithConnection(app: FastifyInstance): void {
   app.addHook('onRequest', (request, { raw }, done) => {
@@ -73,7 +75,7 @@ function closeWithConnection(app: FastifyInstance): void {
   })
 }
 
-/** Apart from the hook, whose reply its listener would hold for as long as the connection lives. */
+/** Outside of the hook, because the listener would otherwise keep its reply alive as long as the connection. */
 function repliesOf(socket: Socket): Set<ServerResponse> {
   const known = unclosed.get(socket)
   if (known !== undefined) return known
@@ -83,7 +85,7 @@ function repliesOf(socket: Socket): Set<ServerResponse> {
   return replies
 }
 
-/** Closes a reply that has no socket. Node closes the others itself. */
+/** Closes a reply that has no socket yet. Node closes the others itself. */
 function closeUnsent(reply: ServerResponse): void {
   if (reply.socket !== null || reply.destroyed || reply.writableFinished) return
   reply.destroy()
@@ -91,14 +93,14 @@ function closeUnsent(reply: ServerResponse): void {
 }
 
 /**
- * A client that does not take a reply is cut off like one of a stream. The time counts from where the reply has the
- * connection, to its last byte: others may be made for the same connection before and behind it, for as long as that takes.
+ * Cuts off a client that does not read its reply, like that of a stream. The time runs from when the reply gets the
+ * connection to its last byte, because pipelined replies wait for those before them.
  */
 export function cutOffIfNotTaken(reply: ServerResponse, stallMs: number): void {
   const begin = (socket: unknown) => {
     if (!(socket instanceof Socket)) return
     socket.setTimeout(stallMs)
-    // Before Node's own listener, which sets the time of idle connections.
+    // Added before Node's own listener, which sets the timeout of idle connections.
     reply.prependOnceListener('finish', () => socket.setTimeout(0))
   }
   if (reply.socket === null) reply.once('socket', begin)
@@ -110,7 +112,7 @@ const REFUSED: Readonly<Record<string, readonly [status: string, message: string
   HPE_HEADER_OVERFLOW: ['431 Request Header Fields Too Large', 'the headers are larger than this server accepts'],
 }
 
-/** What a socket is told that never became a request: too large a header, too slow, or not HTTP. */
+/** Answers a connection whose bytes never became a request: headers too large, too slow, or not HTTP. */
 export function answerClientError(error: Error & { code?: string }, socket: Socket): void {
   if (error.code === 'ECONNRESET' || socket.destroyed) return
   const [status, message] = REFUSED[error.code ?? ''] ?? ['400 Bad Request', 'not a valid request']

@@ -1,6 +1,6 @@
 /**
- * Counts the requests under way and, on the way down, refuses new ones until they are gone. It knows no HTTP and no
- * signals; `shutdown.ts` gives the order.
+ * Counts the requests in flight and, during shutdown, refuses new ones until all have ended. It knows neither HTTP nor
+ * signals; `shutdown.ts` runs the sequence.
  */
 import { SkeinError } from '../../errors.ts'
 
@@ -23,7 +23,7 @@ export class Drain {
     throw shuttingDown()
   }
 
-  /** Registers a request by what would cancel it; the returned function ends it. */
+  /** Registers a request by the controller that cancels it. The returned function unregisters it. */
   enter(controller: AbortController): () => void {
     this.#active.add(controller)
     return () => {
@@ -33,7 +33,7 @@ export class Drain {
     }
   }
 
-  /** Refuses new requests from now on; resolves when none is left, or after `timeoutMs` with those left cancelled. */
+  /** Refuses new requests from now on. Resolves when none is left; after `timeoutMs` it cancels the rest. */
   async drain(timeoutMs: number): Promise<void> {
     this.#isDraining = true
     if (this.#active.size === 0) return
@@ -43,7 +43,7 @@ export class Drain {
     clearTimeout(timer)
   }
 
-  /** Cancels everything under way, with the reason; a drain in progress then ends. */
+  /** Cancels all requests in flight, with the reason; a running `drain` then ends. */
   abortAll(): void {
     this.#isDraining = true
     for (const controller of this.#active) controller.abort(shuttingDown())
@@ -51,5 +51,5 @@ export class Drain {
 }
 
 function shuttingDown(): SkeinError {
-  return new SkeinError('model_not_loaded', 'the server is shutting down; try another or later')
+  return new SkeinError('model_not_loaded', 'the server is shutting down; retry later or on another server')
 }

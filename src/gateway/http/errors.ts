@@ -1,17 +1,17 @@
 /**
- * What a client may learn of an error. Messages of our own codes are written for the client; of anything unforeseen
- * (a stack, a path, a library's text) it gets the code and the request id, and the log has the rest.
+ * Decides what a client sees of an error. Messages of Skein's own codes are written for clients. Of unforeseen errors,
+ * whose messages may hold a stack or a path, the client gets only the code and the request id; the log has the rest.
  */
 import type { FastifyError } from 'fastify'
 import { ERROR_STATUS, type ErrorCode, SkeinError } from '../../errors.ts'
 
-/** Codes whose messages are for nobody but the log. */
+/** Codes whose messages go only to the log. */
 const UNFORESEEN: Partial<Record<ErrorCode, string>> = {
   internal: 'the server failed on this request',
   kernel_failed: 'the model failed on this request',
 }
 
-/** Codes whose messages may hold what only the operator should see. */
+/** Codes whose messages may hold details for the operator only. */
 const GENERIC: Partial<Record<ErrorCode, string>> = {
   ...UNFORESEEN,
   out_of_memory: 'the server ran out of memory on this request',
@@ -20,7 +20,7 @@ const GENERIC: Partial<Record<ErrorCode, string>> = {
   corrupt_weights: 'the model could not be loaded',
 }
 
-/** The error itself where the client may see all of it. */
+/** The error as the client may see it. */
 export function publicError(error: SkeinError, requestId: string, isOperators: boolean): SkeinError {
   const generic = (isOperators ? UNFORESEEN : GENERIC)[error.code]
   if (generic === undefined) return error
@@ -32,11 +32,11 @@ export interface Failure {
   readonly status: number
 }
 
-/** Any thrown value, and the HTTP status for it. Fastify's own errors keep their 4xx status. `bodyLimit` is the route's, in bytes. */
+/** Converts a thrown value to an error and its HTTP status. Fastify's own errors keep their 4xx status. */
 export function failureOf(thrown: unknown, bodyLimit: number): Failure {
   const status = statusCodeOf(thrown)
   if (thrown instanceof SkeinError) {
-    // Fastify stamps 400 on whatever a validator returns; only a status we chose ourselves counts.
+    // Fastify sets 400 on anything that a validator returns, so only a status that we chose counts.
     return { error: thrown, status: status ?? thrown.status }
   }
   if (status === undefined || status < 400 || status > 499) {
@@ -71,7 +71,7 @@ function codeOfStatus(status: number): ErrorCode {
   return known.find((code) => ERROR_STATUS[code] === status) ?? 'invalid_request'
 }
 
-/** Whether another try may succeed, so that Retry-After makes sense. */
+/** Whether a retry may succeed, so that Retry-After makes sense. */
 export function isWorthRetrying(error: SkeinError): boolean {
   return ['queue_full', 'rate_limited', 'model_not_loaded'].includes(error.code)
 }

@@ -1,6 +1,6 @@
 /**
- * A request and its reply for each route, for the OpenAPI page. They were made by a server with the demo model:
- * `npx vitest run test/e2e/reference -u` makes them anew.
+ * A request and its reply for each route, for the OpenAPI page. They come from a server with the demo model; `npx
+ * vitest run test/e2e/reference -u` regenerates them.
  */
 import { readFileSync } from 'node:fs'
 
@@ -8,20 +8,20 @@ export interface ApiExample {
   /** "POST /v1/sessions/{id}/fork" */
   readonly route: string
   readonly title: string
-  /** Path and query, as they were asked for. */
+  /** Path and query of the request. */
   readonly url: string
-  /** JSON; absent: there was none, or it was a file. */
+  /** JSON; absent if there was no body, or a file. */
   readonly request?: object
   readonly sendsFile?: true
-  /** The text of the file in a form. */
+  /** The text of the form's file. */
   readonly form?: string
   readonly status: number
-  /** JSON, the text of a stream, or what the file was. */
+  /** JSON, the text of a stream, or a description of a file. */
   readonly reply: unknown
 }
 
 function readExamples(): readonly ApiExample[] {
-  // Compiled into dist beside this file. The test that writes it knows its form.
+  // The build copies it beside the compiled module. The test that writes it ensures its type.
   return JSON.parse(readFileSync(new URL('./examples.json', import.meta.url), 'utf8')) as ApiExample[]
 }
 
@@ -34,7 +34,7 @@ interface Documented {
   readonly responses: Readonly<Record<number, { readonly content: Readonly<Record<string, Content>> }>>
 }
 
-/** To each route of an OpenAPI page, by path and method, those that were made for it. */
+/** Adds the examples to the routes of an OpenAPI page, by path and method. */
 export function addExamples(paths: Readonly<Record<string, Readonly<Record<string, Documented>>>>): void {
   const byRoute = new Map<string, ApiExample[]>()
   for (const example of readExamples()) {
@@ -54,7 +54,7 @@ export function addExamples(paths: Readonly<Record<string, Readonly<Record<strin
 
 const JSON_TYPE = 'application/json'
 
-/** OpenAPI's form of several: by title. */
+/** OpenAPI's form of several examples, by title. */
 function put(
   content: Content | undefined,
   examples: readonly ApiExample[],

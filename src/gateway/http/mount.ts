@@ -1,6 +1,7 @@
 /**
- * Puts the routes of a dialect on HTTP: one call in, its reply out as JSON or as an event stream, cancelled in every
- * phase when the client goes. Everything a dialect does not know about sockets is here and in `sse.ts`.
+ * Mounts the routes of a dialect on HTTP: a request becomes a call, and its reply JSON or an event stream. The call is
+ * cancelled in every phase if the client disconnects. Everything about sockets is here and in `sse.ts`, so that
+ * dialects need not know it.
  */
 import { randomUUID } from 'node:crypto'
 import { Readable } from 'node:stream'
@@ -28,26 +29,26 @@ export interface Entry {
 
 declare module 'fastify' {
   interface FastifyContextConfig {
-    /** The dialect that speaks for a route until its body is known. */
+    /** The dialect whose errors the route uses until its body is known. */
     dialect?: Dialect
-    /** Absent: the key is in the header, or the request is refused before anything else is looked at. */
+    /** Absent: the key is in the header, and without it the request is refused at once. */
     access?: Access
-    /** The least role that may call the route; absent: `user`, that is any key. Looked at before the handler. */
+    /** The minimum role of callers. Absent: `user`, that is, any key. Checked before the handler. */
     role?: Role
-    /** For other members of a cluster, and nobody else. */
+    /** Only other members of the cluster may call the route. */
     isForMembers?: boolean
   }
   interface FastifyRequest {
-    /** What another member of the cluster says of the request that it passes on; null: a client sent it. */
+    /** The caller of a request that another cluster member forwarded; null: a client sent it. */
     member: SealedCaller | null
-    /** Null until the caller has shown a key (or needs none). */
+    /** Null until the caller has shown a key, or needs none. */
     principal: Principal | null
-    /** Which of the dialects at this path answers; null until the body has been read. */
+    /** The dialect that answers at this path; null until the body has been read. */
     entry: Entry | null
   }
 }
 
-/** Another that answers requests: a gateway of a cluster hands them to nodes. */
+/** Answers requests in place of this app: a cluster's gateway forwards them to nodes. */
 export interface Front {
   answersFor(route: Route): boolean
   answer(request: FastifyRequest, reply: FastifyReply, entry: Entry): Promise<unknown>
@@ -62,7 +63,7 @@ interface MountContext {
   readonly auth: Auth
   /** Whether routes with `access: 'translate'` need no key. */
   readonly isTranslateOpen: boolean
-  /** Counts and logs an error, and gives what the client may see of it. */
+  /** Counts and logs an error, and returns what the client may see of it. */
   readonly report: (thrown: unknown, request: FastifyRequest) => SkeinError
   readonly rates: RateLimits
   /** Null: requests are answered here. */
@@ -71,14 +72,14 @@ interface MountContext {
   readonly modelsFor: (request: FastifyRequest, principal: Principal, reply: FastifyReply) => ModelRegistry
 }
 
-/** Bytes of a form beside its file. */
+/** Bytes of a form besides its file. */
 const FORM_BYTES = 64 * 1024
 
 export function mountDialects(app: FastifyInstance, dialects: readonly Dialect[], context: MountContext): void {
   for (const entries of byPath(dialects).values()) mountPath(app, entries, context)
 }
 
-/** The entries of each method and path; those that claim bodies come before the one that takes the rest. */
+/** Entries by method and path. Entries that claim bodies come before the one that takes all others. */
 function byPath(dialects: readonly Dialect[]): Map<string, Entry[]> {
   const paths = new Map<string, Entry[]>()
   for (const dialect of dialects) {
@@ -103,7 +104,7 @@ function mountPath(app: FastifyInstance, entries: readonly Entry[], context: Mou
   const { access, role } = route
   const isShared = entries.length > 1
   const front = context.front?.answersFor(route) === true ? context.front : null
-  // What a body may be, whoever answers knows: a node may be of a later release.
+  // Whoever answers validates the body: a node may run a later release.
   const isValidated = front === null
   const options: RouteOptions = {
     method: route.method,
@@ -139,7 +140,7 @@ function mountPath(app: FastifyInstance, entries: readonly Entry[], context: Mou
     app.route(options)
     return
   }
-  // In a scope of its own: nowhere else is a body of bytes accepted.
+  // In a scope of its own, so that no other route accepts a binary body.
   app.register(async (scope) => {
     const { limits } = context
     scope.removeAllContentTypeParsers()
@@ -150,12 +151,12 @@ function mountPath(app: FastifyInstance, entries: readonly Entry[], context: Mou
   })
 }
 
-/** What the schemas of a path name; null where one of them takes what it does not name. */
+/** The fields that the schemas of a path name; null if one of them accepts unnamed fields. */
 function fieldsOf(entries: readonly Entry[]): ReadonlySet<string> | null {
   const names = new Set<string>()
   for (const { route } of entries) {
     if (route.body === null) continue
-    // Schemas of bodies are objects; one of another kind has no fields of its own to name.
+    // Schemas of bodies are objects; any other kind names no fields.
     const { properties } = route.body as { properties?: object }
     if (properties === undefined) return null
     for (const name of Object.keys(properties)) names.add(name)
@@ -163,7 +164,7 @@ function fieldsOf(entries: readonly Entry[]): ReadonlySet<string> | null {
   return names
 }
 
-/** Before the body is read; a request of another type, or without any, would be refused in words that fit JSON. */
+/** Runs before the body is read, because Fastify's own refusal of another content type speaks of JSON. */
 function checkType({ headers }: FastifyRequest, { takesBytes, takesForm }: Route): void {
   if (takesBytes !== true && takesForm !== true) return
   const [type, curl] =
@@ -177,16 +178,16 @@ function checkType({ headers }: FastifyRequest, { takesBytes, takesForm }: Route
 }
 
 function choose(entries: readonly Entry[], body: unknown): Entry {
-  // The last one takes what nobody claims.
+  // The last entry takes bodies that no other claims.
   return entries.find(({ route }) => route.claims?.(body) ?? true)!
 }
 
-/** The gate has let this request in with its header, or left it to be decided by its body. */
+/** Finds the caller. The gate has accepted the header, or left the decision to the key in the body. */
 function authenticate(request: FastifyRequest, reply: FastifyReply, context: MountContext): void {
   const { auth, isTranslateOpen } = context
   if (request.principal !== null) return
   const { access, role } = request.routeOptions.config
-  // A body may be anything here: it has not been validated yet.
+  // The body may be anything, because it has not been validated yet.
   const password = (request.body as { password?: unknown } | null)?.password
   const isOpen = access === 'translate' && isTranslateOpen
   const shown = authorizationOf(request.headers, request.routeOptions.config.dialect?.keyHeaders)
@@ -203,12 +204,12 @@ function countRequest(principal: Principal, reply: FastifyReply, { rates }: Moun
 function validate(request: FastifyRequest, { body }: Route): void {
   if (body === null) return
   const isValid = request.compileValidationSchema(body, 'body')
-  // The validator's complaints are Ajv's, as those of Fastify's own validation are.
+  // The validator's errors are Ajv's, as in Fastify's own validation.
   if (!isValid(request.body)) throw describeInvalid((isValid.errors ?? []) as Complaint[])
 }
 
 const KEEP_ALIVE_EVERY_MS = 15_000
-/** Characters of the header `warnings`. */
+/** Maximum characters of the header `warnings`. */
 const MAX_WARNINGS = 2000
 
 function entryOf({ entry }: FastifyRequest): Entry {
@@ -237,7 +238,7 @@ class Exchange {
     drain.checkOpen()
     const { signal } = this.#controller
     const leave = drain.enter(this.#controller)
-    // Not request.signal: Fastify aborts it when the body has been read, or never after hijack().
+    // request.signal does not help: Fastify aborts it when the body has been read, or never after hijack().
     const onClose = () => this.#controller.abort(new SkeinError('aborted', 'the client went away'))
     onReplyClosed(this.#reply, onClose)
     try {
@@ -261,8 +262,8 @@ class Exchange {
       if (!this.#reply.sent) throw error
       return this.#endJson(this.#renderError(error))
     }
-    // A stream has been prepared, and its call with the body is gone.
-    if (reply.kind === 'events') this.#request.heldBody?.letGo()
+    // The stream is prepared, and its call with the body is no longer needed.
+    if (reply.kind === 'events') this.#request.heldBody?.release()
     if (reply.kind === 'events') return this.#stream(reply.events)
     if (reply.kind === 'bytes') return this.#sendBytes(reply.bytes)
     if (reply.kind === 'json-bytes') return this.#sendJson(reply.chunks)
@@ -283,7 +284,7 @@ class Exchange {
   }
 
   #sendBytes(content: Uint8Array): unknown {
-    // Too late where the reply has begun as JSON: reading a state takes a fraction of that time.
+    // If the reply has begun as JSON it is too late for a file, but reading a state takes a fraction of that time.
     if (this.#reply.sent) throw new SkeinError('timeout', 'the file took too long to read')
     const buffer = Buffer.from(content.buffer, content.byteOffset, content.byteLength)
     return this.#reply.type('application/octet-stream').send(buffer)
@@ -299,7 +300,7 @@ class Exchange {
       stream.open()
     }
     try {
-      // What fails before the first event (a full queue above all) still becomes a proper HTTP error.
+      // A failure before the first event, such as a full queue, still becomes a proper HTTP error.
       const first = await this.#alive(events.next(), open, () => stream.keepAlive())
       this.#reply.hijack()
       await stream.write(first.done ? null : first.value, events)
@@ -310,7 +311,7 @@ class Exchange {
     return this.#reply
   }
 
-  /** Waits for `work`; if that takes long, `begin` commits the response and `beat` shows life until it is there. */
+  /** Waits for `work`. If that takes long, `begin` commits the response and `beat` keeps it alive until the end. */
   async #alive<T>(work: Promise<T>, begin: () => void, beat: () => void): Promise<T> {
     const timer = setTimeout(() => {
       begin()
@@ -326,7 +327,7 @@ class Exchange {
     }
   }
 
-  /** JSON may begin with white space, so a long silence need not end in a client's timeout. */
+  /** JSON may begin with white space, so a long wait need not end in a client's timeout. */
   #startJson(): void {
     this.#reply.hijack()
     const headers = { ...this.#headers(), 'content-type': 'application/json; charset=utf-8' }
@@ -343,7 +344,7 @@ class Exchange {
     return this.#entry.dialect.renderError(error)
   }
 
-  /** The engine knows only that a call was cancelled; who cancelled it knows why. */
+  /** The engine only knows that a call was cancelled; the canceller knows why. */
   #causeOf(thrown: unknown): unknown {
     const { aborted, reason } = this.#controller.signal
     const isCancelled = thrown instanceof SkeinError && thrown.code === 'aborted'
@@ -356,7 +357,7 @@ class Exchange {
     this.#reply.header('warnings', text.slice(0, MAX_WARNINGS))
   }
 
-  /** What hooks have set on the reply, which hijacking would lose. All of them are set as strings. */
+  /** Headers that hooks have set, which hijacking would lose. All are set as strings. */
   #headers(): Readonly<Record<string, string>> {
     return this.#reply.getHeaders() as Record<string, string>
   }
@@ -365,14 +366,14 @@ class Exchange {
     const { modelsFor, admin, fetcher, limits } = this.#context
     const { principal, body, params } = this.#request
     assert(principal !== null, 'a handler ran before its caller was known')
-    // It goes when its handler is done with it, not when the answer is.
+    // The body is released when its handler has used it, not at the end of the answer.
     this.#request.body = undefined
     const own = modelsFor(this.#request, principal, this.#reply)
     return {
-      // Never the request id, which clients may choose: ids name live requests of the engine.
+      // Not the request id, which clients may choose: ids name live requests of the engine.
       id: randomUUID().replaceAll('-', ''),
       body,
-      // A route's path has only named parameters, and those are strings.
+      // A route's path has only named parameters, which are strings.
       params: params as Record<string, string>,
       query: lastOf(this.#request.query),
       tenant: principal.tenant,
@@ -388,7 +389,7 @@ class Exchange {
   }
 }
 
-/** A name given several times has a list in Fastify's query. */
+/** Fastify's query has a list for a name that is given several times; the last one counts. */
 function lastOf(query: unknown): Record<string, string> {
   const entries = Object.entries((query ?? {}) as Record<string, string | string[]>)
   return Object.fromEntries(entries.map(([name, value]) => [name, Array.isArray(value) ? value.at(-1)! : value]))

@@ -1,4 +1,4 @@
-/** The OpenAPI 3.1 page: the dialects' routes and schemas as they are served, and the gateway's own routes. */
+/** The OpenAPI 3.1 page: the routes and schemas of the dialects, and the gateway's own routes. */
 import type { Dialect, Route } from '../../api/route.ts'
 import { SSE, type StreamForm } from '../../api/stream-form.ts'
 import { ERROR_STATUS } from '../../errors.ts'
@@ -7,14 +7,14 @@ import type { OwnRoute } from './own-routes.ts'
 
 const CLIENT_ERRORS = [400, 401, 403, 404, 413, 429, 500, 503]
 
-/** Codes of our error table by status: the description of each error reply. */
+/** The description of each error reply: the codes of our error table by status. */
 function describeStatus(status: number): string {
   const codes = Object.entries(ERROR_STATUS).filter(([, of]) => of === status)
   return codes.map(([code]) => code).join(', ')
 }
 
-/** The routes of no dialect. */
-const GATEWAY = { name: 'gateway', about: 'Whether it lives, how full it is' }
+/** Tag of the routes that belong to no dialect. */
+const GATEWAY = { name: 'gateway', about: 'Health and load of the server' }
 
 export function openApiPage(dialects: readonly Dialect[], own: readonly OwnRoute[], version: string): object {
   const paths: Record<string, Record<string, Operation>> = {}
@@ -68,7 +68,7 @@ function braced(path: string): string {
   return path.replace(/:(\w+)/g, '{$1}')
 }
 
-/** One path of several dialects: any of their bodies will do. The first one's words stay. */
+/** One path of several dialects accepts the bodies of any of them. The texts of the first one are kept. */
 function merged(first: Operation, second: Operation): Operation {
   const bodies = [first, second].flatMap(({ requestBody }) => {
     const schema = requestBody?.content[JSON_TYPE]?.schema
@@ -121,7 +121,7 @@ function operationOf(
     operationId: [method.toLowerCase(), ...words].join('_'),
     summary,
     tags: [tag],
-    // The form that OpenAPI has for a role.
+    // OpenAPI's way to name a role.
     ...(role === undefined ? {} : { security: [{ key: [role] }] }),
     ...(parameters.length === 0 ? {} : { parameters }),
     responses: { 200: { description: 'The reply', content }, ...errorResponses() },

@@ -1,17 +1,17 @@
 /**
- * Which web pages and host names may reach the gateway. A browser on the operator's machine can be made to send
- * requests to 127.0.0.1 by any page (Origin gives it away) or by a name that resolves there (Host gives it away).
+ * Decides which web pages and host names may reach the gateway. Any page can make a browser on the operator's machine
+ * send requests to 127.0.0.1; Origin reveals that. So can a host name that resolves to 127.0.0.1; Host reveals that.
  */
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import { SkeinError } from '../../errors.ts'
 import { isLoopback } from '../access/auth.ts'
 
 interface OriginOptions {
-  /** The address that is listened on. */
+  /** The address that the server listens on. */
   readonly host: string
-  /** Origins allowed besides loopback ones; '*' allows all. */
+  /** Allowed origins besides loopback ones; '*' allows all. */
   readonly allowedOrigins: readonly string[]
-  /** Host names allowed besides loopback ones while bound to loopback (a reverse proxy's name). */
+  /** Allowed host names besides loopback ones if the server listens on loopback, such as that of a reverse proxy. */
   readonly allowedHosts: readonly string[]
 }
 
@@ -22,11 +22,11 @@ export interface OriginPolicy {
   corsHeaders(headers: IncomingHttpHeaders): Readonly<Record<string, string>>
 }
 
-/** Node takes the first of several, a proxy before it perhaps the last. */
+/** Node would take the first of several Host headers, but a proxy in front may have taken the last. */
 export function checkOneHost({ rawHeaders }: IncomingMessage): void {
   const names = rawHeaders.filter((_, i) => i % 2 === 0)
   if (names.filter((name) => name.toLowerCase() === 'host').length <= 1) return
-  throw new SkeinError('invalid_request', 'the request has two headers Host; expected one')
+  throw new SkeinError('invalid_request', 'the request has two Host headers; expected one')
 }
 
 export function createOriginPolicy(options: OriginOptions): OriginPolicy {
@@ -66,19 +66,20 @@ export function createOriginPolicy(options: OriginOptions): OriginPolicy {
   }
 }
 
-/** Programs with pages of their own, as editors have them. No site on the web has such an origin. */
+/** Origins of apps with built-in pages, such as editors. No web site has such an origin. */
 const OF_APPS = /^(?:app|file|tauri|vscode-webview|vscode-file):\/\//
 
 const RATE_HEADERS = ['limit', 'remaining', 'reset'].flatMap((figure) => [
   `x-ratelimit-${figure}-requests`,
   `x-ratelimit-${figure}-tokens`,
 ])
-/** What clients in a page read of a reply, retrying among it. */
+/** Reply headers that a page's client reads, for example to retry. */
 const EXPOSED_HEADERS = ['x-request-id', 'retry-after', 'x-should-retry', 'warnings', ...RATE_HEADERS].join(', ')
 
 /**
- * What a preflight is answered besides the origin. No credentials: keys travel in a header, never in a cookie. Any header
- * may come: clients have their own (openai-node a dozen of them), and an origin that may send a key may send those.
+ * Headers of a preflight's reply besides the origin. No credentials: keys travel in a header, never in a cookie. Any
+ * header is allowed: clients have headers of their own (openai-node a dozen), and an origin that may send a key may
+ * send those too.
  */
 export function preflightHeaders(headers: IncomingHttpHeaders): Readonly<Record<string, string>> {
   return {
@@ -89,8 +90,8 @@ export function preflightHeaders(headers: IncomingHttpHeaders): Readonly<Record<
 }
 
 /**
- * A page that this server itself sent (the dashboard), under the name that the request is for. A name that only resolves here
- * gains nothing by it: on loopback such names are refused, and elsewhere a page of another name has no key.
+ * A page that this server itself sent (the dashboard), under the host name of the request. A foreign name that resolves
+ * to this address gains nothing: on loopback such names are refused, and elsewhere its page has no key.
  */
 function isOwn(origin: string, host: string | undefined): boolean {
   return host !== undefined && addressOf(origin)?.host === host.toLowerCase()

@@ -1,22 +1,22 @@
 /**
- * Routes of no dialect: they take the raw request, are not counted against a key's limits, and answer while the server drains.
- * A row is all there is of one: the OpenAPI page follows from it, too.
+ * Routes that belong to no dialect. They take the raw request, do not count against a key's limits, and answer while
+ * the server drains. A row defines a route completely, including its entry in the OpenAPI page.
  */
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import type { Dialect, Role } from '../../api/route.ts'
 import { SkeinError } from '../../errors.ts'
 
 export interface OwnRoute {
-  /** With `:name` for parameters; `*` at its end takes the rest. */
+  /** With `:name` for parameters; a final `*` takes the rest. */
   readonly path: string
   readonly summary: string
   /** Media type of the reply. Absent: JSON. */
   readonly type?: string
-  /** The least role that may call it. Absent: any key. */
+  /** The minimum role of callers. Absent: any key. */
   readonly role?: Role
-  /** Whose errors and tag it has. Absent: the server's own. */
+  /** The dialect whose errors and tag the route uses. Absent: the server's own. */
   readonly dialect?: Dialect
-  /** Every method, with a body of any type, which stays on the connection or is a Buffer. Absent: GET. */
+  /** Accepts every method and a body of any type, which stays unread or becomes a Buffer. Absent: GET only. */
   readonly anyMethod?: 'unread' | 'buffer'
   handle(request: FastifyRequest, reply: FastifyReply): unknown
 }
@@ -26,11 +26,11 @@ export function mountOwn(app: FastifyInstance, routes: readonly OwnRoute[]): voi
     const config = { ...(role && { role }), ...(dialect && { dialect }) }
     const handler = async (request: FastifyRequest, reply: FastifyReply) => handle(request, reply)
     if (anyMethod === undefined) {
-      // The head of a stream would never end.
+      // A HEAD request for a stream would never end.
       app.get(url, { config, exposeHeadRoute: type !== 'text/event-stream' }, handler)
       continue
     }
-    // In a scope of its own: nowhere else is a body of any type accepted.
+    // In a scope of its own, so that no other route accepts bodies of any type.
     app.register(async (scope) => {
       scope.removeAllContentTypeParsers()
       if (anyMethod === 'unread') scope.addContentTypeParser('*', (_request, _payload, done) => done(null))
@@ -40,13 +40,13 @@ export function mountOwn(app: FastifyInstance, routes: readonly OwnRoute[]): voi
   }
 }
 
-/** A parameter that the route's path names. */
+/** A named parameter of the route's path. */
 export function paramOf({ params }: FastifyRequest, name: string): string {
-  // The parameters of a path are strings.
+  // Parameters of a path are strings.
   return (params as Record<string, string>)[name]!
 }
 
-/** What a route's `*` stands for, with the slash before it, as the client spelt it. */
+/** The part of the URL that matched the route's `*`, with the slash before it, as the client wrote it. */
 export function pathBehind({ raw, routeOptions: { url = '' } }: FastifyRequest): string {
   const depth = url.split('/').length - 1
   const behind = (raw.url ?? '').split('/').slice(depth)

@@ -1,18 +1,18 @@
 /**
- * The end of a request on HTTP: its reply was sent whole, or was cut off because the client left or was dropped. Fastify's
- * onResponse tells of the first alone. Until then a tally counts for it.
+ * The end of an HTTP request: its reply was sent whole, or was cut off because the client left or was dropped.
+ * Fastify's onResponse reports only the first. A tally of the request is kept until then.
  */
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 
 export interface RequestEnd {
   readonly isCutOff: boolean
-  /** Null where not even that was sent. */
+  /** Null if no status was sent. */
   readonly status: number | null
 }
 
 type Listener = (request: FastifyRequest, reply: FastifyReply, end: RequestEnd) => void
 
-/** Calls `listener` once for every request. */
+/** Calls `listener` once per request. */
 export function onRequestEnd(app: FastifyInstance, listener: Listener): void {
   const ended = new WeakSet<FastifyRequest>()
   const tell: Listener = (request, reply, end) => {
@@ -34,22 +34,22 @@ export function onRequestEnd(app: FastifyInstance, listener: Listener): void {
   })
 }
 
-/** Calls `onGone` once when the client has gone or the reply is over: at once if it left while its body was read. */
+/** Calls `onGone` once when the client has disconnected, perhaps while its body was read, or the reply has ended. */
 export function onReplyClosed({ raw }: FastifyReply, onGone: () => void): void {
   if (raw.destroyed) onGone()
   else raw.once('close', onGone)
 }
 
-/** What a request's answers come to, while they are made. */
+/** Counts of one request's answers, kept while they are generated. */
 export interface RequestTally {
   model: string | null
   promptTokens: number
   answerTokens: number
-  /** Since the request arrived; null: no token yet. */
+  /** Time since the request arrived; null before the first token. */
   firstTokenMs: number | null
-  /** Code of the request's error, also of one after the reply had begun. */
+  /** Code of the request's error, also of an error after the reply began. */
   errorCode: string | null
-  /** On the clock of `performance`. */
+  /** By the clock of `performance`. */
   readonly startedAt: number
 }
 

@@ -1,6 +1,6 @@
 /**
- * The way down: refuse new work with 503, let what runs finish within a limit, close the server, stop the workers.
- * A second signal skips the waiting.
+ * Shuts down in order: refuse new requests with 503, let running ones finish within a time limit, close the server,
+ * stop the workers. A second signal skips the wait.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import type { FastifyInstance } from 'fastify'
@@ -11,20 +11,20 @@ interface ShutdownOptions {
   readonly drain: Drain
   /** Ends the worker processes. */
   readonly stopWorkers: () => Promise<void>
-  /** How long streams may go on. */
+  /** Time that streams get to finish. */
   readonly timeoutMs: number
-  /** How long new requests are refused at least before connections are: for gateways that are to find out. */
+  /** Minimum time that new requests are refused before the server stops listening, so that gateways notice. */
   readonly refuseMs?: number | undefined
-  /** Told on the way down how many requests are waited for. */
+  /** Called with the number of requests that are waited for. */
   readonly onWait?: (numActive: number) => void
 }
 
-/** What clients that read slowly get to take their last bytes. */
+/** Time that slow clients get to read their last bytes. */
 const LAST_BYTES_MS = 2000
 
 const ENDING = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
 
-/** While draining the server still listens, so that new requests get their 503 and probes see /readyz turn. */
+/** The server still listens while it drains, so that new requests get a 503 and probes see /readyz fail. */
 export async function shutDown(options: ShutdownOptions): Promise<void> {
   const { app, drain, stopWorkers, timeoutMs, refuseMs = 0 } = options
   const refused = refuseMs === 0 ? null : delay(refuseMs)
@@ -38,14 +38,15 @@ export async function shutDown(options: ShutdownOptions): Promise<void> {
 }
 
 /**
- * Shuts down on the first SIGTERM, SIGINT or SIGHUP, at once on a second; then calls `exit` with the exit code.
- * Returns a function that takes the listeners off again.
+ * Shuts down on the first SIGTERM, SIGINT or SIGHUP, at once on a second one; then calls `exit` with the exit code.
+ * Returns a function that removes the listeners.
  */
 export function shutDownOnSignals(options: ShutdownOptions, exit: (code: number) => void): () => void {
   let isAsked = false
   const onSignal = (name: NodeJS.Signals) => {
     if (isAsked) {
-      // A terminal that closes tells its processes, and so does its shell: nobody means the second by itself.
+      // A closing terminal sends SIGHUP to its processes, and its shell may send it again, so SIGHUP never counts as
+      // the second.
       if (name === 'SIGHUP') return
       options.drain.abortAll()
       options.app.server.closeAllConnections()

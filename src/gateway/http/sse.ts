@@ -1,7 +1,7 @@
 /**
- * Writes the event streams of answers; those of the management API are in management/streams.ts. It pulls events only as fast as
- * the client reads: when the socket holds more than a bound it waits for drain or close, and gives up on a client that
- * leaves it full. The form of an event is the dialect's.
+ * Writes the event streams of answers; management/streams.ts writes those of the management API. Events are pulled only
+ * as fast as the client reads: if the socket holds more than a limit, the stream waits for drain or close, and a client
+ * that leaves it full is cut off. The dialect defines the form of an event.
  */
 import type { ServerResponse } from 'node:http'
 import { Socket } from 'node:net'
@@ -14,7 +14,7 @@ export interface StreamBounds {
 
 export const STREAM_HEADERS = {
   'cache-control': 'no-cache, no-transform',
-  // Proxies of the nginx family would hold the stream back otherwise.
+  // Proxies like nginx would buffer the stream otherwise.
   'x-accel-buffering': 'no',
 } as const
 
@@ -24,7 +24,7 @@ export class EventStream {
   readonly #form: StreamForm
   readonly #bounds: StreamBounds
 
-  /** `headers` are asked for when the first event is there. The response has been hijacked, or will be before `open`; whoever owns it aborts the source when it closes. */
+  /** `headers` is called at the first event. The response is hijacked before `open`; its owner aborts the source. */
   constructor(
     response: ServerResponse,
     headers: () => Readonly<Record<string, string>>,
@@ -37,7 +37,7 @@ export class EventStream {
     this.#bounds = bounds
   }
 
-  /** Commits to status 200; from here on an error can only be an event. */
+  /** Commits to status 200; from here on errors can only be events. */
   open(): void {
     if (!this.#response.headersSent) {
       const type = { 'content-type': this.#form.type }
@@ -46,12 +46,14 @@ export class EventStream {
     }
   }
 
-  /** Tells proxies and timeouts that we are alive, in a way that clients skip. */
+  /** Shows proxies and timeouts that the stream is alive, in a form that clients skip. */
   keepAlive(): void {
     if (!this.#response.destroyed) this.#response.write(this.#form.beat)
   }
 
-  /** Writes `first`, all that follow, and the end. Throws what the source throws; the caller then fails the stream. */
+  /**
+   * Writes `first`, all following events, and the end. Rethrows an error of the source; the caller then calls `fail`.
+   */
   async write(first: object | null, rest: AsyncIterator<object>): Promise<void> {
     this.open()
     try {
@@ -64,15 +66,15 @@ export class EventStream {
     }
   }
 
-  /** Ends the stream with an error event and no end. */
+  /** Ends the stream with an error event instead of the normal end. */
   fail(error: object): void {
-    // What is written after the end would begin the connection's next reply.
+    // Anything written after the end would become part of the connection's next reply.
     if (this.#response.writableEnded) return
     this.#event(error)
     this.#end()
   }
 
-  /** A client that does not take the last bytes either is cut off like any other. */
+  /** A client that does not read the last bytes is cut off like any other. */
   #end(): void {
     const response = this.#response
     if (response.destroyed) return
@@ -83,7 +85,7 @@ export class EventStream {
     response.once('close', done)
   }
 
-  /** Without the politeness of a close, during which the kernel would keep what nobody reads for minutes. */
+  /** Resets the connection: after a normal close the kernel would keep unread bytes for minutes. */
   #cut(): void {
     const { socket } = this.#response
     if (socket instanceof Socket) socket.resetAndDestroy()
@@ -104,20 +106,20 @@ export class EventStream {
   }
 
   /**
-   * A chunk of HTTP/1.1 as one string. `response.write` would make four pieces of it, which take four times the memory
-   * while they wait and a third more time.
+   * Writes an HTTP/1.1 chunk as one string. `response.write` would make four pieces of it, which take four times the
+   * memory while they wait and a third more time.
    */
   #write(text: string): void {
     const response = this.#response
     if (response.destroyed) return
     const { socket } = response
-    // Without a socket, an earlier request of this connection is still being answered; tests have other ones.
+    // There is no socket while an earlier request of the connection is being answered; tests have other sockets.
     const isDirect = socket instanceof Socket && response.chunkedEncoding
     if (isDirect) socket.write(`${Buffer.byteLength(text).toString(16)}\r\n${text}\r\n`)
     else response.write(text)
   }
 
-  /** Resolves on drain or close; a client that has not read for `streamStallMs` is cut off, which closes. */
+  /** Resolves on drain or close. A client that has not read for `streamStallMs` is cut off, which closes. */
   #drained(): Promise<void> {
     const response = this.#response
     const { socket } = response
@@ -130,7 +132,7 @@ export class EventStream {
         response.off('close', done)
         resolve()
       }
-      // Whichever was written to.
+      // The one that was written to emits it.
       for (const source of [response, socket]) source?.on('drain', done)
       response.on('close', done)
     })

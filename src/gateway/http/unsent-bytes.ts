@@ -1,7 +1,7 @@
 /**
- * What the kernel keeps of a stream that its client does not read. Without a bound Linux takes 4 MB for each, beside what
- * this process knows of. It is Linux's TCP_NOTSENT_LOWAT, which Node has no name for: it bounds what has not been sent,
- * and leaves alone what is on its way, so that files leave as fast as before.
+ * Limits what the kernel buffers of a stream that its client does not read. By default Linux takes 4 MB per connection,
+ * which this process does not see. The limit is Linux's TCP_NOTSENT_LOWAT, for which Node has no API. It covers only
+ * bytes that have not been sent, so files are sent as fast as before.
  */
 
 import { openLibrary } from '../../backend/ffi.ts'
@@ -14,10 +14,10 @@ const [IPPROTO_TCP, TCP_NOTSENT_LOWAT] = [6, 25]
 
 type SetSocketOption = (fd: number, level: number, name: number, value: Int32Array, bytes: number) => number
 
-/** Connections inherit it from the server, which listens already. Null, or why it cannot be had; other systems have no such bound. */
-export function boundUnsentBytes(server: object): string | null {
+/** Sets the limit on the listening server; connections inherit it. Returns null, or why it failed. */
+export function limitUnsentBytes(server: object): string | null {
   if (process.platform !== 'linux') return null
-  // Of no interface of Node's, for as long as Node has been there.
+  // Not in Node's public interface, but there since Node's first releases.
   const fd = (server as { _handle?: { fd?: unknown } | null })._handle?.fd
   if (typeof fd !== 'number' || fd < 0) return 'the server has no file descriptor'
   try {

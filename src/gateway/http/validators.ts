@@ -1,12 +1,12 @@
 /**
- * Schemas compiled once for all apps of this process: a worker's own gateway has the routes of the server's, and compiling
- * them anew would hold every stream for a quarter of a second. Knows no route.
+ * Compiles schemas once for all apps of this process: a worker's own gateway has the server's routes, and compiling
+ * them again would hold up every stream for a quarter of a second. It knows no route.
  */
 import { AjvCompiler } from '@fastify/ajv-compiler'
 
 type Build = ReturnType<typeof AjvCompiler>
 
-/** A wire value is right or refused, never bent into shape. */
+/** A value on the wire is right or refused, never coerced. */
 export const AJV_OPTIONS = {
   customOptions: {
     coerceTypes: false,
@@ -14,7 +14,7 @@ export const AJV_OPTIONS = {
     useDefaults: false,
     allowUnionTypes: true,
     verbose: true,
-    // It takes two thirds of the time to compile, and what it makes is no faster.
+    // Optimising takes two thirds of the compile time, and the code is no faster.
     code: { optimize: false },
   },
 } as const
@@ -23,22 +23,22 @@ const build = AjvCompiler()
 
 type Validate = ReturnType<ReturnType<Build>>
 
-/** By a schema as text and what is asked of Ajv: each app has objects of its own for the same routes, and several routes have the same. */
+/** Validators by schema text and Ajv options. Several routes share a schema, and each app has objects of its own. */
 const known = new Map<string, Validate>()
-/** What nobody has asked for yet, and the length of its schema. */
+/** Schemas that have not been used yet, and their lengths. */
 const uncompiled = new Map<() => unknown, number>()
 
-/** Until then models are loaded, and the processor has enough to do. */
+/** Until then models are loading and the processor is busy. */
 const FIRST_MS = 3000
-/** Chats'. The rest take 10 to 30 ms, when a request comes for them. */
+/** The schemas of chats. The others take 10 to 30 ms at their first request. */
 const NUM_AHEAD = 2
 
-/** Fastify's `buildValidator`. A schema is compiled when it is first asked about something: all of them take a second at a start. */
+/** Fastify's `buildValidator`. Schemas are compiled at their first use: compiling all delays the start by a second. */
 export const sharedValidators: Build = (externalSchemas, options) => {
   const compile = build(externalSchemas, options)
   const settings = JSON.stringify([externalSchemas, options])
   return (route) => {
-    // Fastify gives a route's definition where Ajv's types have a schema.
+    // Fastify passes the route's definition where Ajv's types have a schema.
     const { schema } = route as unknown as { readonly schema: unknown }
     const key = settings + JSON.stringify(schema)
     const validate = known.get(key) ?? lazy(() => compile(route), key.length)
@@ -47,7 +47,7 @@ export const sharedValidators: Build = (externalSchemas, options) => {
   }
 }
 
-/** The largest schemas, soon: compilers are slowest at first, and few requests should wait for that. */
+/** Compiles the largest schemas soon after the start: the compiler is slowest at first, and requests would wait. */
 export function compileAhead(): void {
   setTimeout(() => {
     const largest = [...uncompiled].sort(([, a], [, b]) => b - a)
@@ -63,7 +63,7 @@ function lazy(make: () => Validate, length: number): Validate {
     return made
   }
   uncompiled.set(compile, length)
-  // Ajv leaves what was wrong at the function that found it.
+  // Ajv leaves the errors on the function that found them.
   const validate = (data: unknown) => {
     const own = compile()
     const isValid = own(data)

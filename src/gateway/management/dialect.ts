@@ -1,4 +1,4 @@
-/** The JSON routes of the management API: Albatross's, and what its dashboard lacked. */
+/** The JSON routes of the management API: Albatross's, and further ones for the dashboard. */
 import { type Call, type Dialect, del, get, json, operators, post, type Route } from '../../api/route.ts'
 import { BoundedInteger, Matching, Maybe, OneOf } from '../../api/schema.ts'
 import { SkeinError } from '../../errors.ts'
@@ -28,7 +28,7 @@ export function renderManagementError({ code, message, param }: SkeinError): Man
   return { detail: message, code, field: param ?? null }
 }
 
-/** FastAPI's 422 for what is wrong with a field; 409 for a field that clashes with what there is. */
+/** FastAPI's 422 for a wrong field; 409 for a conflict. */
 export function statusOf({ code, param }: SkeinError): number | undefined {
   if (code === 'invalid_request' || code === 'unsupported_parameter') return 422
   return code === 'not_found' && param !== undefined ? 422 : undefined
@@ -60,7 +60,7 @@ const quantiseBody = Type.Object(
   { additionalProperties: false },
 )
 
-/** Routes that change files or ask the hub: disk and network are shared by all. */
+/** Routes that change files or query the hub. Disk and network are shared by all tenants. */
 function modelRoutes(management: Management): Route[] {
   return [
     get('/api/models/hub', 'Repositories of the hub (query: search)', async ({ query }) =>
@@ -114,7 +114,7 @@ function workerRoutes(management: Management): Route[] {
   ]
 }
 
-/** A POST whose body says nothing, and need not be there. */
+/** A POST whose body is ignored and may be missing. */
 function action(path: string, summary: string, act: (id: string) => object | Promise<object>): Route {
   return {
     method: 'POST',
@@ -125,7 +125,7 @@ function action(path: string, summary: string, act: (id: string) => object | Pro
   }
 }
 
-/** An error about a file is reported for the field that named it; an error that names no file, for the model. */
+/** Reports an error about a file for the field that named it, and an error that names no file for the model. */
 async function start(management: Management, spec: Parameters<Management['start']>[0]) {
   try {
     return await management.start(spec)
@@ -145,7 +145,7 @@ export function tailOf(given: string | undefined): number {
   throw new SkeinError('invalid_request', `tail: expected 0 to ${MAX_TAIL}`, { param: 'tail' })
 }
 
-/** A name that can stand in a request, a list and a log; "@" separates start states. */
+/** A name that fits a request, a list and a log; "@" separates start states. */
 const ModelName = Matching(
   '^[^\\u0000-\\u001f\\u007f@]{1,128}$',
   '1 to 128 characters, none of them "@" or a control character',
@@ -194,9 +194,9 @@ const specBody = Type.Object(
   { additionalProperties: false },
 )
 
-/** The body of POST /api/workers/start: Albatross's fields with its ranges, then ours. Null and absent mean the default. */
+/** The body of POST /api/workers/start: Albatross's fields with its ranges, then Skein's. Null means the default. */
 function specOf(body: Static<typeof specBody>): WorkerSpec {
   const given = Object.entries(body).filter(([, value]) => value !== null)
-  // The schema has exactly the fields of a spec, and null is the default.
+  // The schema has exactly the fields of a spec, in which null is the default.
   return { ...DEFAULT_SPEC, ...(Object.fromEntries(given) as Partial<WorkerSpec>) }
 }

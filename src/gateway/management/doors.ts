@@ -1,7 +1,7 @@
 /**
- * Ways to one worker alone: a gateway of its own, which speaks every dialect and has this worker as its only model. It is
- * reached through the management API (requests are handed over as they came, so streams are streams) and, where the
- * worker was given a port, by a listener of its own. Both end with the worker.
+ * Gateways to single workers. Each speaks every dialect and has its worker as the only model. It is reached through the
+ * management API, which hands raw requests over so that streams stay streams, and, if the worker was given a port,
+ * through a listener. Both end with the worker.
  */
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -9,18 +9,18 @@ import type { FastifyInstance } from 'fastify'
 import { SkeinError } from '../../errors.ts'
 import type { FleetWorker } from '../fleet/fleet-worker.ts'
 
-/** A gateway to one worker, for requests that come to an address. */
+/** Makes a gateway to one worker, for requests to an address. */
 export type OpenDoor = (worker: FleetWorker, host: string) => FastifyInstance
 
 interface Door {
   readonly app: FastifyInstance
-  /** Where it listens; null for one that does not. */
+  /** Where it listens; null if it does not. */
   readonly url: string | null
 }
 
 export class Doors {
   readonly #open: OpenDoor
-  /** Address that requests to the server itself come to. */
+  /** Address of the server itself. */
   readonly #host: string
   readonly #handedOver = new Map<string, Promise<FastifyInstance>>()
   readonly #listening = new Map<string, Door>()
@@ -31,19 +31,19 @@ export class Doors {
     this.#host = host
   }
 
-  /** Address of a worker's own port; null without one. */
+  /** URL of a worker's own port; null without one. */
   urlOf(worker: FleetWorker): string | null {
     return this.#listening.get(worker.id)?.url ?? null
   }
 
-  /** Answers a request, whose body has not been read, as the worker's own gateway does for `url`. */
+  /** Lets the worker's gateway answer a request for `url`. The body must be unread. */
   async pass(worker: FleetWorker, url: string, request: IncomingMessage, response: ServerResponse): Promise<void> {
     const app = await this.#handOver(worker)
     request.url = url
     app.routing(request, response)
   }
 
-  /** Where the worker was given a port. Throws conflict when it is in use. */
+  /** Listens if the worker was given a port. Throws conflict if it is in use. */
   async listen(worker: FleetWorker): Promise<void> {
     const { host, port } = worker.launch.spec
     if (port === null || this.#listening.has(worker.id)) return
@@ -94,7 +94,7 @@ export class Doors {
   }
 }
 
-/** The worker has ended: open responses get nothing new. */
+/** The worker has ended, so open responses get no further data. */
 async function shut(app: FastifyInstance): Promise<void> {
   const closed = app.close()
   app.server.closeIdleConnections()
@@ -104,7 +104,7 @@ async function shut(app: FastifyInstance): Promise<void> {
 }
 
 function listenError(thrown: unknown, host: string, port: number): unknown {
-  // Errors of listen carry a code; other values are passed on unchanged.
+  // Errors of listen carry a code; other values are rethrown unchanged.
   const { code } = thrown as NodeJS.ErrnoException
   if (code === 'EADDRINUSE') return refusal('port', `port ${port} is in use; choose another`)
   if (code === 'EACCES') return refusal('port', `not allowed to listen on port ${port}`)

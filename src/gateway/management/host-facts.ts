@@ -1,9 +1,9 @@
-/** The machine that the server runs on: what it is, and how busy it is. */
+/** Facts about the machine that the server runs on, and its load. */
 import { cpus, freemem, hostname, machine, platform, totalmem } from 'node:os'
 import type { SystemInfo } from '../contract.ts'
 import type { GpuWatch } from './nvidia-smi.ts'
 
-/** Share of all cores' time that was spent since the last look, 0 … 1. */
+/** Share of all cores' time that was used since the last reading, 0 … 1. */
 export class CpuUse {
   #last = times()
   #use = 0
@@ -15,7 +15,7 @@ export class CpuUse {
   look(): number {
     const now = times()
     const all = now.all - this.#last.all
-    // Twice within one tick of the system's clock says nothing.
+    // Two readings within one tick of the system's clock give no value.
     if (all > 0) this.#use = 1 - (now.idle - this.#last.idle) / all
     this.#last = now
     return this.#use

@@ -1,6 +1,6 @@
 /**
- * The control plane: workers started, ended, watched and reached over HTTP. It puts together the fleet, its figures and
- * the doors to single workers; the routes are in `dialect.ts` (JSON) and `streams.ts` (events and proxies).
+ * The control plane: starts, stops, watches and reaches workers over HTTP. It combines the fleet, its figures and the
+ * gateways of single workers; the routes are in `dialect.ts` (JSON) and `streams.ts` (events and proxies).
  */
 import { realpathSync } from 'node:fs'
 import type { ModelFetcher } from '../../api/models.ts'
@@ -32,32 +32,32 @@ export interface ManagementOptions {
   readonly version: string
   /** Address that the server listens on. */
   readonly host: string
-  /** Everybody may use the server. A worker's own port must not be open to more people than that. */
+  /** Everyone may use the server. A worker's own port must not be open to more people than that. */
   readonly isOpen: () => boolean
-  /** Finds the files of a spec. Throws for what is not there, by the name of the field. */
+  /** Finds the files of a spec. Throws for a missing file, with the name of the field. */
   readonly resolve: (spec: WorkerSpec) => Launch
-  /** Checkpoints that a worker could be started with. */
+  /** Checkpoints that a worker can be started with. */
   readonly listModels: () => readonly ModelFile[]
-  /** Fetches models from the hub, quantises and deletes them. */
+  /** Downloads models from the hub, quantises and deletes them. */
   readonly jobs: ModelChanges
   readonly openDoor: OpenDoor
 }
 
 interface ModelChanges {
-  /** Latest first. */
+  /** Newest first. */
   list(): readonly PullRecord[]
-  /** Answers at once. Throws for a name that is none, and while another is fetched. */
+  /** Returns at once. Throws for an invalid name, and while another download runs. */
   start(name: string): PullRecord
-  /** The same of a file. */
+  /** The same for quantising a file. */
   quantise(file: string, asked: ModelQuantisation): PullRecord
-  /** Throws for what was not pulled, and for what is used; returns the bytes freed. */
+  /** Returns the bytes freed. Throws for a model that was not pulled or is in use. */
   remove(name: string, isUsed: (path: string) => boolean): number
   /** Searches the hub. */
   search(words: string): Promise<readonly HubRepository[]>
   modelsOf(repository: string): Promise<readonly HubModel[]>
 }
 
-/** How long requests of a worker may go on that is told to stop. */
+/** Time that the requests of a stopped worker get to finish. */
 const STOP_DRAIN_MS = 8000
 
 export class Management {
@@ -67,7 +67,7 @@ export class Management {
   readonly #options: ManagementOptions
   readonly #gpus = new GpuWatch()
   readonly #cpuUse = new CpuUse()
-  /** Workers that are being restarted: once, however often it is asked for. */
+  /** Workers that are being restarted. Further calls join the running restart. */
   readonly #restarts = new Map<FleetWorker, Promise<void>>()
   #url = ''
 
@@ -85,7 +85,7 @@ export class Management {
     })
   }
 
-  /** The server's own address, known once it listens. */
+  /** Sets the server's own URL, which is known once it listens. */
   listensOn(url: string): void {
     this.#url = url
   }
@@ -117,7 +117,7 @@ export class Management {
     return this.#options.jobs.modelsOf(repository)
   }
 
-  /** The same as other dialects ask for it. */
+  /** The same, in the form that other dialects call. */
   get fetcher(): ModelFetcher {
     return {
       start: (name) => this.pull(name),
@@ -136,7 +136,7 @@ export class Management {
     return jobs.quantise(resolve({ ...DEFAULT_SPEC, model_path: asked.model_path }).file, asked)
   }
 
-  /** Not one that a worker has, or will have when it comes back. */
+  /** Refuses models of workers, including workers that will be restarted. */
   removeModel(name: string): number {
     this.#refuseStrangers('empty')
     return this.#options.jobs.remove(name, (path) =>
@@ -162,7 +162,7 @@ export class Management {
     return { type: 'hello', system, workers: this.records(), history: this.sampler.history }
   }
 
-  /** Answers at once: the record says how far the worker is. */
+  /** Returns at once; the record reports the worker's progress. */
   async start(spec: WorkerSpec): Promise<WorkerRecord> {
     this.#refusePublicPort(spec)
     const worker = this.fleet.create(this.#joining(this.#options.resolve(spec)))
@@ -174,7 +174,7 @@ export class Management {
       this.fleet.forget(worker.id)
       throw thrown
     }
-    // Its record and its log tell how it ends.
+    // The worker's record and log report how this ends.
     worker.start().catch(() => {})
     return this.record(worker)
   }
@@ -183,12 +183,12 @@ export class Management {
     void this.fleet.find(id).stop(STOP_DRAIN_MS)
   }
 
-  /** Throws conflict for one that has not ended. */
+  /** Throws conflict for a worker that has not ended. */
   forget(id: string): void {
     this.fleet.forget(id)
   }
 
-  /** Answers as soon as it loads, as `start` does; of one that runs and ends first, at once. */
+  /** Returns when the worker is loading, as `start` does; at once if a running worker has to end first. */
   async restart(id: string): Promise<WorkerRecord> {
     const worker = this.fleet.find(id)
     this.#catchUp(worker)
@@ -202,17 +202,17 @@ export class Management {
     return this.record(worker)
   }
 
-  /** Unless somebody does not want it back. What forbids it is in its log, too. */
+  /** Starts the worker unless it was stopped meanwhile. An error also goes to its log. */
   async #startAfter(end: Promise<void>, worker: FleetWorker): Promise<void> {
     try {
       await end
       await this.doors.close(worker.id)
       if (!worker.isReturning) return
       this.#catchUp(worker)
-      // The name may be another's since it began to end.
+      // Another model may have taken the name since the worker began to end.
       this.#refuseOtherModel(worker)
       await this.doors.listen(worker)
-      // Its record and its log tell how it ends.
+      // The worker's record and log report how this ends.
       worker.restart().catch(() => {})
     } catch (thrown) {
       worker.log.add(`skein: ${SkeinError.from(thrown).message}`)
@@ -238,12 +238,12 @@ export class Management {
     )
   }
 
-  /** Another worker of the name that answers, or will. One that was given up is listed, and decides nothing. */
+  /** Another worker of the same name that serves or will serve. Workers that were given up do not count. */
   #other({ id }: Launch, worker?: FleetWorker): FleetWorker | undefined {
     return this.fleet.serving(id).find((other) => other !== worker && !other.hasEnded)
   }
 
-  /** A replica has the adapters of its model, and its start states where none are said. */
+  /** A replica gets the adapters of its model, and its start states unless the spec gives some. */
   #joining(launch: Launch): Launch {
     const other = this.#other(launch)
     if (other === undefined) return launch
@@ -252,7 +252,7 @@ export class Management {
     return launch.startStates.length > 0 ? adapted : withStartStates(adapted, startStates)
   }
 
-  /** To the start states that its model was given while it did not serve it. */
+  /** Gives the worker the start states that its model got while the worker did not serve it. */
   #catchUp(worker: FleetWorker): void {
     const { launch } = worker
     const other = this.#other(launch, worker)
@@ -260,7 +260,7 @@ export class Management {
     if (!worker.isServing) worker.keepStartStates(other.launch.startStates)
   }
 
-  /** Workers of one name answer alike, so they have the same weights. */
+  /** Workers of one name must answer alike, so they must have the same weights. */
   #refuseOtherModel(worker: FleetWorker): void {
     const { launch } = worker
     this.fleet.refuseTakenNames(launch)
@@ -280,7 +280,7 @@ function weightsOf({ file, quant, adapters, vocab }: Launch): string {
   return JSON.stringify([file, quant, adapters, vocab])
 }
 
-/** Files of workers may have gone. */
+/** The files of a worker may be gone. */
 function realPath(path: string): string {
   try {
     return realpathSync(path)

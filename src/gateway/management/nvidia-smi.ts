@@ -1,4 +1,4 @@
-/** The GPUs of this machine by `nvidia-smi`, asked no more often than it is worth and never waited for by more than one. */
+/** Reads the GPUs of this machine with `nvidia-smi`: results are cached, and only one call runs at a time. */
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
 import { Gauge, type Registry } from 'prom-client'
@@ -30,12 +30,12 @@ export class GpuWatch {
     this.#command = command
   }
 
-  /** The last reading. */
+  /** The last result. */
   get latest(): readonly GpuInfo[] {
     return this.#gpus
   }
 
-  /** Not older than `maxAgeMs`. None where there is no such command. */
+  /** A result no older than `maxAgeMs`. Empty if there is no such command. */
   async read(maxAgeMs: number): Promise<readonly GpuInfo[]> {
     if (this.#isAbsent || performance.now() - this.#readAt <= maxAgeMs) return this.#gpus
     this.#reading ??= this.#ask().finally(() => {
@@ -50,7 +50,7 @@ export class GpuWatch {
       const { stdout } = await run(this.#command, QUERY, { timeout: TIMEOUT_MS })
       this.#gpus = parseGpus(stdout)
     } catch (error) {
-      // A driver that is being replaced may be back in a minute; a command that is not there will not.
+      // A driver that is being replaced may be back in a minute; a missing command will not.
       this.#isAbsent = (error as NodeJS.ErrnoException).code === 'ENOENT'
       this.#gpus = []
     }
@@ -100,7 +100,7 @@ export function countGpus(registry: Registry, gpus: GpuWatch): void {
         }
       },
     })
-  gauge('memory_used_bytes', 'Memory in use, by anybody', (gpu) => gpu.memory_used_mb * MB)
+  gauge('memory_used_bytes', 'Memory in use, by any process', (gpu) => gpu.memory_used_mb * MB)
   gauge('memory_total_bytes', 'Memory', (gpu) => gpu.memory_total_mb * MB)
   gauge('utilisation_ratio', 'Share of the time in which a kernel ran', (gpu) =>
     gpu.utilisation === null ? null : gpu.utilisation / 100,

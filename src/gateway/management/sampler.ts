@@ -1,6 +1,6 @@
 /**
- * What the server did in each second of the last ten minutes: the charts of the dashboard. It takes differences of the
- * metrics.
+ * Samples what the server did in each second of the last ten minutes, for the charts of the dashboard, from differences
+ * of the metrics.
  */
 import { freemem } from 'node:os'
 import { monitorEventLoopDelay } from 'node:perf_hooks'
@@ -14,11 +14,11 @@ import type { GpuWatch } from './nvidia-smi.ts'
 
 const EVERY_MS = 1000
 const KEPT = 600
-/** The event loop's delay is of the last ten samples, too. */
+/** The event loop's delay is taken over the last ten samples, too. */
 const DELAY_SAMPLES = 10
-/** The loop is measured by a timer that is due so often; what it is late by is the delay. */
+/** A timer with this period measures the loop: its lateness is the delay. */
 const LOOP_TICK_MS = 10
-/** With nobody watching, a process a second would be too much to ask. */
+/** While nobody watches, one nvidia-smi process per second would be too much. */
 const WATCHED_GPU_AGE_MS = 1500
 const UNWATCHED_GPU_AGE_MS = 10_000
 
@@ -29,7 +29,7 @@ interface SamplerOptions {
   readonly gpus: GpuWatch
 }
 
-/** Counters of a worker, and how many requests were probes of its watchdog. */
+/** Counters of a worker, and how many of its requests were probes of the watchdog. */
 interface Counted {
   readonly stats: EngineStats
   readonly numProbes: number
@@ -42,7 +42,7 @@ export class Sampler {
   readonly #listeners = new Set<(sample: Sample) => void>()
   readonly #history: Sample[] = []
   readonly #last = new Map<string, Counted>()
-  /** Prompts with and without a kept prefix, by worker, for ten seconds. */
+  /** Prompts with and without a cached prefix in the last ten seconds, by worker. */
   readonly #prefixes = new Map<string, { hits: number; misses: number }[]>()
   #numStarted = 0
   #numFailed = 0
@@ -60,7 +60,7 @@ export class Sampler {
     return this.#history
   }
 
-  /** Every sample from now on; returns what ends it. */
+  /** Reports every sample from now on. Returns a function that stops it. */
   listen(listener: (sample: Sample) => void): () => void {
     this.#listeners.add(listener)
     return () => this.#listeners.delete(listener)
@@ -129,15 +129,15 @@ export class Sampler {
       this.#prefixes.delete(worker.id)
       return null
     }
-    const { numProbes } = worker.keeper
+    const { numProbes } = worker.handle
     const now = { stats, numProbes }
     const before = this.#last.get(worker.id)
     this.#last.set(worker.id, now)
-    // A worker that was started again counts from the beginning.
+    // A restarted worker counts from zero.
     const last = before !== undefined && before.stats.steps <= stats.steps ? before : now
     const since = last.stats
     const rate = (read: (of: EngineStats) => number) => (read(stats) - read(since)) / seconds
-    // A probe reads a token and draws one.
+    // A probe reads one token and draws one.
     const probed = Math.max(0, numProbes - last.numProbes) / seconds
     const tokens = (read: (of: EngineStats) => number) => Math.max(0, rate(read) - probed)
     return {
@@ -153,7 +153,7 @@ export class Sampler {
         1,
         rate(({ busySeconds }) => busySeconds),
       ),
-      rss_bytes: worker.keeper.bytes,
+      rss_bytes: worker.handle.bytes,
       states:
         stats.states === undefined
           ? null
@@ -193,6 +193,6 @@ function guessRates(rate: (read: (of: EngineStats) => number) => number): Worker
       ),
     },
   ])
-  // An entry for each name.
+  // One entry per name.
   return Object.fromEntries(rates) as WorkerSample['guesses']
 }

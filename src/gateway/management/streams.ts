@@ -1,6 +1,6 @@
 /**
- * The routes of the management API that are no JSON: the event stream that the dashboard lives on, a worker's log as it
- * grows, and the way through to one worker. They take the raw request and reply.
+ * Routes of the management API that are not JSON: the dashboard's event stream, a worker's log as it grows, and the
+ * proxy to one worker. They take the raw request and reply.
  */
 
 import type { ServerResponse } from 'node:http'
@@ -16,7 +16,7 @@ import type { Management } from './management.ts'
 
 /** The role that a feed needs. */
 const ROLE = 'operator'
-/** A feed has no end, and its key may: the key is looked at again this often. */
+/** A feed has no end but its key may expire, so the key is checked again at this interval. */
 const RECHECK_MS = 1000
 
 const EVENTS = 'text/event-stream'
@@ -53,14 +53,15 @@ export function streamRoutes(management: Management, dialect: Dialect, feeds: Fe
       summary: 'Any method: one worker alone',
       type: '*/*',
       dialect,
-      // For the worker's own gateway, which also looks at the caller's role: who may use the server may use one worker of it.
+      // Left to the worker's own gateway, which checks the caller's role itself: whoever may use the server may use one
+      // worker.
       anyMethod: 'unread',
       handle: (request, reply) => passOn(request, reply, management),
     },
   ]
 }
 
-/** The event streams that are open. A server that closes would wait for them. */
+/** The open event streams. Closing the server would wait for them. */
 export class Feeds {
   readonly #open = new Set<Feed>()
   readonly #auth: Auth
@@ -91,7 +92,7 @@ export class Feeds {
   }
 }
 
-/** Events that were skipped because the watcher was slow are replaced by the present state. */
+/** If events were skipped because the watcher was slow, the current state is sent instead. */
 function follow(feed: Feed, hello: { readonly type: string }, management: Management): void {
   feed.send(hello)
   const missed = new Set<string>()
@@ -117,9 +118,9 @@ function eventOf(worker: object): { readonly type: string } {
 async function passOn(request: FastifyRequest, reply: FastifyReply, management: Management): Promise<FastifyReply> {
   const worker = management.fleet.find(paramOf(request, 'id'))
   const path = pathBehind(request)
-  // A way to it would stay for good: nothing ends once more.
+  // A gateway opened now would never be closed, because the worker does not end again.
   if (worker.hasEnded) throw new SkeinError('model_not_loaded', 'the worker has ended; restart it, or ask another')
-  // One request has one id in the logs of both gateways.
+  // The request has the same id in the logs of both gateways.
   request.raw.headers['x-request-id'] = request.id
   reply.hijack()
   await management.doors.pass(worker, path, request.raw, reply.raw)
@@ -131,8 +132,8 @@ const HEADERS = { ...STREAM_HEADERS, 'content-type': SSE.type }
 const BEAT_MS = 15_000
 
 /**
- * A stream of server-sent events to one watcher. A watcher that reads slowly misses what can be missed, one that does not
- * read at all is cut off: no more than a bound is ever kept for it.
+ * A stream of server-sent events to one watcher. A slow watcher misses events that may be missed; one that does not
+ * read at all is cut off. The buffer for it is bounded.
  */
 export class Feed {
   readonly #response: ServerResponse
@@ -152,7 +153,7 @@ export class Feed {
     return this.#response.destroyed || this.#response.writableEnded
   }
 
-  /** False when the watcher has too much before it and this was left out. */
+  /** Returns false if the watcher is too far behind and the event was dropped. */
   send(event: { readonly type: string }): boolean {
     const { type, ...rest } = event
     return this.#write(`event: ${type}\ndata: ${JSON.stringify(rest)}\n\n`)

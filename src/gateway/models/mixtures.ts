@@ -1,7 +1,7 @@
 /**
- * Mixtures of start states by name: `model name` (or `model@name`) draws from several states of the model at once. Its
- * states are start states of the model like any other, called `name 1`, `name 2`, …; what is kept here is only which they
- * are and what each weighs. It knows nothing of files and of how a mixture is computed.
+ * Named mixtures of start states: `model name` (or `model@name`) draws from several states of the model at once. The
+ * states are ordinary start states of the model, named `name 1`, `name 2`, …; here are only their names and weights. It
+ * knows nothing of files and of how a mixture is computed.
  */
 
 import {
@@ -17,7 +17,7 @@ import {
 } from '../../api/models.ts'
 import type { EngineClient } from '../../engine/client.ts'
 import { SkeinError } from '../../errors.ts'
-import { withChangedClient } from '../routing/changed-client.ts'
+import { wrapClient } from '../routing/wrap-client.ts'
 
 /** The mixtures of each model, by name. */
 export type KnownMixtures = Map<string, Map<string, Mixture>>
@@ -31,7 +31,7 @@ export class Mixtures {
     this.#known = known
   }
 
-  /** The same models, and each mixture as a model beside its own. */
+  /** The same models, with each mixture as a further model. */
   get registry(): ModelRegistry {
     return {
       list: () => this.#models.list().map((entry) => this.#withNames(entry)),
@@ -39,7 +39,7 @@ export class Mixtures {
     }
   }
 
-  /** Passes changes of models on, and forgets the mixtures that they end. */
+  /** Passes changes of models on, and forgets mixtures that they end. */
   admin(models: ModelAdmin): ModelAdmin & MixtureAdmin {
     return {
       load: async (choice) => {
@@ -62,7 +62,7 @@ export class Mixtures {
     }
   }
 
-  /** A start state with the name of a mixture replaces it. */
+  /** A start state replaces a mixture of the same name. */
   async #addStates(choice: StartStatesChoice, models: ModelAdmin): Promise<void> {
     const all = this.#models.list()
     const id = choice.model ?? (all.length === 1 ? all[0]!.id : '')
@@ -80,7 +80,7 @@ export class Mixtures {
     const named = files.map((file, i) => ({ name: `${name} ${i + 1}`, file }))
     const parts = named.map((state) => state.name)
     const all = [...parts, ...(withOriginal ? [null] : [])]
-    // Before any file is read.
+    // Checked before any file is read.
     const states = weighted(all, weights ?? all.map(() => 1), 'state_gatingweight')
     checkRoom(states.length, client, param)
     const ofModel = this.#known.get(id) ?? new Map<string, Mixture>()
@@ -93,7 +93,7 @@ export class Mixtures {
     this.#known.set(id, ofModel.set(name, { states, defaults }))
   }
 
-  /** Refuses start states that a mixture uses: replacing or removing one would change what the mixture answers. */
+  /** Refuses start states that a mixture uses, because replacing or removing one would change its answers. */
   #refuseParts(id: string, names: readonly string[]): void {
     const entry = this.#models.list().find((model) => model.id === id)
     const states = entry?.client?.info.startStates
@@ -115,7 +115,9 @@ export class Mixtures {
     ofModel!.set(name, { ...known, states: weighted(states, weights, 'state_gatingweight') })
   }
 
-  /** A mixture is there as long as its states are: its model may have been replaced behind the gateway's back. */
+  /**
+   * Lists mixtures whose states all exist: the model may have been replaced without the gateway's mixtures being told.
+   */
   #withNames(entry: ModelEntry): ModelEntry {
     const states = entry.client?.info.startStates ?? []
     const known = [...(this.#known.get(entry.id) ?? [])]
@@ -123,13 +125,13 @@ export class Mixtures {
     return names.length === 0 ? entry : { ...entry, mixtures: names }
   }
 
-  /** Null: not the name of a mixture. */
+  /** Null if it is not the name of a mixture. */
   #find(name: string | null | undefined): ServedModel | null {
     if (!name) return null
     for (const [id, ofModel] of this.#known) {
       const rest = name.startsWith(id) ? name.slice(id.length) : ''
       const mixture = rest[0] === ' ' || rest[0] === '@' ? ofModel.get(rest.slice(1)) : undefined
-      // A model's own name goes before another's mixture.
+      // A model's own name takes precedence over a mixture of another.
       if (mixture === undefined || !this.#isServed(id) || this.#isServed(name)) continue
       const model = this.#models.get(id)
       if (isThere(mixture, model.client.info.startStates ?? [])) {
@@ -144,7 +146,7 @@ export class Mixtures {
   }
 }
 
-/** Names of its start states. */
+/** Names of the mixture's start states. */
 function partsOf(mixture: Mixture | undefined): string[] {
   return mixture?.states.flatMap(({ startState }) => startState ?? []) ?? []
 }
@@ -155,7 +157,7 @@ function refuse(taken: string | undefined): void {
   throw new SkeinError('conflict', message, { param: 'state_viewname' })
 }
 
-/** Else every request of it would be refused. */
+/** A mixture with more states than fit would have every request refused. */
 function checkRoom(numStates: number, { info }: EngineClient, param: string): void {
   if (numStates <= info.numSlots) return
   const message = `${param}: a mixture of ${numStates} states takes as many slots, and the model has ${info.numSlots}; load it with more (--slots)`
@@ -166,9 +168,9 @@ function isThere({ states }: Mixture, startStates: readonly string[]): boolean {
   return states.every(({ startState }) => startState === null || startStates.includes(startState))
 }
 
-/** A request may bring weights of its own. */
+/** A request may give its own weights. */
 function withMixture(model: ServedModel, id: string, mixture: Mixture): ServedModel {
   const generate: EngineClient['generate'] = (request, signal) =>
     model.client.generate({ mixture: mixture.states, ...request }, signal)
-  return { ...withChangedClient(model, { generate }), id, mixture }
+  return { ...wrapClient(model, { generate }), id, mixture }
 }

@@ -1,7 +1,8 @@
 /**
- * The folder whose files may be loaded over HTTP, and others that count as if they were it. A name is looked up below it, or, as clients of other servers write
- * it, as a path from the working directory or with the folder's own name before it, that ends up below it; links count
- * for what they point to. Whatever lies outside does not exist: the answer is the same whether there is a file or not.
+ * The folder whose files may be loaded over HTTP, and further folders that are searched as well. A name is a path below
+ * the folder, or, as clients of other servers write it, a path from the working directory or one that starts with the
+ * folder's name, as long as it ends up below the folder; links are resolved first. Files outside count as missing: the
+ * answer is the same whether they exist or not.
  */
 import { type Dirent, readdirSync, realpathSync, statSync } from 'node:fs'
 import { dirname, isAbsolute, join, relative, resolve, sep } from 'node:path'
@@ -12,11 +13,11 @@ const MAX_SEGMENTS = 16
 /** Limits of a listing: depth of folders, and number of files. */
 const MAX_DEPTH = 4
 const MAX_FILES = 5000
-/** Beside it, a directory is one checkpoint: a model as the hub has it. */
+/** A directory with this file is one checkpoint, in the layout of the hub. */
 const CONFIG = 'config.json'
 
 interface FolderFile {
-  /** From the folder, with "/" between. */
+  /** Relative to the folder, with "/" as separator. */
   readonly path: string
   readonly bytes: number
   /** Milliseconds since 1970. */
@@ -24,15 +25,15 @@ interface FolderFile {
 }
 
 export interface ModelFolder {
-  /** The real path of a file; throws `not_found`. `param` is the field to complain about. */
+  /** The real path of a file; throws `not_found`. `param` is the field that the error names. */
   find(name: string, param: string): string
-  /** Files that are wanted by their path, and directories that are checkpoints. Links are left out. */
+  /** Files whose path is wanted, and directories that are checkpoints. Links are left out. */
   list(isWanted: (path: string) => boolean): FolderFile[]
-  /** An error about files of the folder as clients may see it: their paths begin at the folder. */
+  /** Shortens paths in errors for clients: they start at the folder. */
   conceal(thrown: unknown): unknown
 }
 
-/** Files of `others` are found, and not listed. */
+/** Files of `others` are found but not listed. */
 export function openModelFolder(folder: string, others: readonly string[] = []): ModelFolder {
   const asGiven = resolve(folder)
   const all = [asGiven, ...others.map((other) => resolve(other))]
@@ -106,7 +107,7 @@ function isFile(path: string): boolean {
   return statSync(path, { throwIfNoEntry: false })?.isFile() === true
 }
 
-/** True when all segments are harmless and none leads upwards. */
+/** True if all segments have only safe characters and none leads upwards. */
 function isPlain(name: string): boolean {
   const segments = name.replace(/^\//, '').split('/')
   if (segments.length > MAX_SEGMENTS) return false

@@ -1,8 +1,8 @@
 /**
- * The models of a gateway that may change while it runs: loaded, replaced, given start states and removed by name. What
- * replaces a model is started beside it and must answer before it takes the name; the old workers go when their requests
- * have ended. Only where memory has no room for both do the old ones end first, and come back if the new ones fail. Start
- * states come and go in the workers that run. It owns no worker: the fleet does.
+ * Loads, replaces and removes a gateway's models by name while it runs, and changes their start states. A replacement
+ * starts beside the old model and must answer before it takes the name; the old workers end when their requests have.
+ * If memory has no room for both, the old workers end first, and return if the new ones fail. Start states change in
+ * running workers. The fleet owns the workers.
  */
 import type { ModelAdmin, ModelChoice, ModelRegistry, StartStatesChoice } from '../../api/models.ts'
 import { SkeinError } from '../../errors.ts'
@@ -15,7 +15,7 @@ import { changeStartStates } from './start-states.ts'
 export interface ModelHostOptions {
   readonly folder: ModelFolder
   readonly fleet: Fleet
-  /** How long requests of a replaced worker may go on. */
+  /** Time that requests of a replaced worker get to finish. */
   readonly drainMs?: number
 }
 
@@ -25,7 +25,7 @@ export class ModelHost implements ModelAdmin {
   readonly #options: ModelHostOptions
   readonly #fleet: Fleet
   #isStopping = false
-  /** One change at a time: two models loading at once would each count on the same memory. */
+  /** One change at a time: two models that load at once would each count on the same memory. */
   #turn: Promise<unknown> = Promise.resolve()
 
   constructor(options: ModelHostOptions) {
@@ -37,7 +37,7 @@ export class ModelHost implements ModelAdmin {
     return this.#fleet.registry
   }
 
-  /** Serves a model from the start: it is listed while it loads, and stays listed when it fails. */
+  /** Serves a model from the start: it is listed while it loads, and stays listed if it fails. */
   async begin(launches: readonly Launch[]): Promise<void> {
     const workers = launches.map((launch) => this.#fleet.create(launch))
     await Promise.all(workers.map((worker) => worker.start()))
@@ -120,10 +120,10 @@ export class ModelHost implements ModelAdmin {
     throw new SkeinError(id === null ? 'invalid_request' : 'not_found', message, { param: 'model' })
   }
 
-  /** Until as many new workers as there were have answered, the old ones do. False: they are what was asked for. */
+  /** The old workers serve until as many new ones have answered. False if they already are what was asked for. */
   async #replace(launch: Launch): Promise<boolean> {
     const all = this.#fleet.serving(launch.id)
-    // A worker that failed while others serve never answered anybody.
+    // Workers that failed to start while others served never answered a request.
     const served = all.filter(({ neverServed }) => !neverServed)
     const old = served.length === 0 ? all : served
     const isThere = old.length > 0 && old.every((worker) => worker.state === 'ready')
@@ -138,14 +138,14 @@ export class ModelHost implements ModelAdmin {
       await this.#follow(old, launches)
       return true
     }
-    // Some may have come to the name meanwhile, by a restart or as replicas of the old ones.
+    // Others may have the name meanwhile, by a restart or as replicas of the old ones.
     const others = this.#fleet.serving(launch.id).filter((other) => !isSame(other.launch, launch))
     for (const worker of next) worker.serve()
     this.#retire([...old, ...others])
     return true
   }
 
-  /** The name says "loading" from the start, so that requests wait elsewhere and the old workers come to their end. */
+  /** The name reports "loading" from the start, so that requests wait and the old workers can finish. */
   async #follow(old: readonly FleetWorker[], launches: readonly Launch[]): Promise<void> {
     const next = launches.map((launch) => this.#fleet.create(launch))
     await Promise.all(old.map((worker) => worker.stop(this.#drainMs)))
@@ -162,7 +162,7 @@ export class ModelHost implements ModelAdmin {
     try {
       await Promise.all(workers.map((worker) => worker.start()))
     } catch (thrown) {
-      // A worker that was given up stays in the list, with its reason.
+      // Workers that were given up stay in the list with their reason.
       const others = workers.filter(({ hasEnded }) => !hasEnded)
       await Promise.all(others.map((worker) => worker.stop(0)))
       throw thrown
@@ -179,7 +179,7 @@ export class ModelHost implements ModelAdmin {
   }
 }
 
-/** On the device of the one that it replaces. */
+/** Puts the new worker on the device of the one it replaces. */
 function inPlaceOf({ launch: { spec } }: FleetWorker, next: Launch): Launch {
   const { gpu_id, device, pp_devices, threads, aliases } = spec
   return { ...next, spec: { ...next.spec, gpu_id, device, pp_devices, threads, aliases } }
@@ -189,7 +189,7 @@ function stopped(): SkeinError {
   return new SkeinError('model_not_loaded', 'the server is shutting down')
 }
 
-/** Start states come and go in a model without making it another. */
+/** Start states do not count: they may change in the same model. */
 function isSame(a: Launch, b: Launch): boolean {
   const facts = ({ file, quant, adapters }: Launch) => JSON.stringify([file, quant, adapters])
   return facts(a) === facts(b)

@@ -1,7 +1,7 @@
 /**
- * Start states of a model, changed while its workers answer: every worker is told, one after the other, and what workers
- * are started with follows when all have agreed. Where one refuses, those before it are put back. It starts no worker,
- * and how a file is read is the engine's business.
+ * Changes the start states of a model while its workers answer: each worker is told in turn, and future processes get
+ * the new states once all have accepted. If one refuses, the ones before it are restored. It starts no worker; engines
+ * know how to read the files.
  */
 import type { EngineClient } from '../../engine/client.ts'
 import { SkeinError } from '../../errors.ts'
@@ -10,18 +10,18 @@ import type { FleetWorker } from '../fleet/fleet-worker.ts'
 import type { StartStateFile } from '../fleet/launch.ts'
 
 interface StartStateChange {
-  /** Instead of those of the same names. */
+  /** They replace states of the same names. */
   readonly add: readonly StartStateFile[]
   readonly remove: readonly string[]
 }
 
-/** What a worker was told; `undo` reverses it. */
+/** What a worker was told; `undo` reverts it. */
 interface Step {
   readonly worker: FleetWorker
   readonly undo: () => Promise<unknown>
 }
 
-/** Workers that load or have crashed are waited for. Throws what the first worker that refuses says. */
+/** Waits for workers that load or have crashed. Rethrows the refusal of the first worker that refuses. */
 export async function changeStartStates(fleet: Fleet, model: string, change: StartStateChange): Promise<void> {
   // A worker that crashes meanwhile comes back as another process, which has not been told.
   const told = new Set<EngineClient>()
@@ -41,7 +41,7 @@ export async function changeStartStates(fleet: Fleet, model: string, change: Sta
   for (const worker of fleet.workersOf(model)) worker.keepStartStates(changed(worker.launch.startStates, change))
 }
 
-/** Waits until there is one, as long as any may yet be ready. */
+/** Waits for a worker that has not been told, as long as one may still become ready. */
 async function untold(
   fleet: Fleet,
   model: string,
@@ -89,7 +89,7 @@ async function tell(
   }
 }
 
-/** A process that has gone since comes back as it was anyway. */
+/** A process that has gone since will come back with the old states anyway. */
 async function putBack({ worker, undo }: Step): Promise<void> {
   await undo().catch((thrown) => {
     const { message } = SkeinError.from(thrown)

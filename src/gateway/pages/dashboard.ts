@@ -1,6 +1,7 @@
 /**
- * The dashboard's files: what the build left in `dist/web`, read once and served from memory, so that no path of a request
- * ever reaches the file system; the demo model, which the page of `/browser/` runs, and the pages of docs/ are read when asked for. Needs no key, since the page holds nothing: each call it makes carries the user's.
+ * Serves the dashboard's files: the build output in `dist/web`, read once and served from memory, so that no request
+ * path ever reaches the file system. The demo model for the page `/browser/` and the pages of docs/ are read on
+ * request. No key is needed, because the page holds no data: each of its calls carries the user's key.
  */
 import { createHash } from 'node:crypto'
 import { createReadStream, existsSync, readdirSync, readFileSync, statSync } from 'node:fs'
@@ -10,7 +11,7 @@ import { gzipSync } from 'node:zlib'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { SkeinError } from '../../errors.ts'
 
-/** Beside the compiled gateway; beside the sources the build's folder is one further up. */
+/** Relative to the compiled gateway; from the sources, the build's folder is one level higher. */
 const FOLDERS = ['../../web', '../../../dist/web'].map((path) => fileURLToPath(new URL(path, import.meta.url)))
 
 const MODELS = fileURLToPath(new URL('../../../models', import.meta.url))
@@ -29,7 +30,7 @@ const TYPES: Readonly<Record<string, string>> = {
   '.webmanifest': 'application/manifest+json',
 }
 
-/** Only files of this server, no inline code, no frame around it; and no string ever becomes markup. */
+/** Only files of this server, no inline code, no framing, and no string ever becomes markup. */
 const POLICY = [
   "default-src 'none'",
   "script-src 'self'",
@@ -41,11 +42,11 @@ const POLICY = [
   "form-action 'none'",
   "frame-ancestors 'none'",
   "require-trusted-types-for 'script'",
-  // For the address of the service worker alone.
+  // Only for the URL of the service worker.
   'trusted-types skein-worker',
 ].join('; ')
 
-/** A worker and a service worker, by addresses that the page's one policy of trusted types lets through. */
+/** A worker and a service worker, whose URLs pass the page's single trusted-types policy. */
 const BROWSER_POLICY = POLICY.replace('trusted-types skein-worker', 'trusted-types skein-browser')
 
 const HEADERS: Readonly<Record<string, string>> = {
@@ -61,13 +62,13 @@ const HEADERS: Readonly<Record<string, string>> = {
 interface WebFile {
   readonly headers: Readonly<Record<string, string>>
   readonly etag: string
-  /** In memory, or where it is read from each time. */
+  /** In memory, or read from a path at each request. */
   readonly bytes: Buffer | { readonly path: string }
-  /** Null where packing does not pay. */
+  /** Null if compression does not pay. */
   readonly packed: Buffer | null
 }
 
-/** Path of a URL → file. */
+/** File by URL path. */
 export type WebFiles = ReadonlyMap<string, WebFile>
 
 let ownFiles: WebFiles | null = null
@@ -78,7 +79,7 @@ export function ownWebFiles(): WebFiles {
   return ownFiles
 }
 
-/** Empty where the dashboard has not been built. */
+/** Empty if the dashboard has not been built. */
 export function readWebFiles(folders: readonly string[]): WebFiles {
   const folder = folders.find((candidate) => existsSync(join(candidate, 'index.html')))
   if (folder === undefined) return new Map()
@@ -111,7 +112,7 @@ function demoFiles(): [path: string, file: WebFile][] {
     })
 }
 
-/** For the dashboard's page of docs, in English and Chinese, and a page for each client. */
+/** For the dashboard's docs page, in English and Chinese, with a page per client. */
 function docFiles(): [path: string, file: WebFile][] {
   return ['', 'zh/', 'clients/'].flatMap((folder) => {
     const place = join(DOCS, folder)
@@ -136,7 +137,7 @@ function readWebFile(file: string, path: string): WebFile {
   const isHashed = /-[\w-]{8}\.(js|css)$/.test(file)
   return {
     bytes,
-    // When somebody asks for it: packing all of them takes a server's start 60 ms.
+    // Compressed on first request: compressing all files would delay the start by 60 ms.
     get packed() {
       packed ??= bytes.length < 1024 ? null : gzipSync(bytes, { level: 9 })
       return packed
@@ -151,10 +152,10 @@ function readWebFile(file: string, path: string): WebFile {
   }
 }
 
-/** Where people look for a description of an API: the dashboard's page of routes. */
+/** Common paths of API descriptions; they lead to the dashboard's page of routes. */
 const API_PAGES = ['/docs', '/docs/']
 
-/** Whether a request, by its raw path, is for one of the files, which need no key. */
+/** Whether the raw path of a request is for one of the files, which need no key. */
 export function isForWeb(files: WebFiles, method: string | undefined, url?: string): boolean {
   const path = pathOf(url)
   return (method === 'GET' || method === 'HEAD') && (files.has(path) || API_PAGES.includes(path))
@@ -180,9 +181,9 @@ export function mountWeb(app: FastifyInstance, files: WebFiles): void {
   app.get('/assets/*', asset)
   app.get('/browser', (_request, reply) => reply.redirect(BROWSER_PAGE, 308))
   app.get('/browser/*', asset)
-  // Asked for by browsers of themselves, whatever the page says.
+  // Browsers request it on their own, whatever the page says.
   app.get('/favicon.ico', asset)
-  // At the root: it looks after the whole page.
+  // At the root, because it covers the whole page.
   app.get('/sw.js', asset)
 }
 

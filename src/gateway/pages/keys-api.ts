@@ -1,6 +1,6 @@
 /**
- * Named keys over HTTP, for admins: list, add, rotate, revoke. A secret is in the reply that made it and nowhere else. The same
- * list as `skein keys` has, through the same file.
+ * Named keys over HTTP, for admins: list, add, rotate, revoke. A secret appears only in the reply that created it. The
+ * keys are those of `skein keys`, in the same file.
  */
 
 import { type Dialect, del, get, json, post, type Role, type Route } from '../../api/route.ts'
@@ -13,7 +13,7 @@ import { addKey, type Issued, type KeyLimits, type KeyRecord, parseRole, revokeK
 import type { WireLimits } from '../contract.ts'
 import { renderManagementError, statusOf } from '../management/dialect.ts'
 
-/** `isOpen`: the server has no key yet, and everybody may do everything. */
+/** `isOpen`: the server has no key yet, and everyone may do everything. */
 export function keysDialect(ring: NamedKeys, isOpen: () => boolean): Dialect {
   const routes = [listRoute(ring), addRoute(ring, isOpen), rotateRoute(ring), revokeRoute(ring)]
   return {
@@ -60,7 +60,7 @@ function listRoute(ring: NamedKeys): Route {
 }
 
 function addRoute(ring: NamedKeys, isOpen: () => boolean): Route {
-  return post('/api/keys', 'Add a key; the reply is the only place of its secret', addBody, async ({ body }) => {
+  return post('/api/keys', 'Add a key; only this reply shows its secret', addBody, async ({ body }) => {
     const { name, role, expires_in_seconds: seconds, limits } = body
     const now = Date.now()
     const key = {
@@ -77,7 +77,7 @@ function addRoute(ring: NamedKeys, isOpen: () => boolean): Route {
   })
 }
 
-/** The first key closes an open server. Were it no admin's, nobody could make the next one over HTTP. */
+/** The first key closes an open server. If it were not an admin's, nobody could add another over HTTP. */
 function refuseLockout(keys: readonly KeyRecord[], role: Role): void {
   if (role === 'admin' || keys.some((key) => key.role === 'admin')) return
   const message = `role: the first key closes this server to all who have none, and only an admin can make another; make one with the role admin first (skein keys add, on the server's machine, can do both)`
@@ -138,7 +138,7 @@ export function wireKey({ id, name, role, createdAt, expiresAt, limits, secrets 
     created_at: createdAt / 1000,
     expires_at: expiresAt === null ? null : expiresAt / 1000,
     limits: wireLimits(limits),
-    /** When the secrets before the present one cease to work. */
+    /** When older secrets expire. */
     grace_until: secrets.flatMap(({ until }) => (until === null ? [] : [until / 1000])),
   }
 }

@@ -1,7 +1,7 @@
 /**
- * GET /v1/me: what the caller's own key is called, what it may do and use, and what of that is left. For every role, and
- * never counted as a request: whoever has used up the minute must be able to see it. What costs the workers something is
- * therefore looked up once a second for a key, however often it asks.
+ * GET /v1/me: the name of the caller's key, what it may do, its limits and what is left of them. Any role may call it,
+ * and it never counts as a request: a caller who has used up the minute must be able to see so. Values that cost the
+ * workers work are read at most once a second per key.
  */
 import type { ModelRegistry } from '../../api/models.ts'
 import { ANONYMOUS, type Principal } from '../access/auth.ts'
@@ -15,7 +15,7 @@ interface MeContext {
   readonly rates: RateLimits
 }
 
-/** How long the bytes of a key's sessions are said again. */
+/** How long the size of a key's sessions is cached. */
 const LOOK_MS = 1000
 
 export function meRoute({ models, rates }: MeContext): OwnRoute {
@@ -46,12 +46,12 @@ export function meRoute({ models, rates }: MeContext): OwnRoute {
   }
   return {
     path: '/v1/me',
-    summary: 'What the key of the call may do and use, and what is left of that',
+    summary: "Role and limits of the caller's key, and what is left of them",
     handle: ({ principal }) => keyOf(principal ?? ANONYMOUS),
   }
 }
 
-/** With the model that has the most: the bound is on each model's by itself. */
+/** That of the model with the most, because the limit applies to each model separately. */
 async function storedBytes({ tenant }: Principal, models: ModelRegistry): Promise<number> {
   const clients = models.list().flatMap(({ client }) => client ?? [])
   const sums = clients.map(async (client) => {

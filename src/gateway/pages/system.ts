@@ -1,7 +1,4 @@
-/**
- * The gateway's own routes: whether it lives, whether it is ready, how full the engines are, which version, its metrics and
- * its OpenAPI page.
- */
+/** The gateway's own routes: liveness, readiness, load, version, metrics and the OpenAPI page. */
 import type { FastifyReply } from 'fastify'
 import type { ModelEntry, ModelRegistry } from '../../api/models.ts'
 import { type EngineStats, summedStats } from '../../engine/stats.ts'
@@ -15,11 +12,11 @@ interface SystemContext {
   readonly metrics: Metrics
   readonly drain: Drain
   readonly version: string
-  /** Made when it is asked for first. */
+  /** Created on first request. */
   readonly openApi: () => object
 }
 
-/** The one path that needs no key: that the process answers is all it tells. */
+/** The one path that needs no key. It tells only that the process answers. */
 export const LIVENESS_PATH = '/livez'
 
 export function systemRoutes(context: SystemContext): readonly OwnRoute[] {
@@ -28,41 +25,41 @@ export function systemRoutes(context: SystemContext): readonly OwnRoute[] {
   return [
     {
       path: LIVENESS_PATH,
-      summary: 'Whether the process answers; needs no key',
+      summary: 'Liveness; needs no key',
       handle: () => ({ status: 'ok' }),
     },
     {
       path: '/readyz',
-      summary: 'Whether a model can answer',
+      summary: 'Readiness: whether a model can answer',
       handle: (_request, reply) => readiness(reply, context),
     },
     {
       path: '/health',
-      summary: 'The same, and how full the engines are',
+      summary: 'Readiness and the load of the engines',
       // Fields that clients of Albatross's workers read.
       handle: ({ principal }, reply) => ({
         ...readiness(reply, context),
         ...{ queue: queueFigures(models.list(), principal), timestamp: Date.now() / 1000 },
       }),
     },
-    { path: '/version', summary: 'The version of the server', handle: () => ({ version }) },
+    { path: '/version', summary: 'Version of the server', handle: () => ({ version }) },
     {
       path: '/v1/queue/status',
-      summary: 'How full the engines are',
+      summary: 'Load of the engines',
       handle: ({ principal }) => queueFigures(models.list(), principal),
     },
     {
       path: '/v1/stats',
-      summary: 'That, and counters of the engines',
+      summary: 'Load and counters of the engines',
       role: 'operator',
       handle: ({ principal }) => engineFigures(models.list(), principal),
     },
-    { path: '/openapi.json', summary: 'This page', handle: () => (page ??= openApi()) },
+    { path: '/openapi.json', summary: 'This OpenAPI page', handle: () => (page ??= openApi()) },
     {
       path: '/metrics',
       summary: 'Prometheus metrics',
       type: 'text/plain',
-      // Counts of everybody's requests: not for those who may only make some.
+      // It counts everyone's requests, so plain users may not read it.
       role: 'operator',
       handle: async (_request, reply) => {
         reply.type(metrics.registry.contentType)
@@ -85,8 +82,8 @@ function readiness(reply: FastifyReply, { models, drain }: SystemContext) {
 }
 
 /**
- * All that is counted on answers, and states can be written. A worker that was given up before it ever did is not: whoever asked for it has been told,
- * and it is listed as failed until it is started again or forgotten.
+ * Every worker that is counted on answers, and states can be written. Workers that were given up before they were ever
+ * ready do not count: their creator was told, and they are listed as failed until they are started again or forgotten.
  */
 function isWhole({ state, workers, client }: ModelEntry): boolean {
   if (client?.stats.states?.storeFailing) return false

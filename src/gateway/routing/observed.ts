@@ -1,37 +1,37 @@
 /**
- * Models whose requests are observed: by what counts them, what traces them, and what bounds how much a key may use. One
- * iterator tells all of them of each event, so that no dialect knows of them and a token does not pass one after the other.
+ * Models whose requests are observed for metrics, traces and the limits of keys. One iterator passes each event to all
+ * observers, so that dialects need not know them and a token does not pass through one iterator after another.
  */
 import type { ModelRegistry, ServedModel } from '../../api/models.ts'
 import type { EngineClient } from '../../engine/client.ts'
 import type { EngineCall, EngineCalls, EngineEvent, GenerateRequest } from '../../engine/messages.ts'
-import { withChangedClient } from './changed-client.ts'
 import { type Ending, opened, Relay } from './relay.ts'
+import { wrapClient } from './wrap-client.ts'
 
-/** What an observer makes of one request. */
+/** An observer's view of one request. */
 export interface Watch {
-  /** What is asked of the engine in its place. */
+  /** The request to send to the engine instead. */
   readonly request?: GenerateRequest
-  /** `numDrawn`: drawn tokens that no event before this one has told of. */
+  /** `numDrawn`: drawn tokens that no earlier event reported. */
   event(event: EngineEvent, numDrawn: number): void
-  /** Called once, also when the engine was never asked. */
+  /** Called once, even if the engine was never asked. */
   end(ending: Ending): void
 }
 
 export interface Observer {
-  /** Called before the request is sent. It may be refused here, or have to wait. */
+  /** Called before the request is sent. It may refuse the request or delay it. */
   begin(model: ServedModel, request: GenerateRequest, signal: AbortSignal | undefined): Watch | Promise<Watch>
-  /** What is asked with a call in place of `params`. */
+  /** Replaces the parameters of a call. */
   paramsOf?<M extends EngineCall>(method: M, params: EngineCalls[M]['params']): EngineCalls[M]['params']
 }
 
-/** The observers that come first begin first. */
+/** Observers begin in order. */
 export function observedModels(models: ModelRegistry, observers: readonly Observer[]): ModelRegistry {
   return { list: () => models.list(), get: (name) => observed(models.get(name), observers) }
 }
 
 function observed(model: ServedModel, observers: readonly Observer[]): ServedModel {
-  return withChangedClient(model, {
+  return wrapClient(model, {
     generate: (request, signal) => watched(model, observers, request, signal),
     call: (method, params) => {
       let asked = params
@@ -54,7 +54,7 @@ function watched(
       let request = given
       for (const observer of observers) {
         const begun = observer.begin(model, request, signal)
-        // Without a turn of promises where nobody waits, so that the engine is asked at once.
+        // Avoids a turn of promises if no observer waits, so that the engine is asked at once.
         const watch = begun instanceof Promise ? await begun : begun
         watches.push(watch)
         request = watch.request ?? request
@@ -72,23 +72,23 @@ function watched(
   })
 }
 
-/** The tokens of one request's answers, as its events tell of them: also of answers that never come to their end. */
+/** Counts the tokens drawn for one request from its events, including answers that never end. */
 class DrawnTokens {
-  /** By choice, so far. */
+  /** Tokens reported so far, by choice. */
   readonly #told: number[]
 
   constructor(n: number) {
     this.#told = new Array<number>(n).fill(0)
   }
 
-  /** Those that no event before this one has told of. */
+  /** Tokens that no earlier event reported. */
   toldBy(event: EngineEvent): number {
     if (event.type === 'text') {
       this.#told[event.index]! += event.tokens.length
       return event.tokens.length
     }
     if (event.type !== 'finish') return 0
-    // Stopping tokens, and those that a stop string swallowed, show only here. A counter never goes down.
+    // Stop tokens, and tokens that a stop string removed, appear only here. The counter never goes down.
     return Math.max(0, event.completionTokens - this.#told[event.index]!)
   }
 }

@@ -1,17 +1,18 @@
 /**
- * Where prompts have been read before: hashes of prompt prefixes at the ends of messages and at powers of two, and the
- * workers that probably keep a state for each. A wrong guess costs a prompt read again, never a wrong answer: what a
- * worker keeps it compares token by token. Bounded; the prefix that was met least recently goes first.
+ * Remembers where prompts were read: hashes of prompt prefixes at the ends of messages and at powers of two, and the
+ * workers that probably have a cached state for each. A wrong guess costs a re-read prompt, never a wrong answer,
+ * because a worker compares its cached prefixes token by token. Bounded; the least recently met prefix is dropped
+ * first.
  */
 import type { GenerateRequest } from '../../engine/messages.ts'
 
 const MAX_PREFIXES = 65_536
-/** Workers that are remembered for one prefix. */
-const MAX_HOMES = 8
-/** Ends of messages that count: the first ones are what conversations share, the last ones where each goes on. */
+/** Maximum workers remembered for one prefix. */
+const MAX_WORKERS = 8
+/** Ends of messages that count: conversations share the first ones, and each continues from its last ones. */
 const FIRST_BOUNDARIES = 4
 const LAST_BOUNDARIES = 28
-/** Shorter prefixes cost nothing to read again. */
+/** Shorter prefixes are cheap to read again. */
 const MIN_TOKENS = 16
 
 export class PrefixHomes {
@@ -21,7 +22,7 @@ export class PrefixHomes {
     return this.#homes.size
   }
 
-  /** The workers that have read the longest known prefix, latest first; none for a prompt that begins as no other. */
+  /** The workers that have read the longest known prefix, latest first; none if no prefix is known. */
   find(points: readonly number[]): readonly string[] {
     for (let i = points.length - 1; i >= 0; i--) {
       const homes = this.#homes.get(points[i]!)
@@ -34,7 +35,7 @@ export class PrefixHomes {
     for (const point of points) {
       const others = (this.#homes.get(point) ?? []).filter((id) => id !== worker)
       this.#homes.delete(point)
-      this.#homes.set(point, [worker, ...others].slice(0, MAX_HOMES))
+      this.#homes.set(point, [worker, ...others].slice(0, MAX_WORKERS))
     }
     for (const oldest of this.#homes.keys()) {
       if (this.#homes.size <= MAX_PREFIXES) return
@@ -42,7 +43,7 @@ export class PrefixHomes {
     }
   }
 
-  /** What a worker keeps ends with its process. */
+  /** A worker's cache ends with its process. */
   forget(worker: string): void {
     for (const [point, homes] of this.#homes) {
       if (!homes.includes(worker)) continue
@@ -53,7 +54,7 @@ export class PrefixHomes {
   }
 }
 
-/** Hashes of a prompt's prefixes, shortest first, with all that must be equal for a state to serve both. */
+/** Hashes of a prompt's prefixes, shortest first. They include everything that must be equal to share a state. */
 export function prefixPoints(request: GenerateRequest): number[] {
   const { prompt, tenant = '', startState = '' } = request
   const ends = endsOf(request)
@@ -65,13 +66,13 @@ export function prefixPoints(request: GenerateRequest): number[] {
     b = Math.imul(b + prompt[i]!, 0x85ebca6b) ^ (b >>> 15)
     if (i + 1 !== ends[next]) continue
     next++
-    // 53 bits of the two.
+    // 53 bits from both hashes.
     points.push((a >>> 0) * 2 ** 21 + ((b >>> 0) & 0x1fffff))
   }
   return points
 }
 
-/** Lengths of the prefixes that count, ascending. */
+/** Lengths of the prefixes that count, in ascending order. */
 function endsOf({ prompt, boundaries }: GenerateRequest): number[] {
   const given = [...(boundaries ?? [])]
   const chosen = new Set(

@@ -1,21 +1,24 @@
-/** The models a gateway serves, by name, each over whatever keeps its engine alive (a supervisor, or nothing). */
+/**
+ * The models that a gateway serves, by name, each with the source of its engine (a supervisor, or an engine in this
+ * process).
+ */
 import type { ModelEntry, ModelRegistry, ModelState, ServedModel, TextCodec } from '../../api/models.ts'
 import type { EngineClient } from '../../engine/client.ts'
 import { SkeinError } from '../../errors.ts'
 import { type StartStateName, startStateNames, withStartState } from './start-state-names.ts'
 
-/** What a registry asks of a model's keeper; `Supervisor` is one. */
+/** What a registry needs of a model's source; `Supervisor` is one. */
 export interface EngineSource {
   readonly state: ModelState
   readonly reason: string | null
   readonly client: EngineClient | null
-  /** Where several processes serve the model, or one that comes and goes. */
+  /** Present if several processes serve the model, or one that may restart. */
   readonly workers?: NonNullable<ModelEntry['workers']>
 }
 
 export interface RegisteredModel {
   readonly id: string
-  /** Other names that mean it. */
+  /** Other names of the model. */
   readonly aliases?: readonly string[]
   readonly tokenizer: TextCodec
   readonly source: EngineSource
@@ -28,7 +31,7 @@ export function createRegistry(
   return registryOver(() => models, created)
 }
 
-/** Over models that come and go: `models` is asked at every call. */
+/** A registry of models that come and go: `models` is called at every access. */
 export function registryOver(
   models: () => readonly RegisteredModel[],
   created = Math.floor(Date.now() / 1000),
@@ -38,7 +41,7 @@ export function registryOver(
     get: (name) => {
       const all = models()
       const named = all.flatMap((model) => [model.id, ...(model.aliases ?? [])].map((id) => [id, model] as const))
-      // A model's own name goes before another's alias.
+      // A model's own name takes precedence over an alias of another.
       const byId = new Map([...named, ...all.map((model) => [model.id, model] as const)])
       const names = startStateNames(name, (id) => byId.has(id) || meansTheOnlyOne(id))
       const isThere = ({ model, startState }: StartStateName) =>
@@ -50,7 +53,7 @@ export function registryOver(
   }
 }
 
-/** An engine in this process, for tests and the library: always ready. */
+/** An engine in this process, for tests and the library; always ready. */
 export function localSource(client: EngineClient): EngineSource {
   return { state: 'ready', reason: null, client }
 }
@@ -68,17 +71,19 @@ function entryOf({ id, aliases = [], source }: RegisteredModel, created: number)
   }
 }
 
-/** What clients of other RWKV servers put where a name is due; no model's own name, so it means the only one. */
+/**
+ * Names that clients of other RWKV servers send by default. No model has them as its own, so they mean the only model.
+ */
 export const GENERIC_NAMES: readonly string[] = ['rwkv', 'rwkv7', 'rwkv-7']
 
 function meansTheOnlyOne(name: string | null | undefined): boolean {
   return !name || GENERIC_NAMES.includes(name)
 }
 
-/** Names that a refusal lists. */
+/** Maximum names in an error message. */
 const MOST_NAMES = 10
 
-/** Listed, so that people see why, but no model that could be meant. */
+/** A failed model is listed, so that people see why, but no generic name means it. */
 function hasOnlyFailed({ source: { workers } }: RegisteredModel): boolean {
   return workers !== undefined && workers.all === 0 && workers.failed > 0
 }

@@ -1,26 +1,26 @@
 /**
- * Hands the events of one request on as they come. It is an iterator and not a generator: every generator that a token
- * passes costs it a few turns of promises, and a token passes several of these.
+ * Passes the events of one request on as they come. It is an iterator and not a generator: every generator costs a
+ * token a few turns of promises, and a token passes several of these.
  */
 import type { EngineEvent } from '../../engine/messages.ts'
 
 type Result = IteratorResult<EngineEvent>
 
-/** Events that have begun to come. */
+/** The events of a request, from its first event on. */
 export interface Opened {
   readonly first: Result
   readonly rest: AsyncIterator<EngineEvent>
 }
 
-/** How the events ended: all came, their consumer left, or something failed. */
+/** How the events ended: all came, the consumer left, or there was an error. */
 export type Ending =
   | { readonly how: 'done' | 'left' }
   | { readonly how: 'failed'; readonly thrown: unknown; readonly hasBegun: boolean }
 
 interface RelayHooks {
-  /** Called at once, as callers of an engine expect: gives the events when the first of them is there. */
+  /** Called at once, as callers of an engine expect; resolves with the events when the first one is there. */
   open(): Promise<Opened>
-  /** Sees each event, and gives what the consumer gets for it. */
+  /** Sees each event, and returns the one that the consumer gets. */
   event(event: EngineEvent): EngineEvent
   /** Called once, after `open` has settled. */
   end(ending: Ending): void
@@ -35,7 +35,7 @@ export class Relay implements AsyncIterableIterator<EngineEvent> {
   constructor(hooks: RelayHooks) {
     this.#hooks = hooks
     this.#opening = hooks.open()
-    // Whoever iterates gets the error; until then it is nobody's.
+    // The consumer gets the error when it iterates. Until then it must not count as unhandled.
     this.#opening.catch(() => {})
   }
 
@@ -49,7 +49,7 @@ export class Relay implements AsyncIterableIterator<EngineEvent> {
     return this.#opening.then(
       ({ first, rest }) => {
         if (this.#isOver) return DONE
-        // Asked twice before anything was there.
+        // next() was called twice before the first event.
         if (this.#rest !== null) return this.next()
         this.#rest = rest
         return this.#pass(first)
@@ -58,7 +58,7 @@ export class Relay implements AsyncIterableIterator<EngineEvent> {
     )
   }
 
-  /** The consumer leaves. What is being opened is let go of when it is there. */
+  /** The consumer left: close the source as soon as it is open. */
   async return(): Promise<Result> {
     if (this.#isOver) return DONE
     this.#isOver = true
@@ -66,7 +66,7 @@ export class Relay implements AsyncIterableIterator<EngineEvent> {
       const { rest } = await this.#opening
       await rest.return?.()
     } catch {
-      // Nobody is there any more who could be told.
+      // Nobody is left to report this to.
     }
     this.#hooks.end({ how: 'left' })
     return DONE

@@ -1,52 +1,54 @@
-/** The workers of one model as its router sees them, and their figures put together. */
+/** The workers of one model as its router sees them, and their combined figures. */
 import type { EngineClient } from '../../engine/client.ts'
 import type { EngineInfo } from '../../engine/messages.ts'
 
 export interface Replica {
   readonly id: string
-  /** Takes requests; null unless it is ready for them. */
+  /** Takes requests; null if it is not ready. */
   readonly client: EngineClient | null
-  /** May still be asked about states; null when its process has gone. */
+  /** Answers questions about states; null if its process has gone. */
   readonly engine: EngineClient | null
-  /** Requests that a router has sent there, or is about to, and that have not ended. */
+  /** Requests that a router has sent or is about to send there, and that have not ended. */
   numInFlight: number
-  /** Requests sent there, the older ones for less. */
-  numTaken: number
+  /** Recent requests sent there; older ones count less. */
+  numRecent: number
 }
 
 /**
- * A request stays where its state is while that worker has at most so many more requests than the least busy one. Two, and
- * what chance makes of equal loads: numbers of requests that come by themselves differ by about their root, and to move
- * states for that would move them without an end (figures in docs/operations.md).
+ * A request stays with its state as long as that worker has at most this many more requests than the least busy one.
+ * The slack is two plus the random variation of equal loads: independent arrivals differ by about their square root,
+ * and moving states to even that out would never end (figures in docs/operations.md).
  */
 export const slackAt = (meanInFlight: number): number => 2 + Math.round(1.5 * Math.sqrt(meanInFlight))
 
-/** Requests of a worker after which what it has taken counts half: one that is new is soon like the others. */
-const MAX_TAKEN = 256
+/** If a worker's count of recent requests exceeds this, all counts are halved, so that new workers soon compare. */
+const MAX_RECENT = 256
 
-/** Of several with the fewest requests in flight, the one that has lately had the fewest. Null without any. */
+/**
+ * Of the replicas with the fewest requests in flight, the one with the fewest recent requests. Null without replicas.
+ */
 export function leastBusy(replicas: readonly Replica[]): Replica | null {
   const fewest = Math.min(...replicas.map(({ numInFlight }) => numInFlight))
   const idle = replicas.filter(({ numInFlight }) => numInFlight === fewest)
-  if (replicas.some(({ numTaken }) => numTaken > MAX_TAKEN)) for (const replica of replicas) replica.numTaken /= 2
-  return idle.sort((a, b) => a.numTaken - b.numTaken)[0] ?? null
+  if (replicas.some(({ numRecent }) => numRecent > MAX_RECENT)) for (const replica of replicas) replica.numRecent /= 2
+  return idle.sort((a, b) => a.numRecent - b.numRecent)[0] ?? null
 }
 
-/** Of one at least. */
-export function leastTaken(replicas: readonly Replica[]): Replica {
-  return replicas.reduce((least, other) => (other.numTaken < least.numTaken ? other : least))
+/** The replica with the fewest recent requests, of at least one. */
+export function leastRecent(replicas: readonly Replica[]): Replica {
+  return replicas.reduce((least, other) => (other.numRecent < least.numRecent ? other : least))
 }
 
-/** A session goes from one to the other: their books are even, until what comes shows whether that was enough. */
-export function shareTaken(from: Replica, to: Replica): void {
-  const half = (from.numTaken + to.numTaken) / 2
-  from.numTaken = half
-  to.numTaken = half
+/** Evens the counts after a session moved, so that no further session moves until new requests show a difference. */
+export function evenRecent(from: Replica, to: Replica): void {
+  const half = (from.numRecent + to.numRecent) / 2
+  from.numRecent = half
+  to.numRecent = half
 }
 
 export function take(replica: Replica): void {
   replica.numInFlight++
-  replica.numTaken++
+  replica.numRecent++
 }
 
 export function leave(replica: Replica): void {
@@ -54,8 +56,8 @@ export function leave(replica: Replica): void {
 }
 
 /**
- * Of one at least. What they differ in, like their devices, is that of the first; start states are those that all have,
- * which differ only while they are being changed.
+ * Combines at least one. Values that differ, such as devices, are those of the first; start states are those that all
+ * have, since they differ only while they are being changed.
  */
 export function mergedInfo(clients: readonly EngineClient[]): EngineInfo {
   const [first] = clients

@@ -1,7 +1,7 @@
 /**
- * One model, however many workers serve it: sends each request to the worker that is likely to have its state, as long
- * as that one is not much busier than the others, else to the least busy one; and once more to another one when a worker
- * dies before the request has begun. It owns no worker, and knows neither HTTP nor processes.
+ * Routes the requests of one model over its workers: to the worker that probably has the state, unless that one is much
+ * busier than the others, else to the least busy one. If a worker dies before a request has begun, the request is sent
+ * once more to another. It owns no worker, and knows neither HTTP nor processes.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import type { ModelEntry, ModelState } from '../../api/models.ts'
@@ -19,49 +19,49 @@ import { SkeinError } from '../../errors.ts'
 import { PrefixHomes, prefixPoints } from './prefix-affinity.ts'
 import type { EngineSource } from './registry.ts'
 import { type Opened, opened, Relay } from './relay.ts'
-import { leastBusy, leastTaken, leave, mergedInfo, type Replica, shareTaken, slackAt, take } from './replicas.ts'
-import { SessionHomes } from './session-affinity.ts'
+import { evenRecent, leastBusy, leastRecent, leave, mergedInfo, type Replica, slackAt, take } from './replicas.ts'
+import { SessionAffinity } from './session-affinity.ts'
 import { SessionCalls } from './session-calls.ts'
 
 /**
- * What is in flight does not tell everything: a turn whose state is at hand is over in no time, so the worker of the sessions
- * that are used most would have more and more of them. Beyond this a session goes to the worker that has lately had the
- * fewest requests.
+ * Requests in flight are not the whole load: turns whose state is at hand end quickly, so the worker with the busiest
+ * sessions would attract more and more of them. Above this ratio of recent requests a session moves to the worker with
+ * the fewest.
  */
 const EVEN_SHARE = 1.15
 const EVEN_COUNT = 8
-/** How long a request that has not begun waits for a worker when its own has died and no other is there. */
+/** Time that a request waits for another worker if its own died before it began. */
 const RETRY_WAIT_MS = 60_000
 const RETRY_POLL_MS = 50
 
-/** A replica as the router finds it. */
+/** A replica as the router sees it. */
 export interface RoutedReplica extends Replica {
   readonly state: ModelState
   readonly reason: string | null
-  /** Given up without ever having been ready: nobody counts on it. */
+  /** It was given up without ever having been ready, so nobody relies on it. */
   readonly neverServed: boolean
 }
 
-/** Where a request goes, counted there until `leave`. */
+/** The worker of a request, which counts it until `leave`. */
 interface Place {
   readonly replica: Replica
   readonly leave: () => void
 }
 
-/** What became of requests; monotonic. */
+/** Counts of routing decisions; monotonic. */
 export interface RouterCounts {
   sessionHits: number
   prefixHits: number
-  /** Sent elsewhere, because the worker with the state was too busy or gone. */
+  /** Requests sent elsewhere because the worker with the state was too busy or gone. */
   sessionSpills: number
   prefixSpills: number
   retries: number
 }
 
-/** What all routers to the workers of one model share: the model's own, and one per worker for those who ask it by name. */
+/** State shared by all routers to the workers of one model: the model's own, and one for each single worker. */
 export class RouteMemory {
   readonly prefixes = new PrefixHomes()
-  readonly sessions = new SessionHomes()
+  readonly sessions = new SessionAffinity()
   readonly counts: RouterCounts = {
     sessionHits: 0,
     prefixHits: 0,
@@ -125,10 +125,10 @@ export class Router implements EngineSource, EngineClient {
     return this.#calls.call(method, params, this.#ready())
   }
 
-  /** Workers are ended by whoever started them. */
+  /** The creator of the workers ends them. */
   async close(): Promise<void> {}
 
-  /** Until its first event has come a request may be sent to another worker. `at` is told of the place that it has then. */
+  /** Until its first event has come, a request may move to another worker. Sets `at.place` to its final place. */
   async #open(request: GenerateRequest, signal: AbortSignal | undefined, at: { place: Place | null }): Promise<Opened> {
     const tried = new Set<string>()
     for (;;) {
@@ -148,7 +148,7 @@ export class Router implements EngineSource, EngineClient {
     }
   }
 
-  /** At once where nothing has to be moved, so that requests that come together see each other. */
+  /** Synchronous if nothing has to move, so that requests that arrive together see each other. */
   #place(request: GenerateRequest, tried: ReadonlySet<string>): Place | Promise<Place> {
     if (request.session !== undefined) return this.#placeInSession(request, request.session, tried)
     const replica = this.#byPrefix(request, tried)
@@ -172,7 +172,7 @@ export class Router implements EngineSource, EngineClient {
 
   #byPrefix(request: GenerateRequest, tried: ReadonlySet<string>): Replica {
     const ready = this.#ready(tried)
-    // With one worker there is nothing to choose.
+    // With one worker there is no choice.
     if (ready.length === 1 || request.cache === 'no-store') return this.#leastBusy(ready)
     const { prefixes, counts } = this.#memory
     const points = prefixPoints(request)
@@ -186,23 +186,23 @@ export class Router implements EngineSource, EngineClient {
     return chosen
   }
 
-  /** For a call, which is no load: the worker that holds the session, if it can be asked. */
+  /** The worker that holds the session, if it can be asked. For calls, which are no load. */
   #holderOf(worker: Replica | null): Replica {
     const ready = this.#ready()
     return worker !== null && ready.includes(worker) ? worker : this.#leastBusy(ready)
   }
 
-  /** `holder` unless it is gone, too busy, or has lately had more than its part. */
+  /** `holder` unless it is gone, too busy, or has recently had more than its share. */
   #affine(holder: Replica | null, ready: readonly Replica[]): Replica {
     const least = this.#leastBusy(ready)
     if (holder === null || !ready.includes(holder)) return least
     const total = ready.reduce((sum, { numInFlight }) => sum + numInFlight, 0)
     const most = least.numInFlight + slackAt(total / ready.length)
     if (holder.numInFlight > most) return least
-    const spared = leastTaken(ready)
-    const isEven = holder.numTaken <= EVEN_SHARE * spared.numTaken + EVEN_COUNT
+    const spared = leastRecent(ready)
+    const isEven = holder.numRecent <= EVEN_SHARE * spared.numRecent + EVEN_COUNT
     if (isEven || spared.numInFlight > most) return holder
-    shareTaken(holder, spared)
+    evenRecent(holder, spared)
     return spared
   }
 
@@ -212,7 +212,7 @@ export class Router implements EngineSource, EngineClient {
     throw new SkeinError('model_not_loaded', `the model is not ready: ${this.reason}`)
   }
 
-  /** Those that take requests, without those that have been tried where there are others. */
+  /** Ready workers, without those that were tried if there are others. */
   #ready(tried: ReadonlySet<string> = NONE): readonly Replica[] {
     const ready = this.#replicas().filter(({ client }) => client !== null)
     const others = tried.size === 0 ? ready : ready.filter(({ id }) => !tried.has(id))
@@ -225,7 +225,7 @@ export class Router implements EngineSource, EngineClient {
     throw new SkeinError('model_not_loaded', `the model is not ready: ${this.reason}`)
   }
 
-  /** Once: after the death of a worker, or where one has no room and another may have. */
+  /** Retries once: after the death of a worker, or if one is full and another may have room. */
   #mayRetry(replica: Replica, tried: Set<string>, thrown: unknown): boolean {
     const isSecond = tried.size > 0
     tried.add(replica.id)
@@ -247,7 +247,7 @@ export class Router implements EngineSource, EngineClient {
 
 const NONE: ReadonlySet<string> = new Set()
 
-/** Of a replica that takes requests; those are looked for just before. */
+/** The client of a replica that was ready a moment ago. */
 function clientOf({ client }: Replica): EngineClient {
   if (client !== null) return client
   throw new SkeinError('model_not_loaded', 'the worker has ended; retry')

@@ -1,7 +1,7 @@
 /**
- * Which worker of a model holds each session, and how a session moves to another: the old worker brings it to the store
- * and forgets it, the new one reads it when it is asked. At no time may two workers hold the same session, so while it
- * moves, and while a request is using it, it stays where it is for everybody. One per model, however it is reached.
+ * Which worker of a model holds each session, and how a session moves: the old worker saves it to the store and forgets
+ * it, and the new one reads it on demand. Two workers must never hold the same session, so a session does not move
+ * while it is in use, and requests wait while it moves. There is one per model, shared by all its routers.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import type { SessionRef } from '../../engine/messages.ts'
@@ -10,7 +10,7 @@ import { leave, type Replica, take } from './replicas.ts'
 
 const MAX_SESSIONS = 100_000
 const BUSY_POLL_MS = 50
-/** How long a session on a worker that is ending may stay busy before its next request is given up. */
+/** How long the next request of a session waits while the session is busy on a worker that is ending. */
 const MAX_BUSY_MS = 60_000
 
 export interface Home {
@@ -21,14 +21,14 @@ export interface Home {
   moving: Promise<void> | null
 }
 
-export class SessionHomes {
+export class SessionAffinity {
   readonly #homes = new Map<string, Home>()
 
   get size(): number {
     return this.#homes.size
   }
 
-  /** Where a session is; one that is not known yet is nowhere, or in the store. */
+  /** The home of a session. An unknown session is in no worker; it may be in the store. */
   of(ref: SessionRef): Home {
     const key = `${ref.tenant}\0${ref.id}`
     const home = this.#homes.get(key) ?? { ref, worker: null, numUsers: 0, moving: null }
@@ -39,8 +39,8 @@ export class SessionHomes {
   }
 
   /**
-   * The worker that a session is on, after it has been brought to the one that `choose` names, given where it is. Counts
-   * a user of it and a request of the worker, which `leave` ends.
+   * Moves a session to the worker that `choose` returns, given its current one, if it can move. Returns the worker that
+   * holds it, and counts a user of the session and a request of the worker until `leave`.
    */
   async enter(home: Home, choose: (worker: Replica | null) => Replica): Promise<Replica> {
     const begun = performance.now()
@@ -68,7 +68,7 @@ export class SessionHomes {
     leave(worker)
   }
 
-  /** Why it cannot leave: busy, or there is no store to go through. Null when it has moved. */
+  /** Resolves with null when it has moved, else with the reason why it cannot: it is busy, or there is no store. */
   #move(home: Home, from: Replica, to: Replica): Promise<SkeinError | null> {
     const moved = () => {
       home.worker = to
@@ -76,10 +76,10 @@ export class SessionHomes {
     }
     const call = from.engine!.call('sessions.release', home.ref).then(moved, (thrown) => {
       const error = SkeinError.from(thrown)
-      // The process has ended under the call; what it had saved is in the store.
+      // The process ended during the call; what it had saved is in the store.
       return error.code === 'model_not_loaded' ? moved() : error
     })
-    // Who is placed meanwhile sees what is on its way.
+    // Requests that are placed meanwhile see that one is on its way.
     to.numInFlight++
     home.moving = call.then(() => {
       home.moving = null
@@ -92,7 +92,7 @@ export class SessionHomes {
     for (const [key, home] of this.#homes) {
       if (home.numUsers > 0 || home.moving !== null) continue
       this.#homes.delete(key)
-      // Nobody will know where it is, so it must be in the store.
+      // Its worker will not be known any more, so the session must be in the store.
       home.worker?.engine?.call('sessions.release', home.ref).catch(() => {})
       return
     }

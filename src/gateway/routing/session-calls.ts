@@ -1,12 +1,12 @@
 /**
- * Calls about sessions over all workers of a model: those about one session go to the worker that holds it, and lists are put
- * together. Start states are each worker's own and never called for here (start-states.ts).
+ * Calls about sessions over all workers of a model: calls about one session go to the worker that holds it, and lists
+ * are merged. Each worker has its own start states, which are changed in start-states.ts.
  */
 import type { EngineClient } from '../../engine/client.ts'
 import type { EngineCall, EngineCalls, SessionInfo, SessionRef } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
 import type { Replica } from './replicas.ts'
-import type { SessionHomes } from './session-affinity.ts'
+import type { SessionAffinity } from './session-affinity.ts'
 
 type Handlers = {
   readonly [M in EngineCall]: (
@@ -16,11 +16,11 @@ type Handlers = {
 }
 
 export class SessionCalls {
-  readonly #homes: SessionHomes
+  readonly #homes: SessionAffinity
   readonly #choose: (worker: Replica | null) => Replica
   readonly #handlers: Handlers
 
-  constructor(homes: SessionHomes, choose: (worker: Replica | null) => Replica) {
+  constructor(homes: SessionAffinity, choose: (worker: Replica | null) => Replica) {
     this.#homes = homes
     this.#choose = choose
     this.#handlers = {
@@ -63,7 +63,9 @@ export class SessionCalls {
     }
   }
 
-  /** The new session is where the old one is: they share states. Who asks for it meanwhile is sent there already. */
+  /**
+   * Puts the new session where the old one is, because they share states. Requests for it meanwhile already go there.
+   */
   async #fork(params: EngineCalls['sessions.fork']['params']): Promise<SessionInfo> {
     const { tenant, id, newId } = params
     const from = this.#homes.of({ tenant, id })
@@ -72,7 +74,7 @@ export class SessionCalls {
     try {
       const other = await this.#homes.enter(to, () => worker)
       try {
-        // Requests use it, or begin it, where it is.
+        // Other requests use or create the new session on another worker.
         if (other !== worker) throw new SkeinError('conflict', `session ${newId} is in use`, { param: 'new_id' })
         return await engineOf(worker).call('sessions.fork', params)
       } finally {
@@ -83,7 +85,7 @@ export class SessionCalls {
     }
   }
 
-  /** No other worker may go on listing it. Its home stays: who waited for it there makes it anew. */
+  /** Releases it on the other workers, so that none still lists it. Its home stays, for requests that wait there. */
   async #delete(params: SessionRef, ready: readonly Replica[]): Promise<null> {
     await this.#atHome('sessions.delete', params, params)
     const { worker } = this.#homes.of(params)
@@ -93,7 +95,7 @@ export class SessionCalls {
     return null
   }
 
-  /** Several workers may know a session through the store; the one that holds it knows it best. */
+  /** Several workers may know a session through the store; the newest version counts. */
   async #list(
     params: EngineCalls['sessions.list']['params'],
     ready: readonly Replica[],

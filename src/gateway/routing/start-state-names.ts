@@ -1,18 +1,18 @@
 /**
- * Models asked for together with a tuned start state: `model@state`, or `model state` as RWKV-Infer has it. What comes
- * back is the model with every request through it begun from that state, so no dialect knows of start states.
+ * Resolves names of a model with a tuned start state: `model@state`, or `model state` as in RWKV-Infer. The result is
+ * the model with every request started from that state, so that dialects need not know start states.
  */
 import type { ServedModel } from '../../api/models.ts'
 import type { EngineClient } from '../../engine/client.ts'
 import { SkeinError } from '../../errors.ts'
-import { withChangedClient } from './changed-client.ts'
+import { wrapClient } from './wrap-client.ts'
 
 export interface StartStateName {
   readonly model: string | null | undefined
   readonly startState: string | null
 }
 
-/** What a name may mean that is no model's: it is taken apart behind a model's name in it, the longest first; all names may have spaces. */
+/** Possible splits of a name into a model's and a state's, the longest model name first. Both may contain spaces. */
 export function startStateNames(
   name: string | null | undefined,
   isModel: (id: string) => boolean,
@@ -32,10 +32,10 @@ export function startStateNames(
 export function withStartState(model: ServedModel, startState: string): ServedModel {
   const { client, id } = model
   if (!client.info.startStates?.includes(startState)) {
-    throw new SkeinError('not_found', 'model: it has no start state of that name; GET /v1/models lists the names', {
+    throw new SkeinError('not_found', 'model: there is no start state of that name; GET /v1/models lists the names', {
       param: 'model',
     })
   }
   const generate: EngineClient['generate'] = (request, signal) => client.generate({ ...request, startState }, signal)
-  return { ...withChangedClient(model, { generate }), id: `${id}@${startState}` }
+  return { ...wrapClient(model, { generate }), id: `${id}@${startState}` }
 }

@@ -1,21 +1,21 @@
 /**
- * Requests that may be asked again though they were answered, since nobody kept the answer: the turn of the later one takes the
- * place of the earlier one's, which is the last of its session still, and the conversation has it once.
+ * Requests that may be repeated although they were answered, because the answer was lost. If the earlier turn is still
+ * the last of its session, the later one replaces it, so that the conversation has it once.
  */
 import type { ModelRegistry, ServedModel } from '../../api/models.ts'
 import type { EngineClient } from '../../engine/client.ts'
-import { withChangedClient } from './changed-client.ts'
 import type { Observer } from './observed.ts'
+import { wrapClient } from './wrap-client.ts'
 
-/** `origin` names the request, however often it is asked. */
-export function modelsAsking(models: ModelRegistry, origin: string): ModelRegistry {
+/** `origin` identifies the request across its repetitions. */
+export function withTurnOrigin(models: ModelRegistry, origin: string): ModelRegistry {
   const asking = (model: ServedModel): ServedModel => {
     const generate: EngineClient['generate'] = (request, signal) => {
       const { session } = request
       const own = session === undefined ? request : { ...request, session: { ...session, origin } }
       return model.client.generate(own, signal)
     }
-    return withChangedClient(model, { generate })
+    return wrapClient(model, { generate })
   }
   return { list: () => models.list(), get: (name) => asking(models.get(name)) }
 }
@@ -27,8 +27,8 @@ interface HeadedReply {
   header(name: string, value: string): unknown
 }
 
-/** The header that says which turn of its session an answer continues: known before its first text, whatever the dialect. */
-export function tellingContinued(reply: HeadedReply): Observer {
+/** Sets a header with the turn that an answer continues. It is known before the first text, in every dialect. */
+export function continuedTurnHeader(reply: HeadedReply): Observer {
   return {
     begin: () => ({
       event(event) {

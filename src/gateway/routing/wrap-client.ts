@@ -1,12 +1,9 @@
-/** A model with some of its client changed: how the gateway counts, traces and completes requests without a dialect knowing. */
+/** Wraps a model's client, so that the gateway can count, trace and complete requests without the dialects knowing. */
 import type { ServedModel } from '../../api/models.ts'
 import type { EngineClient } from '../../engine/client.ts'
 
-/** What is not changed is the model's own, as it is when it is asked for. */
-export function withChangedClient(
-  model: ServedModel,
-  change: Partial<Pick<EngineClient, 'generate' | 'call'>>,
-): ServedModel {
+/** Everything that is not replaced stays the model's own, read at each access. */
+export function wrapClient(model: ServedModel, change: Partial<Pick<EngineClient, 'generate' | 'call'>>): ServedModel {
   const { client } = model
   const changed: EngineClient = {
     get info() {

@@ -145,7 +145,7 @@ describeInBrowser('the dashboard of a server that is not well', (browser) => {
     await page.clock.install()
     await page.reload()
     await page.getByText('This key may use models, but not watch').waitFor()
-    const error = { message: 'the API key is not one of this server', code: 'invalid_api_key' }
+    const error = { message: 'the API key is not valid on this server', code: 'invalid_api_key' }
     let numAsked = 0
     await page.route('**/v1/models', (route) => {
       numAsked++

@@ -359,7 +359,7 @@ const LLAMA: readonly ExampleRequest[] = [
   },
   { route: 'GET /props', title: 'What is served', varies: true },
   { route: 'GET /slots', title: 'How many slots are busy', varies: true },
-  { route: 'GET /v1/health', title: 'Whether a model can answer' },
+  { route: 'GET /v1/health', title: 'Readiness' },
 ]
 
 const AI00: readonly ExampleRequest[] = ['', '/v1'].flatMap((version) => [
@@ -506,7 +506,7 @@ const INFER: readonly ExampleRequest[] = [
 const SERVER: readonly ExampleRequest[] = [
   { route: 'GET /livez', title: 'The process answers' },
   { route: 'GET /readyz', title: 'A model can answer', varies: true },
-  { route: 'GET /health', title: 'The same, and how full it is', varies: true },
+  { route: 'GET /health', title: 'Readiness and load', varies: true },
   { route: 'GET /version', title: 'The version' },
   { route: 'GET /v1/queue/status', title: 'How full it is', varies: true },
   { route: 'GET /v1/stats', title: 'Counters', varies: true },
