@@ -1,7 +1,8 @@
 /**
- * Files and batches of a cluster: rows in its database, contents as blobs, for all its nodes. A content is kept before the row
- * that names it and removed after that; what a crash leaves between the two is swept by age with the states (state/shared/shared-store.ts).
- * Who writes what becomes of a batch names itself, and touches nothing once another has it.
+ * Files and batches of a cluster: rows in its database and contents as blobs, for all nodes. A content is stored before
+ * the row that names it and deleted after it; leftovers of a crash are swept by age with the states
+ * (state/shared/shared-store.ts). Writers of results name themselves, and change nothing once another node has the
+ * batch.
  */
 
 import { randomBytes } from 'node:crypto'
@@ -21,7 +22,7 @@ import {
 } from './store.ts'
 
 type StoredFile = FileRow & { readonly parts: readonly Part[] }
-/** Text, not the database's JSON, which does not take every character. */
+/** As text, because the database's JSON does not accept every character. */
 type StoredBatch = Omit<BatchRow, 'data'> & { readonly data: string }
 
 const POLL_MS = 2000
@@ -39,7 +40,7 @@ export class ClusterBatchStore implements BatchStore {
   readonly #database: Database
   readonly #parts: Parts
 
-  /** It closes neither of them. */
+  /** The caller closes both. */
   constructor(database: Database, blobs: Blobs) {
     this.#database = database
     this.#parts = new Parts(blobs)
@@ -142,7 +143,7 @@ export class ClusterBatchStore implements BatchStore {
   }
 
   async addResults(batch: string, owner: string, results: readonly LineResult[]): Promise<boolean> {
-    // The row stays another's or ours until the lines are there.
+    // The row keeps its owner until the lines are stored.
     const { rows } = await this.#database.query(
       `with mine as (select id from batch where id = $1 and owner = $2 for share),
        kept as (
@@ -211,7 +212,7 @@ export class ClusterBatchStore implements BatchStore {
     return rows[0]?.parts ?? null
   }
 
-  /** False where `change` makes nothing of it. */
+  /** False if `change` returns null. */
   #change(id: string, change: (batch: BatchRow) => BatchRow | null): Promise<boolean> {
     return this.#database.transaction(async (connection) => {
       const sql = `select ${BATCH} from batch where id = $1 for update`
@@ -243,7 +244,7 @@ export class ClusterBatchStore implements BatchStore {
     }
   }
 
-  /** Runs the works of one tenant one after another, so that its limits hold. */
+  /** Runs the transactions of one tenant one after another, so that its limits hold. */
   #inTurn<T>(tenant: string, work: (connection: Connection) => Promise<T>): Promise<T> {
     return this.#database.transaction(async (connection) => {
       const name = `skein batches ${tenant}`
@@ -261,7 +262,7 @@ async function hasRoom(on: Connection, { tenant, bytes }: FileRow, mostBytes: nu
 
 async function insertFile(on: Connection, file: StoredFile): Promise<void> {
   const { id, tenant, filename, purpose, bytes, created, expires, parts } = file
-  // The one character that the database does not take.
+  // The database accepts every character except this one.
   const shown = filename.replaceAll('\0', '\ufffd')
   await on.query(`insert into batch_file (${FILE}, parts) values ($1, $2, $3, $4, $5, $6, $7, $8)`, [
     id,
@@ -286,7 +287,7 @@ interface Part {
 
 const PART_BYTES = 8 * 2 ** 20
 
-/** Contents of any size as blobs of some megabytes each, so that no more of one is in memory. */
+/** Contents of any size as blobs of some megabytes, so that only one of them is in memory. */
 class Parts {
   readonly #blobs: Blobs
 
@@ -294,7 +295,7 @@ class Parts {
     this.#blobs = blobs
   }
 
-  /** Kept when this resolves. What it had kept when it fails is swept by age. */
+  /** Stored when this resolves. Blobs of a failed write are swept by age. */
   async write(pieces: AsyncIterable<Uint8Array> | Iterable<Uint8Array>): Promise<Part[]> {
     const parts: Part[] = []
     let held: Uint8Array[] = []
@@ -326,7 +327,7 @@ class Parts {
   }
 
   open(parts: readonly Part[]): FileReader {
-    // The part that was read last: readers go from the beginning to the end.
+    // The part that was read last, because readers go from start to end.
     let last: { readonly blob: string; readonly content: Uint8Array } | null = null
     return {
       read: async (into, at) => {

@@ -1,6 +1,6 @@
 /**
- * Files and batches of one machine: rows in SQLite, contents as files of the data folder. Several servers may share the folder;
- * a batch is run by the one whose lease it has. Nothing is made on disk before the first file.
+ * Files and batches of one machine: rows in SQLite and contents as files of the data folder. Several servers may share
+ * the folder; a batch is run by the server that holds its lease. Nothing is created on disk before the first file.
  */
 import { closeSync, existsSync, openSync, readdirSync, rmSync, statSync } from 'node:fs'
 import { open, readFile, rename, rm } from 'node:fs/promises'
@@ -20,10 +20,10 @@ import {
   UNFINISHED,
 } from './store.ts'
 
-/** Contents that no row names, after a crash between the two. Another server may be about to write theirs. */
+/** Contents without a row, from a crash between the two. Another server may be about to write its row. */
 const STRAY_MS = 3_600_000
 const POLL_MS = 500
-/** Renewed with every poll. Whoever stalls for longer runs lines that another runs too, and finds that out with the next result. */
+/** Renewed with every poll. A server that stalls for longer shares lines with another until its next result fails. */
 const LEASE_MS = 5000
 const MARKS = UNFINISHED.map(() => '?').join()
 
@@ -188,7 +188,7 @@ export class FolderBatchStore implements BatchStore {
     })
   }
 
-  /** Also removes what a crash left behind. */
+  /** Also deletes the leftovers of a crash. */
   async tidy(now: number): Promise<void> {
     const over = this.#all('SELECT * FROM files WHERE expires <= ?', now)
     for (const row of over as unknown as FileRow[]) await this.removeFile(row)
@@ -201,7 +201,7 @@ export class FolderBatchStore implements BatchStore {
     }
   }
 
-  /** A page at a time: no statement is open while others go on. */
+  /** Page by page, so that no statement stays open while others run. */
   *#resultLines(batch: string, isFailed: number): Generator<string> {
     const sql = 'SELECT line, text FROM results WHERE batch = ? AND failed = ? AND line > ? ORDER BY line LIMIT 100'
     for (let last = -1; ; ) {
@@ -221,7 +221,7 @@ export class FolderBatchStore implements BatchStore {
     this.#run(sql, status, JSON.stringify(data), id)
   }
 
-  /** No other process writes meanwhile. */
+  /** Runs in a transaction that excludes other writers. */
   #atOnce<T>(work: () => T): T {
     const db = this.#open()
     db.exec('BEGIN IMMEDIATE')
@@ -285,7 +285,7 @@ export class FolderBatchStore implements BatchStore {
       : []
   }
 
-  /** How many rows it changed. */
+  /** Returns the number of changed rows. */
   #run(sql: string, ...values: (string | number)[]): number {
     return Number(
       this.#open()
@@ -310,7 +310,7 @@ function goneOrThrow(error: NodeJS.ErrnoException): null {
 }
 
 function batchOf({ id, tenant, status, created, data }: Row): BatchRow {
-  // Written by addBatch and advance alone.
+  // Only addBatch and advance write it.
   return { id, tenant, status, created, data: JSON.parse(data as string) as BatchData } as BatchRow
 }
 
@@ -333,7 +333,7 @@ const TABLES = `
     PRIMARY KEY (batch, line)
   ) WITHOUT ROWID;`
 
-/** Made where it is not there yet. */
+/** Creates the database if it does not exist. */
 function openBatchDatabase(path: string): Database {
   closeSync(openSync(path, 'a', 0o600))
   const db = openDatabase(path, { timeout: LOCK_TIMEOUT_MS })

@@ -1,6 +1,6 @@
 /**
- * Stores files that clients sent, batches over them, and the results so far. Everything that a client was told is there
- * after a crash.
+ * Stores files of clients, batches over them, and their results so far. Everything that a client was told survives a
+ * crash.
  */
 
 export interface FileRow {
@@ -9,7 +9,7 @@ export interface FileRow {
   readonly filename: string
   readonly purpose: string
   readonly bytes: number
-  /** Unix seconds, as all times here. */
+  /** Unix seconds, like all times here. */
   readonly created: number
   readonly expires: number | null
 }
@@ -33,17 +33,17 @@ export interface BatchData {
   readonly window: string
   readonly metadata: object | null
   readonly expires: number
-  /** Seconds that the files of results are kept; null: as long as the caller wants. */
+  /** Seconds that result files are kept; null: until the caller deletes them. */
   readonly outputSeconds: number | null
-  /** Lines of the input, once they were read. */
+  /** Lines of the input, once counted. */
   readonly total: number
   readonly outputFile: string | null
   readonly errorFile: string | null
-  /** Lines at fault, where there is nothing to run. */
+  /** Wrong lines, if the batch cannot run. */
   readonly errors: readonly LineError[]
-  /** When it came into each of its later states. */
+  /** When it entered each of its later states. */
   readonly times: Readonly<Partial<Record<BatchStatus, number>>>
-  /** Counts of the results, once they are files. */
+  /** Counts of the results, once they are in files. */
   readonly counts: Counts | null
 }
 
@@ -67,13 +67,13 @@ export interface Counts {
   readonly failed: number
 }
 
-/** The result files, where there are any. */
+/** The result files, if there are any. */
 export interface ResultFiles {
   readonly output: FileRow | null
   readonly error: FileRow | null
 }
 
-/** A change of a batch's status, where it is one of `from`. */
+/** A change of status, if the current one is in `from`. */
 export interface Advance {
   readonly from: readonly BatchStatus[]
   readonly status: BatchStatus
@@ -83,47 +83,49 @@ export interface Advance {
 
 /** The content of a file. */
 export interface FileReader {
-  /** Fills `into` with what begins there, as far as there is any; returns how many bytes that was. */
+  /** Fills `into` from this position as far as the file goes; returns the number of bytes. */
   read(into: Uint8Array, at: number): Promise<number>
   close(): Promise<void>
 }
 
-/** Rows and contents, not what they mean. */
+/** Stores rows and contents without knowing what they mean. */
 export interface BatchStore {
   /** How often a process looks for batches to run. */
   readonly pollMs: number
-  /** False where no file has ever come: there is nothing to look for. */
+  /** False if there has never been a file, so there is nothing to look for. */
   readonly isInUse: boolean
-  /** False, and nothing is kept, where all files of the tenant would have more than `mostBytes`. */
+  /** Returns false and stores nothing if the tenant's files would exceed `mostBytes`. */
   addFile(row: FileRow, content: Uint8Array, mostBytes: number): Promise<boolean>
   file(tenant: string, id: string): Promise<FileRow | null>
   /** Oldest first. */
   files(tenant: string, purpose: string | null): Promise<readonly FileRow[]>
   read(row: FileRow): Promise<Uint8Array>
-  /** Null: there is no such file any more. */
+  /** Null if the file does not exist any more. */
   openFile(id: string): Promise<FileReader | null>
   removeFile(row: FileRow): Promise<void>
-  /** False, and nothing is kept, where the tenant has `most` that are not done. */
+  /** Returns false and stores nothing if the tenant has `most` unfinished batches. */
   addBatch(row: BatchRow, most: number): Promise<boolean>
   batch(tenant: string, id: string): Promise<BatchRow | null>
-  /** Latest first. */
+  /** Newest first. */
   batches(tenant: string): Promise<readonly BatchRow[]>
-  /** Of all tenants, oldest first, except those that owners other than `owner` run. */
+  /** Of all tenants, oldest first, except batches that other owners are running. */
   unfinished(owner: string): Promise<readonly BatchRow[]>
-  /** False where it is in another status. */
+  /** False if it has another status. */
   advance(id: string, advance: Advance): Promise<boolean>
   /** Saves facts of a batch, whatever its status. */
   note(id: string, change: Advance['change']): Promise<void>
-  /** Nobody else runs it for some seconds; false where somebody does, or runs another of its tenant, or it has ended. */
+  /** Reserves the batch for seconds. False if another owner runs it or one of the same tenant, or if it has ended. */
   claim(batch: BatchRow, owner: string): Promise<boolean>
   release(owner: string): Promise<void>
-  /** The first result of a line counts. False, and nothing is kept, where another has the batch, or it has ended. */
+  /**
+   * The first result of a line counts. False, and nothing is stored, if another owner has the batch or it has ended.
+   */
   addResults(batch: string, owner: string, results: readonly LineResult[]): Promise<boolean>
   linesDone(batch: string): Promise<ReadonlySet<number>>
   countsOf(batch: BatchRow): Promise<Counts>
-  /** The results become the files of these rows, and the batch ends; all of it or, after a crash or for another's, nothing. */
+  /** Turns the results into these files and ends the batch, atomically. False if another owner has it. */
   finish(ended: BatchRow, owner: string, files: ResultFiles): Promise<boolean>
-  /** Removes files whose time is over. */
+  /** Deletes expired files. */
   tidy(now: number): Promise<void>
   close(): void
 }

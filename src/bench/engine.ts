@@ -1,9 +1,9 @@
 /**
- * Speed of a runner by itself, no engine and no HTTP: decode steps of N rows, the same with tokens of a prompt beside them,
- * and prefills of B prompts, each as a forward pass alone (to the logits, drawing nothing) and as a full step. Steps of
- * answers follow one another as in service: where
- * the runner can, the next is launched before the last is looked at; on a pipeline each device has a part of the rows.
- * A figure is the median over repeated steps, the host's part included. Knows nothing of files or devices.
+ * Measures a runner alone, without engine and HTTP: decode steps of N rows, the same with prompt tokens in the steps,
+ * and prefills of B prompts. Each is timed as a forward pass (to the logits, without drawing) and as a full step. Steps
+ * of answers follow one another as in service: if the runner can, the next is launched before the last one's results
+ * are handled; on a pipeline each device has a part of the rows. A figure is the median over repeated steps, including
+ * the host's part. It knows nothing of files or devices.
  */
 import { type BatchRow, type Flight, fedByDraw, type ModelInfo, type RowResult, type Runner } from '../model/runner.ts'
 import { sampleSpec } from './plain-request.ts'
@@ -13,10 +13,10 @@ interface PrefillCase {
   readonly tokens: number
 }
 
-/** Steps in which answers are generated while a prompt is read. */
+/** Steps that generate answers while a prompt is read. */
 interface MixedCase {
   readonly rows: number
-  /** Of the prompt, in each step. */
+  /** Prompt tokens per step. */
   readonly tokens: number
 }
 
@@ -26,15 +26,15 @@ export interface BenchPlan {
   readonly mixed: readonly MixedCase[]
   readonly prefill: readonly PrefillCase[]
   readonly minRepeats: number
-  /** A case goes on beyond minRepeats until it has run this long. */
+  /** A case continues beyond minRepeats until it has run this long. */
   readonly minSeconds: number
 }
 
 interface BenchCase {
   readonly kind: 'decode' | 'mixed' | 'prefill'
-  /** Answers, or prompts of a prefill. */
+  /** Number of answers, or of prompts in a prefill. */
   readonly batch: number
-  /** Of each prompt; of the one beside a mixed case's answers; 1 for decode. */
+  /** Tokens of each prompt; for a mixed case, of the prompt beside the answers; 1 for decode. */
   readonly tokens: number
 }
 
@@ -43,7 +43,7 @@ function numTokens({ kind, batch, tokens }: BenchCase): number {
   return kind === 'mixed' ? batch + tokens : batch * tokens
 }
 
-/** Of one decode step or one whole prefill. */
+/** Times of one decode step or one whole prefill. */
 interface Timing {
   readonly milliseconds: number
   readonly lowMilliseconds: number
@@ -57,16 +57,16 @@ export interface BenchRow extends BenchCase {
   readonly step: Timing
 }
 
-/** What the machine can do at this moment, measured in the same run. */
+/** Limits of the machine, measured in the same run. */
 export interface MachineLimits {
   readonly bytesPerSecond: number
-  /** Of the arithmetic that products are made of; a multiply-add is two. */
+  /** Rate of the arithmetic of products; a multiply-add counts as two. */
   readonly operationsPerSecond: number
 }
 
 /**
- * The least time of a case at those limits, in seconds: the larger of reading the weights once a step and of the
- * products' arithmetic, and then reading and writing the states, which waits for products.
+ * Minimum seconds of a case at those limits: the larger of reading the weights once per step and the products'
+ * arithmetic, plus reading and writing the states, which waits for products.
  */
 export function rooflineSeconds(
   info: ModelInfo,
@@ -85,7 +85,7 @@ export function rooflineSeconds(
   return Math.max(read, operations / operationsPerSecond) + states
 }
 
-/** Runs the cases one after another; `onRow` is told of each as it ends. */
+/** Runs the cases in order; `onRow` is called as each ends. */
 export async function benchEngine(
   runner: Runner,
   plan: BenchPlan,
@@ -114,7 +114,7 @@ export async function benchEngine(
   return rows
 }
 
-/** What has landed; only a device that cannot be waited for takes turns of the event loop. */
+/** The result of a flight; only a device that cannot be waited for synchronously takes turns of the event loop. */
 function outcome<T>(flight: Flight<T>): T | Promise<T> {
   return flight.landing === undefined ? flight.result() : flight.landing.then(() => flight.result())
 }
@@ -124,7 +124,7 @@ function timerOf({ kind }: BenchCase, { feedsDraws }: Runner) {
   return feedsDraws ? timeDecode : timeDecodeInParts
 }
 
-/** Milliseconds from the end of one step to the end of the next; the runner is never without one if it can help it. */
+/** Milliseconds from the end of one step to the end of the next; the runner is kept busy if it can overlap steps. */
 async function timeDecode(
   runner: Runner,
   { kind, batch, tokens }: BenchCase,
@@ -143,7 +143,7 @@ async function timeDecode(
       return flights.length > 0 ? fedByDraw(slot) : last[slot]!
     }
     const rows = Array.from({ length: batch }, (_, slot) => row(slot, [feeds(slot)], draws, position))
-    // Last, so that draw s is that of row s. It goes on where the one of the step before ended.
+    // Last, so that draw s belongs to row s. It continues the prompt of the previous step.
     if (kind === 'mixed') rows.push(row(batch, prompt, draws, position))
     position++
     flights.push(runner.launch(rows))
@@ -161,7 +161,9 @@ async function timeDecode(
   return times
 }
 
-/** Milliseconds in which every row takes a step, where steps on their way are of different rows and wait for their own draws. */
+/**
+ * Milliseconds in which every row takes a step, if steps in flight hold different rows and wait for their own draws.
+ */
 async function timeDecodeInParts(
   runner: Runner,
   { kind, batch, tokens }: BenchCase,
@@ -198,7 +200,7 @@ async function timeDecodeInParts(
   return times
 }
 
-/** Milliseconds of all prompts from start to first token, in steps of the runner's token budget. */
+/** Milliseconds of all prompts from the start to the first token, in steps of the runner's token budget. */
 async function timePrefill(
   runner: Runner,
   { batch, tokens }: BenchCase,
@@ -220,7 +222,9 @@ async function timePrefill(
   return await measure(run, plan)
 }
 
-/** As the engine shares prompts out (prefill-budget.ts): on a pipeline the devices read parts of them at once. */
+/**
+ * The engine splits prompts in the same way (prefill-budget.ts): on a pipeline the devices read parts of them at once.
+ */
 const MIN_STEP_TOKENS = 256
 
 function stepBudget({ feedsDraws, maxFlights, maxTokens }: Runner, total: number): number {
@@ -249,13 +253,13 @@ function stepsOf(prompts: readonly number[][], maxTokens: number, draws: boolean
   return steps
 }
 
-/** What a chat asks for: temperature and top-p, no penalties. */
+/** Typical sampling of a chat: temperature and top-p, no penalties. */
 function row(slot: number, tokens: readonly number[], draws: boolean, position: number): BatchRow {
   const samples = draws ? [sampleSpec({ slot, topP: 0.5, position })] : []
   return { slot, tokens: Int32Array.from(tokens), samples, withHead: true }
 }
 
-/** Repeats until both minima are met, after two repeats that warm caches and threads. */
+/** Repeats until both minimums are met, after two runs that warm caches and threads. */
 async function measure(run: () => Promise<void>, { minRepeats, minSeconds }: BenchPlan): Promise<number[]> {
   await run()
   await run()
@@ -286,7 +290,7 @@ function quantile(sorted: readonly number[], share: number): number {
   return sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))]!
 }
 
-/** Any token will do, but not the same one: rows of the embedding should come from memory. */
+/** Any token, but not always the same: rows of the embedding should come from memory. */
 function someToken(runner: Runner, slot: number, position: number): number {
   return (1 + slot * 7919 + position * 104_729) % runner.info.vocabSize
 }

@@ -1,14 +1,14 @@
 /**
- * What guesses of answers' next tokens are worth on a machine: answers without any, and with guesses of which a known share is
- * right: all, as where text is copied word for word, none, or that of a draft model whose steps are run too. Right ones
- * are known from answers to the same requests before, so weights of random numbers serve as well as others. Knows the
- * engine as a client does.
+ * Measures the gain of speculative decoding on a machine: answers without guesses, and with guesses of which a known
+ * share is right: all, as when text is copied, none, or that of a draft model, whose steps run too. Right guesses are
+ * known from earlier answers to the same requests, so random weights serve as well. It uses the engine as a client
+ * does.
  */
 import type { EngineClient } from '../engine/client.ts'
 import { type GenerateRequest, PLAIN_SAMPLING } from '../engine/messages.ts'
 import type { SampleSpec } from '../model/runner.ts'
 
-/** As the engine's sources of guesses are. */
+/** A source of guesses, in the engine's interface. */
 interface Source {
   readonly guessMs?: number
   readonly mostAnswers?: number
@@ -23,7 +23,7 @@ interface Guesses {
   close(): void
 }
 
-/** Of so many answers at once, tokens a second without guesses, and with guesses by how likely each was right. */
+/** Tokens per second of this many answers: without guesses, and with guesses by their likelihood of being right. */
 export interface GuessRates {
   readonly streams: number
   readonly off: number
@@ -31,32 +31,32 @@ export interface GuessRates {
 }
 
 interface GuessedRate {
-  /** That a guess was right where those before it were. */
+  /** Probability that a guess is right if those before it were. */
   readonly likely: number
   readonly tokensPerSecond: number
-  /** The share of all guesses that were drawn. */
+  /** Share of all guesses that were accepted. */
   readonly accepted: number
 }
 
-/** Tokens of an answer; the time begins when all have their first. */
+/** Tokens of an answer; the time starts when all have their first. */
 const NUM_TOKENS = 128
 const ROUNDS = 3
-/** Answers after which they are the same with right guesses as without, at the most. */
+/** Maximum number of answers until they are the same with right guesses as without. */
 const SETTLED = 12
-/** Answers are of these tokens: of so few the best seldom changes by rounding. Of a whole vocabulary's flat logits it often does. */
+/** Answers use only these tokens: rounding seldom changes the best of few, but often that of a whole vocabulary. */
 const DRAWN = [101, 202, 303, 404] as const
 const MORE_LIKELY = 100
 
-/** What the engine is opened with. A draft model's guesses are made, and others are said in their place. */
+/** The source that the engine is opened with. It computes a draft model's guesses, but returns scripted ones. */
 export class ScriptedGuesses {
   readonly name = 'draft'
   readonly isAlike = true
   /** Null: nothing is guessed. */
   likely: number | null = null
-  /** By the ids of requests. */
+  /** Right answers by request id. */
   truth = new Map<string, readonly number[]>()
   readonly #draft: Source | null
-  /** Of the generator by which guesses are right or wrong. */
+  /** Seed of the generator that decides which guesses are right. */
   #seed = 1
 
   constructor(draft: Source | null = null) {
@@ -76,7 +76,7 @@ export class ScriptedGuesses {
     return this.#draft === null ? [1, 0] : [0, 0.5, 0.6, 0.7, 0.8, 0.9]
   }
 
-  /** Of one answer. */
+  /** Opens the guesses of one answer. */
   open(prompt: Int32Array, request: GenerateRequest, choice: number, draw: SampleSpec) {
     const own = this.#draft?.open(prompt, request, choice, draw)
     const truth = this.truth.get(request.id) ?? []
@@ -104,7 +104,7 @@ export class ScriptedGuesses {
   }
 }
 
-/** In turn, so that a machine that is busy for a while is so for all of them. */
+/** Measures the cases in turn, so that a busy machine affects all of them. */
 export async function benchGuessed(
   client: EngineClient,
   script: ScriptedGuesses,
@@ -119,7 +119,7 @@ export async function benchGuessed(
   for (let round = 0; round < ROUNDS; round++)
     for (const likely of cases) {
       script.likely = likely
-      // An answer begins as the one before ended, which had other guesses.
+      // Each answer starts from the previous one's end, which had other guesses.
       if (likely !== null) await answers(client, streams)
       const { rate, accepted } = await answers(client, streams)
       if (rate > best.get(likely)!.rate) best.set(likely, { rate, accepted })
@@ -132,7 +132,7 @@ export async function benchGuessed(
   return { streams, off: best.get(null)!.rate, guessed }
 }
 
-/** Where steps of several tokens add in another order, a draw may fall the other way; then that is what is guessed. */
+/** Steps of several tokens add in another order, so a draw may differ; then that result becomes the guess. */
 async function settle(client: EngineClient, script: ScriptedGuesses, streams: number): Promise<void> {
   script.likely = 1
   for (let i = 0; i < SETTLED; i++) {

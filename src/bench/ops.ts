@@ -1,6 +1,6 @@
 /**
- * Speed of `linear` by itself, per weight type, shape and number of tokens, to hold against what the machine can read
- * and multiply. Weights of a case exceed the caches, as a model's do. Knows no model and no device.
+ * Measures `linear` alone, by weight type, shape and number of tokens, for comparison with the machine's memory and
+ * arithmetic rates. Weights of a case exceed the caches, as in a model. It knows no model and no device.
  */
 import type { Backend } from '../backend/backend.ts'
 import { createBatch } from '../backend/batch.ts'
@@ -10,9 +10,9 @@ interface OpsPlan {
   readonly types: readonly WeightType[]
   readonly shapes: readonly (readonly [rows: number, columns: number])[]
   readonly tokens: readonly number[]
-  /** Shortest time of a case. */
+  /** Minimum seconds of a case. */
   readonly minSeconds: number
-  /** Weights that one run of a case goes through, at least. */
+  /** Minimum bytes of weights that one run of a case reads. */
   readonly minBytes: number
 }
 
@@ -21,15 +21,15 @@ export interface OpsRow {
   readonly rows: number
   readonly columns: number
   readonly tokens: number
-  /** Of the best run. */
+  /** Time of the best run. */
   readonly secondsPerProduct: number
   readonly weightBytesPerSecond: number
-  /** A multiply and an add count as two. */
+  /** A multiply-add counts as two. */
   readonly operationsPerSecond: number
   readonly repeats: number
 }
 
-/** The products of a 0.4B model, one row to a prefill. */
+/** The products of a 0.4B model, from one row to a prefill. */
 export const DEFAULT_OPS_PLAN: OpsPlan = {
   types: ['f32', 'f16', 'bf16', 'i8', 'q4', 'nf4'],
   shapes: [
@@ -43,7 +43,7 @@ export const DEFAULT_OPS_PLAN: OpsPlan = {
   minBytes: 200e6,
 }
 
-/** Runs every case of the plan; `onRow` is told of each as it ends. Best of the repeats: the others were disturbed. */
+/** Runs every case of the plan; `onRow` is called as each ends. The best repeat counts; the others were disturbed. */
 export function benchOps(
   createBackend: () => Backend,
   plan: OpsPlan = DEFAULT_OPS_PLAN,
@@ -52,7 +52,7 @@ export function benchOps(
   const results: OpsRow[] = []
   for (const type of plan.types) {
     for (const [rows, columns] of plan.shapes) {
-      // A backend of its own, so that a case's weights are gone when it ends.
+      // Each case has its own backend, so that its weights are freed when it ends.
       const backend = createBackend()
       try {
         for (const row of benchShape(backend, plan, type, rows, columns)) {
@@ -109,7 +109,7 @@ function* benchShape(
   program.dispose()
 }
 
-/** After one run that warms caches and threads. */
+/** Measures after one run that warms caches and threads. */
 function measure(run: () => void, minSeconds: number): { best: number; repeats: number } {
   run()
   let best = Number.POSITIVE_INFINITY
@@ -124,7 +124,7 @@ function measure(run: () => void, minSeconds: number): { best: number; repeats: 
   return { best, repeats }
 }
 
-/** bf16 weights of ordinary size and both signs; what they are does not matter to the speed. */
+/** bf16 weights of ordinary size and both signs; their values do not affect the speed. */
 function patternSource(rows: number, columns: number): MatrixSource {
   return {
     name: `bench ${rows}×${columns}`,

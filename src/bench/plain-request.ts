@@ -1,4 +1,4 @@
-/** A request with nothing special about it, to begin a bench's or a test's own from. */
+/** A plain request, as a base for those of benches and tests. */
 import { type GenerateRequest, PLAIN_SAMPLING, type SamplingParams } from '../engine/messages.ts'
 import type { SampleSpec } from '../model/runner.ts'
 import { samplingNumbers } from '../sampling.ts'
@@ -20,7 +20,7 @@ export function plainRequest(parts: Partial<GenerateRequest> = {}): GenerateRequ
   }
 }
 
-/** A draw with nothing special about it, to begin a bench's own from. */
+/** A plain draw, as a base for those of benches. */
 export function sampleSpec(fields: Partial<SampleSpec> & Pick<SampleSpec, 'slot'>): SampleSpec {
   return {
     ...samplingNumbers((_, { off }) => off),

@@ -1,19 +1,19 @@
 /**
- * What rounding the weights costs: the logits of a model held in fewer bits against the same model in f32, over text
- * that the f32 model draws itself. Knows runners, not how weights are rounded.
+ * Measures the loss by quantisation: the logits of a quantised model against the same model in f32, over text that the
+ * f32 model draws. It knows runners, not how weights are quantised.
  */
 import type { Runner } from '../model/runner.ts'
 import { sampleSpec } from './plain-request.ts'
 
-/** What comparing asks of a runner. */
+/** What the comparison needs of a runner. */
 export type ScoringRunner = Pick<Runner, 'info' | 'maxLogits' | 'clearSlot' | 'step'>
 
 export interface QualityRow {
   readonly weightType: string
   readonly weightBytes: number
-  /** Root mean square of the differences over that of the f32 logits about their mean. */
+  /** RMS of the differences, relative to the RMS deviation of the f32 logits from their mean. */
   readonly rmsError: number
-  /** Largest difference over the largest f32 logit. */
+  /** Largest difference, relative to the largest f32 logit. */
   readonly maxError: number
   /** Share of tokens after which both have the same best next token. */
   readonly argmaxAgreement: number
@@ -22,8 +22,8 @@ export interface QualityRow {
 }
 
 /**
- * As many texts as there are prompts, `tokens` together with the prompts: drawn at temperature 1 by a runner that has a
- * slot for each. The same for the same seed.
+ * One text per prompt, with `tokens` in total including the prompts, drawn at temperature 1 by a runner that has a slot
+ * for each. The same seed gives the same texts.
  */
 export function drawTexts(runner: Runner, prompts: readonly Int32Array[], tokens: number, seed = 1n): Int32Array[] {
   const length = Math.ceil(tokens / prompts.length)
@@ -46,7 +46,7 @@ export function drawTexts(runner: Runner, prompts: readonly Int32Array[], tokens
   return texts.map((text) => Int32Array.from(text))
 }
 
-/** Feeds every text to the exact runner and to the others, and compares what they say after each token. */
+/** Feeds every text to the exact runner and to the others, and compares their logits after each token. */
 export function compareLogits(
   exact: ScoringRunner,
   others: readonly ScoringRunner[],
@@ -119,7 +119,7 @@ class Totals {
   }
 }
 
-/** One position's logits and what is compared of them. */
+/** One position's logits, and the values that are compared. */
 interface Peak {
   readonly logits: Float32Array
   readonly probabilities: Float64Array

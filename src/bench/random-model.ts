@@ -1,7 +1,7 @@
 /**
- * Writes RWKV-7 and RWKV-6 checkpoints of random weights: the true shapes of the released sizes for benches, small ones for
- * tests. The spreads are chosen so that activations stay of order one, decays and learning rates vary over their
- * range, and ReLU² is zero as often as in trained models; the words such a model says mean nothing.
+ * Writes RWKV-7 and RWKV-6 checkpoints of random weights: the shapes of the released sizes for benches, small ones for
+ * tests. The spreads are chosen so that activations stay of order one, decays and learning rates vary over their range,
+ * and ReLU² is zero as often as in trained models. The text of such a model means nothing.
  */
 
 import { BYTES_PER_ELEMENT, encodeFloats } from '../backend/half.ts'
@@ -17,11 +17,11 @@ export type RandomModelSize = keyof typeof SIZES
 interface ModelSize {
   readonly layers: number
   readonly channels: number
-  /** Rows of a token's own matrix, of RWKV-7a. */
+  /** Rows of the per-token matrix of RWKV-7a. */
   readonly deepEmbed?: number
 }
 
-/** Layers and channels of the released models; `tiny` is ours. */
+/** Layers and channels of the released models, and `tiny` for tests. */
 const SIZES = {
   tiny: { layers: 3, channels: 512 },
   '0.1b': { layers: 12, channels: 768 },
@@ -33,10 +33,10 @@ const SIZES = {
   '7a-0.1b': { layers: 12, channels: 768, deepEmbed: 32 },
 } as const satisfies Readonly<Record<string, ModelSize>>
 
-// Object.keys forgets that SIZES has these keys and no others.
+// Object.keys loses the names of SIZES.
 export const RANDOM_MODEL_SIZES = Object.keys(SIZES) as readonly RandomModelSize[]
 
-/** Low-rank sizes of the released models by channels. */
+/** Low-rank sizes of the released models, by channels. */
 const RANKS: Readonly<Record<number, Rwkv7Ranks>> = {
   512: { w: 64, a: 64, v: 32, g: 128 },
   768: { w: 64, a: 64, v: 32, g: 128 },
@@ -59,13 +59,13 @@ export function randomModelDimensions(size: RandomModelSize): Rwkv7Dimensions {
   }
 }
 
-/** A model of a released size, in bf16; the same bytes for the same seed. Returns the path. */
+/** Writes a model of a released size in bf16; the same seed gives the same bytes. Returns the path. */
 export function writeRandomModel(path: string, size: RandomModelSize, seed = 1): string {
   writeRandomWeights(path, randomModelDimensions(size), { seed, dtype: 'bf16' })
   return path
 }
 
-/** A checkpoint of a released size in bf16 that no file has: its values are zero. To record a model without weights. */
+/** A bf16 checkpoint of a released size without a file, all zeros, to record a model without weights. */
 export function shapesOnly(size: RandomModelSize): Checkpoint {
   const entries = rwkv7Tensors(randomModelDimensions(size)).map(({ name, shape }): TensorEntry => {
     const read = (start: number, end: number) => new Uint8Array(2 * (end - start))
@@ -119,10 +119,10 @@ type Distribution =
 const normal = (deviation: number, mean = 0): Distribution => ({ kind: 'normal', mean, deviation })
 const constant = (value: number): Distribution => ({ kind: 'constant', value })
 
-/** Mean of ln2.bias: a direction common to all tokens, along which the rows of ffn.key can be pushed down. */
+/** Mean of ln2.bias: a direction common to all tokens, along which the rows of ffn.key are shifted down. */
 const LN2_BIAS = 0.25
 const KEY_GAIN = 0.6
-/** Standard normal quantile of 0.88, the share of ReLU² outputs that are zero in trained RWKV-7 models. */
+/** Standard normal quantile of 0.88, the share of zero ReLU² outputs in trained RWKV-7 models. */
 const ZERO_QUANTILE = 1.175
 
 function distributionOf(name: string, shape: readonly number[], dimensions: Widths): Distribution {
@@ -186,20 +186,19 @@ function distributionOf(name: string, shape: readonly number[], dimensions: Widt
 }
 
 /**
- * How far each element of ffn.key lies below zero, so that a product is negative with the wanted probability. Its
- * input, a uniform mix of two unlike tokens' norms, has variance 2/3 about the common bias.
+ * How far to shift each element of ffn.key below zero, so that a product is negative with the wanted probability. Its
+ * input, a uniform mix of two different tokens' norms, has variance 2/3 about the common bias.
  */
 function keyShift(channels: number): number {
   return (ZERO_QUANTILE * KEY_GAIN * Math.sqrt(2 / 3 + LN2_BIAS ** 2)) / (channels * LN2_BIAS)
 }
 
-/** Prime, so that rows of a large matrix, which reuse the pool, begin at different places of it. */
+/** A prime, so that rows of a large matrix, which reuse the pool, start at different places in it. */
 const POOL_SIZE = 262_139
 
 /**
- * A pool of standard normal and one of uniform numbers. Drawing is a scaled copy from a random place; the gigabytes
- * of a large model are repetitions of one scaled pool, which costs nothing and hurts nothing: the weights need to
- * look random to arithmetic, not to a statistician.
+ * A pool of standard normal and one of uniform numbers. Drawing copies and scales from a random place; the gigabytes of
+ * a large model repeat one scaled pool. That is enough, because the weights need to look random only to arithmetic.
  */
 class RandomSource {
   readonly #random: () => number

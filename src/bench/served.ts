@@ -1,20 +1,20 @@
 /**
- * What the engine makes of a runner: N answers generated at once through an engine client, the loop, the stop decisions
- * and the events included, without HTTP. The time begins and ends while all of them are being generated.
+ * Measures the engine around a runner: N parallel answers through an engine client, including the loop, the stop
+ * decisions and the events, without HTTP. The time starts and ends while all of them are running.
  */
 import type { EngineClient } from '../engine/client.ts'
 import { type GenerateRequest, PLAIN_SAMPLING } from '../engine/messages.ts'
 
-/** Tokens of an answer before the time begins, while it runs, and after it has ended. */
+/** Tokens of an answer before the time starts, and after it has ended. */
 const LEAD = 16
 const TAIL = 4
 
-/** Tokens a second of `batch` answers at once, over at least `minSteps` tokens of each. */
+/** Tokens per second of `batch` parallel answers, over at least `minSteps` tokens of each. */
 export async function benchServed(client: EngineClient, batch: number, minSteps: number): Promise<number> {
   const first = batch * LEAD
   const last = first + batch * minSteps
   const marks: { readonly tokens: number; readonly time: number }[] = []
-  // Counted here: the engine's own counters come with those of what runs, which take longer the more there is.
+  // Counted here, because the engine's own counters arrive later under load.
   let tokens = 0
   const count = (numTokens: number) => {
     tokens += numTokens

@@ -1,6 +1,6 @@
 /**
- * Speed of a vocabulary on text like what people send: English, Chinese and program text in equal parts, with emoji
- * and digits among them. The text is made here, the same everywhere, so that results compare between machines.
+ * Measures a vocabulary on text as people send it: English, Chinese and program text in equal parts, with emoji and
+ * digits. The text is generated here and always the same, so that results compare between machines.
  */
 import { cpus } from 'node:os'
 import type { Tokenizer } from '../tokenizer/tokenizer.ts'
@@ -12,14 +12,14 @@ export interface TokenizerBench {
   readonly megabytesPerSecond: number
   readonly tokensPerSecond: number
   readonly bytesPerToken: number
-  /** One short prompt, tokenised again and again. */
+  /** One short prompt, tokenised repeatedly. */
   readonly promptMicroseconds: number
   readonly decodeMegabytesPerSecond: number
   readonly textBytes: number
   readonly repeats: number
 }
 
-/** Drawn at random, so that no processor can learn the text by heart. */
+/** Drawn at random, so that no branch predictor can learn the text. */
 const PIECES = {
   english:
     'the of and to in is that for it was on as with his they at be this from have or by one had not but what all were when we there can an your which their said if do will each about how up out them then she many some so these would other into has more her two like him see time could no make than first been its who now people my made over did down only way find use may water long little very after words called just where most know'.split(
@@ -44,7 +44,7 @@ const PIECES = {
 } as const
 const PROMPT = 'User: What is the capital of France?\n\nAssistant:'
 
-/** Enough for many chunks of output and more than the caches hold. */
+/** Enough for many chunks of output, and more than the caches hold. */
 const TEXT_BYTES = 4_000_000
 const PASSAGE_BYTES = 400
 const REPEATS = 9
@@ -72,7 +72,7 @@ export function benchTokenizer(tokenizer: Tokenizer): TokenizerBench {
   }
 }
 
-/** Equal bytes of the three kinds, by passages of a few hundred bytes. */
+/** Equal bytes of the three kinds, in passages of a few hundred bytes. */
 function mixedText(): string {
   let state = 1
   const random = (below: number) => {
@@ -93,7 +93,7 @@ function mixedText(): string {
   return passages.join('\n')
 }
 
-/** After one run to warm up. */
+/** Measures after one run to warm up. */
 function medianSeconds(work: () => void): number {
   work()
   const seconds = Array.from({ length: REPEATS }, () => {

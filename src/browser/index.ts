@@ -36,25 +36,25 @@ export type { TokenCodec } from '../tokenizer/codec.ts'
 export type { GenerateOptions, LlmState, SamplingOptions } from './state.ts'
 export { forgetStored } from './stored-file.ts'
 
-/** How the large matrices are held; 'file' keeps the checkpoint's own type. */
+/** Format of the large matrices; 'file' keeps the checkpoint's type. */
 export type Quant = 'file' | 'f32' | 'f16' | 'bf16' | 'int8' | 'q4' | 'nf4'
 
 export interface Progress {
-  /** `download` where the file is not kept here, then `weights` onto the device. */
+  /** `download` if the file is not stored yet, then `weights` while it is loaded onto the device. */
   readonly stage: 'download' | 'weights'
   readonly doneBytes: number
-  /** Null where the server does not say. */
+  /** Null if the server does not report it. */
   readonly totalBytes: number | null
 }
 
 export interface LoadOptions {
-  /** Address of the vocabulary; default: beside the model, "model.vocab.txt" for "model.pth". A GGUF brings its own. */
+  /** URL of the vocabulary. Default: beside the model, "model.vocab.txt" for "model.pth". A GGUF contains its own. */
   readonly vocabulary?: string | undefined
   /** Default: 'file'. */
   readonly quant?: Quant | undefined
-  /** States at once; default 4. */
+  /** Number of states; default 4. */
   readonly slots?: number | undefined
-  /** Most tokens of a step; default 64. */
+  /** Maximum tokens per step; default 64. */
   readonly stepTokens?: number | undefined
   /** Keep the files in the browser, so that the next load needs no network; default true. */
   readonly keep?: boolean | undefined
@@ -73,14 +73,14 @@ export interface Llm {
   generate(prompt: string, options?: GenerateOptions): AsyncGenerator<string, void>
   /** Answers a conversation, in the template that RWKV models are trained on. */
   chat(turns: readonly Turn[], options?: ChatOptions): AsyncGenerator<string, void>
-  /** A state before any text, to read, write, fork and save. */
+  /** A state before any text, which can read, write, fork and save. */
   begin(): LlmState
-  /** A state from a file that `save` made. */
+  /** A state from a file of `save`. */
   restore(file: Uint8Array): Promise<LlmState>
   close(): void
 }
 
-/** Throws backend_unavailable where the browser has no WebGPU, or its answers are wrong. */
+/** Throws backend_unavailable if the browser has no WebGPU, or if its results are wrong. */
 export async function load(url: string, options: LoadOptions = {}): Promise<Llm> {
   checkGpu()
   const checkpoint = openSource(await stored(url, options))
@@ -108,14 +108,14 @@ export async function load(url: string, options: LoadOptions = {}): Promise<Llm>
 }
 
 function checkGpu(): void {
-  // In Node the device comes from the package webgpu.
+  // In Node, the package webgpu provides the device.
   if (typeof window === 'undefined' && typeof self === 'undefined') return
   if (navigator.gpu) return
   throw new SkeinError(
     'backend_unavailable',
     isSecureContext
       ? 'this browser has no WebGPU; Chrome, Edge, Safari 26 and Firefox 141 on Windows have it'
-      : 'WebGPU is only for pages from https or localhost',
+      : 'WebGPU works only on pages from https or localhost',
   )
 }
 
@@ -151,7 +151,7 @@ function createRunner(
     onProgress: (doneBytes, totalBytes) => onProgress?.({ stage: 'weights', doneBytes, totalBytes }),
   })
   return new ModelRunner(model, backend, {
-    // Each state has a spare; see slots.ts.
+    // Each state has a spare slot; see slots.ts.
     numSlots: 2 * slots,
     maxTokens: Math.max(stepTokens, 2 * slots),
     fingerprint: fingerprint(checkpoint),

@@ -1,4 +1,4 @@
-/** Who has which slot of a runner. Half of them are for states; each has a spare for a copy of itself. */
+/** Assigns the slots of a runner. Half of them are for states, and each has a spare for a copy of its state. */
 import { SkeinError } from '../errors.ts'
 import type { Runner } from '../model/runner.ts'
 
@@ -7,14 +7,14 @@ export class Slots {
   readonly #numStates: number
   readonly #free: number[]
 
-  /** The runner has twice as many slots as there may be states. */
+  /** The runner must have twice as many slots as there may be states. */
   constructor(runner: Runner) {
     this.#runner = runner
     this.#numStates = runner.numSlots / 2
     this.#free = Array.from({ length: this.#numStates }, (_, i) => i)
   }
 
-  /** As the state before any token. */
+  /** Returns a slot with the zero state. */
   take(): number {
     const slot = this.#free.shift()
     if (slot === undefined)

@@ -1,6 +1,7 @@
 /**
- * A state that reads and writes text: a slot, the tokens that it has consumed, and those that belong to its text but are
- * not consumed yet. The two always make up its whole text: where a stop string cuts an answer, the slot goes back to before it.
+ * A state that reads and writes text: a slot, the tokens that it has consumed, and tokens of its text that it has not
+ * consumed yet. Together they always make up the whole text: if a stop string cuts an answer, the slot is reset to
+ * before it.
  */
 import { landed } from '../backend/flight.ts'
 import { AnswerText, END_OF_TEXT } from '../engine/answer/answer-text.ts'
@@ -15,7 +16,7 @@ import type { TokenCodec } from '../tokenizer/codec.ts'
 import type { Slots } from './slots.ts'
 import type { Steps } from './steps.ts'
 
-/** The numbers of sampling.ts; one that is left out changes nothing, but `topP`, which is 0.5 then. */
+/** The parameters of sampling.ts. The default is no effect, except for `topP`, which is 0.5. */
 export type SamplingOptions = { readonly [K in SamplingName]?: number | undefined }
 
 export interface GenerateOptions extends SamplingOptions {
@@ -23,12 +24,12 @@ export interface GenerateOptions extends SamplingOptions {
   readonly seed?: number | bigint | undefined
   /** Default 512. */
   readonly maxTokens?: number | undefined
-  /** Texts that end the answer; never part of it. */
+  /** Texts that end the answer and are not part of it. */
   readonly stop?: readonly string[] | undefined
   readonly signal?: AbortSignal | undefined
 }
 
-/** What all states of a model share. */
+/** Shared by all states of a model. */
 export interface StateHome {
   readonly runner: Runner
   readonly steps: Steps
@@ -37,16 +38,16 @@ export interface StateHome {
   readonly identity: ModelIdentity
 }
 
-/** Where an answer can be cut: what the state had consumed before the text that may be a stop string. */
+/** A point where an answer can be cut: before text that may become a stop string. */
 interface Cut {
   readonly consumed: Int32Array
-  /** Of the answer's bytes, those that had been consumed or were before. */
+  /** Bytes of the answer up to this point. */
   readonly numBytes: number
 }
 
 export class LlmState {
   readonly #home: StateHome
-  /** Null when it is closed. */
+  /** Null once it is closed. */
   #slot: number | null
   #consumed: Int32Array
   #tail: Int32Array
@@ -59,12 +60,12 @@ export class LlmState {
     this.#tail = tail
   }
 
-  /** The state before any text. */
+  /** The zero state, before any text. */
   static begin(home: StateHome): LlmState {
     return new LlmState(home, home.slots.take(), NONE, NONE)
   }
 
-  /** A state that `save` made of the same model, here or on a server. Throws state_incompatible for one of another. */
+  /** Restores a state of `save`, made here or on a server. Throws state_incompatible for a state of another model. */
   static async restore(home: StateHome, file: Uint8Array): Promise<LlmState> {
     const { tokens, tail, state } = decodeSnapshot(file, home.identity).snapshot
     const slot = home.slots.take()
@@ -86,17 +87,19 @@ export class LlmState {
     return joinTokens(this.#consumed, this.#tail)
   }
 
-  /** Reads a text and writes nothing. */
+  /** Reads text without generating any. */
   async read(text: string, signal?: AbortSignal): Promise<void> {
     await this.#alone(async () => {
       const tokens = joinTokens(this.#tail, this.#home.tokenizer.encode(text))
       this.#tail = tokens
-      // The last token is left for what is generated next.
+      // The last token is consumed when the next text is generated.
       await this.#feed(tokens.length - 1, signal)
     })
   }
 
-  /** Reads a prompt and yields what follows, in pieces of whole characters. Leaving the loop ends the answer there. */
+  /**
+   * Reads a prompt and yields the continuation in pieces of whole characters. Leaving the loop ends the answer there.
+   */
   async *generate(prompt: string, options: GenerateOptions = {}): AsyncGenerator<string, void> {
     this.#begin()
     const { tokenizer, runner } = this.#home
@@ -105,7 +108,7 @@ export class LlmState {
       const sampling = samplingOf(options)
       this.#tail = joinTokens(this.#tail, tokenizer.encode(prompt))
       if (this.#tail.length === 0)
-        throw new SkeinError('invalid_request', 'there is no text to go on from: give a prompt')
+        throw new SkeinError('invalid_request', 'there is no text to continue: give a prompt')
       runner.resetPenalties(this.#slot!, this.tokens)
       const stops = options.stop ?? []
       const text = new AnswerText(tokenizer, new StopStrings(stops), false)
@@ -137,7 +140,7 @@ export class LlmState {
     }
   }
 
-  /** Another state with the same text, in a slot of its own. */
+  /** A copy of this state with the same text, in its own slot. */
   fork(): LlmState {
     const slot = this.#own()
     const copy = this.#home.slots.take()
@@ -154,7 +157,7 @@ export class LlmState {
     })
   }
 
-  /** Gives its slot back. */
+  /** Frees its slot. */
   close(): void {
     if (this.#isBusy) throw busy()
     if (this.#slot !== null) this.#home.slots.give(this.#slot)
@@ -194,7 +197,7 @@ export class LlmState {
     checkSignal(signal)
   }
 
-  /** Consumes the tail's last token; returns what is drawn after it. */
+  /** Consumes the tail's last token and returns the next drawn one. */
   async #draw(sampling: SamplingNumbers, seed: bigint, position: number): Promise<number> {
     const slot = this.#slot!
     const sample: SampleSpec = {
@@ -224,7 +227,7 @@ export class LlmState {
     return { consumed: this.#consumed, numBytes }
   }
 
-  /** Back to before the stop string; what of the answer is kept since then is the tail. */
+  /** Resets to before the stop string; the part of the answer that is kept since then becomes the tail. */
   #cutAt({ consumed, numBytes }: Cut, answer: Uint8Array, stop: string): void {
     const end = indexOfBytes(answer, utf8(stop), numBytes)
     this.#home.runner.copySlot(this.#home.slots.spareOf(this.#slot!), this.#slot!)
@@ -240,7 +243,7 @@ function busy(): SkeinError {
 }
 
 function checkSignal(signal: AbortSignal | undefined): void {
-  if (signal?.aborted) throw new SkeinError('aborted', 'the answer was cancelled by its caller')
+  if (signal?.aborted) throw new SkeinError('aborted', 'the caller cancelled the answer')
 }
 
 function samplingOf(options: SamplingOptions): SamplingNumbers {
@@ -261,7 +264,7 @@ function lengthOf(parts: readonly Uint8Array[]): number {
   return parts.reduce((sum, { length }) => sum + length, 0)
 }
 
-/** The last character has further bytes. */
+/** Whether the last character lacks bytes. */
 function isAmidCharacter(parts: readonly Uint8Array[]): boolean {
   const end = joinBytes(parts.slice(-4)).subarray(-3)
   for (const [i, byte] of end.entries()) {
@@ -271,7 +274,7 @@ function isAmidCharacter(parts: readonly Uint8Array[]): boolean {
   return false
 }
 
-/** Where `part` begins, from `start` on; the end where it is not. */
+/** Position of `part` from `start` on; the end if it does not occur. */
 function indexOfBytes(bytes: Uint8Array, part: Uint8Array, start: number): number {
   for (let at = start; at + part.length <= bytes.length; at++)
     if (part.every((byte, i) => bytes[at + i] === byte)) return at

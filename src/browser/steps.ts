@@ -1,6 +1,6 @@
 /**
- * Rows of several states in steps: whatever waits when a step is over goes into the next one together, so that answers
- * generated side by side share the device. Knows no text.
+ * Runs rows of several states in common steps: everything that waits when a step ends goes into the next, so that
+ * parallel answers share the device. It knows no text.
  */
 import { landed } from '../backend/flight.ts'
 import { SkeinError } from '../errors.ts'
@@ -21,12 +21,12 @@ export class Steps {
     this.#runner = runner
   }
 
-  /** Most tokens of a row. */
+  /** Maximum tokens of a row. */
   get maxTokens(): number {
     return this.#runner.maxTokens
   }
 
-  /** Of a slot one row at a time. */
+  /** One row per slot at a time. */
   run(row: BatchRow): Promise<RowResult> {
     return new Promise((resolve, reject) => {
       this.#waiting.push({ row, resolve, reject })
@@ -36,7 +36,7 @@ export class Steps {
 
   async #goOn(): Promise<void> {
     this.#isRunning = true
-    // Those asked for in this turn of the event loop come along.
+    // Lets rows that are requested in the same turn of the event loop join.
     await Promise.resolve()
     while (this.#waiting.length > 0) {
       const together = this.#take()
@@ -46,13 +46,13 @@ export class Steps {
       } catch (error) {
         for (const { reject } of together) reject(SkeinError.from(error))
       }
-      // Who was waiting asks for its next row now.
+      // Lets callers that waited for this step request their next row.
       await Promise.resolve()
     }
     this.#isRunning = false
   }
 
-  /** The first that waits, and others as far as there is room. */
+  /** The first waiting row, and others as far as there is room. */
   #take(): Waiting[] {
     let room = this.#runner.maxTokens
     const taken = this.#waiting.filter(({ row }) => {

@@ -1,6 +1,6 @@
 /**
- * Files of the web that stay in the browser: in its own file system where that can be read in place, which is in a worker, else
- * in its cache, else for as long as the page. What an address names is taken never to change. Knows nothing of models.
+ * Stores files of the web in the browser: in its private file system if that can be read in place (in a worker), else
+ * in its cache, else as long as the page lives. A URL's content is assumed never to change. It knows nothing of models.
  */
 /// <reference lib="dom" />
 import { SkeinError } from '../errors.ts'
@@ -11,7 +11,7 @@ import type { ByteSource } from '../model/formats/byte-source.ts'
 type DownloadProgress = (doneBytes: number, totalBytes: number | null) => void
 
 export interface StoreOptions {
-  /** False: the file is fetched and not kept. */
+  /** False: the file is fetched and not stored. */
   readonly keep?: boolean | undefined
   readonly onProgress?: DownloadProgress | undefined
   readonly signal?: AbortSignal | undefined
@@ -19,7 +19,7 @@ export interface StoreOptions {
 
 const FOLDER = 'skein'
 
-/** A file of the browser's own, open in a worker. The types of Node have none. */
+/** A file of the browser's private file system, open in a worker. Node's types lack it. */
 interface OpenFile {
   getSize(): number
   truncate(size: number): void
@@ -33,7 +33,7 @@ interface OpenableFile {
   createSyncAccessHandle(): Promise<OpenFile>
 }
 
-/** The bytes of a file; fetched only where they are not kept here. */
+/** The bytes of a file, which is fetched only if it is not stored. */
 export async function openStored(url: string, options: StoreOptions = {}): Promise<ByteSource> {
   if (options.keep === false) return inMemory(url, await fetchPieces(url, options))
   if (hasFiles()) return await openInFiles(url, options)
@@ -41,7 +41,7 @@ export async function openStored(url: string, options: StoreOptions = {}): Promi
   return inMemory(url, await fetchPieces(url, options))
 }
 
-/** Everything that was kept. */
+/** Deletes everything that was stored. */
 export async function forgetStored(): Promise<void> {
   if (typeof caches !== 'undefined') await caches.delete(FOLDER)
   if (typeof navigator === 'undefined' || !navigator.storage?.getDirectory) return
@@ -51,7 +51,7 @@ export async function forgetStored(): Promise<void> {
   })
 }
 
-/** Files that can be read without waiting are for workers alone. */
+/** Synchronous file access exists only in workers. */
 function hasFiles(): boolean {
   return (
     typeof FileSystemFileHandle !== 'undefined' &&
@@ -64,13 +64,13 @@ async function openInFiles(url: string, options: StoreOptions): Promise<ByteSour
   const root = await navigator.storage.getDirectory()
   const folder = await root.getDirectoryHandle(FOLDER, { create: true })
   const name = hexOf(sha256().update(utf8(url)).digest())
-  // hasFiles() has seen that it can be.
+  // hasFiles() has checked that it exists.
   const file = (await folder.getFileHandle(name, { create: true })) as unknown as OpenableFile
   let handle: OpenFile
   try {
     handle = await file.createSyncAccessHandle()
   } catch (error) {
-    // Another tab has it open. It is let go when its model is loaded, but nobody tells when.
+    // Another tab has it open. It closes the file after loading its model, but there is no event for that.
     if (!(error instanceof DOMException)) throw error
     return inMemory(url, await fetchPieces(url, options))
   }
@@ -94,7 +94,7 @@ async function download(url: string, handle: OpenFile, options: StoreOptions): P
     if (handle.write(piece, { at }) !== piece.length)
       throw new SkeinError(
         'state_unavailable',
-        'the browser has no more room for this model; load it with keep: false, or free some',
+        'the browser has no room to store this model; load it with keep: false, or free some space',
       )
     at += piece.length
   })
@@ -121,7 +121,7 @@ async function openInCache(url: string, options: StoreOptions): Promise<ByteSour
   try {
     await cache.put(url, new Response(new Blob(pieces)))
   } catch (error) {
-    // It is here, and will be fetched again the next time.
+    // The file is here, and will be fetched again next time.
     if (!(error instanceof DOMException && error.name === 'QuotaExceededError')) throw error
   }
   return inMemory(url, pieces)
@@ -143,7 +143,7 @@ async function fetchEach(
   const reply = await fetch(url, signal ? { signal } : {})
   if (!reply.ok || reply.body === null)
     throw new SkeinError('not_found', `${url} cannot be fetched: HTTP ${reply.status}`)
-  // Of what comes packed it is the packed size.
+  // For a compressed reply this is the compressed size.
   const isPacked = reply.headers.has('content-encoding')
   const length = isPacked ? null : reply.headers.get('content-length')
   const total = length === null ? null : Number(length)

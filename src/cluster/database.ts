@@ -1,6 +1,6 @@
 /**
- * The database of a cluster: connections, what its errors mean, and its tables, which the first to come makes. The only
- * file that knows the driver.
+ * The database of a cluster: connections, errors and tables, which the first member creates. Only this file knows the
+ * driver.
  */
 import { randomBytes } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -9,12 +9,12 @@ import pg from 'pg'
 import Postgrator from 'postgrator'
 import { SkeinError } from '../errors.ts'
 
-/** What stands for a value in a statement: $1, $2, … Objects become JSON. */
+/** A parameter of a statement: $1, $2, … Objects become JSON. */
 export type Value = string | number | boolean | null | Uint8Array | readonly (string | number | null | Uint8Array)[]
 
 export interface Result<Row> {
   readonly rows: readonly Row[]
-  /** Touched by the statement. */
+  /** Rows affected by the statement. */
   readonly count: number
 }
 
@@ -24,15 +24,15 @@ export interface Connection {
 }
 
 export interface DatabaseOptions {
-  /** At most, at a time. */
+  /** Maximum open connections. */
   readonly connections?: number | undefined
 }
 
 const CONNECTIONS = 4
 const CONNECT_MS = 5000
-/** A statement takes milliseconds. What takes longer hangs, and who asked for it has a lease to lose. */
+/** Statements take milliseconds. A slower one hangs, and its caller's lease would expire. */
 const STATEMENT_MS = 10_000
-/** A process that was stopped within a transaction must not hold its rows for long. */
+/** A process that stops inside a transaction must not hold its locks for long. */
 const IDLE_MS = 3000
 const SECRET_BYTES = 32
 const RECONNECT_MS = 1000
@@ -40,7 +40,7 @@ const RECONNECT_MS = 1000
 const BIGINT = 20
 
 export class Database implements Connection {
-  /** 32 bytes that all of the cluster share. */
+  /** 32 bytes that all members share. */
   readonly secret: Uint8Array
   readonly #pool: pg.Pool
   readonly #config: pg.ClientConfig
@@ -52,11 +52,11 @@ export class Database implements Connection {
     this.secret = secret
   }
 
-  /** Connects, and makes what tables are missing. Throws invalid_request for no such address, else state_unavailable. */
+  /** Connects and creates missing tables. Throws invalid_request for an invalid address, else state_unavailable. */
   static async open(url: string, { connections = CONNECTIONS }: DatabaseOptions = {}): Promise<Database> {
     const config = configOf(url)
     const pool = new pg.Pool({ ...config, max: connections })
-    // Connections that nobody uses end with the server; the next statement makes a new one.
+    // Idle connections end with the database server; the next statement opens a new one.
     pool.on('error', () => {})
     try {
       await withClient(pool, migrate)
@@ -75,7 +75,7 @@ export class Database implements Connection {
     }
   }
 
-  /** All that `work` does through the connection it is given, or nothing. */
+  /** Runs `work` in a transaction. */
   async transaction<T>(work: (connection: Connection) => Promise<T>): Promise<T> {
     try {
       return await withClient(this.#pool, async (client) => {
@@ -97,8 +97,8 @@ export class Database implements Connection {
   }
 
   /**
-   * Tells of notices on a channel, and once whenever it begins to listen: what came before was missed. Goes on after the
-   * server was away. Returns what ends it.
+   * Reports notifications on a channel. It also reports once whenever it starts to listen, because earlier ones were
+   * missed. It reconnects after an outage. Returns a function that stops it.
    */
   listen(channel: string, onNotice: (payload: string) => void): () => void {
     const listener = new Listener(this.#config, channel, onNotice)
@@ -116,7 +116,7 @@ export class Database implements Connection {
   }
 }
 
-/** One connection that waits for notices. */
+/** A connection that waits for notifications. */
 class Listener {
   readonly #config: pg.ClientConfig
   readonly #channel: string
@@ -144,7 +144,7 @@ class Listener {
     }
   }
 
-  /** Ends with the connection. */
+  /** Resolves when the connection ends. */
   async #session(): Promise<void> {
     const client = new pg.Client(this.#config)
     this.#client = client
@@ -168,7 +168,7 @@ function configOf(url: string): pg.ClientConfig {
   if (!/^postgres(ql)?:\/\//.test(url) || !URL.canParse(url)) {
     throw new SkeinError(
       'invalid_request',
-      'the database of a cluster is named like postgres://USER:PASSWORD@HOST:5432/DATABASE',
+      'the address of the cluster database must be like postgres://USER:PASSWORD@HOST:5432/DATABASE',
     )
   }
   return {
@@ -180,7 +180,7 @@ function configOf(url: string): pg.ClientConfig {
     lock_timeout: STATEMENT_MS / 2,
     idle_in_transaction_session_timeout: IDLE_MS,
     keepAlive: true,
-    // Counts are below 2^53 here; the driver would give text.
+    // Counts stay below 2^53 here; the driver would return text.
     types: {
       getTypeParser: ((oid: number, format?: 'text' | 'binary') =>
         oid === BIGINT ? Number : pg.types.getTypeParser(oid, format as 'text')) as never,
@@ -189,7 +189,7 @@ function configOf(url: string): pg.ClientConfig {
 }
 
 async function run<Row>(on: pg.Pool | pg.ClientBase, sql: string, values: readonly Value[]): Promise<Result<Row>> {
-  // The driver takes a mutable list, and rows are as the statement says.
+  // The driver wants a mutable list. The rows have the type that the statement returns.
   const { rows, rowCount } = await on.query(sql, values as unknown[])
   return { rows: rows as Row[], count: rowCount ?? 0 }
 }
@@ -197,7 +197,7 @@ async function run<Row>(on: pg.Pool | pg.ClientBase, sql: string, values: readon
 async function withClient<T>(pool: pg.Pool, work: (client: pg.PoolClient) => Promise<T>): Promise<T> {
   const client = await pool.connect()
   let failure: Error | undefined
-  // Without a listener an error of the connection would end the process; the statement fails as well.
+  // Without a listener, a connection error would end the process; the statement fails anyway.
   const onError = (error: Error) => {
     failure = error
   }
@@ -226,7 +226,7 @@ const REFUSAL = /^(?:22|23|54)...$/
 function unavailable(error: unknown): SkeinError {
   if (error instanceof SkeinError) return error
   const { message, code } = error as { message?: string; code?: string }
-  // Of several addresses that refuse, the driver's error has no message of its own.
+  // If all of several addresses refuse, the driver's error has no message.
   const reason = message || code || String(error)
   if (code !== undefined && REFUSAL.test(code)) {
     const refused = `the database of the cluster does not take what was to be written: ${reason}`
@@ -240,32 +240,32 @@ function unavailable(error: unknown): SkeinError {
 }
 
 const FILES = fileURLToPath(new URL('../../migrations/*.sql', import.meta.url))
-/** A busy machine may leave a process that has just begun for seconds without its turn: more than others in a transaction get. */
+/** A busy machine may leave a new process without its turn for seconds, longer than other transactions may idle. */
 const IDLE = '30s'
 const WAIT_MS = 60_000
 const POLL_MS = 100
-/** Of an advisory lock: "skein" in ASCII. Others wait and find the work done. */
+/** Advisory lock: "skein" in ASCII. Others wait for it and find the work done. */
 const LOCK = 0x73_6b_65_69_6e
 
-/** As the driver has it. */
+/** The driver's client. */
 interface Client {
   query(sql: string, values?: unknown[]): Promise<{ rows: unknown[] }>
 }
 
-/** A database that a later release has brought further is left as it is: releases add, and one older can still read. */
+/** Leaves the tables of a later release as they are: releases only add, so an older one can still read them. */
 export async function migrate(client: Client): Promise<void> {
   const end = performance.now() + WAIT_MS
   while (!(await tryToMigrate(client))) {
     if (performance.now() > end)
       throw new SkeinError(
         'state_unavailable',
-        'another member has been making the tables of the cluster for a minute; look what holds its advisory lock (pg_locks)',
+        'another member has been creating the tables of the cluster for a minute; find out what holds its advisory lock (pg_locks)',
       )
     await delay(POLL_MS)
   }
 }
 
-/** False: another is at it. */
+/** False: another member is creating them. */
 async function tryToMigrate(client: Client): Promise<boolean> {
   await client.query('begin')
   try {
@@ -285,11 +285,11 @@ async function bringUp(client: Client): Promise<void> {
   const { rows } = await client.query('select current_schema() as name')
   const postgrator = new Postgrator({
     driver: 'pg',
-    // A database may have several clusters, by the search_path of their addresses.
+    // One database may hold several clusters, separated by the search_path of their addresses.
     currentSchema: (rows[0] as { name: string }).name,
     migrationPattern: FILES,
     schemaTable: 'skein_schema',
-    // Files are text, and some systems change the ends of lines.
+    // Migrations are text files, and some systems change line ends.
     newline: 'LF',
     execQuery: (sql) => client.query(sql),
   })

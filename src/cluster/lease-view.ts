@@ -1,24 +1,24 @@
-/** Whether a lease runs, as all threads of its process see it. */
+/** A lease's state, shared by all threads of its process. */
 
-/** Nanoseconds of the system's clock that nobody sets, the same in all threads. */
+/** Nanoseconds of the monotonic clock, which is the same in all threads. */
 export function monotonicNow(): bigint {
   return process.hrtime.bigint()
 }
 
 const END = 0
 const LAPSES = 1
-/** The end of a lease that has not begun, or was given up. */
+/** The end of a lease that has not begun or was given up. */
 const NEVER = 0n
 
 export class LeaseView {
-  /** i64 [2], shared: the end in nanoseconds, and how often it had passed before it was moved. */
+  /** i64 [2], shared: the end in nanoseconds, and the number of lapses. */
   readonly words: BigInt64Array
 
   constructor(words: BigInt64Array = new BigInt64Array(new SharedArrayBuffer(16))) {
     this.words = words
   }
 
-  /** By this clock, which began before the database's: never later than there. */
+  /** By the local clock, which started before the database's, so never later than there. */
   get isOver(): boolean {
     return monotonicNow() >= Atomics.load(this.words, END)
   }
@@ -27,12 +27,12 @@ export class LeaseView {
     return Number(Atomics.load(this.words, END) - monotonicNow()) / 1e6
   }
 
-  /** Grows whenever the lease goes on after it was over: others may have had meanwhile what the process had. */
+  /** Grows whenever the lease is extended after it had expired: others may have taken its sessions meanwhile. */
   get numLapses(): number {
     return Number(Atomics.load(this.words, LAPSES))
   }
 
-  /** Who reads the new end reads the new count, too. `wasOver`: by the database's clock, whatever this one says. */
+  /** A reader of the new end also sees the new count. `wasOver`: it had expired by the database's clock. */
   extend(sentAt: bigint, leaseMs: number, wasOver = false): void {
     const end = sentAt + BigInt(leaseMs) * 1_000_000n
     const old = Atomics.load(this.words, END)

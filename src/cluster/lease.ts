@@ -1,6 +1,6 @@
 /**
- * That an engine's process is there, as a row of the database with an end that is moved on every two seconds. What the
- * process believes begins to count before the database does, so it stops first: by then nobody else has begun.
+ * The lease of an engine's process: a row of the database whose expiry is extended every two seconds. The process
+ * starts its own clock before the database does, so it stops before anyone else may start.
  */
 import { randomBytes } from 'node:crypto'
 import { SkeinError } from '../errors.ts'
@@ -12,29 +12,29 @@ export const MEMBERS_CHANNEL = 'skein_members'
 
 /** What others need to know of an engine's process. */
 export interface WorkerFacts {
-  /** Never used before: a process that starts again is another. */
+  /** Never used before: a restarted process has a new id. */
   readonly id: string
-  /** The machine, or rather the server, that it belongs to. */
+  /** The server that it belongs to. */
   readonly node: string
-  /** Where that server answers other nodes. */
+  /** URL at which other nodes reach that server. */
   readonly url: string
   /** The name of the model in the API. */
   readonly model: string
-  /** Of its shape, vocabulary and weights: states of one fit the other. */
+  /** Identifies shape, vocabulary and weights: states fit between workers with the same fingerprint. */
   readonly fingerprint: string
   readonly slots: number
-  /** For people and dashboards. Plain JSON. */
+  /** Plain JSON for people and dashboards. */
   readonly info: Readonly<Record<string, unknown>>
 }
 
 const ID_BYTES = 8
 
-/** An id for a worker of a node, never used before. */
+/** An unused id for a worker of a node. */
 export function newWorkerId(node: string): string {
   return `${node}-${randomBytes(ID_BYTES).toString('hex')}`
 }
 
-/** Of a worker that may have gone long ago. */
+/** The node of a worker, even if that worker is long gone. */
 export function nodeOfWorker(id: string): string {
   return id.slice(0, -(2 * ID_BYTES + 1))
 }
@@ -44,13 +44,13 @@ interface LeaseOptions {
   readonly leaseMs?: number | undefined
   /** Shared with other threads. */
   readonly view?: LeaseView | undefined
-  /** Requests under way, as others are told of them. */
+  /** Requests in flight, as reported to others. */
   readonly inFlight?: (() => number) | undefined
 }
 
 const RENEW_MS = 2000
 const LEASE_MS = 10_000
-/** Of an advisory lock: "join" in ASCII. */
+/** Advisory lock: "join" in ASCII. */
 const JOINING = 0x6a_6f_69_6e
 
 export class Lease {
@@ -72,13 +72,13 @@ export class Lease {
     this.#inFlight = inFlight
   }
 
-  /** Resolves when the row is there. Throws conflict beside a member of a release that is too far from this one. */
+  /** Resolves when the row exists. Throws conflict if a member runs a release that is too far from this one. */
   static async join(database: Database, facts: WorkerFacts, options: LeaseOptions = {}): Promise<Lease> {
     const lease = new Lease(database, facts, options)
     await database.query("delete from worker where expires < now() - interval '10 minutes'")
     const sentAt = monotonicNow()
     const wasOver = await database.transaction(async (connection) => {
-      // One after the other: of two that start at once the later one sees the earlier.
+      // Joins one at a time, so that of two simultaneous starts the later sees the earlier.
       await connection.query('select pg_advisory_xact_lock($1)', [JOINING])
       const sql = 'select id, info from worker where expires > now()'
       const { rows } = await connection.query<Pick<WorkerFacts, 'id' | 'info'>>(sql)
@@ -89,20 +89,20 @@ export class Lease {
     lease.view.extend(sentAt, lease.#leaseMs, wasOver)
     await lease.#tell()
     const { renewMs = RENEW_MS } = options
-    // One that hangs does not hold up the next.
+    // A hanging renewal does not delay the next.
     lease.#timer = setInterval(() => lease.renew().catch(() => {}), renewMs).unref()
     return lease
   }
 
-  /** By the database's clock, from when the statement comes there; by ours from when it leaves here. */
+  /** The database counts from when the statement arrives; this process counts from when it was sent. */
   async renew(): Promise<void> {
     const sentAt = monotonicNow()
     const wasOver = await this.#write(this.#database)
-    // Others may have taken what is here, whether its end came by time, by hand, or by a clock that was set.
+    // If it had expired, by time, by hand, or by a changed clock, others may have taken its sessions.
     this.view.extend(sentAt, this.#leaseMs, wasOver)
   }
 
-  /** Whether it was over, or never there. */
+  /** Whether it had expired or did not exist. */
   async #write(on: Connection): Promise<boolean> {
     const { id, node, url, model, fingerprint, slots, info } = this.#facts
     const { rows } = await on.query<{ wasOver: boolean }>(
@@ -120,12 +120,12 @@ export class Lease {
     return rows[0]!.wasOver
   }
 
-  /** Throws state_unavailable when it is over: nothing may be promised any more. */
+  /** Throws state_unavailable if it has expired: nothing may be promised any more. */
   check(): void {
     if (this.view.isOver) throw leaseOver()
   }
 
-  /** Gives up all sessions and the row: others need not wait for its end. */
+  /** Releases all sessions and deletes the row, so that others need not wait for its expiry. */
   async leave(): Promise<void> {
     if (this.#timer !== null) clearInterval(this.#timer)
     this.view.end()
@@ -139,7 +139,7 @@ export class Lease {
   }
 }
 
-/** A process of this node has gone, which its lease does not know: what it had is free now, not when the lease is over. */
+/** Ends the leases of a process that has gone, so that its sessions are free now and not at expiry. */
 export async function endLeasesOf(on: Connection, node: string, pid: number): Promise<void> {
   const sql = "delete from worker where node = $1 and info->>'pid' = $2 returning id"
   const { rows } = await on.query<{ id: string }>(sql, [node, String(pid)])

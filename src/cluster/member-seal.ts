@@ -1,11 +1,11 @@
-/** What members of a cluster say to each other in a header, sealed with the cluster's key. Whoever knows the key is a member. */
+/** Signs headers between members of a cluster with the cluster's key. Whoever knows the key is a member. */
 import { createHmac, hkdfSync, timingSafeEqual } from 'node:crypto'
 import { SkeinError } from '../errors.ts'
 import { isNear, PROTOCOL, protocolOf } from './protocol.ts'
 
 export const CALLER_HEADER = 'x-skein-caller'
 
-/** Clocks of members may differ by so much. */
+/** Maximum difference of the members' clocks. */
 const MAX_AGE_MS = 120_000
 
 type Claims = Readonly<Record<string, unknown>>
@@ -14,7 +14,7 @@ export class MemberSeal {
   readonly #key: Uint8Array
   readonly #now: () => number
 
-  /** `secret`: the cluster's own, or what the operator gave instead. */
+  /** `secret`: the cluster's own, or one given by the operator. */
   constructor(secret: Uint8Array | string, now: () => number = Date.now) {
     this.#key = new Uint8Array(hkdfSync('sha256', secret, '', 'skein members', 32))
     this.#now = now
@@ -32,12 +32,14 @@ export class MemberSeal {
     const given = Buffer.from(code, 'base64url')
     const right = this.#codeOf(body)
     if (given.length !== right.length || !timingSafeEqual(given, right))
-      throw denied('it is sealed with another key; all members need the same --cluster-key')
-    // Made by a member.
+      throw denied('it is signed with another key; all members need the same --cluster-key')
+    // A member made it.
     const claims = JSON.parse(Buffer.from(body, 'base64url').toString()) as Claims
     const { at } = claims
     if (typeof at !== 'number' || Math.abs(this.#now() - at) > MAX_AGE_MS)
-      throw denied('its time is not now; set the clocks of all machines (skein doctor --cluster)')
+      throw denied(
+        'its time is too far from the clock of this machine; synchronise the clocks of all machines (skein doctor --cluster)',
+      )
     const protocol = protocolOf(claims)
     if (!isNear(protocol))
       throw denied(

@@ -1,11 +1,14 @@
-/** The engines' processes that are there, as a gateway follows them: told by the database, and asked for every two seconds. */
+/**
+ * The live engine processes, as a gateway follows them: by notifications of the database, and by polling every two
+ * seconds.
+ */
 import type { Database } from './database.ts'
 import { MEMBERS_CHANNEL, type WorkerFacts } from './lease.ts'
 import { isNear, protocolOf } from './protocol.ts'
 
 export interface Member extends WorkerFacts {
   readonly inFlight: number
-  /** By the database's clock when it was asked. */
+  /** By the database's clock at the last query. */
   readonly leftMs: number
 }
 
@@ -21,18 +24,18 @@ export class Members {
   #refreshing: Promise<void> | null = null
   #isStale = false
 
-  /** `onChange` is called when workers have come, gone or changed; not for their figures. */
+  /** `onChange` is called when workers have come, gone or changed, but not for their figures. */
   constructor(database: Database, onChange: () => void = () => {}) {
     this.#database = database
     this.#onChange = onChange
   }
 
-  /** Those of the last answer: while the database is away nobody comes or goes. */
+  /** The last result: while the database is unreachable, the list stays the same. */
   get list(): readonly Member[] {
     return this.#list
   }
 
-  /** Alive, and of a release that is too far from this one: nothing is sent there. */
+  /** Live members whose release is too far from this one; they get no requests. */
   get strangers(): readonly Member[] {
     return this.#strangers
   }
@@ -45,7 +48,7 @@ export class Members {
     await this.refresh()
   }
 
-  /** Asks now; what happened before the call is in the list when this resolves. */
+  /** Queries now; when it resolves, the list includes everything that happened before the call. */
   async refresh(): Promise<void> {
     this.#isStale = true
     while (this.#isStale) {

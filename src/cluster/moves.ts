@@ -1,4 +1,4 @@
-/** Moves of sessions between workers, as the database remembers the latest of them. */
+/** Moves of sessions between workers; the database remembers the latest. */
 import type { Connection } from './database.ts'
 
 export interface Move {
@@ -6,9 +6,9 @@ export interface Move {
   readonly id: string
   readonly fromWorker: string
   readonly toWorker: string
-  /** From memory to memory, not by way of the storage. */
+  /** From memory to memory, not through the storage. */
   readonly isDirect: boolean
-  /** Of the state, from the first question for it until it was whole. */
+  /** Time from the first request for the state until it was complete. */
   readonly ms: number
 }
 
@@ -17,7 +17,7 @@ export interface PastMove extends Move {
   readonly at: number
 }
 
-/** Of which the particulars are kept. */
+/** Number of moves that are kept with details. */
 const MAX_KEPT = 1000
 
 export async function noteMove(on: Connection, move: Move): Promise<void> {
@@ -33,7 +33,7 @@ export async function forgetOldMoves(on: Connection): Promise<void> {
   await on.query('delete from move where n <= (select max(n) from move) - $1', [MAX_KEPT])
 }
 
-/** All there ever were, and the latest, latest first. */
+/** The count of all moves, and the latest ones, newest first. */
 export async function movesOf(
   on: Connection,
   limit: number,

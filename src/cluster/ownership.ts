@@ -1,10 +1,10 @@
 /**
- * Which worker a session belongs to. Every change of owner gives the session's row a new fence, and who writes the row
- * names the fence it was given: what a former owner writes touches no row, however late it comes.
+ * Which worker owns a session. Every change of owner gives the session's row a new fence, and writers name the fence
+ * they were given: a former owner's write matches no row, however late it comes.
  */
 import type { Connection } from './database.ts'
 
-/** A session among those of all models and tenants. */
+/** Identifies a session among all models and tenants. */
 export interface SessionKey {
   /** A worker's fingerprint. */
   readonly model: string
@@ -19,23 +19,23 @@ export interface Owner {
   readonly url: string
 }
 
-/** A session as its new owner finds it. */
+/** A session as its new owner gets it. */
 export interface Taken {
   readonly fence: number
-  /** Publications of its record so far. */
+  /** Number of publications of its record. */
   readonly version: number
-  /** As it was published last, in JSON. Null: never yet. */
+  /** The last published record, in JSON. Null: never published. */
   readonly record: unknown
-  /** The worker that had it before. Null: none, or this one. */
+  /** The previous owner. Null: none, or this worker. */
   readonly former: string | null
 }
 
 interface TakeOptions {
-  /** Of the worker that takes it. */
+  /** The worker that takes the session. */
   readonly worker: string
-  /** A session that does not exist becomes one without a record. */
+  /** Creates a missing session without a record. */
   readonly mayCreate: boolean
-  /** Added to the record's own version when its owner died. */
+  /** Added to the record's version if the previous owner died. */
   readonly gap: number
 }
 
@@ -44,13 +44,13 @@ const TAKE = `
   record = case when s.record is null or s.owner is null or s.owner = $4 then s.record
     else jsonb_set(s.record, '{version}', to_jsonb((s.record->>'version')::bigint + $5::bigint)) end
 `
-/** Of a row `s`: it is mine, nobody's, or its owner's lease is over. */
+/** For a row `s`: it is mine, nobody's, or its owner's lease has expired. */
 const IS_FREE = `(s.owner is null or s.owner = $4 or not exists (
   select 1 from worker w where w.id = s.owner and w.expires > now()
 ))`
 const RETURNING = 'returning fence, version, record, nullif(former, $4) as former'
 
-/** Null: there is no such session, or another has it; see ownerOf. */
+/** Null: there is no such session, or another worker has it (see ownerOf). */
 export async function take(
   on: Connection,
   { model, tenant, id }: SessionKey,
@@ -65,7 +65,7 @@ export async function take(
   return rows[0] ?? null
 }
 
-/** Lets a session go that this worker has by its row alone, and not by any claim that it knows of. */
+/** Releases a session that this worker owns by its row, though it holds no claim on it. */
 export async function letGo(on: Connection, { model, tenant, id }: SessionKey, worker: string): Promise<void> {
   await on.query(
     `with gone as (
@@ -77,7 +77,7 @@ export async function letGo(on: Connection, { model, tenant, id }: SessionKey, w
   )
 }
 
-/** The live worker that has it; null: any may take it. */
+/** The live worker that owns it; null: any worker may take it. */
 export async function ownerOf(on: Connection, { model, tenant, id }: SessionKey): Promise<Owner | null> {
   const { rows } = await on.query<Owner>(
     `select s.owner, w.node, w.url from session s join worker w on w.id = s.owner

@@ -1,12 +1,12 @@
 /**
- * What members of a cluster say to each other and write for each other, as a number. A release that changes it counts one up and
- * still takes what the number before it means; members that are further apart have nothing to do with each other.
+ * The protocol version of messages and rows between members of a cluster. A release that changes it increments the
+ * number and still accepts the previous one; members that differ by more do not work together.
  */
 import { SkeinError } from '../errors.ts'
 
 export const PROTOCOL = 1
 
-/** As a member of any release has said it; those that said nothing are of the first. */
+/** The version in a member's claims; those without one are version 1. */
 export function protocolOf(claims: Readonly<Record<string, unknown>>): number {
   return typeof claims.protocol === 'number' ? claims.protocol : 1
 }
@@ -15,7 +15,7 @@ export function isNear(protocol: number, own = PROTOCOL): boolean {
   return Math.abs(protocol - own) <= 1
 }
 
-/** Throws conflict. `who`: for the message; `own`: what the member that looks says of itself. */
+/** Throws conflict. `who`: for the message; `own`: the version of the checking member. */
 export function checkNear(protocol: number, who: string, own = PROTOCOL): void {
   if (isNear(protocol, own)) return
   throw new SkeinError(

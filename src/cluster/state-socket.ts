@@ -1,24 +1,24 @@
-/** Where a worker offers states to other members: a socket on its machine, which its node's server leads to. */
+/** A worker's socket for offering states to other members; its node's server proxies to it. */
 import { createHash } from 'node:crypto'
 import { readdirSync, rmSync, statSync } from 'node:fs'
 import { connect } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
-/** Of a node's server; behind it the worker's id and the state's key. For members alone. */
+/** Path on a node's server, followed by the worker's id and the state's key. For members only. */
 export const STATES_PATH = '/cluster/states'
 
-/** Short, whatever a node is called: systems take about a hundred characters. */
+/** Short for any node name: systems allow about a hundred characters. */
 export function stateSocketOf(worker: string): string {
   const name = `skein-${createHash('sha256').update(worker).digest('hex').slice(0, 24)}`
   return process.platform === 'win32' ? `\\\\.\\pipe\\${name}` : join(tmpdir(), `${name}.sock`)
 }
 
 const SOCKET = /^skein-[0-9a-f]{24}\.sock$/
-/** A socket is there a moment before somebody listens. */
+/** A socket exists a moment before somebody listens. */
 const YOUNG_MS = 60_000
 
-/** Those of workers that were killed, which nobody answers. */
+/** Deletes the sockets of killed workers, which nobody answers. */
 export async function dropStaleSockets(folder = tmpdir(), youngMs = YOUNG_MS): Promise<void> {
   const names = readdirSync(folder).filter((name) => SOCKET.test(name))
   await Promise.all(

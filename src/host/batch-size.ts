@@ -1,6 +1,6 @@
 /**
- * How many slots and how many tokens a step may have: what was asked for, or what suits the memory that is free once
- * the weights are loaded. A batch that cannot fit device memory is refused at start, never at a request.
+ * Chooses the slots and the tokens per step: as asked, or to fit the memory that is free after loading the weights. A
+ * batch that cannot fit device memory is refused at start, never at a request.
  */
 import type { StateShape } from '../backend/backend.ts'
 import { SkeinError } from '../errors.ts'
@@ -13,31 +13,33 @@ export interface BatchSize {
 
 export interface FreeMemory {
   readonly bytes: number
-  /** Memory of a GPU is all there is; that of the host may be given back by others. */
+  /** GPU memory is a hard limit; host memory may be freed by other programs. */
   readonly isDevice: boolean
-  /** Of them, what steps of so many tokens take besides buffers and states: copies of matrices. */
+  /** Part of the free memory that steps of this size need besides buffers and states: copies of matrices. */
   scratchBytes?(maxTokens: number): number
-  /** Of them, what a slot takes besides its state where there are so many: the log of an RWKV-7 state. */
+  /** Part of the free memory that a slot needs besides its state, with this many slots: the log of an RWKV-7 state. */
   logBytes?(shape: StateShape, numSlots: number): number
 }
 
-/** What a batch's memory depends on. */
+/** Model facts that determine a batch's memory. */
 interface BatchModel {
   readonly stateShape: StateShape
   readonly vocabSize: number
-  /** Vectors of C floats that a token has besides those of the ops. */
+  /** Vectors of C floats per token besides those of the ops. */
   readonly moreVectors?: number
-  /** Rows that may have guesses, as far as there are slots for them. */
+  /** Maximum rows with guesses, as far as there are slots for them. */
   readonly guessingRows?: number
 }
 
 const HOST = { stepTokens: 512, maxSlots: 64 } as const
 const DEVICE = { stepTokens: 2048, maxSlots: 256 } as const
-/** Share of free memory that states may take when the number of slots is ours to choose. */
+/** Share of free memory for states if the number of slots is chosen here. */
 const STATE_MEMORY_SHARE = 0.25
-/** Vectors of C floats, or their equivalent, that the ops of a step hold per token; inputs and sums of fp8 among them. */
+/**
+ * Vectors of C floats, or their equivalent, that the ops of a step hold per token, including inputs and sums of fp8.
+ */
 const VECTORS_PER_TOKEN = 18
-/** Graphs, work space of matrix products, alignment, and places of states on their way (backend/cuda/state-lanes.ts). */
+/** Graphs, work space of matrix products, alignment, and buffers for moving states (backend/cuda/state-lanes.ts). */
 const DEVICE_RESERVE_BYTES = 1 << 30
 
 export function chooseBatchSize(
@@ -48,7 +50,7 @@ export function chooseBatchSize(
   const { stepTokens, maxSlots } = free.isDevice ? DEVICE : HOST
   const most = Math.floor((STATE_MEMORY_SHARE * free.bytes) / bytesPerSlot(model, free, maxSlots))
   const numSlots = asked.slots ?? Math.max(1, Math.min(maxSlots, most))
-  // All slots may decode in one step and still leave a quarter of it to prompts.
+  // All slots can decode in one step, which still leaves a quarter of it to prompts.
   const maxTokens = Math.max(asked.maxTokens ?? stepTokens, Math.ceil((4 * numSlots) / 3))
   const size = { numSlots, maxTokens }
   if (free.isDevice) refuseTooLarge(size, model, free)
@@ -56,8 +58,8 @@ export function chooseBatchSize(
 }
 
 /**
- * State, penalty counts (4 bytes) and flags (1), a row of logits and the sampler's scratch (4 each); states as f32 and with a
- * log, so a little too much where they are f16 or of RWKV-6.
+ * A slot holds a state, penalty counts (4 bytes) and flags (1), a row of logits and the sampler's scratch (4 each).
+ * States count as f32 with a log, which is a little too much for f16 and RWKV-6.
  */
 function bytesPerSlot(model: BatchModel, free: FreeMemory, slots: number) {
   return stateBytes(model, free, slots) + 13 * model.vocabSize
@@ -68,12 +70,12 @@ function stateBytes({ stateShape }: BatchModel, free: FreeMemory, slots: number)
   return 4 * layers * channels * (2 + headSize) + (free.logBytes?.(stateShape, slots) ?? 0)
 }
 
-/** Rows of logits beyond one a slot, penalties of answers without one, and a prompt's tokens on their way to the penalties. */
+/** Rows of logits beyond one per slot, penalties of answers without a slot, and a prompt's tokens for the penalties. */
 function bytesBesidesSlots({ vocabSize }: BatchModel) {
   return (4 * (SCORED_TOKENS + 1) + 5 * MAX_SPARE_PLACES) * vocabSize
 }
 
-/** Bytes that a row with guesses takes: the state before it, and for each guess a row of logits and the sampler's scratch. */
+/** Bytes of a row with guesses: the state before it, and for each guess a row of logits and the sampler's scratch. */
 function bytesPerGuessingRow(model: BatchModel, free: FreeMemory, slots: number) {
   return stateBytes(model, free, slots) + 8 * MAX_GUESSES * model.vocabSize
 }
@@ -81,10 +83,10 @@ function bytesPerGuessingRow(model: BatchModel, free: FreeMemory, slots: number)
 function refuseTooLarge(size: BatchSize, model: BatchModel, free: FreeMemory): void {
   const perToken = 4 * (VECTORS_PER_TOKEN + (model.moreVectors ?? 0)) * model.stateShape.channels
   const guessingRows = Math.min(size.numSlots, model.guessingRows ?? 0)
-  // Whether states have logs goes by all places that the device has for them.
+  // Whether states have logs depends on the number of all places on the device.
   const places = size.numSlots + guessingRows
   const perSlot = bytesPerSlot(model, free, places)
-  // The device has a slot more than is asked for, for rows that turn out not to run.
+  // The device has one more slot, for rows that turn out not to run.
   const guessing = guessingRows * bytesPerGuessingRow(model, free, places)
   const fixed = DEVICE_RESERVE_BYTES + bytesBesidesSlots(model) + perSlot + guessing
   const ofStep = size.maxTokens * perToken + (free.scratchBytes?.(size.maxTokens) ?? 0)
@@ -94,7 +96,7 @@ function refuseTooLarge(size: BatchSize, model: BatchModel, free: FreeMemory): v
   const advice =
     fitting > 0
       ? `the largest batch that fits is --slots ${fitting}`
-      : 'not even one slot fits; end other programs on the GPU, or use a smaller --step-tokens'
+      : 'not even one slot fits; stop other programs on the GPU, or use a smaller --step-tokens'
   throw new SkeinError(
     'out_of_memory',
     `${size.numSlots} slots of ${each} and a step of ${size.maxTokens} tokens do not fit the ${left} of device memory that the weights leave; ${advice}`,

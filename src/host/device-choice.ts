@@ -1,6 +1,6 @@
 /**
- * Which backend runs a model: what --device says, or the best this machine has. The only place that opens a backend for a
- * model. Knows nothing of how a model is loaded onto it.
+ * Chooses the backend of a model: the one of --device, or the best of this machine. Only this file opens backends for
+ * models. It does not know how a model is loaded.
  */
 import { existsSync } from 'node:fs'
 import { freemem } from 'node:os'
@@ -21,15 +21,15 @@ import { SkeinError } from '../errors.ts'
 import type { FreeMemory } from './batch-size.ts'
 
 /**
- * `cuda:` takes an index as the driver counts or a UUID; bare `cuda` is the first GPU that can be used. `webgpu:` takes an
- * index of the adapters that "skein doctor" lists.
+ * `cuda:` takes the driver's index or a UUID; plain `cuda` is the first usable GPU. `webgpu:` takes the index of an
+ * adapter as "skein doctor" lists them.
  */
 export type DeviceChoice = 'auto' | 'cpu' | 'reference' | 'cuda' | `cuda:${string}` | 'webgpu' | `webgpu:${number}`
 
-/** What messages say that --device takes. */
+/** Values of --device, for error messages. */
 export const DEVICES_TAKEN = 'auto, cpu, cuda, cuda:N, webgpu, webgpu:N or reference'
 
-/** How the WKV states are held on a GPU; fp16 halves their memory and traffic, and rounds with dither. */
+/** Format of the WKV states on a GPU; fp16 halves their memory and traffic, and rounds with dither. */
 type WkvChoice = 'fp32' | 'fp16'
 export const WKV_CHOICES: readonly WkvChoice[] = ['fp32', 'fp16']
 
@@ -37,33 +37,33 @@ export interface BackendOptions {
   readonly device?: DeviceChoice | undefined
   readonly threads?: number | undefined
   readonly wkv?: WkvChoice | undefined
-  /** Most memory of a GPU to use; all that is free when absent. */
+  /** Maximum memory to use on a GPU; absent: all that is free. */
   readonly memoryBytes?: number | undefined
 }
 
-/** What the choice may depend on. */
+/** Model facts that the choice may depend on. */
 interface ModelFacts {
   readonly numParameters: number
 }
 
 export interface OpenedBackend {
   readonly backend: Backend
-  /** What is left now for states and activations. */
+  /** Memory that is now free for states and activations. */
   freeMemory(): FreeMemory
   /**
-   * Begins to compile what is missing of a model that `build` makes on a backend where nothing runs, and returns how many
-   * kernels that are; absent where nothing is compiled.
+   * Starts compiling the missing kernels of a model that `build` makes on a backend that runs nothing. Returns their
+   * number. Absent if nothing is compiled.
    */
   compileAhead?(build: (absent: OpenedBackend) => void): number
 }
 
-/** Bytes of GPU memory that are assumed where nothing tells how much there is. */
+/** GPU memory that is assumed if the system does not report any. */
 const MOST_WEBGPU_BYTES = 8 * 2 ** 30
 
-/** The reference backend reads ~10⁸ weights a second: beyond this size a token takes seconds. */
+/** The reference backend reads ~10⁸ weights per second: beyond this size a token takes seconds. */
 const MAX_REFERENCE_PARAMETERS = 50_000_000
 
-/** The choice that a flag's text means; undefined when it means none. */
+/** Parses a value of the flag; undefined if it is not valid. */
 export function parseDevice(text: string): DeviceChoice | undefined {
   if (text === 'auto' || text === 'cpu' || text === 'reference' || text === 'cuda') return text
   if (text === 'webgpu') return text
@@ -73,10 +73,10 @@ export function parseDevice(text: string): DeviceChoice | undefined {
   return which === undefined ? undefined : `cuda:${which}`
 }
 
-/** Opened beforehand, by the index of their adapters: opening one takes turns of the event loop. */
+/** Backends opened in advance, by adapter index, because opening one is asynchronous. */
 const prepared = new Map<number, WebgpuBackend>()
 
-/** What a choice needs before openBackend can open it. */
+/** Prepares what openBackend needs for this choice. */
 export async function prepareDevice(options: BackendOptions): Promise<void> {
   const { device = 'auto', wkv } = options
   if (device === 'auto') return prepareBest(options)
@@ -90,13 +90,13 @@ export async function prepareDevice(options: BackendOptions): Promise<void> {
   prepared.set(index, backend)
 }
 
-/** The adapter that a choice opens, once prepared; null where it opens another kind of device. */
+/** The adapter that a choice opens, once prepared; null for other devices. */
 export function adapterChosen({ device = 'auto' }: BackendOptions): number | null {
   if (device === 'auto') return prepared.keys().next().value ?? null
   return isWebgpu(device) ? adapterOf(device) : null
 }
 
-/** By the CPU kernels, which give the same bytes some hundred times as fast; undefined where they are not built. */
+/** Quantises with the CPU kernels: the same bytes, about a hundred times faster. Undefined if they are not built. */
 function quantiseByCpu(): Quantise | undefined {
   if (cpuReport().problem !== null) return undefined
   let quantiser: CpuQuantiser | null = null
@@ -106,11 +106,11 @@ function quantiseByCpu(): Quantise | undefined {
   }
 }
 
-/** A GPU that cuda does not reach. Software adapters are slower than the CPU kernels. */
+/** Prepares a GPU that cuda cannot use. Software adapters are slower than the CPU kernels. */
 async function prepareBest(options: BackendOptions): Promise<void> {
   const { hasCard, problems } = cudaReport()
   if (hasCard && problems.length === 0) return
-  // Nothing is loaded where there is nothing to find.
+  // Without a GPU device file, nothing needs to be loaded.
   if (process.platform === 'linux' && !existsSync('/dev/dri')) return
   const { adapters } = await webgpuReport()
   const index = adapters.findIndex(({ isSoftware }) => !isSoftware)
@@ -135,11 +135,11 @@ function openPrepared(index: number): OpenedBackend {
   if (backend === undefined)
     throw new SkeinError(
       'invalid_request',
-      '--device webgpu is for serving, chat and generate; this command waits for its device and takes cpu or cuda',
+      '--device webgpu works only for serving, chat and generate; use cpu or cuda for this command',
       { param: 'device' },
     )
   prepared.delete(index)
-  // WebGPU does not say how much memory there is; a GPU without its own shares that of the host.
+  // WebGPU does not report memory; an integrated GPU shares that of the host.
   const bytes = () => Math.min(freemem(), MOST_WEBGPU_BYTES)
   return { backend, freeMemory: () => ({ bytes: bytes(), isDevice: false }) }
 }
@@ -154,13 +154,15 @@ export function openBackend(options: BackendOptions, model: ModelFacts): OpenedB
   return onHost(device === 'reference' ? createReferenceBackend() : openCpu(options))
 }
 
-/** A usable GPU, by cuda or else by webgpu, else the CPU kernels where they are built, else the reference for models small enough for it. */
+/**
+ * A usable GPU, by cuda or else webgpu; else the CPU kernels if they are built; else the reference, for small models.
+ */
 function openBest(options: BackendOptions, model: ModelFacts): OpenedBackend {
   const cuda = openCudaIfUsable(options)
   if (cuda !== null) return cuda
-  refuseMemory(options, 'needs an NVIDIA GPU, and none can be used here')
+  refuseMemory(options, 'needs an NVIDIA GPU, and none is usable here')
   for (const index of prepared.keys()) return openPrepared(index)
-  refuseHalfStates(options, 'needs a GPU, and none can be used here')
+  refuseHalfStates(options, 'needs a GPU, and none is usable here')
   try {
     return onHost(openCpu(options))
   } catch (error) {
@@ -178,7 +180,7 @@ function openCudaIfUsable(options: BackendOptions): OpenedBackend | null {
   return openCuda('cuda', options)
 }
 
-/** What a device cannot do is refused there, not ignored. Of GPUs, cuda alone says how much memory there is. */
+/** Options that a device cannot support are refused, not ignored. Only cuda reports its memory. */
 function refuseMemory({ memoryBytes }: BackendOptions, reason: string): void {
   if (memoryBytes === undefined) return
   throw new SkeinError('invalid_request', `--memory-gb ${reason}`, { param: 'memory-gb' })
@@ -214,7 +216,7 @@ function onCuda(backend: CudaBackend): OpenedBackend {
   return { backend, freeMemory }
 }
 
-/** The bare device of a choice, for what measures it. */
+/** The device alone, to measure it. */
 export function openCudaDevice(device: DeviceChoice): CudaDevice {
   if (device !== 'cuda' && !device.startsWith('cuda:'))
     throw new SkeinError('invalid_request', `--device takes cuda, cuda:N or cuda:UUID, not ${device}`, {
@@ -223,7 +225,7 @@ export function openCudaDevice(device: DeviceChoice): CudaDevice {
   return CudaDevice.open({ device: ordinalOrUuid(device) })
 }
 
-/** "cuda" is the first GPU that can be used: a machine may hold an old one beside it. */
+/** "cuda" means the first usable GPU, because a machine may also hold an old one. */
 function ordinalOrUuid(device: string): number | string {
   if (device === 'cuda') return cudaReport().devices.find(isCapable)?.ordinal ?? 0
   const which = device.slice('cuda:'.length)

@@ -1,4 +1,7 @@
-/** A front gateway of a cluster, as `skein gateway` starts it: no model, no state, any number of them. */
+/**
+ * The gateway of a cluster, as `skein gateway` starts it. It has no model and no state, so there can be any number of
+ * them.
+ */
 import { type Logger, pino } from 'pino'
 import type { Database } from '../cluster/database.ts'
 import { Members } from '../cluster/members.ts'
@@ -18,17 +21,17 @@ import { sessionNamespace } from '../state/namespace.ts'
 import type { Membership } from './membership.ts'
 import { bounded, listen, urlOf } from './server.ts'
 
-/** On the page about the cluster. */
+/** Moves listed on the page about the cluster. */
 const LATEST_MOVES = 50
 
 interface FrontServerOptions extends Pick<AppOptions, 'keys' | 'allowedOrigins' | 'allowedHosts' | 'openTranslate'> {
   readonly host: string
-  /** 0: any free one. */
+  /** 0: any free port. */
   readonly port: number
   readonly logger?: Logger
 }
 
-/** Listens at once; what nodes there are it knows when this resolves. */
+/** Listens at once; when it resolves, it knows the nodes. */
 export async function startFront(membership: Membership, options: FrontServerOptions) {
   const { host, port, logger = pino({ level: 'silent' }), ...access } = options
   const { database, keyRing, seal, rates } = membership
@@ -66,7 +69,7 @@ export async function startFront(membership: Membership, options: FrontServerOpt
     members.close()
     front.close()
     keyRing.close()
-    // What was let in a moment ago.
+    // Reports requests that were counted a moment ago.
     await rates.settle().catch(() => {})
     rates.close()
     await database.close()

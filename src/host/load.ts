@@ -1,6 +1,6 @@
 /**
- * Puts the parts together: file → checkpoint → backend → model → runner → engine. Used by the worker process, the
- * library entry, the commands and the benches.
+ * Assembles an engine: file → checkpoint → backend → model → runner → engine. Used by worker processes, the library,
+ * commands and benches.
  */
 import { randomBytes } from 'node:crypto'
 import { freemem } from 'node:os'
@@ -43,17 +43,17 @@ import { prepareDevice } from './device-choice.ts'
 import type { ClusterChoice, EngineChoice, QuantChoice, RunnerChoice } from './model-choice.ts'
 import { placeModel } from './placement.ts'
 
-/** Share of free memory that cached prefixes may take when it is ours to choose, and its limit. */
+/** Share of free memory for cached prefixes if no size was given, and its limit. */
 const PREFIX_MEMORY_SHARE = 0.1
 
 const MAX_DEFAULT_PREFIX_BYTES = 2 ** 31
 
-/** And states of answers that give their slots to others for a while. */
+/** The same for the states of preempted answers. */
 const PREEMPT_MEMORY_SHARE = 0.05
 
 const MAX_DEFAULT_PREEMPT_BYTES = 2 ** 30
 
-/** Told what goes on before the first request, one short sentence at a time. */
+/** Called with the stages before the first request, as short sentences. */
 interface LoadReport extends WarmUp {
   readonly onStage?: (text: string) => void
 }
@@ -83,7 +83,7 @@ export function loadRunner(choice: RunnerChoice, onProgress?: LoadProgress, { on
   }
 }
 
-/** An engine over a runner, of which it says only tokens: for benches. Closing it disposes of the runner. */
+/** An engine over a runner whose answers are only tokens, for benches. Closing it disposes of the runner. */
 export function clientOver(runner: Runner, proposers: readonly ProposerSource[] = []): EngineClient {
   const tokenBytes = { bytesOf: () => Uint8Array.of(0x61) }
   return new LocalEngineClient(new Engine(runner, tokenBytes, { proposers }))
@@ -95,13 +95,13 @@ export async function loadEngine(
   onProgress?: LoadProgress,
   warmUp?: LoadReport,
 ): Promise<{ readonly engine: Engine; readonly tokenizer: Tokenizer }> {
-  // Of a file that is not there, that is the news, not that no vocabulary is beside it.
+  // If the model's file is missing, report that, not the missing vocabulary beside it.
   if (!existsCheckpoint(choice.model)) checkModelFile(choice)
   const tokenizer = loadTokenizer(choice)
   const startStates = openStartStates(choice)
   const limits = { ...limitsOf(choice), ...embeddingsOf(choice) }
   await prepareDevice(choice)
-  // Before the model, which takes the memory that is left.
+  // Loaded before the model, which takes the remaining memory.
   const reranker = choice.reranker === undefined ? null : openReranker(choice, choice.reranker)
   const draft = choice.draft === undefined ? null : loadDraft(choice, choice.draft, warmUp)
   const runner = loadBeside([reranker, draft], choice, onProgress, warmUp)
@@ -149,7 +149,7 @@ async function engineOver(
   }
 }
 
-/** How often what is under way is looked at: others are told every two seconds. */
+/** How often the number of requests in flight is read; others are told every two seconds. */
 const IN_FLIGHT_MS = 250
 
 function tellInFlight(engine: Engine, numInFlight: Int32Array): void {
@@ -159,7 +159,7 @@ function tellInFlight(engine: Engine, numInFlight: Int32Array): void {
   }, IN_FLIGHT_MS).unref()
 }
 
-/** Before the weights are loaded, so that a wrong file is told at once. */
+/** Opened before the weights are loaded, so that a wrong file is reported at once. */
 function openStartStates({ model, startStates = [] }: EngineChoice) {
   if (startStates.length === 0) return []
   const checkpoint = openCheckpoint(model)
@@ -172,7 +172,7 @@ function openStartStates({ model, startStates = [] }: EngineChoice) {
   }
 }
 
-/** The reranker and the draft model go with the model. */
+/** Loads the reranker and the draft model. */
 function loadBeside(
   companions: readonly ({ dispose(): void } | null)[],
   ...given: Parameters<typeof loadRunner>
@@ -187,13 +187,13 @@ function loadBeside(
   }
 }
 
-/** Answers that a draft model follows at a time, and tokens that it reads in one of its steps. */
+/** Answers that a draft model follows at once, and tokens per step of it. */
 const DRAFTED_ANSWERS = 32
 const DRAFT_STEP_TOKENS = 256
 
-/** On the same device and in the same precision as the model. */
+/** Loads it on the model's device, in the same precision. */
 export function loadDraft(choice: RunnerChoice, path: string, warmUp?: WarmUp): ModelRunner {
-  // A state that follows the answer, and one ahead of it.
+  // One state follows the answer, one runs ahead of it.
   const slots = 2 * Math.min(choice.slots ?? DRAFTED_ANSWERS, DRAFTED_ANSWERS)
   const size = { slots, maxTokens: DRAFT_STEP_TOKENS }
   const none = { adapters: undefined, speculate: undefined, draft: undefined }
@@ -202,7 +202,7 @@ export function loadDraft(choice: RunnerChoice, path: string, warmUp?: WarmUp): 
   return runner
 }
 
-/** On a GPU for one answer at a time: of four or more the drafts cost more than they bring (docs/dev/measurements.md). */
+/** On a GPU for one answer at a time: with four or more, drafts cost more than they gain (docs/dev/measurements.md). */
 export function draftOver(runner: Runner): Draft {
   return new Draft(runner, runner.maxFlights > 1 ? 1 : undefined)
 }
@@ -213,7 +213,7 @@ function checkDraft({ info: { vocabSize } }: Runner, { info }: Runner): void {
   throw new SkeinError('unsupported_weights', message, { param: 'draft' })
 }
 
-/** In the order in which they are asked: what costs least and knows most comes first. */
+/** In the order in which they are asked: cheap and reliable ones first. */
 function proposersOf({ speculate = 'off' }: EngineChoice, draft: ModelRunner | null): ProposerSource[] {
   return [
     ...(speculate === 'off' ? [] : [PREDICTION]),
@@ -222,7 +222,7 @@ function proposersOf({ speculate = 'off' }: EngineChoice, draft: ModelRunner | n
   ]
 }
 
-/** On the device of the model whose states it reads; of several, the last. */
+/** Opened on the model's device, whose states it reads; with several devices on the last. */
 function openReranker(choice: EngineChoice, path: string): Reranker {
   const { ppDevices = [], device = ppDevices.at(-1) } = choice
   const place = {
@@ -248,7 +248,7 @@ function openReranker(choice: EngineChoice, path: string): Reranker {
   }
 }
 
-/** The checkpoint's own heads where it has some; where not, what was asked for. */
+/** The checkpoint's own embedding heads if it has any, else the chosen method. */
 function embeddingsOf({ model, embeddings = 'off' }: EngineChoice): Partial<EngineLimits> {
   const checkpoint = openCheckpoint(model)
   try {
@@ -275,7 +275,7 @@ function limitsOf(choice: EngineChoice) {
   }
 }
 
-/** How often a store is opened again whose disk was full. */
+/** How often a store is opened again after its disk was full. */
 const REOPEN_MS = 2000
 
 async function openStoreOf(
@@ -301,13 +301,13 @@ async function openStoreOf(
   } catch (thrown) {
     const problem = SkeinError.from(thrown)
     if (!isWithoutDisk(problem) || problem.code === 'invalid_request') throw problem
-    warn('sessions are not to be had until the store can be opened', problem)
-    const onOpen = () => process.stderr.write('skein: the store was opened; sessions go on\n')
+    warn('sessions are unavailable until the store can be opened', problem)
+    const onOpen = () => process.stderr.write('skein: the store is open; sessions are available again\n')
     return new LateStore(problem, { open, onOpen, retryMs: REOPEN_MS, secret: randomBytes(32) })
   }
 }
 
-/** What other members are told of a worker. */
+/** What the other members are told about a worker. */
 function memberOf(
   { node, url, model = DEMO_NAME, aliases = [] }: ClusterChoice,
   choice: EngineChoice,
@@ -326,14 +326,14 @@ function statesOf(choice: EngineChoice, { hash }: Tokenizer, store: Store | null
   const { sizes, limits, ...defaults } = DEFAULT_STATE_OPTIONS
   const share = Math.floor(PREFIX_MEMORY_SHARE * freemem())
   const { memoryStateBytes, sessionTtlSeconds } = choice
-  // A limit in bytes alone is not to be cut short by the default number.
+  // The default number does not apply if a limit in bytes is given.
   const unnamed = memoryStateBytes === undefined ? sizes.memory.count : Number.POSITIVE_INFINITY
   return {
     ...defaults,
     vocabulary: hash,
     store,
     isDurable: choice.durable === true,
-    // Without a store nothing is known from one start to the next, and so is no seal.
+    // Without a store nothing survives a restart, so there is no seal to check.
     acceptsForeign: store === null || choice.importForeign === true,
     prefixBytes: choice.prefixCacheBytes ?? Math.min(MAX_DEFAULT_PREFIX_BYTES, share),
     sizes: {

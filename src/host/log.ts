@@ -1,4 +1,7 @@
-/** The log of a server: JSON lines for machines, short lines on a terminal. Always on stderr; results go to stdout. */
+/**
+ * The log of a server: JSON lines for machines, short lines on a terminal. It always goes to stderr; results go to
+ * stdout.
+ */
 import { Writable } from 'node:stream'
 import { type Logger, pino } from 'pino'
 
@@ -10,13 +13,13 @@ export function createLogger(level?: (typeof LOG_LEVELS)[number]): Logger {
   return isTerminal ? pino(options, shortLines()) : pino(options, errorOutput())
 }
 
-/** Bytes of lines that wait until they can be written. Further lines are dropped. */
+/** Maximum bytes of unwritten lines. Further lines are dropped. */
 const MAX_UNWRITTEN_BYTES = 2 ** 20
 
-/** A log that cannot be written, on a full disk say, keeps nobody from being answered. */
+/** A log that cannot be written, for example on a full disk, must not stop the server. */
 function errorOutput(): ReturnType<typeof pino.destination> {
   const output = pino.destination({ dest: 2, minLength: 0, maxLength: MAX_UNWRITTEN_BYTES })
-  // Without a listener the error would end the process, whose last act tries to write the rest until it can: for ever.
+  // Without a listener the error would end the process, which would then try forever to write the rest.
   output.on('error', () => {
     output.flushSync = () => {}
   })

@@ -1,4 +1,7 @@
-/** What every member of a cluster has, node or gateway: the database, the named keys and their limits in it, and the seal of members. */
+/**
+ * What every member of a cluster has, node or gateway: the database, the named keys with their limits, and the seal of
+ * members.
+ */
 import { ClusterBatchStore } from '../batches/cluster-store.ts'
 import type { BatchStore } from '../batches/store.ts'
 import { Database } from '../cluster/database.ts'
@@ -20,7 +23,7 @@ export interface Membership {
   readonly rates: SharedRates
 }
 
-/** Connects, and makes the tables on first use. `onProblem` is told when the keys cannot be read any more. */
+/** Connects, and creates the tables on first use. `onProblem` is called when the keys cannot be read any more. */
 export async function joinCluster(
   { database: url, key }: Pick<ClusterChoice, 'database' | 'key'>,
   onProblem: (error: SkeinError) => void,
@@ -36,14 +39,14 @@ export async function joinCluster(
   }
 }
 
-/** Files and batches of a node: kept where all nodes find them, and run on whichever nodes have room. */
+/** Files and batches of a node: stored where all nodes find them, and run on any node with room. */
 export interface ClusterBatches {
   readonly store: BatchStore
   readonly rows: ClusterRows
   close(): void
 }
 
-/** A node asks who is there while it runs batches, and not before. */
+/** A node lists the members only while it runs batches. */
 const FRESH_MS = 2000
 
 /** `blobs`: the address of the storage. */
@@ -56,7 +59,7 @@ export function openClusterBatches(
   const membersNow = () => {
     if (performance.now() - askedAt > FRESH_MS) {
       askedAt = performance.now()
-      // Until it answers, those of before are worth a try.
+      // Until the result is there, the previous list is good enough.
       members.refresh().catch(() => {})
     }
     return members.list

@@ -1,6 +1,6 @@
 /**
- * Which checkpoints a server's workers can be started with over HTTP: those in its folder of models, those that were
- * pulled, and the demo model. Nothing else on the machine exists for a client.
+ * The checkpoints that workers can be started with over HTTP: those in the model folder, pulled ones, and the demo
+ * model. Clients can reach no other file.
  */
 import { existsSync, realpathSync, statSync } from 'node:fs'
 import { basename, resolve } from 'node:path'
@@ -31,7 +31,7 @@ export function listModelFiles(folder: ModelFolder): ModelFile[] {
   return [...all, { path: DEMO_NAME, bytes, modified_at: mtimeMs / 1000, source: 'bundled' }]
 }
 
-/** The files that a spec names. Throws not_found with the field that names what is not there. */
+/** Finds the files that a spec names. Throws not_found with the field of the missing one. */
 export function resolveSpec(spec: WorkerSpec, folder: ModelFolder): Launch {
   const file = findFile(spec.model_path, folder, 'model_path')
   const { tokenizer_path, draft_path, states, model_name } = spec
@@ -64,7 +64,7 @@ export function nameOf(model: string): string {
   return withoutCheckpointSuffix(basename(model))
 }
 
-/** The path without links, where the file is there, with or without its extension. */
+/** The path without links if the file exists, with or without its extension. */
 export function realPath(model: string): string {
   const found = [model, `${model}.pth`].find((path) => existsSync(path))
   return found === undefined ? resolve(model) : realpathSync(found)

@@ -1,4 +1,4 @@
-/** Tells systemd, where it has started this process and asked, that the server listens and is alive. */
+/** Notifies systemd, if it started this process and asked for it, that the server listens and is alive. */
 import { openLibrary } from '../backend/ffi.ts'
 
 /** <sys/socket.h> of Linux. */
@@ -17,13 +17,13 @@ type SendTo = (
 
 interface Notifier {
   send(state: 'READY=1' | 'WATCHDOG=1'): void
-  /** How often it wants to hear that the process is alive; null: never. */
+  /** How often systemd expects a sign of life; null: never. */
   readonly watchdogMs: number | null
 }
 
 type Variables = Readonly<Record<string, string | undefined>>
 
-/** Throws where the socket that it names cannot be used. */
+/** Throws if the named socket cannot be used. */
 export function openNotifier(variables: Variables = process.env): Notifier {
   const { NOTIFY_SOCKET: path, WATCHDOG_USEC, WATCHDOG_PID } = variables
   if (path === undefined || path === '') return { send: () => {}, watchdogMs: null }
@@ -44,7 +44,7 @@ export function openNotifier(variables: Variables = process.env): Notifier {
   }
 }
 
-/** A sockaddr_un; "@" begins a name that is in no file system. */
+/** A sockaddr_un; a name that starts with "@" is in no file system. */
 function addressOf(path: string): Uint8Array {
   const name = Buffer.from(path).subarray(0, ADDRESS_BYTES - 2)
   const address = Buffer.alloc(2 + name.length)

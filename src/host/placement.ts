@@ -1,6 +1,7 @@
 /**
- * Where a model runs and how large its steps are: on one device, or by layers on several. Weights are loaded here, since
- * only what they leave free says how many sequences fit. Knows no files beside the checkpoint, and no engine.
+ * Places a model on one device, or splits its layers over several, and chooses the size of its steps. Weights are
+ * loaded here, because the memory that they leave determines how many sequences fit. It knows no files besides the
+ * checkpoint, and no engine.
  */
 import type { Backend, Connect, Link, Tensor } from '../backend/backend.ts'
 import type { CudaBackend } from '../backend/cuda/cuda.ts'
@@ -19,24 +20,24 @@ import type { WeightOptions } from '../model/weights.ts'
 import { type BatchSize, chooseBatchSize, type FreeMemory } from './batch-size.ts'
 import { type BackendOptions, type DeviceChoice, type OpenedBackend, openBackend } from './device-choice.ts'
 
-/** Plain data, so that it can be handed to a worker process. */
+/** Plain data that can be sent to a worker process. */
 export interface PlacementChoice extends BackendOptions, GuessChoice {
-  /** Devices that share the layers, in order; `device` where there are not two at least. */
+  /** Devices that the layers are split over, in order. With fewer than two, `device` counts. */
   readonly ppDevices?: readonly DeviceChoice[] | undefined
-  /** Recurrent states kept on the device = most rows of a step. Chosen from free memory when absent. */
+  /** Recurrent states on the device, which is the maximum number of rows per step. Absent: chosen from free memory. */
   readonly slots?: number | undefined
   /** Token budget of one step. */
   readonly maxTokens?: number | undefined
 }
 
 interface PlacementOptions extends WeightOptions {
-  /** Told how many kernels are compiled while the weights are read. */
+  /** Called with the number of kernels that are compiled while the weights are read. */
   readonly onCompiling?: ((numKernels: number) => void) | undefined
 }
 
 interface PlacedModel {
   readonly model: Model
-  /** Belongs to whoever gets it. */
+  /** The receiver owns it and must close it. */
   readonly backend: Backend
   readonly size: BatchSize
 }
@@ -47,7 +48,7 @@ export function placeModel(checkpoint: Checkpoint, choice: PlacementChoice, opti
   const loadOn: LoadOn = (backend, own, layers) => loadModel(checkpoint, backend, own, layers)
   const { ppDevices = [] } = choice
   if (ppDevices.length < 2) return onOne(open(choice.device), choice, options, loadOn)
-  // Only these have kernels for GGUF's blocks.
+  // Only these backends have kernels for GGUF's blocks.
   const holdsPacked = ppDevices.every((device) => /^(cpu|cuda)/.test(device))
   const sizes = modelBytes(checkpoint, options.weightType, holdsPacked)
   const ranges = splitLayers(sizes, ppDevices.length)
@@ -103,10 +104,12 @@ function onSeveral(
   }
 }
 
-/** What a layer hands to the next takes of a token, in vectors of C floats: the residual, and v of the first layer. */
+/**
+ * Size of what one stage passes to the next per token, in vectors of C floats: the residual, and v of the first layer.
+ */
 const CARRIED_VECTORS = 1.5
 
-/** Every stage has the slots that the one with least room can hold. */
+/** Every stage gets as many slots as the one with the least memory can hold. */
 export function tightestSize(
   asked: Pick<PlacementChoice, 'slots' | 'maxTokens'>,
   models: readonly Pick<Model, 'stateShape' | 'vocabSize' | 'output'>[],
@@ -116,9 +119,9 @@ export function tightestSize(
     models.map((model, s) => {
       const batchModel = {
         stateShape: model.stateShape,
-        // Logits and penalties are where the head is.
+        // Logits and penalties are only where the head is.
         vocabSize: model.output === null ? 0 : model.vocabSize,
-        // For every step on its way, where they arrive from another device.
+        // Input from another device, for every step in flight.
         moreVectors: s === 0 ? 0 : models.length * CARRIED_VECTORS,
       }
       return chooseBatchSize(one, batchModel, free[s]!)
@@ -129,7 +132,7 @@ export function tightestSize(
   return size
 }
 
-/** One bar over the loads of all stages, each of which counts its own bytes from 0. */
+/** Combines the progress of all stages, each of which counts its own bytes from 0. */
 function sharedProgress({ onProgress, ...options }: WeightOptions): () => WeightOptions {
   let done = 0
   return () => {
@@ -145,8 +148,9 @@ function sharedProgress({ onProgress, ...options }: WeightOptions): () => Weight
 }
 
 /**
- * Which way tensors take between two backends that hold parts of one model: from GPU to GPU by the driver (cuda/peer.ts),
- * from and to all others through host memory, while both wait. */
+ * Connects two backends that hold parts of one model. Tensors go from GPU to GPU through the driver (cuda/peer.ts), and
+ * between all others through host memory, while both wait.
+ */
 const connect: Connect = (from, to, pairs, maxFlights) =>
   isCuda(from) && isCuda(to) ? new PeerLink(from.device, to.device, pairs, maxFlights) : hostLink(from, to, pairs)
 
@@ -160,7 +164,7 @@ function hostLink(from: Backend, to: Backend, pairs: readonly (readonly [from: T
     send(rows) {
       for (const [source, target] of pairs) {
         const count = rows * (source.shape[1] ?? 1)
-        // In f64, which the way through f32 would round.
+        // Copied in f64, which the way through f32 would round.
         if (areExact) copyValues(target, source, count)
         else to.writeTensor(target, from.readTensor(source, 0, count).result())
       }

@@ -1,17 +1,17 @@
-/** Entry of the thread that watches the event loop of its process: see watchdog.ts. */
+/** Entry of the thread that watches its process's event loop: see watchdog.ts. */
 import { writeSync } from 'node:fs'
 import { url as debuggerUrl, type Profiler, Session } from 'node:inspector'
 import { setTimeout as delay } from 'node:timers/promises'
 import { workerData } from 'node:worker_threads'
 
 export interface Watched {
-  /** i32 [1]: how often the event loop has turned since it was watched. */
+  /** i32 [1]: turns of the event loop since it is watched. */
   readonly beats: Int32Array
   readonly everyMs: number
   readonly mostMissed: number
 }
 
-/** How long the profiler looks, and how long the process may take to tell what it saw. */
+/** Time that the profiler samples, and time that it gets to report. */
 const LOOK_MS = 500
 const TELL_MS = 2000
 const MAX_FRAMES = 12
@@ -19,11 +19,11 @@ const MAX_FRAMES = 12
 const { beats, everyMs, mostMissed } = workerData as Watched // given by watchdog.ts
 
 let last = 0
-// Times and not moments: a process that was stopped for a while misses none.
+// Counts intervals instead of measuring time, so that a process that was suspended misses none.
 for (let missed = 0; missed < mostMissed; missed++) {
   await delay(everyMs)
   const now = Atomics.load(beats, 0)
-  // Nothing is expected before the first, nor while somebody looks at it with a debugger.
+  // No beat is expected before the first one, or while a debugger is attached.
   if (now !== last || now === 0 || debuggerUrl() !== undefined) missed = -1
   last = now
 }
@@ -36,11 +36,11 @@ function say(text: string): void {
   try {
     writeSync(2, text)
   } catch {
-    // Nobody reads it.
+    // Nobody reads stderr.
   }
 }
 
-/** Where the other thread is: the profiler, unlike a debugger, sees it inside of a single statement, too. */
+/** Where the main thread is. Unlike a debugger, the profiler also sees inside a single statement. */
 async function framesOf(): Promise<readonly string[]> {
   try {
     const session = new Session()
@@ -57,7 +57,7 @@ async function framesOf(): Promise<readonly string[]> {
   }
 }
 
-/** The path to where it was most of the time, innermost first. */
+/** The most sampled call path, innermost frame first. */
 function heaviest({ nodes }: Profiler.Profile): readonly string[] {
   const parents = new Map(nodes.flatMap((node) => (node.children ?? []).map((child) => [child, node] as const)))
   const hits = ({ hitCount = 0 }: Profiler.ProfileNode) => hitCount

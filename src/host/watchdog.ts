@@ -1,16 +1,16 @@
 /**
- * Ends this process when its event loop hangs: a thread counts its beats, tells where it hangs, and kills it, so that whoever
- * started it starts it again. A signal would not be heard, nor would anything that the event loop has to do.
+ * Ends this process when its event loop hangs: a thread counts its beats, reports where it hangs, and kills it, so that
+ * its parent restarts it. A hanging event loop cannot handle a signal or any other event.
  */
 import { setInterval } from 'node:timers'
 import { Worker } from 'node:worker_threads'
 import type { Watched } from './watchdog-thread.ts'
 
-/** The longest that a legal request holds the event loop is a hundredth of it. */
+/** A hundred times the longest that a valid request blocks the event loop. */
 const HANG_MS = 10_000
 const BEATS_PER_HANG = 20
 
-/** Watches from now on; returns what ends it. */
+/** Starts watching. Returns a function that stops it. */
 export function watchEventLoop(hangMs = HANG_MS): () => void {
   const beats = new Int32Array(new SharedArrayBuffer(4))
   const everyMs = hangMs / BEATS_PER_HANG
@@ -19,7 +19,7 @@ export function watchEventLoop(hangMs = HANG_MS): () => void {
   const url = new URL('./watchdog-thread.js', import.meta.url)
   const worker = new Worker(url, { workerData, execArgv: [], stderr: false })
   worker.unref()
-  // Without it the process is as it was before there was one.
+  // If the thread fails, the process just runs unwatched.
   worker.on('error', () => {})
   return () => {
     clearInterval(beating)

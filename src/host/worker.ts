@@ -1,6 +1,6 @@
 /**
- * Entry of a worker process: loads one model and serves its engine to the gateway that forked it. What to load comes as
- * JSON in the first argument. Native code may abort this process; only its own streams are lost then.
+ * Entry of a worker process: loads one model and serves its engine to the gateway that forked it. The first argument is
+ * the choice as JSON. Native code may abort this process, which loses only its own streams.
  */
 import { channelToParent } from '../engine/client/process-channel.ts'
 import { serveEngine } from '../engine/client/worker-loop.ts'
@@ -8,13 +8,13 @@ import { SkeinError } from '../errors.ts'
 import { loadEngine } from './load.ts'
 import type { EngineChoice } from './model-choice.ts'
 
-/** Progress messages are for a bar: no more than this many. */
+/** Progress messages are for a progress bar, which needs no more. */
 const PROGRESS_STEPS = 200
 const STAGE_MS = 2000
 
 async function main(): Promise<number> {
   const channel = channelToParent()
-  // A signal from the terminal reaches the whole group; the gateway decides when its workers end.
+  // A signal from the terminal reaches the whole process group; the gateway decides when its workers end.
   process.on('SIGINT', () => {})
   let nextReport = 0
   try {
@@ -32,7 +32,7 @@ async function main(): Promise<number> {
       onWarning: say,
       onStage: tell,
     })
-    // Nor does a signal to the whole service: the gateway still wants states saved and answers ended.
+    // The same for a signal to the whole service: the gateway still wants states saved and answers finished.
     process.on('SIGTERM', () => {})
     process.on('SIGHUP', () => {})
     return await serveEngine(engine, channel)
@@ -47,7 +47,9 @@ function say(message: string): void {
   process.stderr.write(`skein: ${message}\n`)
 }
 
-/** The first start on a machine tunes its products, which takes a while; later ones find them on disk. */
+/**
+ * The first start on a machine tunes its matrix products, which takes a while; later starts read the results from disk.
+ */
 function tellOfWarmUp(tell: (text: string) => void): (done: number, total: number) => void {
   let last = performance.now()
   return (done, total) => {

@@ -1,6 +1,6 @@
 /**
- * Fetches one file to its place: into a partial file beside it, resumed where the last attempt stopped, and renamed
- * when its digest is right. So a file under its own name is always whole. Knows nothing of models.
+ * Downloads one file into a partial file, resumes where the last attempt stopped, and renames it when its digest is
+ * right. So a file under its final name is always whole. It knows nothing of models.
  */
 import { createHash, type Hash } from 'node:crypto'
 import { createReadStream, existsSync, rmSync, statfsSync, statSync } from 'node:fs'
@@ -17,14 +17,14 @@ interface Download {
   /** Where the file goes. */
   readonly path: string
   readonly onProgress?: ((doneBytes: number, totalBytes: number) => void) | undefined
-  /** Pause before the first new attempt; doubled each time. */
+  /** Pause before the first retry; it doubles each time. */
   readonly retryMs?: number | undefined
 }
 
 const ATTEMPTS = 5
 const RETRY_MS = 1000
 
-/** What happened: fetched, or it was there already and whole. */
+/** Whether the file was fetched, or was already there and whole. */
 export async function download(hub: Hub, job: Download): Promise<'fetched' | 'present'> {
   const { file, path } = job
   if (await isWhole(path, file)) return 'present'
@@ -49,7 +49,7 @@ export async function download(hub: Hub, job: Download): Promise<'fetched' | 'pr
     await verify(partial, file, path)
     await rename(partial, path)
   } catch (error) {
-    // Another process that fetched the same file has come first, and renamed it.
+    // Another process that downloaded the same file was faster and has renamed it.
     if (!existsSync(partial) && (await isWhole(path, file))) return 'present'
     throw error
   }
@@ -60,13 +60,13 @@ async function isWhole(path: string, file: HubFile): Promise<boolean> {
   return sizeOf(path) === file.size && (await digestOf(path, file)) === file.digest.hex
 }
 
-/** Named after its content, so that a newer version never continues an older one. */
+/** Named after the content, so that a newer version never continues an older one. */
 function partialPath(path: string, { digest }: HubFile): string {
   return `${path}.${digest.hex.slice(0, 16)}.partial`
 }
 
 async function fetchRest(hub: Hub, { url, file, onProgress }: Download, partial: string) {
-  // A link put in the partial file's place would make us write elsewhere.
+  // A link in place of the partial file would make us write elsewhere.
   const flags = constants.O_WRONLY | constants.O_CREAT | (constants.O_NOFOLLOW ?? 0)
   const handle = await open(partial, flags, 0o644).catch((error: unknown) => {
     throw unwritable(partial, error)
@@ -145,7 +145,7 @@ async function digestOf(path: string, file: HubFile): Promise<string> {
   return hash.digest('hex')
 }
 
-/** Git's own digest is a sha1 over a head and the content. */
+/** Git's own digest is a sha1 of a header and the content. */
 function startHash({ digest, size }: HubFile): Hash {
   if (digest.kind === 'sha256') return createHash('sha256')
   return createHash('sha1').update(`blob ${size}\0`)

@@ -1,7 +1,7 @@
 /**
- * Talks to the Hugging Face hub, or to the mirror that HF_ENDPOINT names: lists a repository and opens files. Follows
- * redirects only to the hub's own hosts, and sends the token to no host but the endpoint. What it is told to fetch comes
- * from the operator's command line, or from an admin's key (host/pulls.ts).
+ * Talks to the Hugging Face hub, or to the mirror that HF_ENDPOINT names: lists a repository and opens files. It
+ * follows redirects only to the hub's own hosts, and sends the token only to the endpoint. Names come from the
+ * operator's command line or an admin's key (host/pulls.ts).
  */
 import { SkeinError } from '../errors.ts'
 
@@ -12,20 +12,20 @@ export interface Hub {
 }
 
 export interface HubFile {
-  /** In the repository, with slashes. */
+  /** Path in the repository, with slashes. */
   readonly path: string
   readonly size: number
-  /** Of large files the sha256 of the content, of small ones git's sha1 of it. */
+  /** For large files the sha256 of the content, for small ones git's sha1. */
   readonly digest: { readonly kind: 'sha256' | 'git'; readonly hex: string }
 }
 
 type Environment = Readonly<Record<string, string | undefined>>
 
 const DEFAULT_ENDPOINT = 'https://huggingface.co'
-/** Where the hub keeps files: its own domain and the short one of its content network. */
+/** Domains of the hub's files: its own, and the short one of its CDN. */
 const HUB_DOMAINS = ['huggingface.co', 'hf.co']
 const LOOPBACK = /^(localhost|127(\.\d{1,3}){3}|\[::1\])$/
-/** Codes of connections that the other side has closed. */
+/** Error codes of connections that the other side has closed. */
 const ENDED: ReadonlySet<unknown> = new Set(['ECONNRESET', 'EPIPE', 'UND_ERR_SOCKET'])
 const MAX_REDIRECTS = 5
 const MAX_LIST_BYTES = 16 * 1024 * 1024
@@ -44,12 +44,12 @@ export function openHub(environment: Environment = process.env): Hub {
   return { endpoint, token: environment.HF_TOKEN || undefined, fetch: globalThis.fetch }
 }
 
-/** HF_HUB_OFFLINE, as others read it, too. */
+/** HF_HUB_OFFLINE, as other tools read it. */
 export function isOffline(environment: Environment = process.env): boolean {
   return /^(1|true|yes|on)$/i.test(environment.HF_HUB_OFFLINE ?? '')
 }
 
-/** Every file of the main revision. */
+/** Lists every file of the main revision. */
 export async function listFiles(hub: Hub, repository: string): Promise<HubFile[]> {
   const files: HubFile[] = []
   let url: URL | null = hubUrl(hub, `api/models/${repository}/tree/main?recursive=true`)
@@ -63,18 +63,18 @@ export async function listFiles(hub: Hub, repository: string): Promise<HubFile[]
   return files
 }
 
-/** An answer of its API, whatever it is. */
+/** A JSON answer of its API, of any shape. */
 export async function readJson(hub: Hub, path: string): Promise<unknown> {
   const url = hubUrl(hub, path)
   const text = await limitedText(await request(hub, url), url)
   try {
     return JSON.parse(text)
   } catch {
-    throw unexpected(url, 'answered with something that is no JSON')
+    throw unexpected(url, 'answered with something that is not JSON')
   }
 }
 
-/** What the hub says that a repository's licence is. */
+/** The licence of a repository, as the hub reports it. */
 export async function licenceOf(hub: Hub, repository: string): Promise<string | null> {
   const url = hubUrl(hub, `api/models/${repository}`)
   const found = /"license:([\w.-]{1,64})"/.exec(await limitedText(await request(hub, url), url))
@@ -85,7 +85,9 @@ export function fileUrl(hub: Hub, repository: string, path: string): URL {
   return hubUrl(hub, `${repository}/resolve/main/${path}`)
 }
 
-/** A response with status 200 or 206; any other is an error that says what to do. `offset` asks for the rest only. */
+/**
+ * A response with status 200 or 206; others become errors that say what to do. `offset` asks for the rest of the file.
+ */
 export async function request(hub: Hub, url: URL, offset = 0): Promise<Response> {
   let at = url
   for (let hop = 0; hop <= MAX_REDIRECTS; hop++) {
@@ -100,7 +102,7 @@ export async function request(hub: Hub, url: URL, offset = 0): Promise<Response>
   throw unexpected(url, `redirects more than ${MAX_REDIRECTS} times`)
 }
 
-/** Where a redirect leads, if it may be followed. */
+/** The target of a redirect, if it may be followed. */
 export function nextHop(endpoint: URL, from: URL, location: string): URL {
   const url = parseUrl(location, from)
   const isAllowed =
@@ -110,7 +112,7 @@ export function nextHop(endpoint: URL, from: URL, location: string): URL {
     (url.origin === endpoint.origin ||
       (url.protocol === 'https:' && url.port === '' && isHubHost(endpoint, url.hostname)))
   if (isAllowed) return url
-  const target = url ? url.origin : 'an address that is none'
+  const target = url ? url.origin : 'an invalid address'
   throw unexpected(from, `redirects to ${target}, which is not one of its own hosts`)
 }
 
@@ -119,7 +121,7 @@ function isHubHost(endpoint: URL, host: string): boolean {
   return domains.some((domain) => host === domain || host.endsWith(`.${domain}`))
 }
 
-/** The token goes to the endpoint only, and only where nobody can read along. */
+/** The token goes only to the endpoint, and only over an encrypted or local connection. */
 export function headersFor({ endpoint, token }: Hub, url: URL, offset: number): Headers {
   const headers = new Headers({ 'user-agent': 'skein' })
   if (offset > 0) headers.set('range', `bytes=${offset}-`)
@@ -130,7 +132,7 @@ export function headersFor({ endpoint, token }: Hub, url: URL, offset: number): 
   return headers
 }
 
-/** One answer. Asks again where the connection had ended: an idle one may do so as it is used again. */
+/** Fetches once. Retries if the connection had ended: an idle one may do so just as it is reused. */
 async function fetchOnce(hub: Hub, url: URL, offset: number): Promise<Response> {
   const ask = () => hub.fetch(url, { headers: headersFor(hub, url, offset), redirect: 'manual' })
   try {
@@ -143,7 +145,7 @@ async function fetchOnce(hub: Hub, url: URL, offset: number): Promise<Response> 
   }
 }
 
-/** What happened, which fetch hides in `cause`. */
+/** The actual error, which fetch hides in `cause`. */
 function causeOf(error: unknown): unknown {
   return error instanceof Error && error.cause instanceof Error ? error.cause : error
 }
@@ -199,9 +201,9 @@ function parseList(text: string, url: URL): readonly unknown[] {
     const entries: unknown = JSON.parse(text)
     if (Array.isArray(entries)) return entries
   } catch {
-    // as below: no JSON is no list either
+    // no list either, as below
   }
-  throw unexpected(url, 'answered with something that is no list of files')
+  throw unexpected(url, 'answered with something that is not a list of files')
 }
 
 function parseFile(entry: unknown): HubFile[] {

@@ -1,6 +1,6 @@
 /**
- * The folder of pulled models: `models/<owner>--<repository>/<file>` below the cache folder. Finds, lists and removes
- * them by name. Every path it hands out or deletes lies inside the folder and leads through no link.
+ * The folder of pulled models: `models/<owner>--<repository>/<file>` below the cache folder. Finds, lists and deletes
+ * them by name. Every path that it returns or deletes lies inside the folder and leads through no link.
  */
 import { existsSync, lstatSync, readdirSync, realpathSync, rmSync } from 'node:fs'
 import { dirname, join, relative, sep } from 'node:path'
@@ -10,13 +10,13 @@ import { cacheFolder } from '../tokenizer/find-vocabulary.ts'
 import { findModelName, isSafePath, newestNamed } from './model-names.ts'
 
 interface CachedModel {
-  /** What `serve` and `rm` take: the file without its suffix, or owner/repository for a directory. */
+  /** The name for `serve` and `rm`: the file without its suffix, or owner/repository for a directory. */
   readonly name: string
   readonly repository: string
   /** A checkpoint file, or a directory with config.json. */
   readonly path: string
   readonly bytes: number
-  /** Of a download that has not come to its end. */
+  /** Whether it is an unfinished download. */
   readonly isPartial: boolean
 }
 
@@ -30,7 +30,7 @@ export function modelsFolder(environment: Environment = process.env): string {
   return join(cacheFolder(environment), 'models')
 }
 
-/** Where a file of a repository belongs, or the repository for "". Both are safe names, or this throws. */
+/** The path of a repository's file, or of the repository for "". Throws unless both names are safe. */
 export function cachePath(folder: string, repository: string, file: string): string {
   if (!isSafePath(repository) || (file !== '' && !isSafePath(file))) {
     throw new SkeinError('invalid_request', `${repository}/${file} is no plain file name; it would not be kept safely`)
@@ -47,7 +47,7 @@ export function listModels(folder: string): CachedModel[] {
     .flatMap((name) => modelsOf(join(folder, name), name.replace(SEPARATOR, '/')))
 }
 
-/** The model a name means, if it has been pulled. */
+/** The pulled model of a name, if there is one. */
 export function findModel(folder: string, name: string): CachedModel | undefined {
   const models = listModels(folder).filter(({ isPartial }) => !isPartial)
   const reference = findModelName(name)
@@ -55,7 +55,7 @@ export function findModel(folder: string, name: string): CachedModel | undefined
   if (reference && repository === reference.repository) {
     const own = models.filter((model) => model.repository === repository)
     if (file !== undefined) return own.find(({ path }) => path === cachePath(folder, repository, file))
-    // "deep/m" may also be a file in a folder of some repository.
+    // "deep/m" may also be a file in a folder of a repository.
     if (own.length > 0) return own.length === 1 ? own[0] : own.find(({ name: n }) => n === name)
   }
   const files = new Map(models.map((model) => [fileOf(folder, model), model]))
@@ -63,7 +63,7 @@ export function findModel(folder: string, name: string): CachedModel | undefined
   return chosen === undefined ? undefined : files.get(chosen)
 }
 
-/** Deletes a model and what is left of its downloads; returns the bytes freed. */
+/** Deletes a model and its partial downloads; returns the bytes freed. */
 export function removeModel(folder: string, { path, bytes }: CachedModel): number {
   checkInside(folder, path)
   rmSync(path, { recursive: true })
@@ -88,7 +88,7 @@ function modelsOf(directory: string, repository: string): CachedModel[] {
   })
 }
 
-/** Regular files only: a link is not ours. */
+/** Regular files only: links are not ours. */
 function filesIn(directory: string): { readonly path: string; readonly bytes: number }[] {
   return readdirSync(directory, { recursive: true, withFileTypes: true })
     .filter((entry) => entry.isFile())

@@ -1,6 +1,6 @@
 /**
- * The names models go by: `owner/repository`, `owner/repository:file`, file names of the released models, and short
- * names such as `rwkv7-g1-0.4b`, which stand for the newest file of a line and size. Knows no network and no disk.
+ * Names of models: `owner/repository`, `owner/repository:file`, file names of released models, and short names such as
+ * `rwkv7-g1-0.4b`, which mean the newest file of a line and size. It knows no network and no disk.
  */
 
 import { SkeinError } from '../errors.ts'
@@ -9,7 +9,7 @@ import { hasCheckpointSuffix, withoutCheckpointSuffix } from '../files/checkpoin
 export interface ModelReference {
   /** owner/name */
   readonly repository: string
-  /** Picks the file among those of the repository; undefined where the repository is one model. */
+  /** Chooses one of the repository's files; undefined if the repository is one model. */
   readonly choose: ((paths: readonly string[]) => string | undefined) | undefined
 }
 
@@ -17,14 +17,14 @@ const PART = '[A-Za-z0-9_][A-Za-z0-9._-]{0,127}'
 const REPOSITORY = new RegExp(`^(${PART}/${PART})(?::(.+))?$`)
 const SAFE_PART = new RegExp(`^${PART}$`)
 
-/** Where the released models are. */
+/** Repositories of the released models. */
 const LINES: readonly { readonly name: RegExp; readonly repository: string }[] = [
   { name: /^rwkv(7a?)?-g\d/i, repository: 'BlinkDL/rwkv7-g1' },
   { name: /^rwkv7-world-|^rwkv-x070-world-/i, repository: 'BlinkDL/rwkv-7-world' },
   { name: /^rwkv6-world-|^rwkv-x060-world-/i, repository: 'BlinkDL/rwkv-6-world' },
 ]
 
-/** Throws for a name that is none of these. */
+/** Throws for any other name. */
 export function parseModelName(name: string): ModelReference {
   const reference = findModelName(name)
   if (reference) return reference
@@ -41,7 +41,7 @@ export function parseModelName(name: string): ModelReference {
 
 export function findModelName(name: string): ModelReference | undefined {
   const [, repository, file] = REPOSITORY.exec(name) ?? []
-  // "models/demo.pth" is a path that does not exist, not a repository.
+  // "models/demo.pth" is a missing file, not a repository.
   if (repository !== undefined && !name.includes('..') && !hasCheckpointSuffix(repository)) {
     if (file === undefined) return { repository, choose: undefined }
     if (!isSafePath(file)) return undefined
@@ -52,17 +52,17 @@ export function findModelName(name: string): ModelReference | undefined {
   return { repository: line.repository, choose: (paths) => newestNamed(name, paths) }
 }
 
-/** Whether a name is as those of releases are: of a line and size, or a file's. */
+/** Whether it looks like a release's name: a line and size, or a file. */
 export function isReleaseName(name: string): boolean {
   return (parseShortName(name) ?? parseRelease(`${withoutCheckpointSuffix(name)}.pth`)) !== undefined
 }
 
-/** Parts of letters, digits, dots, dashes and underlines, none of them a dot alone or hidden. */
+/** Parts consist of letters, digits, dots, dashes and underscores, and do not start with a dot. */
 export function isSafePath(path: string): boolean {
   return path.length < 512 && path.split('/').every((part) => SAFE_PART.test(part))
 }
 
-/** The file of that name, with or without its suffix, or the newest file of the line and size it stands for. */
+/** The file of that name, with or without suffix, or the newest file of a line and size. */
 export function newestNamed(name: string, paths: readonly string[]): string | undefined {
   const exact = paths.find((path) => path === name || withoutCheckpointSuffix(path) === name)
   if (exact !== undefined) return exact
@@ -77,7 +77,7 @@ export function newestNamed(name: string, paths: readonly string[]): string | un
   return newest?.path
 }
 
-/** By date; where one has none, by the letter of its data, which comes later in the alphabet. */
+/** By date; without dates, by the letter of the training data, later letters first. */
 function newestFirst(a: Release, b: Release): number {
   const byDate = a.date > 0 && b.date > 0 ? b.date - a.date : b.letter.localeCompare(a.letter)
   return byDate || b.context - a.context
@@ -86,7 +86,7 @@ function newestFirst(a: Release, b: Release): number {
 interface ShortName {
   /** "g1", "7a-g1", "x070", "x060" */
   readonly line: string
-  /** Of the data the model was trained on: "a", "a3"; empty for any. */
+  /** Training data: "a", "a3"; empty for any. */
   readonly letter: string
   readonly size: number
 }
@@ -105,9 +105,9 @@ function lineOf(deep: string | undefined, line: string): string {
 
 interface Release extends ShortName {
   readonly path: string
-  /** 20250905; 0 where the name has none. */
+  /** 20250905; 0 if the name has none. */
   readonly date: number
-  /** Tokens of context, or whatever number else stands last. */
+  /** Tokens of context, or another final number. */
   readonly context: number
 }
 
@@ -115,7 +115,7 @@ interface Release extends ShortName {
 const G_RELEASE = /^rwkv7(a?)-(g\d)([a-z]\d?)?-(\d+(?:\.\d+)?b)-(\d{8})-ctx(\d+)\.pth$/i
 const WORLD_RELEASE = /^rwkv-(x0[67]0)-world-(\d+(?:\.\d+)?b\d?)-v[\d.]+-(\d{8})-ctx(\d+)\.pth$/i
 
-/** rwkv-g1k-7b-3563.pth: neither "7" nor date nor context, and the size rounded. */
+/** rwkv-g1k-7b-3563.pth: without "7", date and context, and with a rounded size. */
 const SHORT_RELEASE = /^rwkv-(g\d)([a-z]\d?)-(1b|3b|7b|13b)-(\d+)\.pth$/i
 const SHORT_SIZES: Readonly<Record<string, string>> = {
   '1b': '1.5b',
@@ -147,7 +147,7 @@ function release(path: string, line: string, letter: string, size: string, date:
   }
 }
 
-/** "0.4b" and "1B6" both have a b where the point may be. */
+/** "0.4b" and "1B6" both have a b, in place of the point in the second. */
 function billions(size: string): number {
   return Number(size.toLowerCase().replace(/b$/, '').replace('b', '.'))
 }

@@ -1,6 +1,6 @@
 /**
- * `pull` as an operation: from a name to files in the cache, each verified, and the World vocabulary that the released
- * models need. Offline it answers from the cache alone.
+ * Pulls a model: from a name to verified files in the cache, plus the World vocabulary that released models need.
+ * Offline, it answers only from the cache.
  */
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
@@ -16,13 +16,13 @@ export interface PullOptions {
   readonly hub: Hub
   readonly isOffline: boolean
   readonly environment?: Readonly<Record<string, string | undefined>>
-  /** Told before a file; what it returns is told of its bytes. */
+  /** Called before each file; the returned function is called with its progress. */
   readonly onFile?: (name: string) => (doneBytes: number, totalBytes: number) => void
   readonly retryMs?: number
 }
 
 export interface Pulled {
-  /** For `skein serve`: a file, or a directory. */
+  /** A path for `skein serve`: a file or a directory. */
   readonly path: string
   readonly fetched: readonly string[]
 }
@@ -43,7 +43,7 @@ export async function pullModel(name: string, options: PullOptions): Promise<Pul
   return { path: cachePath(folder, repository, wanted.path), fetched }
 }
 
-/** Any of them serves: what arrives has to have the one digest. */
+/** Any of them will do, because the digest is checked. */
 const VOCABULARY_REPOSITORIES = ['fla-hub/rwkv7-1.5B-world', 'fla-hub/rwkv7-0.4B-world']
 const VOCABULARY_BYTES = 1_093_733
 
@@ -89,7 +89,7 @@ function offline(what: string): SkeinError {
 }
 
 interface Choice {
-  /** What the model is called: its file, or config.json's directory as "". */
+  /** Path that names the model: its file, or "" for the directory of config.json. */
   readonly path: string
   readonly files: readonly HubFile[]
 }
@@ -103,10 +103,10 @@ function chooseFiles(name: string, reference: ModelReference, files: readonly Hu
   throw new SkeinError('not_found', `${reference.repository} has no model "${name}"; it has ${listed(checkpoints)}`)
 }
 
-/** What a directory in the layout of transformers consists of, less code and notes. */
+/** The files of a directory in the layout of transformers, without code and notes. */
 const DIRECTORY_FILE = /^(config\.json|model.*\.safetensors(\.index\.json)?|.*vocab.*\.txt)$/
 
-/** The files that are the model, where the whole repository is one; else null. */
+/** The files of the model if the whole repository is one; else null. */
 export function directoryModel(files: readonly HubFile[]): readonly HubFile[] | null {
   const names = new Set(files.map(({ path }) => path))
   const hasWeights = ['model.safetensors', 'model.safetensors.index.json'].some((n) => names.has(n))

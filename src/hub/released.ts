@@ -1,9 +1,11 @@
-/** The released RWKV-7 models by size, and which of them to begin with. Knows no network: the dashboard has the same list. */
+/**
+ * The released RWKV-7 models by size, and which to start with. It knows no network; the dashboard has the same list.
+ */
 
 interface Released {
-  /** Stands for the newest file of its line and size. */
+  /** Means the newest file of its line and size. */
   readonly name: string
-  /** Of that file, about: 16 bits a weight. */
+  /** Approximate size of that file, at 16 bits per weight. */
   readonly bytes: number
 }
 
@@ -16,23 +18,23 @@ export const RELEASED: readonly Released[] = [
   { name: 'rwkv7-g1-13.3b', bytes: 26.5e9 },
 ]
 
-/** Of all of them, as the hub says. */
+/** Licence of all of them, as the hub reports it. */
 export const RELEASED_LICENCE = 'Apache-2.0'
 
-/** Those that are fetched in minutes, the largest first. */
+/** Models that download in minutes, largest first. */
 export const FIRST_NAMES = ['rwkv7-g1-1.5b', 'rwkv7-g1-0.4b', 'rwkv7-g1-0.1b']
 
-/** Of the machine's memory, what weights may take: others run on it, too. */
+/** Share of the machine's memory that weights may take, because other programs run on it, too. */
 const MOST_OF_MEMORY = 0.4
 
 export function isSmallFor(memoryBytes: number, fileBytes: number): boolean {
   return fileBytes <= MOST_OF_MEMORY * memoryBytes
 }
 
-/** Megabits a second of an ordinary line at home. */
+/** Speed of a typical home connection, in megabits per second. */
 export const LINE_SPEED = 100
 
-/** How long that takes for so many bytes, at least 1. */
+/** Minutes to download so many bytes at that speed, at least 1. */
 export function minutesToFetch(bytes: number): number {
   return Math.max(1, Math.ceil((bytes * 8) / (LINE_SPEED * 1e6) / 60))
 }

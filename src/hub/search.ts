@@ -1,4 +1,4 @@
-/** What the hub has: repositories by words, and the models in one of them by the names that `pull` takes. */
+/** Searches the hub: repositories by words, and the models of one, under the names that `pull` takes. */
 import { SkeinError } from '../errors.ts'
 import { hasCheckpointSuffix } from '../files/checkpoint-suffix.ts'
 import { type Hub, listFiles, readJson } from './hub.ts'
@@ -10,21 +10,21 @@ export interface HubRepository {
   readonly name: string
   readonly downloads: number
   readonly likes: number
-  /** Who may read it has to ask its owner first. */
+  /** Readers must ask the owner for access first. */
   readonly isGated: boolean
 }
 
 export interface HubModel {
-  /** As `pull` takes it. */
+  /** In the form that `pull` takes. */
   readonly name: string
-  /** What is shown of it within its repository; '': the repository is one model. */
+  /** Name shown within the repository; '': the repository is one model. */
   readonly file: string
   readonly bytes: number
 }
 
 const MOST_FOUND = 20
 
-/** Those that are fetched most often first. */
+/** Most downloaded first. */
 export async function searchHub(hub: Hub, words: string): Promise<HubRepository[]> {
   const query = new URLSearchParams({
     search: words,
@@ -37,7 +37,7 @@ export async function searchHub(hub: Hub, words: string): Promise<HubRepository[
   return found.slice(0, MOST_FOUND).flatMap((one: unknown) => repositoryOf(one))
 }
 
-/** What is not as the hub writes it is left out. */
+/** Leaves out entries of unexpected shape. */
 function repositoryOf(entry: unknown): HubRepository[] {
   const { id, downloads, likes, gated } = (entry ?? {}) as Readonly<Record<string, unknown>>
   if (typeof id !== 'string' || !isName(id)) return []
@@ -57,7 +57,7 @@ function countOf(value: unknown): number {
   return typeof value === 'number' && value >= 0 ? value : 0
 }
 
-/** Each file that `pull` could fetch, largest last; a folder of transformers is one model. */
+/** Each file that `pull` could fetch, largest last; a transformers directory is one model. */
 export async function modelsOf(hub: Hub, name: string): Promise<HubModel[]> {
   const { repository } = parseModelName(name)
   const files = await listFiles(hub, repository)

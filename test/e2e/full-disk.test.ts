@@ -65,7 +65,7 @@ test.runIf(isMounted)('a full disk costs what has to be written, and nothing els
   const [worker] = await childrenOf(server.process.pid!)
   process.kill(worker!, 'SIGKILL')
   // The next one has no store, and says so.
-  while (!server.output.some((line) => line.includes('sessions are not to be had'))) await delay(50)
+  while (!server.output.some((line) => line.includes('sessions are unavailable until'))) await delay(50)
   await until(server, 'degraded')
   expect((await ask(server)).status).toBe(200)
   const refused = await ask(server, 'old')

@@ -1,6 +1,6 @@
 /**
- * A whole run of the load generator: asks the server for its model, makes the prompts, sends one request ahead to see
- * that all is well, sends the load, and counts. Knows nothing of flags, files and pages.
+ * A whole run of the load generator: asks the server for its model, makes the prompts, sends one request ahead as a
+ * check, sends the load, and counts. It knows nothing of flags, files and pages.
  */
 import { SkeinError } from '../../errors.ts'
 import { type AskSettings, type Endpoint, type EndpointName, endpointOf } from './endpoints.ts'
@@ -12,7 +12,7 @@ import { type Random, seededRandom } from './random.ts'
 import { type AnswerResult, type RequestResult, type Summary, summarise } from './statistics.ts'
 import { type CountTokens, tokenCounter } from './token-counter.ts'
 
-/** Of an answer whose length neither the plan nor the file tell. */
+/** Length of an answer if neither the plan nor the file gives one. */
 const DEFAULT_OUTPUT_TOKENS = 128
 
 export type Dataset =
@@ -20,7 +20,7 @@ export type Dataset =
   | {
       readonly kind: 'file'
       readonly prompts: readonly FilePrompt[]
-      /** Undefined: as the file says. */
+      /** Undefined: as in the file. */
       readonly outputTokens: number | undefined
     }
 
@@ -28,20 +28,20 @@ export interface ServeBenchPlan {
   readonly url: string
   readonly apiKey: string | undefined
   readonly endpoint: EndpointName
-  /** Undefined: the first that the server names. */
+  /** Undefined: the first model that the server lists. */
   readonly model: string | undefined
   readonly settings: Pick<AskSettings, 'isStream' | 'ignoreEos' | 'temperature' | 'extra'>
   readonly dataset: Dataset
   readonly numPrompts: number
-  /** Prompts of one request. */
+  /** Prompts per request. */
   readonly batch: number
-  /** Requests a second; infinite: all at once. */
+  /** Requests per second; infinite: all at once. */
   readonly requestRate: number
   readonly concurrency: number
   readonly timeoutMs: number
   readonly seed: number
   readonly onProgress: (numEnded: number, numRequests: number) => void
-  /** Aborted: the load ends, and what it did so far is reported. */
+  /** When aborted, the load ends, and the results so far are reported. */
   readonly signal: AbortSignal
 }
 
@@ -51,7 +51,7 @@ export interface ServeBench {
   readonly summary: Summary
   readonly eventLoopDelayMs: EventLoopDelay
   readonly outputTokensFrom: readonly TokenSource[]
-  /** In the order they ended. */
+  /** In the order in which they ended. */
   readonly requests: readonly CountedResult[]
 }
 
@@ -71,7 +71,7 @@ async function bench(client: HttpClient, plan: ServeBenchPlan): Promise<ServeBen
   const endpoint = endpointOf(plan.endpoint)
   const model = plan.model ?? (endpoint.takesBatch ? undefined : await firstModel(client))
   const countTokens = await tokenCounter(client, model)
-  // One request more than asked for goes ahead of the load.
+  // One additional request goes ahead of the load.
   const numRequests = Math.ceil(plan.numPrompts / plan.batch)
   const [ahead, ...groups] = groupsOf(await promptsOf(plan, countTokens), plan.batch)
   const ask = (prompts: readonly Prompt[]) =>
@@ -87,7 +87,7 @@ async function bench(client: HttpClient, plan: ServeBenchPlan): Promise<ServeBen
     send: async (i) => {
       const prompts = groups[i]!
       const ended = await ask(prompts)
-      // What stop() cut off is no failure of the server.
+      // A request that stop() cut off is no failure of the server.
       return { prompts, ...(plan.signal.aborted && ended.failure ? interrupted(ended) : ended) }
     },
     onEnd: (numEnded) => plan.onProgress(numEnded, numRequests),
@@ -107,7 +107,7 @@ async function bench(client: HttpClient, plan: ServeBenchPlan): Promise<ServeBen
   }
 }
 
-/** The prompts of the load and, before them, those of the request that goes ahead. */
+/** The prompts of the load, preceded by those of the request that goes ahead. */
 function promptsOf(plan: ServeBenchPlan, countTokens: CountTokens): Promise<Prompt[]> {
   const { dataset, numPrompts, batch } = plan
   const random = seededRandom(plan.seed)
@@ -132,15 +132,15 @@ function askOf(endpoint: Endpoint, prompts: readonly Prompt[], settings: AskSett
 }
 
 function interrupted(ended: Exchange): Exchange {
-  return { ...ended, failure: { reason: 'interrupted', message: 'the load was ended early' } }
+  return { ...ended, failure: { reason: 'interrupted', message: 'the load was interrupted' } }
 }
 
-/** As GET /v1/models lists it: `{data: [{id}]}`, or RWKV-Infer's bare list. */
+/** From GET /v1/models: `{data: [{id}]}`, or RWKV-Infer's bare list. */
 async function firstModel(client: HttpClient): Promise<string> {
   const reply = await client.send('/v1/models')
   const body = await readJson(reply)
-  if (reply.status === 401) throw new ExchangeError('http 401', 'the server asks for a key')
-  // Reading a field of a JSON value that has none gives undefined.
+  if (reply.status === 401) throw new ExchangeError('http 401', 'the server requires a key')
+  // A JSON value without the field gives undefined.
   const list: unknown = Array.isArray(body) ? body : (Object(body) as { data?: unknown }).data
   const id: unknown = Array.isArray(list) ? list[0]?.id : undefined
   if (typeof id === 'string') return id
@@ -150,7 +150,7 @@ async function firstModel(client: HttpClient): Promise<string> {
   )
 }
 
-/** For a failure before the load began, which ends the run. */
+/** The error of a failure before the load, which ends the run. */
 function explained({ reason, message }: ExchangeError, { url }: ServeBenchPlan): SkeinError {
   if (reason === 'connection') return new SkeinError('model_not_loaded', `no server answers at ${url}: ${message}`)
   if (reason === 'http 401' || reason === 'http 403')
@@ -159,8 +159,8 @@ function explained({ reason, message }: ExchangeError, { url }: ServeBenchPlan):
 }
 
 /**
- * Milliseconds from the start: a Poisson process of `rate` requests a second whose first request is due at once, or
- * all of them at once for an infinite rate.
+ * Milliseconds from the start: a Poisson process of `rate` requests per second whose first request is due at once, or
+ * all at once for an infinite rate.
  */
 export function arrivalTimes(count: number, rate: number, random: Random): number[] {
   let due = 0
@@ -171,17 +171,18 @@ export function arrivalTimes(count: number, rate: number, random: Random): numbe
   })
 }
 
-/** Who said how many tokens an answer has: usage, the stream's events (one a token), or /tokenize of the answer. */
+/** Source of an answer's token count: usage, the stream's events (one per token), or /tokenize of the answer. */
 type TokenSource = 'usage' | 'events' | 'tokenize'
 
 export interface CountedResult extends RequestResult {
-  /** Null for a request that failed, whose tokens are in no figure. */
+  /** Null for a failed request, whose tokens are in no figure. */
   readonly tokensFrom: TokenSource | null
 }
 
 /**
- * How many tokens each request took and gave: as the server's usage says, else as its events or its /tokenize do, else
- * unknown. */
+ * Adds the tokens that each request took and gave: from the server's usage, else from its events or /tokenize, else
+ * unknown.
+ */
 async function withTokens(
   { dueMs, sentMs, value }: Timed<Exchange & { readonly prompts: readonly Prompt[] }>,
   countTokens: CountTokens,
@@ -192,7 +193,7 @@ async function withTokens(
     const answers = value.answers.map((times) => answerOf(times, null, times.lastMs))
     return { ...base, answers, inputTokens: null, cachedTokens: null, tokensFrom: null }
   }
-  // Of several answers the usage only tells the sum.
+  // With several answers the usage gives only the sum.
   const usage = value.answers.length === 1 ? value.usage : null
   const isStreamed = value.answers.some(({ pieces }) => pieces > 0)
   const answers: AnswerResult[] = []
@@ -211,8 +212,8 @@ async function withTokens(
 }
 
 /**
- * The end goes with the count: a usage counts tokens without text too, which may be an answer's last, so it goes with
- * the end of the reply; events count pieces of text, so they go with the last piece.
+ * The end must match the count: usage also counts tokens without text, which may be the last, so it goes with the end
+ * of the reply; events count pieces of text, so they go with the last piece.
  */
 function answerOf({ firstMs, gapsMs }: AnswerTimes, outputTokens: number | null, endMs: number | null): AnswerResult {
   return { outputTokens, firstMs, endMs, gapsMs }

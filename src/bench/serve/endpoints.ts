@@ -1,6 +1,6 @@
 /**
- * The APIs that a load can speak: which body asks for the answers, and what an answer's JSON means. Knows nothing of
- * connections and times. Bodies of other servers may miss any field: what is absent is simply not there.
+ * The APIs that a load can speak: the body that asks for answers, and the meaning of an answer's JSON. It knows nothing
+ * of connections and times. Bodies of other servers may lack any field.
  */
 import type { Prompt } from './prompts.ts'
 
@@ -13,15 +13,15 @@ export interface AskSettings {
   readonly isStream: boolean
   readonly ignoreEos: boolean
   readonly temperature: number
-  /** rwkv_lightning reads the key here as well. */
+  /** rwkv_lightning accepts the key here as well. */
   readonly password: string | undefined
-  /** Fields that replace or join those made here. */
+  /** Fields to add or to replace. */
   readonly extra: Readonly<Record<string, unknown>>
 }
 
-/** What is said of one answer. */
+/** New content of one answer. */
 export interface Piece {
-  /** Which of the request's answers. */
+  /** Index of the answer within the request. */
   readonly answer: number
   /** New text; may be empty. */
   readonly text: string
@@ -30,12 +30,12 @@ export interface Piece {
 
 export interface Usage {
   readonly inputTokens: number
-  /** Of these, what the server had kept from before; null where it does not say. */
+  /** Input tokens that the server had cached; null if it does not say. */
   readonly cachedTokens: number | null
   readonly outputTokens: number
 }
 
-/** What one event of a stream, or a whole reply, says. */
+/** The content of a stream's event, or of a whole reply. */
 export interface Said {
   readonly pieces: readonly Piece[]
   readonly usage: Usage | null
@@ -44,7 +44,7 @@ export interface Said {
 
 export interface Endpoint {
   readonly path: string
-  /** Whether one request can carry many prompts. */
+  /** Whether one request can hold many prompts. */
   readonly takesBatch: boolean
   body(prompts: readonly Prompt[], settings: AskSettings): object
 }
@@ -59,7 +59,7 @@ const openAi = (settings: AskSettings, prompt: Prompt) => ({
   ...settings.extra,
 })
 
-/** rwkv_lightning: one length for all rows, an event for every token, no usage. */
+/** rwkv_lightning: one length for all rows, an event per token, no usage. */
 const lightning = (prompts: readonly Prompt[], settings: AskSettings) => ({
   contents: prompts.map(({ text }) => text),
   max_tokens: Math.max(...prompts.map(({ maxTokens }) => maxTokens)),
@@ -68,7 +68,7 @@ const lightning = (prompts: readonly Prompt[], settings: AskSettings) => ({
   chunk_size: 1,
   ...(settings.model === undefined ? {} : { model: settings.model }),
   ...(settings.password === undefined ? {} : { password: settings.password }),
-  // Its default stops end an answer too.
+  // Its default stops would end an answer, too.
   ...(settings.ignoreEos ? { ignore_eos: true, stop_tokens: [] } : {}),
   ...settings.extra,
 })
@@ -97,12 +97,12 @@ export function endpointOf(name: EndpointName): Endpoint {
   }
 }
 
-/** Whether the data of an event is the mark that ends a stream; RWKV-Infer writes it as a list. */
+/** Whether the data marks the end of a stream; RWKV-Infer writes a list. */
 export function isDone(data: string): boolean {
   return data === '[DONE]' || data === '["[DONE]"]'
 }
 
-/** Reads an event of a stream or a whole reply; null where it is no JSON object. */
+/** Reads an event of a stream or a whole reply; null if it is no JSON object. */
 export function readReply(json: unknown): Said | null {
   const reply = objectOf(json)
   if (reply === null) return null
@@ -118,11 +118,11 @@ export function readReply(json: unknown): Said | null {
 type Fields = Readonly<Record<string, unknown>>
 
 function objectOf(json: unknown): Fields | null {
-  // A JSON object's fields may hold anything, which is what Fields says.
+  // A JSON object's fields may hold anything, as the type Fields says.
   return typeof json === 'object' && json !== null && !Array.isArray(json) ? (json as Fields) : null
 }
 
-/** Thought and answer are both tokens that a user waits for. */
+/** Users wait for thought and answer tokens alike. */
 function textOf(choice: Fields | null | undefined): string {
   const message = objectOf(choice?.delta) ?? objectOf(choice?.message)
   return [message?.reasoning_content, message?.content, choice?.text]
@@ -137,7 +137,7 @@ function usageOf(usage: Fields | null): Usage | null {
   return { inputTokens, cachedTokens: typeof cached === 'number' ? cached : null, outputTokens }
 }
 
-/** An error as OpenAI's object, as text, or in any other shape. */
+/** Accepts an error as OpenAI's object, as text, or in any other shape. */
 export function errorOf(error: unknown): string | null {
   if (error === undefined || error === null) return null
   if (typeof error === 'string') return error

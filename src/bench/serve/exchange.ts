@@ -1,6 +1,6 @@
 /**
  * One request of a load, from its first byte to the last of its reply, with the time of each piece of text. Times are
- * milliseconds since the request was sent. Knows nothing of other requests.
+ * milliseconds since the request was sent. It knows nothing of other requests.
  */
 import { errorOf, isDone, type Piece, readReply, type Usage } from './endpoints.ts'
 import { ExchangeError, type HttpClient, type Reply, readText } from './http-client.ts'
@@ -8,12 +8,12 @@ import { ExchangeError, type HttpClient, type Reply, readText } from './http-cli
 /** One answer of a request; a batch has several. */
 export interface AnswerTimes {
   text: string
-  /** Pieces of text that came; of a stream each is a token, or the few that complete a character. */
+  /** Pieces of text that came; in a stream each is a token, or the few tokens that complete a character. */
   pieces: number
-  /** When the first piece and the last came; null without a stream. */
+  /** When the first and the last piece came; null without a stream. */
   firstMs: number | null
   lastMs: number | null
-  /** Between neighbouring pieces. */
+  /** Times between consecutive pieces. */
   readonly gapsMs: number[]
 }
 
@@ -42,7 +42,7 @@ export async function exchange(client: HttpClient, ask: Ask): Promise<Exchange> 
   try {
     const reply = await client.send(ask.path, ask.body)
     if (reply.status !== 200) throw await refusal(reply)
-    // conRWKV calls a whole reply an event stream; other servers answer a request for a stream with a whole reply.
+    // conRWKV labels a whole reply an event stream; other servers send a whole reply although a stream was requested.
     if (ask.isStream && !reply.isJson) await reading.readStream(reply)
     else reading.takeWhole(await readText(reply))
   } catch (thrown) {
@@ -72,11 +72,11 @@ class Reading {
     return performance.now() - this.#startedAt
   }
 
-  /** A stream that ends without its mark, and without a reason for every answer, was cut. */
+  /** A stream that ends without its mark, and without a finish reason for every answer, was cut. */
   async readStream(reply: Reply): Promise<void> {
     const parser = new SseParser()
     let broken: unknown = null
-    // An error within a data handler would end the process: it waits for the end of the body instead.
+    // An error inside a data handler would end the process, so it is thrown at the end of the body.
     const takeAll = (events: readonly string[]) => {
       const now = this.now()
       try {
@@ -119,7 +119,7 @@ class Reading {
       throw new ExchangeError('bad reply', `${this.#ended.size} of ${length} answers: ${excerpt(body)}`)
   }
 
-  /** Raises what a server says of its own failure. */
+  /** Throws an error that the server reports. */
   #parse(data: string): readonly Piece[] {
     const said = readReply(jsonOf(data))
     if (said === null) throw new ExchangeError('bad reply', `no JSON object: ${excerpt(data)}`)
@@ -139,7 +139,7 @@ class Reading {
 async function refusal(reply: Reply): Promise<ExchangeError> {
   const body = await readText(reply)
   const fields = jsonOf(body)
-  // Whatever a JSON value is, reading a field of it that is not there gives undefined.
+  // A JSON value without the field gives undefined.
   const { error, detail } = (Object(fields) ?? {}) as { error?: unknown; detail?: unknown }
   return new ExchangeError(`http ${reply.status}`, errorOf(error ?? detail) ?? excerpt(body))
 }
@@ -162,15 +162,15 @@ function excerpt(text: string): string {
 }
 
 /**
- * Server-sent events from bytes that arrive in pieces of any size: a piece may end within a line, a line end or a
- * character. Keeps to the WHATWG rules, but for one leniency: an event without its closing blank line counts when the
- * stream ends (conRWKV sends its last one so). Only `data` is read.
+ * Parses server-sent events from pieces of any size: a piece may end within a line, a line end or a character. It
+ * follows the WHATWG rules, except that an event without its final blank line counts when the stream ends (conRWKV ends
+ * so). Only `data` is read.
  */
 export class SseParser {
   readonly #decoder = new TextDecoder()
   /** An unfinished line. */
   #pending = ''
-  /** Data lines of the event that is being read; null before the first. */
+  /** Data lines of the current event; null before the first. */
   #data: string | null = null
 
   /** The data of the events that these bytes complete. */
@@ -178,7 +178,7 @@ export class SseParser {
     return this.#read(this.#decoder.decode(bytes, { stream: true }))
   }
 
-  /** What the end of the stream completes. */
+  /** The data of an event that the end of the stream completes. */
   end(): string[] {
     return this.#read(`${this.#decoder.decode()}\n\n`)
   }
@@ -186,7 +186,7 @@ export class SseParser {
   #read(text: string): string[] {
     const events: string[] = []
     this.#pending += text
-    // A carriage return at the very end may be half of a CRLF: it waits for what follows.
+    // A carriage return at the end may be half of a CRLF, so it waits for the next bytes.
     const lines = this.#pending.split(/\r\n|\n|\r(?!$)/)
     this.#pending = lines.pop() ?? ''
     for (const line of lines) this.#takeLine(line, events)

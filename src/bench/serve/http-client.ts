@@ -1,14 +1,14 @@
 /**
- * HTTP as a load needs it: connections kept alive and as many as there are requests in flight, one deadline for a
- * whole exchange, and each piece of a body at the moment it arrives. Knows no API.
+ * An HTTP client for loads: keep-alive connections, one per request in flight, one deadline per exchange, and each
+ * piece of a body as it arrives. It knows no API.
  */
 import { type ClientRequest, Agent as HttpAgent, request as httpRequest, type IncomingMessage } from 'node:http'
 import { Agent as HttpsAgent, request as httpsRequest } from 'node:https'
 
-/** Shorter than the idle time after which usual servers close a connection (5 s), so none is used while it closes. */
+/** Shorter than the idle timeout of usual servers (5 s), so that no connection is reused while it closes. */
 const IDLE_MS = 2000
 
-/** Why an exchange failed, in a word that failures are counted by. */
+/** Why an exchange failed; `reason` groups failures. */
 export class ExchangeError extends Error {
   /** `timeout`, `connection`, `http 503`, … */
   readonly reason: string
@@ -22,7 +22,7 @@ export class ExchangeError extends Error {
 export interface Reply {
   readonly status: number
   readonly isJson: boolean
-  /** Reads the body to its end. To be called once. */
+  /** Reads the body to its end. Call it once. */
   read(onBytes: (bytes: Uint8Array) => void): Promise<void>
 }
 
@@ -40,7 +40,7 @@ export class HttpClient {
     this.#timeoutMs = timeoutMs
   }
 
-  /** A POST of JSON, or a GET without a body. Resolves with the head of the reply. */
+  /** Sends JSON with POST, or GET without a body. Resolves with the head of the reply. */
   send(path: string, body?: object): Promise<Reply> {
     const text = body === undefined ? '' : JSON.stringify(body)
     const request = this.#open(path, body === undefined ? 'GET' : 'POST', text)
@@ -52,7 +52,7 @@ export class HttpClient {
       request.on('error', (error) => reject(new ExchangeError('connection', error.message)))
       request.on('close', () => clearTimeout(timer))
     })
-    // Whoever races against it hears of it; between two races nobody does.
+    // Awaiting races report the failure; between two of them nobody does, and it must not count as unhandled.
     failure.catch(() => {})
     const head = new Promise<Reply>((resolve) => {
       request.on('response', (response) => resolve(replyOf(response, failure)))
@@ -61,7 +61,7 @@ export class HttpClient {
     return Promise.race([head, failure])
   }
 
-  /** Ends every exchange that is under way. */
+  /** Ends all running exchanges. */
   dispose(): void {
     this.#agent.destroy()
   }
@@ -87,7 +87,7 @@ function replyOf(response: IncomingMessage, failure: Promise<never>): Reply {
       const end = new Promise<void>((resolve, reject) => {
         response.on('data', onBytes)
         response.on('end', resolve)
-        // Also after `end`, when it no longer matters.
+        // This also runs after `end`, when it no longer matters.
         response.on('close', () => reject(new ExchangeError('connection', 'the connection closed within the reply')))
         response.on('error', () => {})
       })
@@ -96,7 +96,7 @@ function replyOf(response: IncomingMessage, failure: Promise<never>): Reply {
   }
 }
 
-/** A whole body as JSON, or its text where it is none. */
+/** A whole body as JSON, or as text if it is not JSON. */
 export async function readJson(reply: Reply): Promise<unknown> {
   const text = await readText(reply)
   try {

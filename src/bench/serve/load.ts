@@ -1,11 +1,11 @@
 /**
- * The clock of a load: starts each request when it is due, or as soon as the cap on requests in flight allows, and
- * collects what became of them. Knows no HTTP; the requests are a function.
+ * The clock of a load: starts each request when it is due, or as soon as the limit on requests in flight allows, and
+ * collects the results. It knows no HTTP; sending is a function.
  */
 import { monitorEventLoopDelay } from 'node:perf_hooks'
 import { setTimeout as delay } from 'node:timers/promises'
 
-/** How often the event loop's delay is looked at. */
+/** How often the event loop's delay is measured. */
 const DELAY_RESOLUTION_MS = 10
 
 /** Milliseconds since the start of the load. */
@@ -18,26 +18,26 @@ export interface Timed<T> {
 interface LoadPlan<T> {
   /** When each request is due, ascending. */
   readonly arrivalsMs: readonly number[]
-  /** Requests in flight at most. */
+  /** Maximum requests in flight. */
   readonly concurrency: number
-  /** Sends request i; never rejects for a request's own failure. */
+  /** Sends request i. It does not reject if the request fails. */
   readonly send: (i: number) => Promise<T>
   readonly onEnd: (numEnded: number) => void
-  /** Aborted: nothing more is sent. */
+  /** When aborted, no further request is sent. */
   readonly signal: AbortSignal
 }
 
 export interface Load<T> {
-  /** In the order they ended; fewer than planned when the load was interrupted. */
+  /** In the order in which they ended; fewer than planned if the load was interrupted. */
   readonly requests: readonly Timed<T>[]
   readonly durationMs: number
   readonly eventLoopDelayMs: EventLoopDelay
 }
 
-/** How late this process was at its own timers: above a few milliseconds it, not the server, may be the limit. */
+/** How late this process was at its own timers: above a few milliseconds it may be the limit, not the server. */
 export interface EventLoopDelay {
   readonly p99: number
-  /** One long stop, of the process or of the whole machine, shows here alone. */
+  /** A single long stop of the process or the machine shows only here. */
   readonly max: number
 }
 
@@ -73,17 +73,17 @@ export async function runLoad<T>(plan: LoadPlan<T>): Promise<Load<T>> {
   }
 }
 
-/** A timer's period is part of what is measured, in nanoseconds; without a single measure it is below zero. */
+/** The measurement includes the timer's period, in nanoseconds; without measurements it is negative. */
 function lateness(measured: number): number {
   return Math.max(0, measured / 1e6 - DELAY_RESOLUTION_MS)
 }
 
 async function waitUntil(time: number, signal: AbortSignal): Promise<void> {
-  // Again and again, as timers may fire a fraction of a millisecond early.
+  // Repeats, because timers may fire a fraction of a millisecond early.
   while (!signal.aborted) {
     const wait = time - performance.now()
     if (wait <= 0) return
-    // An interrupted wait is no error: the loop looks at the signal itself.
+    // An interrupted wait is no error: the loop checks the signal.
     await delay(Math.ceil(wait), undefined, { signal }).catch(() => {})
   }
 }

@@ -1,9 +1,9 @@
-/** A run as one HTML page that needs nothing else: figures and charts. */
+/** A run as a self-contained HTML page with figures and charts. */
 import type { ServeBench } from './bench.ts'
 import { figureRows, headline, timeRows, warnings } from './report.ts'
 import { percentile, type RequestResult, runningOverTime } from './statistics.ts'
 
-/** What keeps a page small however long the run: dots and steps of a chart, bars of a histogram. */
+/** Limits that keep the page small for long runs: dots and steps of a chart, bars of a histogram. */
 const MAX_DOTS = 2000
 const MAX_STEPS = 1000
 const BARS = 40
@@ -22,7 +22,7 @@ svg { width: 100%; font: 11px system-ui, sans-serif } svg text { fill: var(--qui
 .key0 { color: var(--one) } .key1 { color: var(--two) } .warning { color: var(--two) }
 `
 
-/** `setting` is what was run, in a line a reader can run again. */
+/** `setting` is the command line of the run. */
 export function htmlReport(bench: ServeBench, setting: string, date: Date): string {
   const tables = [timeRows(bench), figureRows(bench)].map(table)
   const charts = [latencyChart, runningChart, ttftChart, itlChart].map((make) => make(bench))
@@ -56,7 +56,7 @@ function section(chart: Chart): string {
   return `<h2>${escapeHtml(chart.title)} ${key}</h2>${renderChart(chart)}`
 }
 
-/** When a request was sent, and how long it, and its first text, took. */
+/** When each request was sent, its latency, and its time to first text. */
 function latencyChart({ requests }: ServeBench): Chart {
   const good = evenly(succeeded(requests), MAX_DOTS)
   const e2e = good.map(({ sentMs, e2eMs }) => ({ x: sentMs / 1000, y: e2eMs }))
@@ -87,7 +87,7 @@ function evenly<T>(values: readonly T[], count: number): T[] {
   return Array.from({ length: count }, (_, i) => values[Math.floor((i * values.length) / count)]!)
 }
 
-/** Of a long run each step is the most of its share of the time, so that no peak is lost. */
+/** In a long run each step shows the maximum of its interval, so that no peak is lost. */
 function runningChart({ requests, summary }: ServeBench): Chart {
   const changes = runningOverTime(requests)
   const stepMs = summary.durationMs / MAX_STEPS
@@ -120,7 +120,7 @@ function itlChart({ requests }: ServeBench): Chart {
   return histogram('Inter-token latency', gaps, 'gaps')
 }
 
-/** Counts from 0 to the 99th percentile; the one in a hundred above it would flatten all others. */
+/** Counts from 0 to the 99th percentile; the top one percent would flatten the rest. */
 function histogram(title: string, values: readonly number[], yLabel: string): Chart {
   const points = values.length === 0 ? [] : bins(Float64Array.from(values).sort())
   return {
@@ -133,7 +133,7 @@ function histogram(title: string, values: readonly number[], yLabel: string): Ch
 
 function bins(sorted: Float64Array): Point[] {
   const max = percentile(sorted, 99)
-  // Events that arrive together are no time apart, and all may be so.
+  // Events that arrive together have zero gaps, and perhaps all do.
   const width = (max || 1) / BARS
   const counts = new Array<number>(BARS).fill(0)
   for (const value of sorted) {
@@ -151,7 +151,7 @@ interface Point {
 interface Series {
   readonly name: string
   readonly kind: 'dots' | 'steps' | 'bars'
-  /** Ascending x. A bar reaches from its x to the next one's. */
+  /** In ascending x. A bar reaches from its x to the next one's. */
   readonly points: readonly Point[]
 }
 
@@ -168,7 +168,7 @@ const MARGIN = { top: 12, right: 16, bottom: 40, left: 64 }
 
 type Scale = (value: number) => number
 
-/** One chart as inline SVG: dots, steps or bars over two linear axes that begin at zero. */
+/** A chart as inline SVG: dots, steps or bars over two linear axes that start at zero. */
 function renderChart({ title, xLabel, yLabel, series }: Chart): string {
   const points = series.flatMap((one) => one.points)
   const xTicks = ticks(largest(points.map(({ x }) => x)))
@@ -211,13 +211,13 @@ function bar(from: Point, to: Point | undefined, x: Scale, y: Scale): string {
   return `<rect x="${round(x(from.x))}" y="${round(y(from.y))}" width="${round(width)}" height="${round(height)}"/>`
 }
 
-/** From 0 to at least `max` in four to nine steps of 1, 2 or 5 times a power of ten. */
+/** From 0 to at least `max`, in four to nine steps of 1, 2 or 5 times a power of ten. */
 export function ticks(max: number): number[] {
   if (!(max > 0)) return [0, 1]
   const power = 10 ** Math.floor(Math.log10(max / 4))
   const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => max / size <= 8)!
   const count = Math.ceil(max / step)
-  // Multiplied, not summed, so that 0.3 is not 0.30000000000000004; toPrecision mends the product.
+  // Multiplied, not summed, to avoid 0.30000000000000004; toPrecision corrects the product.
   return Array.from({ length: count + 1 }, (_, i) => Number((i * step).toPrecision(12)))
 }
 

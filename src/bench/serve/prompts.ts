@@ -1,6 +1,6 @@
 /**
- * What a load asks: random words of wanted lengths, or prompts of a file (ShareGPT's JSON, JSON lines, or a text with
- * a prompt a line). Knows neither the API nor when a prompt is sent.
+ * The prompts of a load: random words of given lengths, or prompts of a file (ShareGPT's JSON, JSON lines, or text with
+ * one prompt per line). It knows neither the API nor when a prompt is sent.
  */
 import { SkeinError } from '../../errors.ts'
 import { integerBetween, type Random, shuffled } from './random.ts'
@@ -8,11 +8,11 @@ import { type CountTokens, estimateTokens } from './token-counter.ts'
 
 export interface Prompt {
   readonly text: string
-  /** Tokens to ask for at most. */
+  /** Maximum tokens of the answer. */
   readonly maxTokens: number
 }
 
-/** Common words, of which nearly all are one token with the space before them in usual vocabularies. */
+/** Common words; nearly all, with the space before them, are one token in usual vocabularies. */
 const WORDS = `about above after again air all along also always and animal another answer any around ask away back
   been before began below between big book both boy but call came can car carry change children city close come
   could country cut day did different does down each early earth eat end enough even every example eye face family far
@@ -30,11 +30,11 @@ const WORDS = `about above after again air all along also always and animal anot
 export interface RandomLengths {
   readonly inputTokens: number
   readonly outputTokens: number
-  /** Each length is drawn between this share of the above and all of it. */
+  /** Each length is drawn between this share of the lengths above and the full lengths. */
   readonly rangeRatio: number
 }
 
-/** Prompts of random words. Their lengths in tokens are as near as the counter allows; the server's usage tells them. */
+/** Prompts of random words. Their token lengths are as exact as the counter; the server's usage gives the real ones. */
 export async function randomPrompts(
   count: number,
   lengths: RandomLengths,
@@ -55,14 +55,14 @@ function wordsOf(random: Random, count: number): string {
   return Array.from({ length: count }, word).join(' ')
 }
 
-/** A prompt of a file; `answer` is what was once answered, `maxTokens` what the file asks for. */
+/** A prompt of a file, with the recorded `answer` and the file's own `maxTokens`. */
 export interface FilePrompt {
   readonly text: string
   readonly answer?: string
   readonly maxTokens?: number
 }
 
-/** By the ending of the name: .json is ShareGPT, .jsonl a prompt (or an object with one) a line, else text lines. */
+/** By suffix: .json is ShareGPT, .jsonl has a prompt or an object with one per line, others are text lines. */
 export function parsePromptFile(name: string, content: string): FilePrompt[] {
   const prompts = name.endsWith('.json')
     ? parseShareGpt(name, content)
@@ -80,7 +80,9 @@ function linesOf(content: string): { line: string; number: number }[] {
     .filter(({ line }) => line.trim() !== '')
 }
 
-/** `[{"conversations": [{"from": "human", "value": …}, {"from": "gpt", "value": …}, …]}]`; the first pair of turns. */
+/**
+ * `[{"conversations": [{"from": "human", "value": …}, {"from": "gpt", "value": …}, …]}]`; uses the first pair of turns.
+ */
 function parseShareGpt(name: string, content: string): FilePrompt[] {
   const expected = `${name}: expected ShareGPT's JSON, a list of {"conversations": [{"value": …}, …]}`
   const file = jsonOf(content)
@@ -89,7 +91,7 @@ function parseShareGpt(name: string, content: string): FilePrompt[] {
     const turns: unknown = entry?.conversations ?? entry?.conversation
     if (!Array.isArray(turns)) throw new SkeinError('invalid_request', expected)
     const [text, answer] = turns.map((turn) => turn?.value)
-    // A conversation of one turn, which the collection has many of, shows no answer's length.
+    // The collection has many conversations of one turn, which give no answer length.
     if (typeof text !== 'string' || typeof answer !== 'string' || text.trim() === '') return []
     return [{ text, answer }]
   })
@@ -99,7 +101,7 @@ function parseShareGpt(name: string, content: string): FilePrompt[] {
 function parseJsonLine(name: string, number: number, line: string): FilePrompt {
   const value = jsonOf(line)
   if (typeof value === 'string') return { text: value }
-  // Reading a field of a JSON value that has none gives undefined.
+  // A JSON value without the field gives undefined.
   const { prompt, max_tokens } = Object(value) as { prompt?: unknown; max_tokens?: unknown }
   const isLength = max_tokens === undefined || (Number.isInteger(max_tokens) && Number(max_tokens) > 0)
   if (typeof prompt !== 'string' || !isLength)
@@ -119,8 +121,8 @@ function jsonOf(content: string): unknown {
 }
 
 /**
- * Prompts of a file in a random order, again from the start where there are too few. The length of each answer is
- * `outputTokens` if given, else what the file asks for, else that of the answer in the file, else `otherwise`.
+ * Prompts of a file in random order, repeated if there are too few. The length of each answer is `outputTokens` if
+ * given, else the file's, else that of the recorded answer, else `otherwise`.
  */
 export async function pickPrompts(
   count: number,

@@ -1,4 +1,4 @@
-/** Numbers that look random and depend on a seed only, so that a load can be sent again exactly. Not for secrets. */
+/** Pseudo-random numbers from a seed, so that a load can be repeated exactly. Not for secrets. */
 
 /** The next number, 0 ≤ x < 1. */
 export type Random = () => number
@@ -19,7 +19,7 @@ export function integerBetween(random: Random, min: number, max: number): number
   return min + Math.floor(random() * (max - min + 1))
 }
 
-/** Fisher and Yates. */
+/** Fisher-Yates shuffle. */
 export function shuffled<T>(random: Random, values: readonly T[]): T[] {
   const result = [...values]
   for (let i = result.length - 1; i > 0; i--) {

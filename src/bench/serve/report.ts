@@ -1,11 +1,11 @@
-/** The figures of a run in words: the same rows for the terminal and for the page. */
+/** The figures of a run as text: the same rows for the terminal and the page. */
 import type { ServeBench, ServeBenchPlan } from './bench.ts'
 import type { Distribution, Throughput } from './statistics.ts'
 
-/** Above these a client was too busy, or once stopped too long, for its times to be the server's. */
+/** Above these the client was too busy, or stopped too long, for its times to be the server's. */
 const BUSY_CLIENT_MS = { p99: 20, max: 1000 } as const
 
-/** What was run, without the key and the prompts themselves. */
+/** The parameters of the run, without the key and the prompts. */
 export function settingOf(plan: ServeBenchPlan): Record<string, unknown> {
   const { url, endpoint, settings, dataset, numPrompts, batch, seed, timeoutMs } = plan
   return {
@@ -72,7 +72,7 @@ export function timeRows({ summary }: ServeBench): string[][] {
   ]
 }
 
-/** Failures by reason, and what makes the figures doubtful. */
+/** Failures by reason, and conditions that make the figures doubtful. */
 export function warnings({ summary, eventLoopDelayMs }: ServeBench): string[] {
   const failures = summary.failures.map(
     ({ reason, count, example }) => `${count} failed: ${reason} (first: ${example})`,

@@ -11,7 +11,7 @@
 export interface AnswerResult {
   readonly outputTokens: number | null
   readonly firstMs: number | null
-  /** Of its last token, or as near to that as the server lets know. */
+  /** Time of its last token, or the nearest that the server reveals. */
   readonly endMs: number | null
   readonly gapsMs: readonly number[]
 }
@@ -23,7 +23,7 @@ export interface RequestResult {
   readonly e2eMs: number
   readonly failure: { readonly reason: string; readonly message: string } | null
   readonly inputTokens: number | null
-  /** Of the input, what the server had kept from before. */
+  /** Input tokens that the server had cached. */
   readonly cachedTokens: number | null
   readonly answers: readonly AnswerResult[]
 }
@@ -38,7 +38,7 @@ export interface Distribution {
   readonly max: number
 }
 
-/** A total that is null when one of its parts is unknown. */
+/** A total, which is null if one of its parts is unknown. */
 export interface Throughput {
   readonly total: number | null
   readonly perSecond: number | null
@@ -51,18 +51,18 @@ export interface Summary {
   readonly failures: readonly FailureCount[]
   readonly durationMs: number
   readonly requestsPerSecond: number
-  /** Of requests that succeeded. */
+  /** Of successful requests. */
   readonly inputTokens: Throughput
   readonly cachedTokens: number | null
   readonly outputTokens: Throughput
   readonly totalTokens: Throughput
   readonly peakConcurrency: number
-  /** Null where nothing was measured. Of requests that succeeded. */
+  /** Null without measurements. Of successful requests. */
   readonly e2eMs: Distribution | null
   readonly ttftMs: Distribution | null
   readonly itlMs: Distribution | null
   readonly tpotMs: Distribution | null
-  /** From when a request was due to its sending: more than a few milliseconds only under a cap on concurrency. */
+  /** From when a request was due to its sending: more than a few milliseconds only with a limit on concurrency. */
   readonly clientWaitMs: Distribution | null
 }
 
@@ -123,20 +123,20 @@ export function distribution(values: readonly number[]): Distribution | null {
   }
 }
 
-/** Between the two nearest ranks, linearly, as NumPy and so most benchmark clients do. `sorted` is not empty. */
+/** Linear between the two nearest ranks, as in NumPy and most benchmark clients. `sorted` is not empty. */
 export function percentile(sorted: Float64Array, percent: number): number {
   const rank = ((sorted.length - 1) * percent) / 100
   const [low, high] = [sorted[Math.floor(rank)]!, sorted[Math.ceil(rank)]!]
   return low + (high - low) * (rank - Math.floor(rank))
 }
 
-/** How many requests are in flight from `ms` on. */
+/** Requests in flight from `ms` on. */
 interface RunningPoint {
   readonly ms: number
   readonly running: number
 }
 
-/** Every change of the number of requests in flight. An end counts before a start of the same instant. */
+/** Every change of the number of requests in flight. An end counts before a start at the same time. */
 export function runningOverTime(results: readonly RequestResult[]): RunningPoint[] {
   const changes = results
     .flatMap(({ sentMs, e2eMs }) => [

@@ -1,9 +1,9 @@
-/** What src/backend/webgpu/kernel-files.ts is in a bundle: the files of kernels/webgpu, in it as text. */
+/** The bundled version of src/backend/webgpu/kernel-files.ts: the files of kernels/webgpu as text. */
 import { SkeinError } from '../../errors.ts'
 
 declare global {
   interface ImportMeta {
-    /** Vite puts the files of a pattern here when it makes the bundle. */
+    /** Vite inserts the matching files when it makes the bundle. */
     glob(
       pattern: string,
       options: { readonly query: '?raw'; readonly import: 'default'; readonly eager: true },

@@ -1,7 +1,7 @@
 /**
- * What a server does to the folder of pulled models while it runs: fetches from the hub and quantises, one at a time, each by
- * a record that says how far it is, and deletes. What a name means, and that a file is whole, is the hub's business; a
- * fetch that ended early goes on where it was when asked for again.
+ * Jobs on the folder of pulled models while a server runs: downloads and quantisations, one at a time with a progress
+ * record each, and deletions. The hub code resolves names and verifies files; a download that ended early resumes when
+ * it is requested again.
  */
 import { spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
@@ -21,9 +21,9 @@ import { modelsOf, searchHub } from '../../hub/search.ts'
 import { hasVocabulary } from './open-model.ts'
 
 const SEARCH_MS = 15_000
-/** Ended ones are listed for a while. */
+/** Ended jobs are listed for a while. */
 const MOST_LISTED = 20
-/** As if it were a repository: its files are listed, loaded and deleted as pulled ones. */
+/** Named like a repository, so that its files are listed, loaded and deleted like pulled ones. */
 const QUANTISED = 'local/quantised'
 
 interface ModelJobsOptions {
@@ -42,12 +42,12 @@ export class ModelJobs {
     this.#quantiser = quantiser
   }
 
-  /** Latest first. */
+  /** Newest first. */
   list(): readonly PullRecord[] {
     return this.#records
   }
 
-  /** Answers at once: the record says how far it is. */
+  /** Returns at once; the record reports the progress. */
   start(name: string): PullRecord {
     this.#refuseSecond('name')
     checkName(name)
@@ -55,7 +55,7 @@ export class ModelJobs {
     return this.#begin({ kind: 'fetch', name }, (onProgress) => this.#fetch(name, onProgress))
   }
 
-  /** Quantises a file, by the name that clients know it by. Answers at once. */
+  /** Quantises a file, given by its name for clients. Returns at once. */
   quantise(input: string, { model_path, quant }: ModelQuantisation): PullRecord {
     this.#refuseSecond('model_path')
     const file = `${withoutCheckpointSuffix(basename(input))}-${quant}.safetensors`
@@ -70,7 +70,7 @@ export class ModelJobs {
     )
   }
 
-  /** Deletes a pulled or quantised model; returns the bytes freed. `isUsed` says whether a path is. */
+  /** Deletes a pulled or quantised model; returns the bytes freed. `isUsed` tells whether a path is in use. */
   remove(name: string, isUsed: (path: string) => boolean): number {
     const folder = modelsFolder(this.#environment)
     const found = listModels(folder).filter((model) => model.name === name && !model.isPartial)
@@ -100,7 +100,7 @@ export class ModelJobs {
     return modelsOf(this.#hub(), repository)
   }
 
-  /** With short timeouts: somebody is looking at a page. */
+  /** With short timeouts, because somebody is looking at a page. */
   #hub(): Hub {
     this.#refuseOffline()
     const hub = openHub(this.#environment)
@@ -110,7 +110,7 @@ export class ModelJobs {
 
   #refuseOffline(): void {
     if (!isOffline(this.#environment)) return
-    throw new SkeinError('forbidden', 'this server asks no hub: it runs with HF_HUB_OFFLINE')
+    throw new SkeinError('forbidden', 'this server does not use the hub: it runs with HF_HUB_OFFLINE')
   }
 
   #refuseSecond(param: string): void {
@@ -153,7 +153,7 @@ export class ModelJobs {
     if (!hasVocabulary(path)) await pullVocabulary(options)
   }
 
-  /** In a process of its own: rounding keeps a thread busy for as long as it takes, and native code can end a process. */
+  /** In a separate process: quantising blocks a thread, and native code can end a process. */
   async #quantise(args: readonly string[], onProgress: (done: number, total: number) => void): Promise<void> {
     const child = spawn(process.execPath, [this.#quantiser, ...args], {
       stdio: ['ignore', 'pipe', 'ignore'],
@@ -169,7 +169,7 @@ export class ModelJobs {
       child.once('error', reject)
       child.once('close', resolve)
     })
-    if (code !== 0) throw new SkeinError('internal', reason ?? 'the process that quantised died')
+    if (code !== 0) throw new SkeinError('internal', reason ?? 'the quantising process died')
   }
 }
 

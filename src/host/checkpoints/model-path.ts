@@ -1,4 +1,4 @@
-/** Which checkpoint a command means: a path, the name of a pulled model, or the bundled demo model. */
+/** Finds the checkpoint that a command names: a path, a pulled model, or the bundled demo model. */
 import { existsSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { SkeinError } from '../../errors.ts'
@@ -12,7 +12,7 @@ export const DEMO_NAME = 'demo'
 
 export const DEMO_MODEL = fileURLToPath(new URL('../../../models/demo.pth', import.meta.url))
 
-/** A path; without a word the demo model's. Throws not_found for a name that is not here. */
+/** Without a name, the demo model's path. Throws not_found for a missing model. */
 export function modelPath(model: string | undefined): string {
   if (model !== undefined && existsCheckpoint(model)) return model
   if (model !== undefined && model !== DEMO_NAME) return pulledModel(model)
@@ -20,7 +20,7 @@ export function modelPath(model: string | undefined): string {
   throw new SkeinError('not_found', 'no model given and the bundled demo model is missing')
 }
 
-/** A path that is not there is left to the reader of checkpoints, which says what it looked for. */
+/** Missing paths are left to the checkpoint reader, whose error lists what it looked for. */
 function pulledModel(name: string): string {
   const found = findModel(modelsFolder(), name)
   if (found) return found.path
@@ -33,7 +33,7 @@ function pulledModel(name: string): string {
   throw new SkeinError('not_found', `${name} is no file here and has not been pulled; ${next}`)
 }
 
-/** The demo model, a pulled or a released one of nearly that name; null where the name is as those of releases are. */
+/** The demo model, or a pulled or released one with a similar name; null if the name already looks like a release. */
 export function closestModel(name: string): string | null {
   if (isReleaseName(name)) return null
   const others = [...listModels(modelsFolder()), ...RELEASED].map((model) => model.name)

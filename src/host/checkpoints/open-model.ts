@@ -1,4 +1,4 @@
-/** The files of one model: the checkpoint with its adapters, and its vocabulary. */
+/** Opens the files of one model: the checkpoint with its adapters, and its vocabulary. */
 import { withAdapters } from '../../model/adapters.ts'
 import { existsCheckpoint, isGguf, openCheckpoint } from '../../model/checkpoint.ts'
 import type { Checkpoint, CheckpointToken } from '../../model/formats/format.ts'
@@ -17,13 +17,13 @@ export function openModel({ model, adapters = [] }: Pick<RunnerChoice, 'model' |
   }
 }
 
-/** The file with a model's vocabulary; the model itself where that brings its own, as a GGUF does. */
+/** The file with a model's vocabulary; the model itself if it contains one, like a GGUF. */
 export function vocabularyPath({ model, vocab }: Pick<EngineChoice, 'model' | 'vocab'>): string {
   if (vocab !== undefined) return findVocabulary({ model, explicit: vocab })
   return ownVocabulary(model)?.path ?? findVocabulary({ model })
 }
 
-/** Whether `vocabularyPath` finds one: in the model itself, beside it, or in the cache from an earlier time. */
+/** Whether `vocabularyPath` finds one: in the model itself, beside it, or in the cache. */
 export function hasVocabulary(model: string): boolean {
   try {
     vocabularyPath({ model })
@@ -44,7 +44,7 @@ interface OwnVocabulary {
   readonly tokens: readonly CheckpointToken[]
 }
 
-/** Undefined where the model is absent, too: who needs it will say so. */
+/** Undefined also if the model is missing; its loader reports that. */
 function ownVocabulary(model: string): OwnVocabulary | undefined {
   if (!existsCheckpoint(model)) return undefined
   const checkpoint = openCheckpoint(model)
@@ -56,7 +56,7 @@ function ownVocabulary(model: string): OwnVocabulary | undefined {
   }
 }
 
-/** Throws, in the words of the reader, for a file that is missing or no checkpoint at all. */
+/** Throws the reader's error for a file that is missing or no checkpoint. */
 export function checkModelFile(choice: Pick<RunnerChoice, 'model' | 'adapters'>): void {
   openModel(choice).close()
 }

@@ -1,4 +1,7 @@
-/** A checkpoint's large matrices rounded once, into a file that loads without rounding again, its vocabulary beside it. */
+/**
+ * Quantises a checkpoint's large matrices into a file that loads without quantising again, with its vocabulary beside
+ * it.
+ */
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { extname, resolve } from 'node:path'
 import { CpuQuantiser } from '../../backend/cpu/quantise.ts'
@@ -16,14 +19,14 @@ export type Scheme = keyof typeof SCHEMES
 interface QuantiseFileOptions {
   readonly scheme: Scheme
   readonly threads?: number | undefined
-  /** What is there already is replaced. */
+  /** Replaces existing files. */
   readonly isForced?: boolean
   readonly onProgress: (doneBytes: number, totalBytes: number) => void
 }
 
 interface Quantised {
   readonly inputBytes: number
-  /** The vocabulary that was written too; null: none. */
+  /** Path of the vocabulary that was also written; null: none. */
   readonly vocabulary: string | null
 }
 
@@ -47,7 +50,7 @@ export function quantiseFile(
         onProgress,
       })
     } finally {
-      // Its threads must not meet the end of the process.
+      // Its threads must end before the process does.
       quantiser.dispose()
     }
     const vocabulary = writeVocabulary(checkpoint, output)
@@ -58,8 +61,8 @@ export function quantiseFile(
 }
 
 /**
- * Of a GGUF the one inside, else the file with the checkpoint's name. Null where the model has none of its own: the World
- * vocabulary is found for the new file as it was for the old one.
+ * Writes the vocabulary of a GGUF, or copies the file with the checkpoint's name. Null if the model has none of its
+ * own; the World vocabulary is found for the new file as for the old one.
  */
 export function writeVocabulary(checkpoint: Checkpoint, output: string): string | null {
   const content = vocabularyOf(checkpoint, output)
@@ -69,7 +72,7 @@ export function writeVocabulary(checkpoint: Checkpoint, output: string): string 
   return path
 }
 
-/** Before a model is written: another vocabulary in the place of its own is not replaced unasked. */
+/** Checked before a model is written: another existing vocabulary is not replaced unless forced. */
 export function checkVocabulary(checkpoint: Checkpoint, output: string): void {
   const path = ownVocabularyPath(output)
   if (!existsSync(path)) return

@@ -1,17 +1,17 @@
 /**
- * A process that rounds one checkpoint: `quantise-process.js IN OUT SCHEME`. Lines of JSON say how far it is, and why it
- * failed. They are written at once, and one that nobody reads any more ends it: the server has gone.
+ * A process that quantises one checkpoint: `quantise-process.js IN OUT SCHEME`. It writes progress and errors as lines
+ * of JSON. If nobody reads them any more, the server has gone and the process ends.
  */
 import { writeSync } from 'node:fs'
 import { constants, setPriority } from 'node:os'
 import { SkeinError } from '../../errors.ts'
 import { quantiseFile, SCHEMES } from './quantise-file.ts'
 
-/** How many times progress is reported. */
+/** Number of progress reports. */
 const REPORTS = 200
 
 function main([input = '', output = '', scheme = '']: readonly string[]): number {
-  // Who asks models is served first.
+  // Requests to models have priority.
   setPriority(constants.priority.PRIORITY_LOW)
   let reported = -1
   try {

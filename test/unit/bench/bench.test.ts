@@ -111,7 +111,7 @@ test('the model is the first that the server names', async () => {
 
 test.each<[string, Answer, string]>([
   ['no model', (response) => sendJson(response, [], 404), 'names no model (it answered 404); say which with --model'],
-  ['a key', (response) => sendJson(response, { error: { message: 'no' } }, 401), 'the server asks for a key'],
+  ['a key', (response) => sendJson(response, { error: { message: 'no' } }, 401), 'the server requires a key'],
 ])('a server that wants %s is understood', async (_, answer, message) => {
   await expect(bench(answer, { model: undefined })).rejects.toThrow(message)
 })

@@ -236,7 +236,7 @@ describe('errors name what was asked for and what there is', () => {
 
   test('a list that is none; a hub that is not there', async () => {
     fake.faults.set('/api/models/one/gguf/tree/main', [{ kind: 'body', body: '<html>' }])
-    await expect(pullModel('one/gguf', options())).rejects.toThrow('that is no list of files')
+    await expect(pullModel('one/gguf', options())).rejects.toThrow('that is not a list of files')
     const hub = { ...fake.hub, endpoint: new URL('http://127.0.0.1:1') }
     await expect(pullModel('one/gguf', options({ hub }))).rejects.toThrow('or name a mirror')
   })
