@@ -1,29 +1,29 @@
 /**
- * The one error type of Skein and the table of its codes.
- * A code survives a process boundary, a prototype does not: messages carry `{code, message, details}` and each
- * wire dialect renders its own JSON from them. This file knows nothing of HTTP beyond the status numbers.
+ * Skein's error class and the table of its codes. Prototypes do not survive a process boundary, so messages carry
+ * `{code, message, details}`, and each dialect renders its own JSON from them. HTTP appears here only as status
+ * numbers.
  */
 
-/** code → HTTP status it becomes, unless a dialect says otherwise. */
+/** HTTP status of each code, unless a dialect has another. */
 export const ERROR_STATUS = {
   /** The request is malformed; the message names the field. */
   invalid_request: 400,
-  /** A parameter that would change the output and that we do not implement. */
+  /** The parameter would change the output and is not implemented. */
   unsupported_parameter: 400,
   unauthorized: 401,
   forbidden: 403,
   not_found: 404,
-  /** The request is fine, the present state of the thing it names is not. */
+  /** The request is valid, but conflicts with the current state of what it names. */
   conflict: 409,
-  /** Another server of the cluster does that; `location` says which. */
+  /** Another server of the cluster handles this; `location` names it. */
   misdirected: 421,
-  /** Larger than a limit that no retry will lift. */
+  /** Larger than a limit, so a retry cannot help. */
   too_large: 413,
-  /** The waiting line is full; retry after a while. */
+  /** The queue is full; retry later. */
   queue_full: 429,
-  /** The caller's key has used up what it may; retry after a while. */
+  /** The key's allowance is used up; retry later. */
   rate_limited: 429,
-  /** The caller went away or cancelled. */
+  /** The caller disconnected or cancelled. */
   aborted: 499,
   internal: 500,
   /** A kernel returned non-finite values or an error. */
@@ -31,26 +31,26 @@ export const ERROR_STATUS = {
   /** No worker is ready: loading, restarting or draining. */
   model_not_loaded: 503,
   timeout: 504,
-  /** The request's own `timeout`, or its key's, was over before its answer was complete. */
+  /** The timeout of the request or its key passed before the answer was complete. */
   deadline_exceeded: 504,
-  /** The file is not a checkpoint we can run; the message says what was found. */
+  /** The file is not a checkpoint that Skein can run; the message describes it. */
   unsupported_weights: 422,
-  /** The file claims to be a checkpoint and is damaged or hostile. */
+  /** The file looks like a checkpoint but is damaged or hostile. */
   corrupt_weights: 422,
   out_of_memory: 507,
-  /** The device or the native library that was asked for cannot be used here. */
+  /** The requested device or native library cannot be used here. */
   backend_unavailable: 503,
   /** A snapshot does not fit this model. */
   state_incompatible: 409,
-  /** The store takes what is in a record never, however much room there is. The session is as it was before. */
+  /** The store can never accept a value of this record. The session is unchanged. */
   state_refused: 422,
-  /** A kept state cannot be read or written: disk full, damaged file. Nothing was replaced by a fresh state. */
+  /** A kept state cannot be read or written: disk full, damaged file. It was not replaced by a fresh state. */
   state_unavailable: 507,
 } as const
 
 export type ErrorCode = keyof typeof ERROR_STATUS
 
-/** Of another process, which may be of a later release. */
+/** A code of another process may come from a later release. */
 export function isErrorCode(code: unknown): code is ErrorCode {
   return typeof code === 'string' && code in ERROR_STATUS
 }
@@ -59,9 +59,9 @@ export function isErrorCode(code: unknown): code is ErrorCode {
 export interface ErrorShape {
   readonly code: ErrorCode
   readonly message: string
-  /** For invalid_request and unsupported_parameter: the field at fault. */
+  /** For invalid_request and unsupported_parameter: the wrong field. */
   readonly param?: string
-  /** For misdirected: the address of the server to ask. */
+  /** For misdirected: the URL of the right server. */
   readonly location?: string
 }
 
@@ -72,12 +72,12 @@ interface SkeinErrorOptions {
   readonly retryAfterSeconds?: number
 }
 
-/** An error with a code of the table above. Messages say what was wrong, what was expected, what to do. */
+/** An error with a code of the table. Messages say what was wrong, what was expected, and what to do. */
 export class SkeinError extends Error {
   readonly code: ErrorCode
   readonly param: string | undefined
   readonly location: string | undefined
-  /** When another try may succeed, where that is known. It does not cross process boundaries. */
+  /** When a retry may succeed, if known. Does not cross process boundaries. */
   readonly retryAfterSeconds: number | undefined
 
   constructor(code: ErrorCode, message: string, options: SkeinErrorOptions = {}) {
@@ -107,7 +107,7 @@ export class SkeinError extends Error {
     return new SkeinError(code, message, options)
   }
 
-  /** Any thrown value as a SkeinError; what is not ours is `internal`. */
+  /** Converts any thrown value; foreign errors become `internal`. */
   static from(error: unknown): SkeinError {
     if (error instanceof SkeinError) return error
     const message = error instanceof Error ? error.message : String(error)
@@ -115,7 +115,7 @@ export class SkeinError extends Error {
   }
 }
 
-/** For our own bugs only: a broken invariant ends the worker rather than give a wrong answer. */
+/** Only for bugs: a broken invariant ends the worker rather than give a wrong answer. */
 export function assert(condition: unknown, message: string): asserts condition {
   if (!condition) throw new SkeinError('internal', `invariant broken: ${message}`)
 }

@@ -34,70 +34,70 @@ export type { JsonSchema } from './grammar/constraint.ts'
 export type { EngineChoice } from './host/model-choice.ts'
 export { SkeinError }
 
-/** The numbers of sampling.ts; one that is left out changes nothing, but `topP`, which is 0.5 then. */
+/** The parameters of sampling.ts. The default is no effect, except for `topP`, which is 0.5. */
 export interface GenerateOptions extends SamplingOptions {
   /** Same seed and prompt, same text, whatever else runs. */
   readonly seed?: number | bigint | undefined
   /** Default 512. */
   readonly maxTokens?: number | undefined
-  /** Texts that end the answer; never part of it. */
+  /** Texts that end the answer and are not part of it. */
   readonly stop?: readonly string[] | undefined
   /** A name of `EngineChoice.startStates`. */
   readonly startState?: string | undefined
   readonly signal?: AbortSignal | undefined
-  /** Told how many tokens each piece took. */
+  /** Called with the number of tokens of each piece. */
   readonly onTokens?: ((count: number) => void) | undefined
 }
 
 export type SamplingOptions = { readonly [K in SamplingName]?: number | undefined }
 
-/** What a chat may ask for beside the numbers of `GenerateOptions`; `startState` is for raw prompts. */
+/** Options of a chat besides those of `GenerateOptions`; `startState` is for raw prompts. */
 export interface ChatOptions extends Omit<GenerateOptions, 'startState' | 'onTokens'> {
-  /** What the model may call. Not together with `schema`. */
+  /** Tools that the model may call. Excludes `schema`. */
   readonly tools?: readonly Tool[] | undefined
   /** Default `auto`. */
   readonly toolChoice?: ToolChoice | undefined
-  /** The answer is JSON of this schema, held to it token by token. */
+  /** Constrains the answer to JSON of this schema, token by token. */
   readonly schema?: JsonSchema | undefined
-  /** The model thinks first (G1 models): pieces of type `reasoning`. Default false. */
+  /** Let the model think first (G1 models), which yields pieces of type `reasoning`. Default false. */
   readonly think?: boolean | undefined
-  /** The conversation's name: its state is kept, and `messages` are only what is new. It begins with its first use. */
+  /** Name of the conversation: its state is kept, and `messages` holds only new messages. The first use creates it. */
   readonly session?: string | undefined
-  /** With a session: the turn to go on from, the last when absent. Turn 0 is its beginning. */
+  /** With a session: the turn to continue from; absent: the last. Turn 0 is the start. */
   readonly from?: number | undefined
-  /** With a session: `conflict` unless it is at this version, as the reply before said it. */
+  /** With a session: throws `conflict` unless the session has this version, as reported by the previous reply. */
   readonly ifVersion?: number | undefined
 }
 
 export interface ChatReply {
   readonly text: string
-  /** '' where the model did not think. */
+  /** Empty if the model did not think. */
   readonly reasoning: string
   readonly calls: readonly ToolCall[]
-  /** `calls`: it ended, and calls tools; `length`: `maxTokens` was reached. */
+  /** `calls`: the model calls tools; `length`: `maxTokens` was reached. */
   readonly reason: FinishReason | 'calls'
   readonly promptTokens: number
-  /** Those of the prompt that were not read, since a kept state had. */
+  /** Prompt tokens that were not read, thanks to a kept state. */
   readonly cachedTokens: number
   readonly completionTokens: number
-  /** The turn of the session that this answer became; null without a session. */
+  /** The session's turn with this answer; null without a session. */
   readonly turn: number | null
-  /** That the session has with it. */
+  /** The session's version after it. */
   readonly version: number | null
-  /** The turn that it continued, 0 for the beginning: after a crash the session may go on from an older one. */
+  /** The turn that it continued, 0 for the start: after a crash the session may continue from an older one. */
   readonly continued: number | null
 }
 
-/** Conversations by name. All throw `not_found` for one that is not there, but `list`. */
+/** Conversations by name. All methods except `list` throw `not_found` for an unknown one. */
 export interface Sessions {
   /** Most recently used first. */
   list(): Promise<readonly SessionInfo[]>
   get(id: string): Promise<SessionInfo>
-  /** A new session that begins as `id` up to a turn, the last when absent. `conflict` if there is a `newId`. */
+  /** Copies session `id` up to a turn (default: the last) as `newId`. Throws `conflict` if that exists. */
   fork(id: string, newId: string, turn?: number): Promise<SessionInfo>
-  /** Makes a turn the last; the others stay. */
+  /** Makes a turn the last one; later turns stay. */
   rewind(id: string, turn: number): Promise<SessionInfo>
-  /** The state of a turn as a file that `import` takes, here or on a server with the same model. */
+  /** The state of a turn as a file for `import`, here or on a server with the same model. */
   export(id: string, turn?: number): Promise<Uint8Array>
   import(id: string, bytes: Uint8Array): Promise<SessionInfo>
   delete(id: string): Promise<void>
@@ -106,23 +106,23 @@ export interface Sessions {
 export interface Llm {
   readonly info: EngineInfo
   readonly tokenizer: Tokenizer
-  /** The engine itself, for callers that want tokens, log-probabilities or several answers. */
+  /** The engine itself, for callers that need tokens, log-probabilities or several answers. */
   readonly client: EngineClient
   readonly sessions: Sessions
-  /** Continues a text; yields pieces of whole characters as they come. Ending the loop, or `signal`, ends the work. */
+  /** Continues a text; yields pieces of whole characters as they come. Leaving the loop, or `signal`, cancels it. */
   generate(prompt: string, options?: GenerateOptions): AsyncIterable<string>
   /** Answers a conversation, or one question, piece by piece. */
   chat(messages: string | readonly Message[], options?: ChatOptions): AsyncIterable<ReplyPiece>
-  /** The same, whole. */
+  /** The same, as a whole. */
   answer(messages: string | readonly Message[], options?: ChatOptions): Promise<ChatReply>
-  /** A vector of length 1 for each text, for a model loaded with `embeddings: 'mean'` or `'last'`; else it throws. */
+  /** One vector of length 1 per text, for a model loaded with `embeddings: 'mean'` or `'last'`; throws for others. */
   embed(texts: readonly string[], signal?: AbortSignal): Promise<readonly Float32Array[]>
   close(): Promise<void>
 }
 
 /**
- * Loads a model into this process: a file, the name of a pulled one, `demo`, or an `EngineChoice` with device, weights,
- * slots and more. Throws SkeinError with what to do.
+ * Loads a model into this process: a file, the name of a pulled model, `demo`, or an `EngineChoice` with device,
+ * weights, slots and more. Throws a SkeinError that says what to do.
  */
 export async function load(
   choice: string | EngineChoice,
@@ -250,7 +250,7 @@ async function answerOf(
     text: textOf('text').trim(),
     reasoning: textOf('reasoning').trim(),
     calls: callsOf(all),
-    // The events end when the only choice has ended; what fails has thrown.
+    // The events end when the only choice has ended; failures have thrown.
     reason: end!.reason,
     promptTokens: read.promptTokens,
     cachedTokens: read.cachedTokens,
@@ -270,7 +270,7 @@ function callsOf(pieces: readonly ReplyPiece[]): readonly ToolCall[] {
     })
 }
 
-/** The one tenant of a process. */
+/** The only tenant of a process. */
 const OWN = ''
 
 function sessionsOf(client: EngineClient): Sessions {

@@ -1,25 +1,27 @@
 /**
- * The numbers by which a token is drawn, a row each. Everything else follows from the rows: fields of requests and their
- * ranges, the engine's and the runner's types, the columns that a device reads, flags, the dashboard's form, docs/api.md.
- * What a number does to the scores is defined by backend/reference/sample.ts.
+ * The sampling parameters, one per row. The rest is derived from the rows: request fields and ranges, types of engine
+ * and runner, columns for the device, flags, the dashboard's form, docs/api.md. backend/reference/sample.ts defines the
+ * effect of each.
  */
 
 export interface SamplingParameter {
-  /** Fields of a request that set it, the usual name first. None: dialects set it under names of their own. */
+  /** Request fields that set it, the usual name first. Empty: dialects use names of their own. */
   readonly fields: readonly string[]
   readonly min: number
   readonly max: number
-  /** Without effect at this value: what a request has that does not name it. */
+  /** The value without effect, which is the default of requests. */
   readonly off: number
-  /** Its column in `Batch.sampleFloats` or, a whole number, in `Batch.sampleInts`. The kernels' enums have the same order. */
+  /**
+   * Its column in `Batch.sampleFloats` or, for integers, in `Batch.sampleInts`. The kernels' enums use the same order.
+   */
   readonly float?: number
   readonly int?: number
-  /** For docs/api.md. */
+  /** Text for docs/api.md. */
   readonly about: string
-  /** On the dashboard; absent: not there. */
+  /** Label on the dashboard; absent: not shown. */
   readonly label?: string
   readonly step?: number
-  /** Description of the flag of `skein generate` and `skein chat`, and what they take without it, if not `off`. */
+  /** Description of the flag of `skein generate` and `skein chat`, and their default if it is not `off`. */
   readonly flag?: string
   readonly ownDefault?: number
 }
@@ -79,7 +81,7 @@ export const SAMPLING = {
     about: 'taken off the score of each token that the answer has',
     label: 'Presence',
     step: 0.1,
-    flag: 'Against tokens already used',
+    flag: 'Penalty for tokens already used',
   },
   frequencyPenalty: {
     fields: ['frequency_penalty', 'alpha_frequency'],
@@ -90,7 +92,7 @@ export const SAMPLING = {
     about: 'the same, times how often the answer has the token',
     label: 'Frequency',
     step: 0.1,
-    flag: 'Against frequent tokens',
+    flag: 'Penalty for frequent tokens, per use',
   },
   penaltyDecay: {
     fields: ['penalty_decay', 'alpha_decay'],
@@ -102,9 +104,9 @@ export const SAMPLING = {
       'the counts behind the frequency penalty are multiplied by it at every token; the presence penalty stays. 0.996 where a request uses an RWKV name',
     label: 'Penalty decay',
     step: 0.001,
-    flag: 'Factor on the counts behind --frequency-penalty at every token',
+    flag: 'Factor applied to the counts of --frequency-penalty at every token',
   },
-  /** Tokens seen in prompt or answer: logit /= it if positive, *= if negative. */
+  /** For tokens seen in prompt or answer: logit /= it if positive, *= it if negative. */
   repetitionPenalty: {
     fields: ['repetition_penalty'],
     min: 0.01,
@@ -114,11 +116,11 @@ export const SAMPLING = {
     about: 'divides the scores of tokens of prompt and answer',
     label: 'Repetition',
     step: 0.05,
-    flag: 'Divides the scores of tokens already there, those of the prompt too',
+    flag: 'Divide the scores of tokens that already occur, including in the prompt',
   },
   /**
-   * Above 0 and not greedy, the draw is another: the best of logit/temperature + noise·u, u uniform in [0, 1) for each token
-   * by itself (word i%4 of Philox with counter (position, stream, 1 + ⌊i/4⌋, 0)). top-k, top-p and min-p are not looked at.
+   * Above 0 and unless greedy, a token is drawn as the best of logit/temperature + noise·u, with u uniform in [0, 1)
+   * per token (word i%4 of Philox with counter (position, stream, 1 + ⌊i/4⌋, 0)). top-k, top-p and min-p are ignored.
    */
   noise: {
     fields: [],
@@ -132,27 +134,27 @@ export const SAMPLING = {
 
 export type SamplingName = keyof typeof SAMPLING
 
-/** A value of every row. */
+/** A value for every row. */
 export type SamplingNumbers = { readonly [K in SamplingName]: number }
 
-/** Fields of requests that are such numbers. */
+/** Request fields of sampling parameters. */
 export type SamplingField = (typeof SAMPLING)[SamplingName]['fields'][number]
 
-/** The usual name of each. */
+/** The usual field of each parameter. */
 export type SamplingUsualField = {
   [K in SamplingName]: (typeof SAMPLING)[K]['fields'] extends readonly [infer F extends string, ...unknown[]]
     ? F
     : never
 }[SamplingName]
 
-/** The rows with their names; the type is that of any row. */
+/** The rows with their names, in the general type of a row. */
 export const SAMPLING_ROWS: readonly (readonly [SamplingName, SamplingParameter])[] =
   // Its keys are the names.
   Object.entries(SAMPLING) as [SamplingName, SamplingParameter][]
 
-/** One number for every row. */
+/** Makes a number for every row. */
 export function samplingNumbers(numberOf: (name: SamplingName, row: SamplingParameter) => number): SamplingNumbers {
-  // An entry for each name.
+  // One entry per name.
   return Object.fromEntries(
     SAMPLING_ROWS.map(([name, row]) => [name, numberOf(name, row)]),
   ) as unknown as SamplingNumbers
@@ -162,12 +164,12 @@ type ColumnNames<Kind extends 'float' | 'int'> = {
   [K in SamplingName]: (typeof SAMPLING)[K] extends { readonly [C in Kind]: number } ? K : never
 }[SamplingName]
 
-/** Columns of one kind by name. */
+/** Columns of one kind, by name. */
 export function samplingColumns<Kind extends 'float' | 'int'>(
   kind: Kind,
 ): { readonly [K in ColumnNames<Kind>]: number } {
   const rows = SAMPLING_ROWS.filter(([, row]) => row[kind] !== undefined)
-  // The filter is the one that the type makes.
+  // The type is what the filter selects.
   return Object.fromEntries(rows.map(([name, row]) => [name, row[kind]])) as {
     readonly [K in ColumnNames<Kind>]: number
   }

@@ -1,4 +1,4 @@
-/** Bytes and text by what every platform has, browsers too. */
+/** Bytes and text with APIs that every platform has, including browsers. */
 
 const ENCODER = new TextEncoder()
 const DECODER = new TextDecoder('utf-8', { ignoreBOM: true })
@@ -12,12 +12,12 @@ export function textOf(bytes: Uint8Array): string {
   return DECODER.decode(bytes)
 }
 
-/** A character for each byte; for short pieces. */
+/** One character per byte; for short texts. */
 export function latin1Of(bytes: Uint8Array): string {
   return String.fromCharCode(...bytes)
 }
 
-/** Below zero where `a` comes first; a beginning comes before what it begins. */
+/** Negative if `a` comes first; a prefix comes before longer values. */
 export function compareBytes(a: Uint8Array, b: Uint8Array): number {
   const length = Math.min(a.length, b.length)
   for (let i = 0; i < length; i++) {

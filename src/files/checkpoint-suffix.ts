@@ -1,6 +1,6 @@
 /**
- * What the names of checkpoint files end in. What a file holds is told by its first bytes (model/formats/recognise.ts), never
- * by its name.
+ * Suffixes of checkpoint files. A file's format is recognised by its first bytes (model/formats/recognise.ts), never by
+ * its name.
  */
 export const CHECKPOINT_SUFFIXES = ['.pth', '.safetensors', '.st', '.gguf'] as const
 

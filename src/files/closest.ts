@@ -1,6 +1,6 @@
-/** The name that somebody meant who wrote another. */
+/** Suggests a known name for a misspelt one. */
 
-/** The name that differs by at most two letters, or by nothing but `_`, `-` and capitals. */
+/** The name that differs by at most two letters, or only by `_`, `-` and capitals. */
 export function closest(name: string, names: readonly string[]): string | null {
   const plain = (text: string) => text.toLowerCase().replaceAll(/[_-]/g, '')
   const near = names.find((one) => plain(one) === plain(name))
@@ -14,7 +14,7 @@ export function closest(name: string, names: readonly string[]): string | null {
   return nearest?.one ?? null
 }
 
-/** Letters to insert, remove, replace or swap with their neighbour. */
+/** Number of letters to insert, delete, replace or swap with a neighbour. */
 export function distance(a: string, b: string): number {
   let before: number[] = []
   let row = Array.from({ length: b.length + 1 }, (_, j) => j)

@@ -1,10 +1,10 @@
-/** Checksums of bytes, by Node. A browser's are in src/browser/platform/digest.ts. */
+/** Checksums with Node's crypto. The browser version is src/browser/platform/digest.ts. */
 import { createHash } from 'node:crypto'
 
 export { crc32 } from 'node:zlib'
 
 export interface Digest {
-  /** A text is its UTF-8. */
+  /** Text is hashed as UTF-8. */
   update(bytes: Uint8Array | string): Digest
   digest(): Uint8Array
 }

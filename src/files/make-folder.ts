@@ -1,11 +1,11 @@
 /**
- * Makes a folder with those above it. Node's own `recursive` never returns where the system answers that a folder cannot
- * be made in one that is there, as in /proc: it takes the parent for missing, makes it, and tries again for ever.
+ * Creates a folder and its parents. Node's `recursive` option loops forever where the system reports a missing parent
+ * that exists, as in /proc.
  */
 import { mkdirSync, statSync } from 'node:fs'
 import { dirname } from 'node:path'
 
-/** `mode` is for what is made. Throws the error of the system for the first one that cannot be. */
+/** `mode` applies to the created folders. Throws the system's error for the first that cannot be created. */
 export function makeFolder(path: string, mode = 0o777): void {
   if (isFolder(path)) return
   const parent = dirname(path)
@@ -13,7 +13,7 @@ export function makeFolder(path: string, mode = 0o777): void {
   try {
     mkdirSync(path, { mode })
   } catch (error) {
-    // Another process may have been first.
+    // Another process may have created it first.
     if (!isFolder(path)) throw error
   }
 }

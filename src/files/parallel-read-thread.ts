@@ -1,4 +1,4 @@
-/** Entry of a thread that reads parts of a file, one after the other: see parallel-read.ts. */
+/** Entry of a thread that reads parts of a file on request: see parallel-read.ts. */
 import { readSync } from 'node:fs'
 import { workerData } from 'node:worker_threads'
 import {
@@ -17,10 +17,10 @@ import {
 
 const { file, mailbox, buffer } = workerData as ReadingThread // given by ParallelReader
 
-// The file may have been closed before this thread began.
+// The file may have been closed before this thread started.
 Atomics.compareExchange(mailbox, STATE, STARTING, IDLE)
 for (let state = wait(); state !== ENDED; state = wait()) {
-  // FAILED stays: who asked reads alone from then on.
+  // FAILED is final: from then on the caller reads alone.
   const next = state === READING && isRead() ? IDLE : FAILED
   Atomics.compareExchange(mailbox, STATE, READING, next)
   Atomics.notify(mailbox, STATE)

@@ -1,34 +1,34 @@
 /**
- * Reads ranges of a large file with several threads: one copies some 3 GB/s out of the system's cache or a fast disk, several
- * as much as either gives. The caller waits, as it does for readSync. Knows no format.
+ * Reads ranges of a large file with several threads: one copies about 3 GB/s from the page cache or a fast disk, and
+ * several reach the limit of either. The caller waits, as for readSync. It knows no format.
  */
 import { readSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
 import { Worker } from 'node:worker_threads'
 
-/** The caller reads, too; beyond eight memory is the limit. */
+/** The caller reads as well; beyond eight threads, memory is the limit. */
 const MAX_THREADS = Math.min(7, availableParallelism() - 1)
-/** Below this a thread takes longer to wake up than to read. */
+/** Below this size, waking a thread takes longer than reading. */
 const LEAST_BYTES = 1 << 20
-/** As large as the blocks in which weights are read (backend/source-rows.ts). */
+/** The size of the blocks in which weights are read (backend/source-rows.ts). */
 const BUFFER_BYTES = 16 << 20
 
-/** Of a thread's mailbox, in the order of its words. */
+/** Words of a thread's mailbox, in order. */
 export const STATE = 0
 export const START = 1
 export const LENGTH = 2
-/** Of the offset in the file, which can be beyond 2³¹. */
+/** Words of the file offset, which may exceed 2³¹. */
 export const OFFSET_LOW = 3
 export const OFFSET_HIGH = 4
 const WORDS = 5
-/** What STATE says. */
+/** Values of STATE. */
 export const STARTING = 0
 export const IDLE = 1
 export const READING = 2
 export const FAILED = 3
 export const ENDED = 4
 
-/** What a thread is started with. */
+/** Input of a thread. */
 export interface ReadingThread {
   readonly file: number
   readonly mailbox: Int32Array<SharedArrayBuffer>
@@ -38,14 +38,14 @@ export interface ReadingThread {
 export class ParallelReader {
   readonly #file: number
   readonly #mailboxes: Int32Array<SharedArrayBuffer>[] = []
-  /** Made when it is asked for: the threads start then. */
+  /** Created on demand, which also starts the threads. */
   #buffer: Uint8Array<SharedArrayBuffer> | null = null
 
   constructor(file: number) {
     this.#file = file
   }
 
-  /** The memory into which the threads can read; whoever asks first has it. */
+  /** The memory that the threads can read into; only the first caller gets it. */
   takeBuffer(): Uint8Array | null {
     if (this.#buffer !== null || MAX_THREADS < 1) return null
     this.#buffer = new Uint8Array(new SharedArrayBuffer(BUFFER_BYTES))
@@ -53,26 +53,23 @@ export class ParallelReader {
     return this.#buffer
   }
 
-  /** Those that have not started yet, which takes them some 50 ms, are done without. */
+  /** Starting takes about 50 ms; until then reads do without the thread. */
   #start(buffer: Uint8Array<SharedArrayBuffer>): void {
     const url = new URL('./parallel-read-thread.js', import.meta.url)
-    // Sources have no compiled thread beside them.
+    // In the source folder there is no compiled thread.
     const place = import.meta.url.endsWith('.ts') ? url.href.replace('/src/', '/dist/') : url.href
     for (let i = 0; i < MAX_THREADS; i++) {
       const mailbox = new Int32Array(new SharedArrayBuffer(4 * WORDS))
       const workerData: ReadingThread = { file: this.#file, mailbox, buffer }
       const worker = new Worker(new URL(place), { workerData, execArgv: [] })
-      // Without threads the caller reads alone.
+      // If the threads fail, the caller reads alone.
       worker.on('error', () => {})
       worker.unref()
       this.#mailboxes.push(mailbox)
     }
   }
 
-  /**
-   * Fills a target that lies in the buffer, and says whether it did: not where threads are no gain, nor where one could not
-   * read its part.
-   */
+  /** Fills a target inside the buffer. Returns false if threads are no gain, or if one could not read its part. */
   read(target: Uint8Array, offset: number): boolean {
     const { buffer: memory, byteOffset, byteLength } = target
     if (byteLength < LEAST_BYTES || memory !== this.#buffer?.buffer) return false
@@ -93,13 +90,13 @@ export class ParallelReader {
     try {
       own = readSync(this.#file, target, 0, share, offset)
     } finally {
-      // Nobody reads any more when this returns or throws.
+      // When this returns or throws, no thread is reading.
       for (const mailbox of free) Atomics.wait(mailbox, STATE, READING)
     }
     return own === share && free.every((mailbox) => Atomics.load(mailbox, STATE) === IDLE)
   }
 
-  /** The file is not read any more when this returns. */
+  /** When this returns, no thread reads the file any more. */
   close(): void {
     for (const mailbox of this.#mailboxes) {
       Atomics.store(mailbox, STATE, ENDED)

@@ -1,14 +1,14 @@
-/** A small file in place of another, or of none: whoever reads it sees the old one or the new one, never half of either. */
+/** Replaces a small file atomically: readers see the old or the new version, never a part. */
 import { randomBytes } from 'node:crypto'
 import { closeSync, openSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 
 interface Replacement {
   readonly mode?: number
-  /** Called with the file before it gets its name. */
+  /** Called with the new file before it is renamed. */
   readonly beforeNamed?: (file: number) => void
 }
 
-/** Throws the error of the system; then the old file is as it was and nothing is left beside it. */
+/** Throws the system's error; the old file is then unchanged, and no temporary file is left. */
 export function replaceFile(
   path: string,
   content: string | Uint8Array,
@@ -25,7 +25,7 @@ export function replaceFile(
     }
     renameSync(temporary, path)
   } catch (error) {
-    // What cannot be removed was most likely never written.
+    // A file that cannot be removed was probably never written.
     try {
       rmSync(temporary, { force: true })
     } catch {}

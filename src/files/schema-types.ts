@@ -1,6 +1,6 @@
 /**
- * Makers of JSON Schema, typed as typebox types them. Its own load 679 files, a third of the processor time with which `serve`
- * starts, and what is used of them is this. `test/unit/schema-types.test.ts` compares both.
+ * Builders of JSON Schema with typebox's types. Typebox's own builders load 679 files, a third of the processor time at
+ * the start of `serve`; these are the ones in use. `test/unit/schema-types.test.ts` compares both.
  */
 import type Typebox from 'typebox'
 
@@ -9,7 +9,7 @@ export type { Static, TSchema } from 'typebox'
 type Options = Readonly<Record<string, unknown>>
 type Schema = Record<string, unknown>
 
-/** The mark of an optional field, which typebox's types know by this name. It is no part of the JSON. */
+/** Key that marks an optional field in typebox's types. It is not part of the JSON. */
 const OPTIONAL = '~optional'
 
 const of =

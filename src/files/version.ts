@@ -3,6 +3,6 @@ import { readFileSync } from 'node:fs'
 
 export function packageVersion(): string {
   const file = new URL('../../package.json', import.meta.url)
-  // The file is our own.
+  // It is our own package.json.
   return (JSON.parse(readFileSync(file, 'utf8')) as { version: string }).version
 }

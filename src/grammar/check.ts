@@ -1,4 +1,4 @@
-/** Whether an answer can be held to a constraint: its schemas, expressions and sizes. Compiles nothing. */
+/** Checks whether an answer can be constrained as requested: schemas, expressions and sizes. Compiles nothing. */
 import { SkeinError } from '../errors.ts'
 import type { Constraint } from './constraint.ts'
 import { checkSchema } from './json-schema.ts'
@@ -6,12 +6,12 @@ import { checkPattern } from './pattern.ts'
 
 const MAX_GRAMMAR = 64 * 1024
 const MAX_OPTIONS = 2000
-/** Of brackets: the grammar engine descends into each. */
+/** Maximum depth of brackets, because the grammar engine recurses into each. */
 const MAX_NESTED = 64
-/** Strings, sets and comments of EBNF, in which a bracket is none; and brackets. */
+/** Strings, sets and comments of EBNF, in which brackets do not count; and brackets. */
 const NESTING = /"(?:\\.|[^"\\\n])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*|[()]/g
 
-/** Throws invalid_request or unsupported_parameter; `param` is the field it came in. */
+/** Throws invalid_request or unsupported_parameter; `param` is the field of the constraint. */
 export function checkConstraint(constraint: Constraint, param: string): void {
   switch (constraint.type) {
     case 'text':
@@ -58,11 +58,11 @@ function checkCount(count: number, most: number, what: string, param: string): v
   throw new SkeinError('invalid_request', message, { param })
 }
 
-/** Strings, sets and comments as they are; names, and dots. */
+/** Strings, sets and comments, which stay unchanged; names, and dots. */
 const PARTS = /"(?:\\.|[^"\\\n])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*|[A-Za-z][A-Za-z0-9_-]*|\./g
 const ANY = '[\\u0001-\\U0010FFFF]'
 
-/** llama.cpp's grammars in the words of the grammar engine, which knows no "." and no "-" in names. */
+/** Converts llama.cpp's grammars for the grammar engine, which knows no "." and no "-" in names. */
 export function fromGbnf(grammar: string): string {
   return grammar.replaceAll(PARTS, (part) => {
     if (part === '.') return ANY

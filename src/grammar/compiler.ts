@@ -1,6 +1,6 @@
 /**
- * Constraints to compiled grammars over the tokens of one vocabulary, by their text: the same one is compiled once. Knows
- * no answers: matcher-rows.ts follows those.
+ * Compiles constraints to grammars over the tokens of one vocabulary, with a cache by their text. It does not follow
+ * answers: matcher-rows.ts does.
  */
 import { SkeinError } from '../errors.ts'
 import type { Constraint, JsonSchema } from './constraint.ts'
@@ -8,18 +8,18 @@ import { narrowed } from './json-schema.ts'
 import type { Vocabulary } from './vocabulary.ts'
 import type { Binding, CompilerHandle, GrammarHandle, Handle } from './xgrammar.ts'
 
-/** Compiled grammars kept, and the memory of the whole instance beyond which it is better begun anew. */
+/** Maximum cached grammars, and the memory at which the whole instance is replaced. */
 const MAX_KEPT = 64
 const MAX_HEAP_BYTES = 768 * 2 ** 20
 
-/** A space or none wherever JSON may have white space, so that no answer is filled with it. */
+/** At most one space wherever JSON allows white space, so that no answer is filled with it. */
 const SPACE = '" "?'
 const ANY_WHITE_SPACE = /(?<!\(= )\[ \\n\\t\]\*/g
 
 export class GrammarCompiler {
   readonly binding: Binding
   readonly #compiler: CompilerHandle
-  /** The one used last at the end. */
+  /** Least recently used first. */
   readonly #kept = new Map<string, Handle>()
 
   constructor(binding: Binding, { strings, stopToken }: Vocabulary) {
@@ -31,12 +31,12 @@ export class GrammarCompiler {
     for (const handle of [vocabulary, info]) handle.delete()
   }
 
-  /** Whether the memory of this instance has grown so much that another should take its place. */
+  /** Whether this instance has grown so much that it should be replaced. */
   get isBloated(): boolean {
     return this.binding.HEAP8.length > MAX_HEAP_BYTES
   }
 
-  /** Throws invalid_request for a constraint that is none. */
+  /** Throws invalid_request for an invalid constraint. */
   compile(key: string, constraint: Constraint): Handle {
     const known = this.#kept.get(key)
     if (known !== undefined) this.#kept.delete(key)
@@ -45,7 +45,7 @@ export class GrammarCompiler {
     if (this.#kept.size > MAX_KEPT) {
       const [oldest, handle] = [...this.#kept][0]!
       this.#kept.delete(oldest)
-      // Matchers hold what they need of it.
+      // Matchers keep what they need of it.
       handle.delete()
     }
     return compiled
@@ -69,7 +69,7 @@ export class GrammarCompiler {
     }
   }
 
-  /** In xgrammar's words. */
+  /** The constraint in xgrammar's format. */
   #formatOf(constraint: Constraint): object {
     switch (constraint.type) {
       case 'text':
@@ -111,7 +111,7 @@ export class GrammarCompiler {
   }
 }
 
-/** Exceptions of C++ come as numbers. */
+/** C++ exceptions arrive as numbers. */
 function wordsOf(error: unknown): string {
   return error instanceof Error ? error.message : 'it is not understood'
 }
@@ -121,17 +121,17 @@ function notUnderstood(complaint: string): SkeinError {
   return new SkeinError('invalid_request', `the grammar of the answer: ${reason.slice(0, 500)}`)
 }
 
-/** What must come is looked for as a whole, at each token. */
+/** The shortest text that a grammar requires is searched for at each token. */
 const MAX_SHORTEST = 64 * 1024
 
-/** A rule; one that waits for tags may be empty, and what its tags lead to are rules of their own. */
+/** A rule. One that waits for tags may be empty, and what its tags lead to are separate rules. */
 const RULE = /^(\w+) ::= (?!TagDispatch\()(.*)$/gm
-/** Strings, sets, names with how often they come, what may only follow, and bars between choices. */
+/** Strings, sets, names with their repetition, lookaheads, and bars between choices. */
 const PARTS = /"((?:\\.|[^"\\])*)"|\[(?:\\.|[^\]\\])*\]|(\w+)(?:\{(\d+),[^}]*\})?|\(=|\|/g
 const ESCAPE = /\\(?:x..|u.{4}|U.{8}|.)/g
 
 interface Choice {
-  /** Characters beside the rules that are part of it. */
+  /** Characters that it requires besides its rules. */
   readonly length: number
   readonly rules: readonly { readonly name: string; readonly times: number }[]
 }
@@ -142,7 +142,7 @@ function checkShortest(printed: string): void {
   const lengths = new Map(rules.map(([name]) => [name, Number.POSITIVE_INFINITY]))
   const lengthOf = ({ length, rules: parts }: Choice) =>
     parts.reduce((sum, { name, times }) => sum + (times && times * (lengths.get(name) ?? 0)), length)
-  // Each round settles one rule at least; those that others use are mostly printed first.
+  // Each round settles at least one rule; rules that others use are usually printed first.
   for (let hasChanged = true; hasChanged; ) {
     hasChanged = false
     for (const [name, choices] of rules) {

@@ -1,19 +1,20 @@
 /**
- * What an answer may be, as plain data that crosses from a dialect to the engine. A token after which no allowed text could
- * follow is never drawn, and the answer ends where nothing more may come. What of JSON Schema is understood: json-schema.ts.
+ * A constraint on an answer, as plain data that a dialect passes to the engine. A token that no allowed text continues
+ * is never drawn, and the answer ends where nothing more may follow. json-schema.ts says which JSON Schemas are
+ * supported.
  */
 export type Constraint =
   | { readonly type: 'text'; readonly text: string }
-  /** One line of JSON, with a space or none where JSON may have some. */
+  /** JSON on one line, with at most one space where JSON allows white space. */
   | { readonly type: 'schema'; readonly schema: JsonSchema }
   | { readonly type: 'regex'; readonly pattern: string }
-  /** Rules of EBNF, from the one called `root`. */
+  /** EBNF rules, starting from `root`. */
   | { readonly type: 'grammar'; readonly ebnf: string }
   | { readonly type: 'sequence'; readonly parts: readonly Constraint[] }
   | { readonly type: 'choice'; readonly options: readonly Constraint[] }
-  /** Anything up to the first `end`, which is part of it. */
+  /** Anything up to and including the first `end`. */
   | { readonly type: 'until'; readonly end: string }
-  /** Free text, until a trigger is written: what goes on from there is one of the tags that begin with it. */
+  /** Free text until a trigger is written; from there on, one of the tags that start with it. */
   | {
       readonly type: 'triggered'
       readonly triggers: readonly string[]

@@ -1,6 +1,6 @@
 /**
- * Which JSON Schemas answers can be held to. What the grammar engine would pass over is refused by its name, so that no
- * answer is called valid that is not; bounds keep hostile schemas small. Knows no grammar.
+ * Checks which JSON Schemas answers can be constrained to. Keywords that the grammar engine would ignore are refused by
+ * name, so that an invalid answer never counts as valid; limits keep hostile schemas small. It knows no grammar.
  */
 import { SkeinError } from '../errors.ts'
 import type { JsonSchema } from './constraint.ts'
@@ -9,10 +9,10 @@ import { checkPattern } from './pattern.ts'
 const MAX_BYTES = 64 * 1024
 const MAX_DEPTH = 48
 const MAX_ENUM = 1000
-/** Of minLength, maxItems and their like. */
+/** Maximum of minLength, maxItems and the like. */
 const MAX_COUNT = 2000
 
-/** Keywords whose values are schemas, lists of them, or objects of them. */
+/** Keywords whose values are schemas, lists of schemas, or objects of schemas. */
 const SCHEMAS: Readonly<Record<string, 'one' | 'many' | 'named'>> = {
   items: 'one',
   additionalProperties: 'one',
@@ -23,19 +23,19 @@ const SCHEMAS: Readonly<Record<string, 'one' | 'many' | 'named'>> = {
   $defs: 'named',
   definitions: 'named',
 }
-/** Keywords that are honoured beside those. */
+/** Other supported keywords. */
 const HONOURED = [
   ...['type', 'enum', 'const', 'required', '$ref', 'pattern', 'minimum', 'maximum'],
   ...['exclusiveMinimum', 'exclusiveMaximum', 'minLength', 'maxLength', 'minItems', 'maxItems'],
 ]
-/** They say nothing about what is valid. `format` does not either, unless a validator is told so. */
+/** Annotations, which do not affect validity. `format` does not either, unless a validator is told so. */
 const NOTES = [
   ...['$schema', '$id', '$comment', 'title', 'description', 'default', 'examples', 'deprecated'],
   ...['readOnly', 'writeOnly', 'format'],
 ]
 const TYPES = ['object', 'array', 'string', 'number', 'integer', 'boolean', 'null']
 
-/** Throws invalid_request for a schema that answers cannot be held to; `param` is the field it came in. */
+/** Throws invalid_request for an unsupported schema; `param` is the field it came in. */
 export function checkSchema(schema: unknown, param: string): JsonSchema {
   const json = JSON.stringify(schema) ?? ''
   if (json.length > MAX_BYTES) {
@@ -65,7 +65,7 @@ function visit(schema: unknown, at: string, root: unknown, depth: number): void 
   }
 }
 
-/** Keywords of which one alone counts for the grammar engine: others beside it would be passed over. */
+/** Keywords that the grammar engine handles only alone: it would ignore others beside them. */
 const ALONE = ['$ref', 'anyOf', 'allOf'] as const
 
 function checkTogether(schema: Readonly<Record<string, unknown>>, at: string): void {
@@ -105,14 +105,15 @@ function isOfType(value: unknown, type: unknown): boolean {
 }
 
 /**
- * The same, or a narrower one, as the grammar engine gets it right: properties that are not named are not written beside
- * those that are, since it would let them have the names of these; a format goes where something else is said of a text.
+ * The same schema, or a narrower one, that the grammar engine handles correctly. Next to named properties, unnamed ones
+ * are excluded, because the engine would let them take the names. A format is dropped next to another condition on a
+ * text.
  */
 export function narrowed(schema: JsonSchema): JsonSchema {
   if (typeof schema === 'boolean') return schema
   const inner = Object.entries(schema).map(([keyword, value]) => {
     const kind = Object.hasOwn(SCHEMAS, keyword) ? SCHEMAS[keyword] : null
-    // checkSchema has seen what they are.
+    // checkSchema has checked their types.
     if (kind === 'one') return [keyword, narrowed(value as JsonSchema)] as const
     if (kind === 'many') return [keyword, (value as JsonSchema[]).map(narrowed)] as const
     if (kind !== 'named') return [keyword, value] as const
@@ -128,12 +129,12 @@ export function narrowed(schema: JsonSchema): JsonSchema {
 }
 
 /**
- * Both bounds of an integer, where it has any: the grammar engine lets values outside of one bound alone through. The
- * other is the largest number of digits that every reader of JSON keeps.
+ * Both bounds of an integer that has any: with a single bound, the grammar engine accepts values outside of it. The
+ * missing bound becomes the largest number of digits that every JSON reader keeps.
  */
 function boundsOf(schema: Readonly<Record<string, unknown>>): object {
   const given = (keyword: string, inside: (bound: number) => number): number[] =>
-    // checkSchema has seen that bounds are numbers.
+    // checkSchema has checked that bounds are numbers.
     keyword in schema ? [inside(schema[keyword] as number)] : []
   const least = [...given('minimum', Math.ceil), ...given('exclusiveMinimum', (bound) => Math.floor(bound) + 1)]
   const most = [...given('maximum', Math.floor), ...given('exclusiveMaximum', (bound) => Math.ceil(bound) - 1)]
@@ -160,7 +161,7 @@ function visitAll(
   }
   const parts = Object.entries(value)
   if (kind === 'many' && parts.length === 0) throw wrong(at, 'expected at least one schema')
-  // Several at once would be passed over.
+  // The grammar engine would ignore all but one.
   if (keyword === 'allOf' && parts.length > 1) throw refused(at, 'allOf of several schemas')
   for (const [name, part] of parts) visit(part, `${at}.${name}`, root, depth + 1)
 }
@@ -200,7 +201,7 @@ function checkValue(keyword: string, value: unknown, at: string, root: unknown):
   }
 }
 
-/** A reference into the same document. */
+/** Whether a reference points into the same document. */
 function isKnown(ref: string, root: unknown): boolean {
   if (ref !== '#' && !ref.startsWith('#/')) return false
   let at: unknown = root

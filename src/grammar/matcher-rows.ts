@@ -1,6 +1,6 @@
 /**
- * What runs in the thread of grammars: a matcher for every row, told which tokens were drawn, that writes which may come
- * next. Everything here is done in the order of the messages; nothing waits.
+ * Runs in the thread of grammars: one matcher per row, which is told the drawn tokens and writes the mask of allowed
+ * next tokens. Messages are handled in order, without waiting.
  */
 import { type ErrorShape, SkeinError } from '../errors.ts'
 import { GrammarCompiler } from './compiler.ts'
@@ -11,11 +11,11 @@ import type { Binding, MatcherHandle } from './xgrammar.ts'
 
 export interface RowsOptions {
   readonly tokens: TokenTable
-  /** Tokens of the model, of which the last may have no bytes. */
+  /** Tokens of the model; the last ones may have no bytes. */
   readonly vocabSize: number
   readonly numRows: number
   readonly memory: SharedArrayBuffer
-  /** Which of the threads it is. */
+  /** Index of this thread. */
   readonly thread: number
 }
 
@@ -32,9 +32,9 @@ export type ToRows =
       readonly turn: number
       readonly key: string
       readonly constraint: Constraint
-      /** Tokens that its answer has already. */
+      /** Tokens that its answer already has. */
       readonly tokens: readonly number[]
-      /** Tokens that must come are said, so that nothing is drawn for them. */
+      /** Required tokens are reported, so that they need not be drawn. */
       readonly forces: boolean
     }
   | { readonly type: 'advance'; readonly steps: readonly Step[] }
@@ -86,7 +86,7 @@ export class MatcherRows {
         this.#compile(message)
         return
       case 'open':
-        // What comes first is drawn: the prompt may not have been read.
+        // The first token is drawn, because the prompt may not have been read.
         this.#work(message.row, message.turn, false, () => this.#open(message))
         break
       case 'advance':
@@ -112,7 +112,7 @@ export class MatcherRows {
     this.#report({ id, ms: performance.now() - begin, isBloated, error })
   }
 
-  /** Writes a row anew; one that cannot go on says so. */
+  /** Rewrites a row, or reports that it cannot continue. */
   #work(row: number, turn: number, mayForce: boolean, change: () => void): void {
     this.#masks.setBusyRow(this.#thread, row)
     try {
@@ -142,7 +142,7 @@ export class MatcherRows {
     if (isAccepted !== true) throw new Error('a token that the grammar does not allow')
   }
 
-  /** Accepts what must come: tokens of certain text, and the end where nothing else may follow. */
+  /** Accepts required tokens: those of certain text, and the end if nothing else may follow. */
   #force(matcher: MatcherHandle): number[] {
     const [certain] = matcher.FindJumpForwardString().split('\ufffd')
     const text = new TextEncoder().encode(certain)
@@ -159,12 +159,12 @@ export class MatcherRows {
     return mask[0] === 1 << this.#vocabulary.stopToken && mask.every((word, i) => i === 0 || word === 0)
   }
 
-  /** A row of a model has a word for each 32 of its tokens, as xgrammar's own. */
+  /** A row of the model has one word per 32 tokens, like xgrammar's own. */
   #writeMask(matcher: MatcherHandle, row: number): void {
     if (matcher.IsTerminated()) return
     const { binding } = this.#compiler
     const vector = matcher.GetNextTokenBitmask(this.#vocabSize)
-    // Numbers of another sign would be turned one by one.
+    // Copying to the other signedness would convert element by element.
     const { buffer, byteOffset, length } = binding.vecIntToView(vector)
     this.#masks.maskOf(row).set(new Uint32Array(buffer, byteOffset, length))
     vector.delete()

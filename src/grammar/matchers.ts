@@ -1,8 +1,9 @@
 /**
- * The grammars of an engine's answers, as the engine sees them: rows that are told what was drawn, and have a mask of what
- * may come next when their thread has written it. One thread compiles what is new, so that a grammar which takes too
- * long or breaks its instance harms nobody; others, given only what the first could do, follow the answers. One that
- * hangs or ends is begun anew, and its answers go on but for the one that it was at.
+ * The grammars of an engine's answers, as the engine sees them: rows that are told the drawn tokens, and whose mask of
+ * allowed next tokens is ready when their thread has written it. One thread compiles new grammars, so that one that
+ * takes too long or crashes its instance harms no answer. Other threads follow the answers, and get only grammars that
+ * the first could compile. A thread that hangs or ends is replaced, and its answers continue, except the one that it
+ * was working on.
  */
 import { createHash } from 'node:crypto'
 import { availableParallelism } from 'node:os'
@@ -13,18 +14,18 @@ import type { Compiled, RowsOptions, Step, ToRows } from './matcher-rows.ts'
 import { MAX_THREADS, SharedMasks } from './shared-masks.ts'
 import type { TokenTable } from './vocabulary.ts'
 
-/** Time for one grammar, and for one turn of the answers; a machine may be busy. */
+/** Time limit of one compilation and of one turn of the answers; the machine may be busy. */
 const COMPILE_MS = 5000
-/** And for a thread to start. */
+/** Time limit for the start of a thread. */
 const START_MS = 15_000
 const TURN_MS = 10_000
-/** Grammars that were compiled well. */
+/** Grammars that compiled successfully. */
 const MAX_KNOWN = 256
-/** Answers that one thread follows before another one is begun, where there are processors for more. */
+/** Answers per thread before another thread starts, as far as there are processors. */
 const ROWS_A_THREAD = 32
 const CORES_A_THREAD = 2
 
-/** A thread, or what stands for one in tests. */
+/** A thread, or a fake in tests. */
 interface RowsThread {
   post(message: ToRows): void
   end(): void
@@ -41,7 +42,7 @@ interface MatcherOptions {
   readonly tokens: () => TokenTable
   readonly vocabSize: number
   readonly numRows: number
-  /** Threads that follow answers, at most; by the processors there are when absent. */
+  /** Maximum threads that follow answers; absent: by the number of processors. */
   readonly numThreads?: number
   readonly start?: StartThread
 }
@@ -52,16 +53,16 @@ interface Waiting {
   readonly reject: (error: SkeinError) => void
 }
 
-/** A constraint that can be compiled. */
+/** A constraint that compiles. */
 interface Grammar {
   readonly key: string
   readonly constraint: Constraint
 }
 
-/** What the tokens of a request's answers are held to. */
+/** Applies a grammar to the tokens of a request's answers. */
 export interface AnswerRules {
   open(): Matcher
-  /** A drawn token. */
+  /** Reports a drawn token. */
   advance(matcher: Matcher, token: number): void
   close(matcher: Matcher): void
 }
@@ -69,15 +70,15 @@ export interface AnswerRules {
 export class Matchers {
   readonly #options: MatcherOptions
   readonly #start: StartThread
-  /** Made when the first grammar comes. */
+  /** Created with the first grammar. */
   #shared: { readonly masks: SharedMasks; readonly tokens: TokenTable } | null = null
   #trial: RowsThread | null = null
-  /** Those that follow answers, as far as they were needed. */
+  /** Threads that follow answers, started as needed. */
   readonly #rows: (RowsThread | null)[]
   readonly #known = new Set<string>()
-  /** Trials under way, by key, and what waits for them. */
+  /** Running compilations, by key, and what waits for them. */
   readonly #trials = new Map<string, Promise<void>>()
-  /** In the order of asking. */
+  /** In the order of requests. */
   readonly #waiting = new Map<number, Waiting>()
   #limit: NodeJS.Timeout | undefined
   #lastId = 0
@@ -85,7 +86,7 @@ export class Matchers {
   readonly #free: number[]
   #steps: Step[] = []
   #watch: NodeJS.Timeout | null = null
-  /** The last turn of each row: an answer never waits for one of the answer before. */
+  /** The last turn of each row: an answer never waits for one of the row's previous answer. */
   readonly #turns: Int32Array
 
   constructor(options: MatcherOptions) {
@@ -97,7 +98,7 @@ export class Matchers {
     this.#free = Array.from({ length: options.numRows }, (_, row) => options.numRows - 1 - row)
   }
 
-  /** Resolves when answers may be opened with it; rejects with invalid_request where it cannot be compiled. */
+  /** Resolves when answers can use it; rejects with invalid_request if it does not compile. */
   async compile(constraint: Constraint): Promise<Grammar> {
     const key = createHash('sha256').update(JSON.stringify(constraint)).digest('base64')
     if (!this.#known.has(key)) {
@@ -111,7 +112,7 @@ export class Matchers {
     return { key, constraint }
   }
 
-  /** `forces`: text that must come is not drawn. */
+  /** `forces`: required text is not drawn. */
   rules(grammar: Grammar, forces: boolean): AnswerRules {
     return {
       open: () => this.open(grammar, forces),
@@ -141,7 +142,7 @@ export class Matchers {
     this.#free.push(matcher.row)
   }
 
-  /** A drawn token. Sent with the others of its step, by flush(). */
+  /** Records a drawn token. flush() sends it with the others of its step. */
   advance(matcher: Matcher, token: number): void {
     this.#steps.push(matcher.next(token))
   }
@@ -159,7 +160,7 @@ export class Matchers {
     return Math.floor(row / ROWS_A_THREAD) % this.#rows.length
   }
 
-  /** Until every row that waits is written, or the time is over. */
+  /** Waits until every waiting row is written, or until the time is over. */
   wait(ms: number): void {
     const masks = this.#shared?.masks
     const end = performance.now() + ms
@@ -197,7 +198,7 @@ export class Matchers {
     return { tokens, vocabSize, numRows, memory: masks.memory, thread }
   }
 
-  /** In a thread that may be ended for it. */
+  /** Compiles in a thread that can be ended without harm. */
   #try(key: string, constraint: Constraint): Promise<void> {
     return new Promise((resolve, reject) => {
       const id = ++this.#lastId
@@ -226,7 +227,7 @@ export class Matchers {
     return trial
   }
 
-  /** The first that waits is the one that is compiled. */
+  /** Watches the first waiting compilation, which is the running one. */
   #watchTrial(extraMs = 0): void {
     clearTimeout(this.#limit)
     if (this.#waiting.size === 0) return
@@ -244,7 +245,7 @@ export class Matchers {
     else this.#watchTrial()
   }
 
-  /** `error`: what the one that is compiled fails with. The others go to the next thread. */
+  /** `error`: the error of the running compilation. The others go to the next thread. */
   #restartTrial(error: SkeinError | null): void {
     this.#trial?.end()
     this.#trial = null
@@ -270,7 +271,7 @@ export class Matchers {
     return rows
   }
 
-  /** A turn that takes too long is the fault of the row that is worked on. */
+  /** A turn that takes too long is blamed on the row in progress. */
   #look(): void {
     const { masks } = this.#share()
     const late = [...this.#open.values()].filter((matcher) => matcher.waitsMs > TURN_MS)
@@ -290,14 +291,14 @@ export class Matchers {
   }
 }
 
-/** One answer's place in a grammar. */
+/** One answer's position in a grammar. */
 export class Matcher {
   readonly row: number
   readonly #grammar: Grammar
   readonly #forces: boolean
   readonly #masks: SharedMasks
   readonly #turns: Int32Array
-  /** All tokens of the answer so far, forced ones included once they were taken. */
+  /** All tokens of the answer so far, including accepted forced ones. */
   readonly #tokens: number[] = []
   /** The turn that it waits for, and since when. */
   #turn: number
@@ -314,7 +315,7 @@ export class Matcher {
     this.#turn = ++turns[row]!
   }
 
-  /** Its mask and its forced tokens are those after the last token. */
+  /** Whether its mask and forced tokens are up to date with the last token. */
   get isReady(): boolean {
     return this.#hasFailed || this.#masks.turnOf(this.row) === this.#turn
   }
@@ -323,7 +324,7 @@ export class Matcher {
     return this.#hasFailed || (this.isReady && this.#masks.statusOf(this.row) === 'failed')
   }
 
-  /** Its forced tokens were taken: what is drawn next may be of its mask. */
+  /** Whether its forced tokens were taken, so that the next token may be drawn with its mask. */
   get hasTaken(): boolean {
     return this.#hasTaken
   }
@@ -332,12 +333,12 @@ export class Matcher {
     return this.isReady ? 0 : performance.now() - this.#since
   }
 
-  /** Tokens that may come next; once it is ready. */
+  /** Tokens that may come next. Valid once it is ready. */
   get mask(): Uint32Array {
     return this.#masks.maskOf(this.row)
   }
 
-  /** Tokens that come next without being drawn, once: the mask is of what comes after them. */
+  /** Required next tokens, which are returned once; the mask is for the token after them. */
   takeForced(): readonly number[] {
     this.#hasTaken = true
     const forced = this.#masks.forcedOf(this.row)
@@ -345,12 +346,12 @@ export class Matcher {
     return forced
   }
 
-  /** Its answer cannot go on. */
+  /** Its answer cannot continue. */
   fail(): void {
     this.#hasFailed = true
   }
 
-  /** For matchers.ts: what its thread is to do with one more token. */
+  /** Used by matchers.ts: what its thread must do for another token. */
   next(token: number): Step {
     this.#tokens.push(token)
     this.#hasTaken = false
@@ -359,7 +360,7 @@ export class Matcher {
     return { row: this.row, turn: this.#turn, token }
   }
 
-  /** For matchers.ts: what a new thread has to know. */
+  /** Used by matchers.ts: what a new thread must know. */
   opening(): ToRows {
     this.#since = performance.now()
     const tokens = [...this.#tokens]

@@ -1,23 +1,23 @@
-/** Regular expressions that answers can be held to: those of JavaScript without looking around or back. */
+/** Checks regular expressions for answers: JavaScript's, without lookaround and back references. */
 import { SkeinError } from '../errors.ts'
 
 const MAX_LENGTH = 4096
 const MAX_REPEATS = 1000
 
-/** Throws invalid_request; `param` is the field it came in. */
+/** Throws invalid_request; `param` is the field of the pattern. */
 export function checkPattern(pattern: string, param: string): string {
   if (pattern === '' || pattern.length > MAX_LENGTH)
     throw wrong(param, `expected a regular expression of 1 to ${MAX_LENGTH} characters`)
   try {
     new RegExp(pattern, 'u')
   } catch (error) {
-    throw wrong(param, error instanceof Error ? error.message : 'no regular expression')
+    throw wrong(param, error instanceof Error ? error.message : 'not a regular expression')
   }
   const plain = pattern.replaceAll(/\\[\s\S]/g, (pair) => (/[1-9kbBpPc]/.test(pair[1]!) ? '\u0000' : '_'))
   if (plain.includes('\u0000')) throw wrong(param, 'back references, word boundaries, \\c and \\p are not supported')
   const outside = plain.replaceAll(/\[[^\]]*\]/g, '_')
   if (/\(\?(?!:)/.test(outside)) throw wrong(param, 'groups may only be (…) and (?:…)')
-  // An answer begins and ends with it anyway.
+  // An answer always matches from start to end anyway.
   if (/(?<=.)\^|\$(?=.)/s.test(outside)) throw wrong(param, '^ and $ may only be at the ends')
   for (const [, least, most] of outside.matchAll(/\{(\d+)(?:,(\d*))?\}/g)) {
     if (Math.max(Number(least), Number(most ?? 0)) > MAX_REPEATS)

@@ -1,9 +1,9 @@
 /**
- * The memory that an engine and the threads of its grammars share: of each row which tokens may come next, and which must.
- * The thread writes a row, then its turn; the engine reads a row whose turn is the one that it waits for.
+ * The memory that an engine shares with its grammar threads: for each row the allowed and the required next tokens. The
+ * thread writes a row, then its turn; the engine reads a row once it has the expected turn.
  */
 export const MAX_FORCED = 64
-/** Threads that follow answers. */
+/** Maximum threads that follow answers. */
 export const MAX_THREADS = 4
 /** Columns of a row's header, before its forced tokens. */
 const TURN = 0
@@ -12,13 +12,13 @@ const NUM_FORCED = 2
 const HEADER = 3
 const SIGNALS = 1 + MAX_THREADS
 
-/** 'failed': the row has no mask, and its answer cannot go on. */
+/** 'failed': the row has no mask, and its answer cannot continue. */
 type RowStatus = 'open' | 'failed'
 
 export class SharedMasks {
   readonly memory: SharedArrayBuffer
   readonly #words: number
-  /** [0]: how often a thread has written; [1 + t]: 1 + the row that thread t works on. */
+  /** [0]: number of writes by threads; [1 + t]: 1 + the row that thread t works on. */
   readonly #signal: Int32Array
   readonly #headers: Int32Array
   readonly #masks: Uint32Array
@@ -32,7 +32,7 @@ export class SharedMasks {
     this.#masks = new Uint32Array(this.memory, 4 * (SIGNALS + numRows * width))
   }
 
-  /** How often something was written. */
+  /** Number of writes. */
   get signal(): number {
     return Atomics.load(this.#signal, 0)
   }
@@ -46,7 +46,7 @@ export class SharedMasks {
     Atomics.store(this.#signal, 1 + thread, row + 1)
   }
 
-  /** Until something is written after `signal`, or the time is over. */
+  /** Waits for a write after `signal`, or until the time is over. */
   wait(signal: number, ms: number): void {
     Atomics.wait(this.#signal, 0, signal, ms)
   }

@@ -1,4 +1,4 @@
-/** Entry of a thread of grammars: see matchers.ts. */
+/** Entry of a grammar thread: see matchers.ts. */
 import { parentPort, workerData } from 'node:worker_threads'
 import { assert } from '../errors.ts'
 import { MatcherRows, type RowsOptions, type ToRows } from './matcher-rows.ts'

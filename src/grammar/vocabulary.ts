@@ -1,14 +1,17 @@
-/** The tokens of a model as grammars need them: as strings that stand for bytes, and as a trie. Knows no tokenizer. */
+/**
+ * The tokens of a model in the forms that grammars need: strings that stand for bytes, and a trie. It knows no
+ * tokenizer.
+ */
 import { buildTrie, ROOT, type Trie } from '../tokenizer/trie.ts'
 
-/** Bytes of all tokens end to end, in a form that threads can share. */
+/** The concatenated bytes of all tokens, in memory that threads can share. */
 export interface TokenTable {
   readonly bytes: Uint8Array
-  /** Token i ends at ends[i]; one that is none has no bytes. */
+  /** Token i ends at ends[i]; an unused id has no bytes. */
   readonly ends: Int32Array
 }
 
-/** Bytes as GPT-2's table of letters has them: printable ones as themselves, others from 256 on. */
+/** Bytes as in GPT-2's table of letters: printable ones as themselves, others from 256 on. */
 const LETTERS = (() => {
   let next = 256
   return Array.from({ length: 256 }, (_, byte) => {
@@ -30,7 +33,7 @@ export function tokenTable(bytesOf: (token: number) => Uint8Array, vocabSize: nu
 
 export class Vocabulary {
   readonly stopToken = 0
-  /** Of each token, its bytes as letters. */
+  /** The bytes of each token, as letters. */
   readonly strings: readonly string[]
   readonly #trie: Trie
 
@@ -46,8 +49,8 @@ export class Vocabulary {
   }
 
   /**
-   * The tokens that a text begins with, whatever follows it: the longest ones from the left, up to the first that what
-   * follows might lengthen.
+   * The tokens that a text certainly starts with, whatever follows: the longest ones from the left, up to the first
+   * that more text could lengthen.
    */
   certainTokens(text: Uint8Array): number[] {
     const { base, check, token } = this.#trie
@@ -55,7 +58,7 @@ export class Vocabulary {
     for (let at = 0; at < text.length; ) {
       let [node, length, found] = [ROOT, 0, 0]
       for (let i = at; ; i++) {
-        // The end of the text, and the trie goes on.
+        // The text ends, but the trie continues.
         if (i === text.length) {
           if (base[node]! > 0) return tokens
           break

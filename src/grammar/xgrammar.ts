@@ -1,13 +1,13 @@
 /**
- * The grammar engine: @mlc-ai/web-xgrammar, C++ compiled to WebAssembly. Only what is used of it has types here. Its package
- * is marked as a module and is none, so its text is run as what it is; every use goes to its binding, whose calls do not
- * wait.
+ * The grammar engine: @mlc-ai/web-xgrammar, C++ compiled to WebAssembly. Only what is used has types here. Its package
+ * is marked as an ES module but is none, so its source is run as a script. All uses go to its binding, whose calls are
+ * synchronous.
  */
 import { readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { dirname } from 'node:path'
 
-/** An object of C++, to be given back. */
+/** A C++ object, which must be deleted. */
 export interface Handle {
   delete(): void
 }
@@ -19,7 +19,7 @@ export interface MatcherHandle extends Handle {
   IsTerminated(): boolean
 }
 
-/** A compiled one; printed, it is a rule a line. */
+/** A compiled grammar; printed, it has one rule per line. */
 export interface GrammarHandle extends Handle {
   GetGrammar(): Handle & { ToString(): string }
 }
@@ -28,7 +28,7 @@ export interface CompilerHandle extends Handle {
   CompileStructuralTag(json: string): GrammarHandle
 }
 
-/** What is used of the module itself. */
+/** The parts of the module that are used. */
 interface Module {
   readonly HEAP8: Int8Array
   readonly JSONFormat: { readonly kJSON: unknown }
@@ -61,22 +61,22 @@ interface Module {
 }
 
 export interface Binding extends Module {
-  /** Its own words on what it gave up at, which it does not throw; null while it has not. */
+  /** The last reason that it gave up, which it prints but does not throw; null before that. */
   lastComplaint(): string | null
 }
 
 const NAME = '@mlc-ai/web-xgrammar'
-/** What it writes beside its results: what it gives up at, and "Aborted()", which is thrown, too. */
+/** Its printed output: reasons for giving up, and "Aborted()", which is also thrown. */
 interface Hooks {
   print(text: string): void
   printErr(text: string): void
 }
 
-/** Where the text says what others may use, in its last lines; and where it asks for what it is given anyway. */
+/** The end of its source, where it exports, and its import of something that it is given anyway. */
 const EXPORTED = 'exports.Testings = Testings;'
 const WITH_BINDING = `${EXPORTED} exports.open = (hooks) => Module(hooks);`
 const IMPORT = "await import('module')"
-/** Behind the place in its sources where it was found. */
+/** The message after the source location. */
 const COMPLAINT = /^\[FATAL\] .*?\.\w+:\d+: (.*)$/s
 
 export async function openXgrammar(): Promise<Binding> {

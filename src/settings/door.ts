@@ -41,10 +41,7 @@ export function doorChoice(given: DoorValues) {
   }
 }
 
-/**
- * An empty key is usually an unset shell variable. Starting without a key would then open a server that was meant to be
- * closed.
- */
+/** An empty key is usually an unset shell variable; starting without a key would open a server meant to be closed. */
 export function refuseEmptyKeys(raw: RawValues): void {
   for (const name of ['api-key', 'password'])
     if (raw[name] !== undefined && !/[^\s,]/.test(String(raw[name])))

@@ -21,10 +21,7 @@ export type Kind =
 export interface Flag {
   readonly kind: Kind
   readonly description: string
-  /**
-   * As text; a switch is off by default. Absent: there is none, or it depends on the machine and the description gives
-   * it.
-   */
+  /** As text; switches are off by default. Absent: none, or one that depends on the machine (see the description). */
   readonly default?: string
   /** Placeholder of the value in help. */
   readonly hint?: string
@@ -38,10 +35,7 @@ export interface Flag {
   readonly group?: string
   /** Settings only: `skein config check` does not show the value. */
   readonly isSecret?: boolean
-  /**
-   * Settings only: settings that this one overrides when it comes from a stronger source. "models" means the models of
-   * the file.
-   */
+  /** Settings only: settings that it overrides when it comes from a stronger source. "models" are those of the file. */
   readonly silences?: readonly string[]
   /** Settings only: it is neither a field of the configuration file nor a variable. */
   readonly isFlagOnly?: boolean

@@ -17,10 +17,7 @@ import type { Values } from './values.ts'
 
 type Given = Partial<Values<typeof SETTINGS>>
 
-/**
- * Models of the command line, each FILE or NAME=FILE. If none is named, it is the demo model on a server for this
- * machine only.
- */
+/** Models of the command line: FILE or NAME=FILE each. Without any, a server for this machine gets the demo model. */
 export function entriesOf(words: readonly string[], given: Given): readonly ModelEntry[] {
   const entries = words.map(entryOf)
   const [first] = entries

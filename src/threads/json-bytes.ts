@@ -1,13 +1,13 @@
 /**
- * A large value as JSON, a piece of it in each turn of the event loop. The text is that of JSON.stringify, in chunks of its
- * bytes: to join megabytes, and to encode them where they are sent, would be one long piece.
+ * Writes a large value as JSON in several turns of the event loop. The bytes are those of JSON.stringify, in chunks: joining
+ * megabytes, or encoding them where they are sent, would take one long turn.
  */
 import { turns } from './turns.ts'
 
-/** Of a list that is written at once: with 20 alternatives each, some thousand log-probabilities. */
+/** List items written at once: with 20 alternatives each, some thousand log-probabilities. */
 const PIECE = 32
 const CHUNK_BYTES = 64 * 1024
-/** Deeper than that no reply has long lists. */
+/** No reply has long lists at a greater depth. */
 const DEPTH = 6
 
 export async function jsonBytes(value: unknown): Promise<Buffer[]> {

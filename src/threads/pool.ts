@@ -1,36 +1,36 @@
 /**
- * Work that grows with what a client sent, off the event loop: a few threads of this process, which start when there is
- * something to do and end when there has been nothing for a while. It knows no task; each is a function of a file.
+ * Runs work that grows with a client's input off the event loop, in a few threads that start on demand and end when
+ * idle. It knows no task; each is a function of a module.
  */
 import { availableParallelism } from 'node:os'
 import { Piscina } from 'piscina'
 import { SkeinError } from '../errors.ts'
 import type { Outcome } from './task.ts'
 
-/** A processor is left for the event loop. */
+/** One processor is left for the event loop. */
 const MAX_THREADS = Math.max(1, Math.min(4, availableParallelism() - 1))
 const IDLE_MS = 30_000
-/** Of a thread's heap; the largest body that is read takes a quarter of it. */
+/** Heap of a thread; parsing the largest body takes a quarter of it. */
 const MAX_HEAP_MB = 256
-/** Threads that answer tokens go first. */
+/** Threads that generate tokens have priority. */
 const NICE = 5
 
 let pool: Piscina | null = null
 
-/** The task `name` of a file, as `import.meta.url` of its neighbour and its own name find it. */
+/** The task `name` of a module, found from a neighbour's `import.meta.url` and the module's file name. */
 interface TaskPlace {
   readonly url: URL
   readonly name: string
 }
 
-/** Those of a source that is run as it is are in what was built of it: threads of old versions of Node run no TypeScript. */
+/** From TypeScript sources the compiled module is used, because threads of old Node versions cannot run TypeScript. */
 export function taskPlace(importer: string, file: string, name: string): TaskPlace {
   const url = new URL(file, importer)
   const isSource = importer.endsWith('.ts')
   return { name, url: isSource ? new URL(url.href.replace('/src/', '/dist/')) : url }
 }
 
-/** What a task makes of its input, both as messages carry them. What is in `transfer` is no longer here afterwards. */
+/** Runs a task; input and result are structured-cloned. Objects in `transfer` are moved and unusable afterwards. */
 export async function runTask<In, Out>(
   { url, name }: TaskPlace,
   input: In,
@@ -43,7 +43,7 @@ export async function runTask<In, Out>(
     niceIncrement: NICE,
     resourceLimits: { maxOldGenerationSizeMb: MAX_HEAP_MB },
   })
-  // Tasks are made by `task`, which gives this.
+  // `task` wraps every task so that it returns this.
   const outcome: Outcome<Out> = await pool.run(input, {
     filename: url.href,
     name,

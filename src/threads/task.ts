@@ -1,4 +1,4 @@
-/** A function as a task of pool.ts: its errors keep their codes, which they would lose between threads. */
+/** Wraps a function as a task of pool.ts, so that its errors keep their codes across threads. */
 import { type ErrorShape, SkeinError } from '../errors.ts'
 
 export type Outcome<Out> = { readonly value: Out } | { readonly error: ErrorShape }

@@ -1,9 +1,9 @@
 /**
- * Small pieces of work that many clients can ask for at once: together they take two milliseconds of each turn of the event
- * loop, and the others wait for the next, so that streams go on between them.
+ * Runs small pieces of work that many clients may request at once: together they take at most two milliseconds of each
+ * turn of the event loop, so that streams continue between them.
  */
 
-/** Of a turn; the piece that passes it is the last. */
+/** The piece that exceeds this is the last of its turn. */
 const TURN_MS = 2
 
 export class Turns {
@@ -11,7 +11,7 @@ export class Turns {
   #spentMs = 0
   #isScheduled = false
 
-  /** In the order of asking. */
+  /** In the order of the calls. */
   async do<T>(work: () => T): Promise<T> {
     if (this.#spentMs >= TURN_MS || this.#waiting.length > 0)
       await new Promise<void>((resolve) => this.#waiting.push(resolve))
@@ -38,5 +38,5 @@ export class Turns {
   }
 }
 
-/** Those of this thread's event loop. */
+/** The instance of this thread's event loop. */
 export const turns = new Turns()

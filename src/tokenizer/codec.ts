@@ -1,6 +1,6 @@
 /**
- * Text to token ids and back, as RWKV's World tokenizer does it: over UTF-8 bytes, always the longest token that
- * matches, nothing normalised, no token added. Ids are those of the vocabulary; 0 is the end of text and has no bytes.
+ * Text to token ids and back, as in RWKV's World tokenizer: over UTF-8 bytes, always the longest matching token,
+ * without normalisation or added tokens. Ids are those of the vocabulary; 0 is the end of text and has no bytes.
  */
 import { joinBytes, latin1Of } from '../files/bytes.ts'
 import { hexOf, sha256 } from '../files/digest.ts'
@@ -8,7 +8,7 @@ import { type EncodeTables, encodeBytes } from './encode.ts'
 import { buildTrie, sharedInts } from './trie.ts'
 import { type VocabularyToken, vocabularyError } from './vocabulary.ts'
 
-/** UTF-8 of U+FFFD, what an id outside the vocabulary decodes to. */
+/** UTF-8 of U+FFFD, the decoding of an id outside the vocabulary. */
 const REPLACEMENT = Uint8Array.of(0xef, 0xbf, 0xbd)
 const UTF8 = new TextDecoder('utf-8', { ignoreBOM: true })
 const ENCODER = new TextEncoder()
@@ -16,16 +16,16 @@ const ENCODER = new TextEncoder()
 export class TokenCodec {
   /** 1 + the largest id. */
   readonly vocabSize: number
-  /** Sha256 (hex) of the tokens and their ids: the same whichever file they came from. */
+  /** SHA-256 (hex) of the tokens and ids, independent of the file format. */
   readonly hash: string
-  /** What encoding reads; threads can, too. */
+  /** The tables for encoding, which threads can share. */
   readonly tables: EncodeTables
-  /** All tokens end to end, by id; the last row stands for every id outside the vocabulary. */
+  /** The bytes of all tokens, concatenated by id; the last row stands for every id outside the vocabulary. */
   readonly #bytes: Uint8Array
   /** Row i is bytes [#starts[i], #starts[i + 1]). */
   readonly #starts: Int32Array // [vocabSize + 2]
 
-  /** `name` is what messages call the place the tokens come from. */
+  /** `name` is the source of the tokens in error messages. */
   constructor(tokens: readonly VocabularyToken[], name: string) {
     checkTokens(tokens, name)
     this.hash = hashOf(tokens)
@@ -50,7 +50,7 @@ export class TokenCodec {
     return encodeBytes(this.tables, bytes)
   }
 
-  /** Bytes that are not UTF-8 become U+FFFD as WHATWG decoding has it. */
+  /** Bytes that are not UTF-8 become U+FFFD, as in WHATWG decoding. */
   decode(tokens: Iterable<number>): string {
     return UTF8.decode(this.decodeBytes(tokens))
   }
@@ -68,7 +68,7 @@ export class TokenCodec {
     return bytes
   }
 
-  /** A copy. Empty for 0; the bytes of U+FFFD for an id that is not in the vocabulary. */
+  /** A copy. Empty for 0; the bytes of U+FFFD for an id outside the vocabulary. */
   bytesOf(token: number): Uint8Array {
     const row = this.#row(token)
     return this.#bytes.slice(this.#starts[row], this.#starts[row + 1])

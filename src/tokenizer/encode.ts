@@ -1,18 +1,21 @@
-/** Bytes to tokens over the tables of a vocabulary: the longest token that matches, from the left. Here and as a task of a thread. */
+/**
+ * Encodes bytes with the tables of a vocabulary: always the longest matching token, from the left. Runs here or as a
+ * task in a thread.
+ */
 import { task } from '../threads/task.ts'
 import { ROOT, type Trie } from './trie.ts'
 
-/** In memory that threads share: handing them over costs nothing. */
+/** In shared memory, so that threads get them without copying. */
 export interface EncodeTables {
   readonly trie: Trie
-  /** Token i has the bytes [starts[i], starts[i + 1]) of all tokens end to end. */
+  /** Token i is bytes [starts[i], starts[i + 1]) of the concatenated tokens. */
   readonly starts: Int32Array // [vocabSize + 2]
 }
 
-/** Tokens found before they are copied into a result of the right size. */
+/** Tokens collected before they are copied into a result of the right size. */
 const CHUNK_TOKENS = 16 * 1024
 
-/** All tokens, or the first `most` + 1 of them: enough to know that they are too many. */
+/** All tokens, or the first `most` + 1: enough to know that there are too many. */
 export function encodeBytes(
   { trie, starts }: EncodeTables,
   bytes: Uint8Array,
@@ -38,11 +41,11 @@ export function encodeBytes(
 export interface EncodeTexts {
   readonly tables: EncodeTables
   readonly texts: readonly string[]
-  /** Of all texts together. */
+  /** Limit over all texts. */
   readonly most: number
 }
 
-/** The tokens of each text; of those after the first `most` + 1 in all, none. */
+/** The tokens of each text; empty after the first `most` + 1 tokens in total. */
 export function encodeTexts({ tables, texts, most }: EncodeTexts): Int32Array[] {
   const encoder = new TextEncoder()
   let left = most

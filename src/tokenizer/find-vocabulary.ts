@@ -1,6 +1,6 @@
 /**
- * Finds the vocabulary file that belongs to a model: named by the caller, beside the model, named by the environment,
- * or in the cache folder. Looks at file names only.
+ * Finds a model's vocabulary file: the one given, one beside the model, one from the environment, or one in the cache
+ * folder. It looks only at file names.
  */
 import { existsSync, readdirSync, statSync } from 'node:fs'
 import { homedir } from 'node:os'
@@ -17,11 +17,11 @@ export const WORLD_VOCABULARY = {
 const OWN_SUFFIX = '.vocab.txt'
 
 interface VocabularySearch {
-  /** Path of the checkpoint, with or without its suffix, or of a directory that is one. */
+  /** Path of the checkpoint, with or without its suffix, or of a checkpoint directory. */
   readonly model: string
-  /** What the caller named; nothing else is looked at then. */
+  /** The file that the caller gave; then nothing else is searched. */
   readonly explicit?: string
-  /** Default: the process's. */
+  /** Default: the environment of the process. */
   readonly environment?: Readonly<Record<string, string | undefined>>
 }
 
@@ -41,7 +41,7 @@ export function findVocabulary(search: VocabularySearch): string {
   throw notFound(model, own, cached, beside)
 }
 
-/** Where a model's own vocabulary is, if it has one: "models/demo.pth" → "models/demo.vocab.txt". */
+/** Path of a model's own vocabulary: "models/demo.pth" → "models/demo.vocab.txt". */
 export function ownVocabularyPath(model: string): string {
   return `${withoutCheckpointSuffix(model)}${OWN_SUFFIX}`
 }
@@ -55,7 +55,7 @@ function isDirectory(path: string): boolean {
   return statSync(path, { throwIfNoEntry: false })?.isDirectory() ?? false
 }
 
-/** The folder's vocabularies, less those that belong to another model of it by name. */
+/** Vocabularies of the folder, without those named after another model. */
 function vocabulariesIn(folder: string): string[] {
   if (!existsSync(folder)) return []
   const names = readdirSync(folder).sort()
@@ -66,7 +66,7 @@ function vocabulariesIn(folder: string): string[] {
     .map((name) => join(folder, name))
 }
 
-/** Where downloads are kept. */
+/** Folder of downloads. */
 export function cacheFolder(environment: Readonly<Record<string, string | undefined>>): string {
   return join(environment.XDG_CACHE_HOME || join(homedir(), '.cache'), 'skein')
 }

@@ -1,4 +1,4 @@
-/** The tokenizer of a process with files and threads; what it does is codec.ts. */
+/** The tokenizer with files and threads; codec.ts does the encoding. */
 import { readFileSync, statSync } from 'node:fs'
 import { SkeinError } from '../errors.ts'
 import { runTask, taskPlace } from '../threads/pool.ts'
@@ -27,7 +27,7 @@ export class Tokenizer extends TokenCodec {
     return new Tokenizer(tokens, name)
   }
 
-  /** The tokens of each text, made in a thread; once there are more than `most` in all, not all of them. */
+  /** Encodes texts in a thread. Beyond `most` tokens in total the result is incomplete. */
   encodeAside(texts: readonly string[], most: number): Promise<Int32Array[]> {
     const { tables } = this
     return runTask<EncodeTexts, Int32Array[]>(ENCODE_TEXTS, { tables, texts, most })

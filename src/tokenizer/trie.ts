@@ -1,14 +1,13 @@
 /**
- * The tokens of a vocabulary as a double-array trie (Aoe 1989): the child of node s by byte c is t = base[s] + c if
- * check[t] = s, so that a step is two array reads and the whole trie three typed arrays. Immutable once built. Knows
- * nothing of text.
+ * A vocabulary as a double-array trie (Aoe 1989): the child of node s by byte c is t = base[s] + c if check[t] = s. So
+ * a step is two array reads, and the trie is three typed arrays. Immutable once built. It knows nothing of text.
  */
 import { compareBytes } from '../files/bytes.ts'
 import type { VocabularyToken } from './vocabulary.ts'
 
 export interface Trie {
   readonly base: Int32Array
-  /** The parent of each node; −1 where there is none. */
+  /** The parent of each node; −1 for none. */
   readonly check: Int32Array
   /** The token that ends at each node; 0 for none. */
   readonly token: Int32Array
@@ -16,11 +15,12 @@ export interface Trie {
 
 export const ROOT = 0
 
-/** Tokens are distinct byte strings, none empty, ids above 0. */
+/** Tokens are distinct, non-empty byte strings with ids above 0. */
 export function buildTrie(tokens: readonly VocabularyToken[]): Trie {
   const sorted = tokens.toSorted((a, b) => compareBytes(a.bytes, b.bytes))
   const arrays = new DoubleArray()
-  // Breadth first: the crowded nodes near the root find room while the arrays are empty, the many small ones fill gaps.
+  // Breadth first: crowded nodes near the root find room while the arrays are empty, and the many small ones fill the
+  // gaps.
   const queue: Range[] = [{ node: ROOT, depth: 0, start: 0, end: sorted.length }]
   for (const range of queue) {
     const children = childRanges(sorted, range)
@@ -31,7 +31,7 @@ export function buildTrie(tokens: readonly VocabularyToken[]): Trie {
     for (const { byte, start, end } of children) {
       const node = base + byte
       const depth = range.depth + 1
-      // Sorted: a token that ends here comes before those that go on.
+      // In sorted order, a token that ends here precedes the longer ones.
       const ends = sorted[start]!.bytes.length === depth
       if (ends) arrays.token[node] = sorted[start]!.id
       const rest = ends ? start + 1 : start
@@ -41,7 +41,7 @@ export function buildTrie(tokens: readonly VocabularyToken[]): Trie {
   return arrays.trimmed()
 }
 
-/** Tokens [start, end) of the sorted list share their first `depth` bytes, which lead to `node`. */
+/** Tokens [start, end) of the sorted list, which share their first `depth` bytes; these lead to `node`. */
 interface Range {
   readonly node: number
   readonly depth: number
@@ -66,16 +66,16 @@ function childRanges(
 
 const FREE = -1
 
-/** The arrays while they grow. A base may be as large as the last node, so 256 entries follow it: no step is out of range. */
+/** The growing arrays. 256 entries follow the last node, because that may be a base, so no step is out of range. */
 class DoubleArray {
   base = new Int32Array(1024)
   check = new Int32Array(1024).fill(FREE)
   token = new Int32Array(1024)
-  /** Every slot before it is taken. Slot 0 is the root. */
+  /** All slots before it are taken. Slot 0 is the root. */
   #firstFree = 1
   #end = 1
 
-  /** Finds room for the children of a node; returns its base. */
+  /** Finds room for a node's children; returns its base. */
   place(node: number, bytes: readonly number[]): number {
     const lowest = bytes[0]!
     let base = Math.max(this.#firstFree - lowest, 1)
@@ -115,14 +115,14 @@ class DoubleArray {
   }
 }
 
-/** A copy that threads can read, too. */
+/** A copy that threads can share. */
 function shared(array: Int32Array): Int32Array {
   const copy = sharedInts(array.length)
   copy.set(array)
   return copy
 }
 
-/** Numbers that threads can read where they are; a page has such memory only where its server allows it. */
+/** An integer array in shared memory. In a page without the headers that this needs, it is ordinary memory. */
 export function sharedInts(length: number): Int32Array<ArrayBufferLike> {
   const bytes = 4 * length
   return new Int32Array(

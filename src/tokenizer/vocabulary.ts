@@ -1,7 +1,7 @@
 /**
- * Reads the RWKV vocabulary format: a line is `<id> <Python literal> <length in bytes>`, the literal being a str (then
- * its UTF-8 is the token) or bytes. The literal may contain spaces. Id 0, the end of text, is never in the file.
- * Nothing is evaluated: the literals are parsed, and a line that is not exactly right is refused with its number.
+ * Reads the RWKV vocabulary format: each line is `<id> <Python literal> <length in bytes>`. The literal is a str, whose
+ * UTF-8 is the token, or bytes; it may contain spaces. Id 0, the end of text, is never in the file. Literals are
+ * parsed, not evaluated, and a wrong line is refused with its number.
  */
 import { SkeinError } from '../errors.ts'
 import { utf8 } from '../files/bytes.ts'
@@ -13,10 +13,10 @@ export interface VocabularyToken {
 
 const MAX_ID = 1_000_000
 const MAX_TOKEN_BYTES = 1024
-/** The longest way to write a byte is \U and eight digits. */
+/** The longest notation of a byte is \U and eight digits. */
 const MAX_LITERAL = 10 * MAX_TOKEN_BYTES + 3
 
-/** In file order. `name` is what messages call the file. */
+/** In file order. `name` is the file's name in error messages. */
 export function parseVocabulary(text: string, name: string): VocabularyToken[] {
   const lines = text.split('\n')
   if (lines.at(-1) === '') lines.pop()
@@ -32,7 +32,7 @@ export function parseVocabulary(text: string, name: string): VocabularyToken[] {
   return tokens
 }
 
-/** The same format, one line a token; every byte is written as an escape. */
+/** Writes one line per token, with every byte escaped. */
 export function formatVocabulary(tokens: readonly VocabularyToken[]): string {
   const lines = tokens.map(({ id, bytes }) => {
     const escapes = Array.from(bytes, (byte) => `\\x${byte.toString(16).padStart(2, '0')}`)
@@ -98,7 +98,7 @@ const SIMPLE_ESCAPES: Readonly<Record<string, number>> = {
   r: 13,
 }
 
-/** Digits after the escape's letter. \u and \U are escapes of str only. */
+/** Number of digits after the escape's letter. \u and \U occur only in str. */
 const HEX_DIGITS: Readonly<Record<string, number>> = { x: 2, u: 4, U: 8 }
 
 function* codePoints(body: string, quote: string, isBytes: boolean, fail: Fail): Generator<number> {

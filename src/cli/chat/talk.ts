@@ -187,10 +187,7 @@ export class TerminalTalk implements Talk {
     return results
   }
 
-  /**
-   * An aborted answer keeps the text so far. Errors that will not go away end the command; others are shown and the
-   * chat goes on.
-   */
+  /** An aborted answer keeps its text. Permanent errors end the command; others are shown and the chat goes on. */
   #report(error: unknown, { aborted }: AbortSignal): void {
     if (aborted) return
     const failure = SkeinError.from(error)
