@@ -126,6 +126,7 @@ export const ROUTES_IN_CHINESE: Readonly<Record<string, string>> = {
   'What runs, waits and is paused': '运行、排队和暂停的请求',
   "Role and limits of the caller's key, and what is left of them": '所用密钥的权限、限额与剩余额度',
   'Whether a model answers, as RWKV-Runner says it': '模型能否作答（RWKV-Runner 的格式）',
+  'Whether a model can answer': '模型能否作答',
   'Readiness: whether a model can answer': '是否就绪：模型能否作答',
   'Liveness; needs no key': '进程是否存活；不需要密钥',
 }
