@@ -87,8 +87,11 @@ struct PackedWeights {
         FineTotals<Rows, Vectors> totals;
         start(inputs, layout, g, part, totals);
 #pragma GCC unroll 8
-        for (int quad = part * kPartQuads; quad < (part + 1) * kPartQuads; quad++)
+        for (int quad = part * kPartQuads; quad < (part + 1) * kPartQuads; quad++) {
+          if constexpr (Rows == 1 && kFetches)
+            fetch<kQuadShare>(group.integers + quad * kQuadShare + kFetched);
           add_quad(group, inputs, g, quad, totals);
+        }
         add_scaled(group, totals, inputs, layout, g, part, sums);
       }
       if constexpr (kFormat.minimum != 0) add_minimums(group, inputs, layout, g, sums);
@@ -120,6 +123,11 @@ struct PackedWeights {
 
  private:
   static constexpr int kQuads = kGroup / 4;
+  /// Bytes of a tile for each quad, scales and upper bits among them.
+  static constexpr int kQuadShare = kTile.block_bytes() / kTile.groups() / kQuads;
+  /// Whether one token asks for weights ahead, as in tile.h. The others neither gained nor lost.
+  static constexpr bool kFetches = Type == SK_Q6_K;
+  static constexpr int64_t kFetched = 4096;
   /// Inputs of a group that have a scale of their own.
   static constexpr int kParts = kFormat.group_scales == 2 ? 2 : 1;
   static constexpr int kPartQuads = kQuads / kParts;
