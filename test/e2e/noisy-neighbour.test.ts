@@ -2,7 +2,7 @@
  * One key floods the server with long prompts, another asks a little now and then: what the second one notices. The same
  * flood under the second one's own key is what there would be without fairness.
  * test/engine/preemption.test.ts has the same in steps.
- * `SKEIN_SLOW=1 SKEIN_FIGURES=1 npx vitest run test/e2e/noisy-neighbour.test.ts` takes longer and prints the table of docs/operations.md.
+ * `SKEIN_SLOW=1 SKEIN_FIGURES=1 npx vitest run test/e2e/noisy-neighbour.test.ts` takes longer and prints the table of docs/dev/measurements.md.
  */
 // @module-tag night
 import { mkdtempSync, rmSync } from 'node:fs'

@@ -1,6 +1,6 @@
 /**
  * What happens to 128 streams when a worker is killed, a model is switched or the server is told to stop. Minutes long:
- * runs with SKEIN_SLOW=1, and prints the figures that docs/operations.md has.
+ * runs with SKEIN_SLOW=1, and prints the figures that docs/dev/measurements.md has.
  */
 // @module-tag night
 import { copyFileSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs'

@@ -2,7 +2,7 @@
  * Many sessions of very unequal use over eight worker processes, one of which is killed, another added, and the server
  * restarted: how evenly the work is spread, how often a session finds its state where it is, and that none is lost. And
  * how long a state of a large model takes to move. Minutes long: runs with SKEIN_SLOW=1, and prints the figures that
- * docs/operations.md has.
+ * docs/dev/measurements.md has.
  */
 // @module-tag night
 import { mkdtempSync, rmSync } from 'node:fs'

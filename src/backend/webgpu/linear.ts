@@ -97,7 +97,7 @@ const LONG_ROW = 4096
 /** Tokens from which on inputs and weights are shared in tiles. */
 export const LEAST_WIDE = 65
 
-/** Found by measuring on an H200 (docs/devices.md); a small GPU is busy with any of them. */
+/** Found by measuring on an H200 (docs/dev/webgpu.md); a small GPU is busy with any of them. */
 function formFor(work: Work, tokens: number): Form {
   const { blocks, isSoftware, matrixSide } = work
   const isMany = tokens >= LEAST_WIDE

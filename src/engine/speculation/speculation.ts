@@ -1,7 +1,7 @@
 /**
  * Which rows of a step have guesses, and how many. A row with guesses feeds several tokens and draws at each of them; a draw
  * that differs from the guess is the one that counts, and the state goes back to what it was before the row. Answers are
- * what they are without it (docs/operations.md). What became of the guesses is outcomes.ts.
+ * what they are without it (docs/speculation.md). What became of the guesses is outcomes.ts.
  */
 import { assert } from '../../errors.ts'
 import type { BatchRow, GuessCosts, Runner } from '../../model/runner.ts'

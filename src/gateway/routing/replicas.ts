@@ -17,7 +17,7 @@ export interface Replica {
 /**
  * A request stays with its state as long as that worker has at most this many more requests than the least busy one.
  * The slack is two plus the random variation of equal loads: independent arrivals differ by about their square root,
- * and moving states to even that out would never end (figures in docs/operations.md).
+ * and moving states to even that out would never end (figures in docs/dev/measurements.md).
  */
 export const slackAt = (meanInFlight: number): number => 2 + Math.round(1.5 * Math.sqrt(meanInFlight))
 
