@@ -8,6 +8,8 @@ const files = (folders: string) => `test/${folders}/**/*.test.ts`
 const TOGETHER = 'api|cluster|cuda|engine|unit|web'
 /** Pages need one Chromium. */
 const DASHBOARD = files('e2e/dashboard')
+/** Imports files of tests, which must not have been imported in its process before. */
+const IMPORTING = 'test/cluster/engine-stores.test.ts'
 
 export default defineConfig({
   test: {
@@ -18,12 +20,12 @@ export default defineConfig({
     projects: [
       {
         extends: true,
-        test: { name: 'together', include: [files(`@(${TOGETHER})`), DASHBOARD], isolate: false },
+        test: { name: 'together', include: [files(`@(${TOGETHER})`), DASHBOARD], exclude: [IMPORTING], isolate: false },
       },
       // A process for each file: those with vi.mock, native code, a browser, or servers of their own.
       {
         extends: true,
-        test: { name: 'alone', include: [files(`!(${TOGETHER})`)], exclude: [DASHBOARD] },
+        test: { name: 'alone', include: [files(`!(${TOGETHER})`), IMPORTING], exclude: [DASHBOARD] },
       },
     ],
     // Vitest leaves a core to itself; of two it would use one, while most files of test/e2e wait for other processes.

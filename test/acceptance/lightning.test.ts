@@ -205,7 +205,7 @@ describe('6.3 across restarts and tiers', () => {
     password: PASSWORD,
   })
 
-  test('6.3/17 after a restart the session is in "Database (Disk)", and goes on', async () => {
+  test('6.3/17 after a restart the session is in "Database (Disk)", and goes on', { tags: 'night' }, async () => {
     const args = ['--model-path', DEMO, '--password', PASSWORD, '--data-dir', dataDir()]
     const first = await serve(args)
     await clientOf(first).ask(STATE, turn('session_one'))

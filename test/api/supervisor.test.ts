@@ -98,7 +98,7 @@ test('what a worker is told is asked for anew at each start', async () => {
   await expect.poll(() => printed).toContain('worker in mode serve')
 })
 
-test('a worker that has served waits for its store, however long the disk is full', async () => {
+test('a worker that has served waits for its store, however long the disk is full', { tags: 'night' }, async () => {
   const full = Array.from({ length: 5 }, () => 'full-disk')
   const modes = ['serve', ...full, 'serve', 'serve']
   const { supervisor } = supervise(() => [modes.shift()!], { maxCrashes: 3 })
@@ -117,7 +117,10 @@ test('a worker that has served waits for its store, however long the disk is ful
   await expect(other.start()).rejects.toThrow('disk is full')
 })
 
-test('a worker that has served is started again until it can open files', async () => {
+test('a worker that has served is started again until it can open files', {
+  tags: 'night',
+  timeout: 120_000,
+}, async () => {
   const short = Array.from({ length: 12 }, () => 'no-descriptors')
   const modes = ['serve', ...short, 'serve']
   const { supervisor } = supervise(() => [modes.shift()!], { maxCrashes: 10, longestPauseMs: 20 })
@@ -126,7 +129,7 @@ test('a worker that has served is started again until it can open files', async 
   await expect.poll(() => modes.length, { timeout: 100_000 }).toBe(0)
   await expect.poll(() => supervisor.state, { timeout: 10_000 }).toBe('ready')
   expect(supervisor.restarts).toBe(13)
-}, 120_000)
+})
 
 test('a first crash is survived', async () => {
   const file = join(mkdtempSync(join(tmpdir(), 'skein-')), 'crashed')

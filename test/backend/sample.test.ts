@@ -206,7 +206,7 @@ describe.each(DEVICES)('sample on $name', (device) => {
     expect(await mine.tokens([{ bias: banAll }, { temperature: 0, bias: banAll }])).toEqual([-1, -1])
   })
 
-  test('masks leave their tokens alone, and touch no other draw', async () => {
+  test('masks leave their tokens alone, and touch no other draw', device.options, async () => {
     for (const V of [70, 4099]) {
       const [mine, theirs] = pair(normals(2 * V, V, 2), 2)
       const [few, one] = [Array.from({ length: V }, (_, id) => id).filter((id) => id % 9 === 4), [V - 1]]

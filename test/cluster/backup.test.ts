@@ -16,7 +16,7 @@ const SHAPE = { layers: 1, channels: 64, heads: 1, headSize: 64 }
 const IDENTITY = { architecture: 'rwkv7', vocabulary: 'v', weights: 'w', ...SHAPE }
 const nameOf = (id: string) => ({ namespace: 'n', id })
 
-describe.skipIf(NO_POSTGRES !== null)('a backup', () => {
+describe.skipIf(NO_POSTGRES !== null)('a backup', { tags: 'night' }, () => {
   let postgres: Postgres
   beforeAll(async () => {
     postgres = await startPostgres({ isArchived: true })

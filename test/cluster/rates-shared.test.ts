@@ -82,7 +82,7 @@ describe.skipIf(NO_POSTGRES !== null)('limits of a cluster', () => {
     expect(members.map(({ take }) => take())).toEqual([false, false, false])
   })
 
-  test('without the database each counts for itself, and tells of it afterwards', async () => {
+  test('without the database each counts for itself, and tells of it afterwards', { tags: 'night' }, async () => {
     const [one] = await newMembers(1)
     postgres.crash()
     expect(takeAll(one!.take, 50)).toBe(10)

@@ -60,7 +60,7 @@ describe.skipIf(NO_POSTGRES !== null)('releases that differ', () => {
     const findings = await checkCluster(url, undefined)
     expect(findings.find(({ what }) => what === 'node node next')).toMatchObject({
       found: expect.stringContaining(`protocol ${AFTER_NEXT}`),
-      fix: expect.stringContaining('one apart'),
+      fix: expect.stringContaining('one release at a time'),
     })
     // Once it has gone.
     await database.query("update worker set expires = now() where id = 'next'")

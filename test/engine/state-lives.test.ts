@@ -9,6 +9,7 @@ import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { decodeSnapshot } from '../../src/state/snapshot-file.ts'
 import { type DirectStore, newFolder, openDirectStore } from '../helpers/direct-store.ts'
 import { stateAfter } from '../helpers/fake-runner.ts'
+import { trials } from '../helpers/slow.ts'
 import { SOURCES, type Source, sourcesOf } from './guesses.ts'
 import { Collected, LOOPS, type Loop, promptOf, requestOf, soloAnswer } from './kit.ts'
 import { IDENTITY, settle, setUp, sizesOf, turnOf, withoutSeal } from './session-kit.ts'
@@ -16,7 +17,9 @@ import { IDENTITY, settle, setUp, sizesOf, turnOf, withoutSeal } from './session
 const LAYERS = 4
 /** The same lives each time; SKEIN_LIVES=5000 is that many new ones. */
 const RUNS =
-  process.env.SKEIN_LIVES === undefined ? { numRuns: 80, seed: 7 } : { numRuns: Number(process.env.SKEIN_LIVES) }
+  process.env.SKEIN_LIVES === undefined
+    ? { numRuns: trials(40, 80), seed: 7 }
+    : { numRuns: Number(process.env.SKEIN_LIVES) }
 
 type Action =
   | { readonly type: 'prompt'; readonly parts: Partial<GenerateRequest> }

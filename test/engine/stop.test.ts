@@ -3,6 +3,7 @@ import { describe, expect, test } from 'vitest'
 import { AnswerText } from '../../src/engine/answer/answer-text.ts'
 import { StopStrings } from '../../src/engine/answer/stop-strings.ts'
 import type { TokenText } from '../../src/engine/messages.ts'
+import { trials } from '../helpers/slow.ts'
 import { firstMatch } from './kit.ts'
 
 const utf8 = (text: string) => new TextEncoder().encode(text)
@@ -82,7 +83,7 @@ const someBytes = fc
   .map((parts) => Uint8Array.from(parts.flat()))
 
 describe('stop strings', () => {
-  test('10 000 generated cases equal brute force, wherever tokens are cut', () => {
+  test('generated cases equal brute force, wherever tokens are cut', () => {
     const numMatches = { some: 0, none: 0 }
     fc.assert(
       fc.property(
@@ -100,9 +101,9 @@ describe('stop strings', () => {
           numMatches[outcome.matched === null ? 'none' : 'some']++
         },
       ),
-      { numRuns: 10_000, seed: 20 },
+      { numRuns: trials(3000, 10_000), seed: 20 },
     )
-    expect(Math.min(numMatches.some, numMatches.none)).toBeGreaterThan(1500)
+    expect(Math.min(numMatches.some, numMatches.none)).toBeGreaterThan(trials(400, 1500))
   })
 
   test.each([

@@ -28,8 +28,9 @@ import {
 } from '../../helpers/formats.ts'
 import { memorySource } from '../../helpers/memory-source.ts'
 import { writePth } from '../../helpers/pth.ts'
+import { trials } from '../../helpers/slow.ts'
 
-const CASES = Number(process.env.SKEIN_FUZZ ?? 7_000)
+const CASES = Number(process.env.SKEIN_FUZZ ?? trials(2_500, 7_000))
 /** Values at which size checks go wrong. */
 const INTERESTING = [0, 1, 0x7f, 0x80, 0xff, 0x28, 0x2e, 0x52, 0x51, 0x74, 0x85, 0x94]
 
