@@ -123,7 +123,7 @@ describe.skipIf(NO_POSTGRES !== null)('a new release', { timeout: 300_000 }, () 
     await Promise.all(clients)
     expect(failures).toEqual([])
     expect(ended.flatMap(({ output }) => output)).toContainEqual(
-      expect.stringMatching(/^skein: waiting up to \d+ s for \d+ requests to end/),
+      expect.stringMatching(/^skein: waiting up to \d+ s for \d+ requests to finish/),
     )
     await Promise.all(
       told.map(async (answers, client) => {
