@@ -28,7 +28,7 @@ export default defineConfig({
         test: { name: 'alone', include: [files(`!(${TOGETHER})`), IMPORTING], exclude: [DASHBOARD] },
       },
     ],
-    // Vitest leaves a core to itself; of two it would use one, while most files of test/e2e wait for other processes.
+    // Vitest leaves a core to itself; of two it would use one. Most files of test/e2e wait for other processes, so three run.
     maxWorkers: Math.max(3, availableParallelism() - 1),
     // Most tests of test/e2e and test/api are about several processes that share the machine with everything else. One that
     // fails there once in thousands should not hide what the others say, so it is tried again; the reporter names it at the

@@ -1,8 +1,8 @@
 /**
- * Compiles the kernels of kernels/cuda with nvcc, so that an error in one is found on machines without a GPU: a variant
- * of each for Hopper, another for the oldest chip generation that Skein supports; with --all for every one and with every variant, and what models
- * ask for on every card of backend/cuda/driver/cards.ts (needs dist), where ptxas counts the registers that are spilled. What passed
- * before with the same text is not compiled again. Without nvcc this is a message, not a failure. Knows nothing of what
+ * Compiles the kernels of kernels/cuda with nvcc, so that an error in one is found on machines without a GPU: a variant of
+ * each for Hopper, another for the oldest chip generation that Skein supports. --all compiles every variant for Hopper, the
+ * first for every generation, and what models ask for on every card of backend/cuda/driver/cards.ts (needs dist), where ptxas
+ * counts the registers that are spilled. What passed before with the same text is not compiled again. Without nvcc this is a message, not a failure. Knows nothing of what
  * the kernels compute.
  */
 import { spawn, spawnSync } from 'node:child_process'
@@ -132,16 +132,15 @@ function textsOf(name, seen = new Map()) {
   return seen
 }
 
-/**
- * Of a file for the first target and for any other. A commit compiles two, and of few-rows, where FEED chooses other text,
- * one of each; --all every one for Hopper.
- * @param {string} file @param {boolean} isFirst
- */
+/** Of few-rows a commit compiles one for each FEED, which chooses other text. */
+const FEEDS = /TOKENS=2 .*FEED=0|STATE_F16=1 .*FEED=[12]/
+
+/** Of a file for the first target, and for any other. @param {string} file @param {boolean} isFirst */
 function variantsOf(file, isFirst) {
   const variants = VARIANTS[file] ?? ['']
   if (!isFirst) return variants.slice(0, 1)
   if (isAll) return variants
-  return file === 'few-rows' ? [1, 7, 11].flatMap((at) => variants[at] ?? []) : variants.slice(-1)
+  return file === 'few-rows' ? variants.filter((each) => FEEDS.test(each)) : variants.slice(-1)
 }
 
 /** @param {string[]} parts */

@@ -18,9 +18,9 @@ export interface DeviceUnderTest {
   readonly name: string
   /** Whether products of rounded weights round what they are multiplied with, too. */
   readonly roundsActivations: boolean
-  /** A processor that draws takes seconds for what others do in none: fewer sizes, unless SKEIN_SLOW=1 asks for all. */
+  /** A software GPU compiles for seconds: what a commit runs on it has fewer sizes, unless SKEIN_SLOW=1 asks for all. */
   readonly isSlow: boolean
-  /** Of most tests: on a processor that draws, and at a level that few need, they run at night. */
+  /** Of most tests: on a software GPU, and at the level that few processors need, they run at night. */
   readonly options: { readonly tags?: string }
   open(): Promise<Backend>
 }
@@ -39,7 +39,6 @@ export const DEVICES: readonly DeviceUnderTest[] = [
     name: `cpu ${isa}`,
     roundsActivations: true,
     isSlow: false,
-    // Few machines have no more.
     options: isa === 'baseline' && LEVELS.length > 1 ? { tags: 'night' } : {},
     open: async () => createCpuBackend({ isa, threads: 2 }),
   })),

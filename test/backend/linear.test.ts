@@ -102,8 +102,6 @@ const SHAPES = [
   [512, 256],
   [96, 1000],
 ] as const
-/** Whole tiles, less than one, and rests in both directions. */
-const FEW_SHAPES = [SHAPES[0], SHAPES[1], SHAPES[2], SHAPES[6]] as const
 const TYPES: readonly (readonly [WeightType, SourceType, number])[] = [
   ['f32', 'f32', 1e-5],
   ['f32', 'bf16', 1e-5],
@@ -114,13 +112,6 @@ const TYPES: readonly (readonly [WeightType, SourceType, number])[] = [
 ]
 
 const ALL_TYPES = ['f32', 'f16', 'bf16', 'i8', 'q4', 'nf4'] as const
-/** A plain one and one in blocks have all that kernels do differently. */
-const FEW_TYPES = ['f32', 'q4'] as const
-
-/** Of tokens for a slow device: their tiles are compiled for few types, of the others the products of single tokens. */
-function fewTokens(type: WeightType): readonly number[] {
-  return FEW_TYPES.some((few) => few === type) ? [1, 13] : [1, 2]
-}
 
 /** With the error that the rounding may make; a single weight is all error or none. */
 const QUANTISED: readonly (readonly [QuantisedType, SourceType, number])[] = [
@@ -142,8 +133,8 @@ describe.each(DEVICES)('linear on $name', (device) => {
   afterAll(() => tested.dispose())
 
   test.each(TYPES)('%s weights from %s, all shapes', device.options, async (type, source, tolerance) => {
-    for (const [rows, columns] of device.isSlow ? FEW_SHAPES : SHAPES) {
-      for (const tokens of device.isSlow ? fewTokens(type) : [1, 2, 3, 4, 5, 6, 7, 13, 70]) {
+    for (const [rows, columns] of SHAPES) {
+      for (const tokens of [1, 2, 3, 4, 5, 6, 7, 13, 70]) {
         const c = { rows, columns, type, source, tokens }
         expect(rmsRatio(await multiply(tested, c), await expected(c)), JSON.stringify(c)).toBeLessThan(tolerance)
       }
@@ -151,8 +142,8 @@ describe.each(DEVICES)('linear on $name', (device) => {
   })
 
   test.each(QUANTISED)('%s weights from %s, all shapes', device.options, async (type, source, tolerance) => {
-    for (const [rows, columns] of device.isSlow ? FEW_SHAPES : SHAPES) {
-      for (const tokens of device.isSlow ? fewTokens(type) : [1, 2, 5, 6, 7, 70]) {
+    for (const [rows, columns] of SHAPES) {
+      for (const tokens of [1, 2, 5, 6, 7, 70]) {
         const c = { rows, columns, type, source, tokens }
         const y = await multiply(tested, c)
         const exact = await (device.roundsActivations ? expectedOfRounded(c) : expected(c))
@@ -164,7 +155,7 @@ describe.each(DEVICES)('linear on $name', (device) => {
   })
 
   test.each(['tanh', 'sigmoid', 'relu2', 'add'] as const)('epilogue %s', device.options, async (epilogue) => {
-    for (const type of device.isSlow ? compared.slice(0, 1) : (['f32', 'bf16'] as const)) {
+    for (const type of ['f32', 'bf16'] as const) {
       for (const hasBias of [false, true]) {
         const c = { rows: 100, columns: 64, type, tokens: 7, epilogue, hasBias }
         expect(rmsRatio(await multiply(tested, c), await expected(c))).toBeLessThan(1e-5)
@@ -172,15 +163,12 @@ describe.each(DEVICES)('linear on $name', (device) => {
     }
   })
 
-  // A slow device compiles a tile of products for each type.
-  const compared = device.isSlow ? FEW_TYPES : ALL_TYPES
-  // The widest tile is compiled for one.
-  test.each(device.isSlow ? (['q4'] as const) : ALL_TYPES)(
+  test.each(ALL_TYPES)(
     'a row of %s products is the same bits alone and in any batch, at any place',
     device.options,
     async (type) => {
       const [rows, columns] = [192, 320]
-      const count = device.isSlow ? 80 : 512
+      const count = 512
       const x = normals(count * columns, 3)
       const c = { rows, columns, type, source: 'bf16' } as const
       const all = await multiply(tested, { ...c, tokens: count }, x)
@@ -248,7 +236,7 @@ describe.each(DEVICES)('linear on $name', (device) => {
 
     const x = normals(tokens * 64, 11).map((value) => 1 + value / 2)
 
-    test.each(compared)('skipping them changes no bit of %s products', device.options, async (type) => {
+    test.each(ALL_TYPES)('skipping them changes no bit of %s products', device.options, async (type) => {
       const weight = randomSource(rows, hidden, 'bf16', 5)
       const all = await channelMixing(type, x, weight)
       const zeros = all.u.filter((value) => value === 0).length / all.u.length
@@ -265,23 +253,19 @@ describe.each(DEVICES)('linear on $name', (device) => {
       }
     })
 
-    test.each(device.isSlow ? compared : (['bf16', 'i8', 'q4'] as const))(
-      'NaN is not lost in %s products',
-      device.options,
-      async (type) => {
-        const weight = randomSource(rows, hidden, 'f32', 5)
-        const broken = x.slice(0, 64)
-        broken[7] = Number.NaN
-        const all = await channelMixing(type, broken, weight)
-        expect(all.y.every(Number.isNaN)).toBe(true)
-        const values = new Float32Array(weight.readRows(0, rows).buffer)
-        values[3 * hidden + 200] = Number.NaN
-        const readRows = (start: number, end: number) =>
-          new Uint8Array(values.buffer, start * hidden * 4, (end - start) * hidden * 4)
-        const { y } = await channelMixing(type, x.slice(0, 64), { ...weight, readRows })
-        expect([...y.entries()].filter(([, value]) => Number.isNaN(value)).map(([i]) => i)).toEqual([3])
-      },
-    )
+    test.each(['bf16', 'i8', 'q4'] as const)('NaN is not lost in %s products', device.options, async (type) => {
+      const weight = randomSource(rows, hidden, 'f32', 5)
+      const broken = x.slice(0, 64)
+      broken[7] = Number.NaN
+      const all = await channelMixing(type, broken, weight)
+      expect(all.y.every(Number.isNaN)).toBe(true)
+      const values = new Float32Array(weight.readRows(0, rows).buffer)
+      values[3 * hidden + 200] = Number.NaN
+      const readRows = (start: number, end: number) =>
+        new Uint8Array(values.buffer, start * hidden * 4, (end - start) * hidden * 4)
+      const { y } = await channelMixing(type, x.slice(0, 64), { ...weight, readRows })
+      expect([...y.entries()].filter(([, value]) => Number.isNaN(value)).map(([i]) => i)).toEqual([3])
+    })
 
     test('a token of zeros gives zeros', device.options, async () => {
       const { u, y } = await channelMixing('f16', new Float32Array(64), randomSource(rows, hidden, 'f16', 5))
@@ -307,7 +291,7 @@ describe.each(DEVICES)('linear on $name', (device) => {
     expect(y.subarray(1500).every(Number.isNaN)).toBe(true)
   })
 
-  test.each(compared)('a NaN input is not lost in %s products', device.options, async (type) => {
+  test.each(ALL_TYPES)('a NaN input is not lost in %s products', device.options, async (type) => {
     const c = { rows: 70, columns: 64, type, tokens: 7 }
     const x = inputs(c)
     x[64 + 40] = Number.NaN

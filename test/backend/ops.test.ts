@@ -35,8 +35,6 @@ const SHAPES = [
   [2, 16],
   [2, 48],
 ] as const
-/** A slow device compiles the recurrence for each head size. */
-const FEW_SHAPES = [SHAPES[0], SHAPES[1], SHAPES[3]] as const
 
 function randomNorm(backend: Backend, C: number, eps: number, seed: number): Norm {
   return {
@@ -110,7 +108,7 @@ describe.each(DEVICES)('ops on $name', (device) => {
     ['the first layer', true],
     ['a later layer', false],
   ] as const)('wkv7 of %s', device.options, async (_, isFirst) => {
-    for (const [heads, headSize] of device.isSlow ? FEW_SHAPES : SHAPES) {
+    for (const [heads, headSize] of SHAPES) {
       for (const { lengths, slots } of BATCHES) {
         const C = heads * headSize
         const tokens = lengths.reduce((a, b) => a + b, 0)

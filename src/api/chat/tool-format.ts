@@ -1,6 +1,4 @@
-/**
- * How tools, calls and results look to the model; here as G1 models were trained. Knows no turns and no stream.
- */
+/** How tools, calls and results look to the model; here as G1 models were trained. Knows no turns and no stream. */
 import type { Constraint, JsonSchema } from '../../grammar/constraint.ts'
 import { checkSchema } from '../../grammar/json-schema.ts'
 import { CHAT_LAYOUT, CHAT_STOPS, chatTail, type Layout, type ThinkMode, type Turn } from '../template.ts'

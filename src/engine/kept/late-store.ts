@@ -106,7 +106,7 @@ export class LateStore implements Store {
     const { code, message } = this.#problem
     throw new SkeinError(
       'state_unavailable',
-      `sessions are not to be had until the store can be opened (${code === 'state_unavailable' ? message : 'its disk cannot be used'}); requests without one are answered`,
+      `sessions are unavailable until the store can be opened (${code === 'state_unavailable' ? message : 'its disk cannot be used'}); requests without one are answered`,
     )
   }
 

@@ -163,9 +163,7 @@ export class Pane {
     this.notice.value = null
   }
 
-  /**
-   * Goes on with a session that the server has; `isOthers`: with a copy of it, which the next message makes.
-   */
+  /** Goes on with a session that the server has; `isOthers`: with a copy of it, which the next message makes. */
   adopt(choice: Choice, id: string, read: ReadSession, isOthers = false): void {
     this.reset()
     this.choice.value = choice
