@@ -3,7 +3,7 @@
 // the storage in turn, milliseconds. Needs a build, and an empty database; BLOBS is s3://… or file:///….
 import { loadavg } from 'node:os'
 import { openClusterStore } from '../dist/state/store/store-thread.js'
-import { startDoor } from './cluster-door.js'
+import { startStateServer } from './state-server.js'
 
 const [database, blobs, mebibytes = 32] = process.argv.slice(2)
 
@@ -12,10 +12,10 @@ function identityOf(layers, heads) {
   return { architecture: 'rwkv7', ...shape, vocabulary: 'v', weights: 'w' }
 }
 
-const door = await startDoor()
+const stateServer = await startStateServer()
 
 function open(node, identity) {
-  const url = `http://127.0.0.1:${door.address().port}`
+  const url = `http://127.0.0.1:${stateServer.address().port}`
   const worker = { node, url, model: 'bench', slots: 1, info: {} }
   return openClusterStore({ database, blobs, identity, worker, isToldFirst: false })
 }
@@ -93,7 +93,7 @@ for (let i = 0; i < 60; i++) {
 }
 for (const [way, all] of Object.entries(times)) tell(`move ${way}`, all)
 console.log(`load of the machine ${loadavg()[0].toFixed(1)}`)
-door.close()
+stateServer.close()
 await from.commit({ puts: [], sessions: [{ ...nameOf(id), record: null }], deleteKeys: [] })
 await from.close()
 await to.close()

@@ -93,7 +93,7 @@ function readStreams(count) {
 // --- the member that takes sessions ----------------------------------------------------------------------------------
 
 async function joinAsMember({ database: url, blobs, vocab }) {
-  const { startDoor } = await import('./cluster-door.js')
+  const { startStateServer } = await import('./state-server.js')
   const { Database } = await import('../dist/cluster/database.js')
   const { Members } = await import('../dist/cluster/members.js')
   const { CallerSeal } = await import('../dist/gateway/access/caller-seal.js')
@@ -109,8 +109,8 @@ async function joinAsMember({ database: url, blobs, vocab }) {
   const [node] = members.list
   const identity = identityOf(node.info.model, Tokenizer.fromFile(vocab).hash)
   if (modelKeyOf(identity) !== node.fingerprint) throw new Error('the model is another')
-  const door = await startDoor()
-  const own = `http://127.0.0.1:${door.address().port}`
+  const stateServer = await startStateServer()
+  const own = `http://127.0.0.1:${stateServer.address().port}`
   const worker = { node: 'taker', url: own, model: 'nothing', slots: 1, info: {} }
   const store = await openClusterStore({
     database: url,
@@ -162,7 +162,7 @@ async function joinAsMember({ database: url, blobs, vocab }) {
   const close = async () => {
     await store.close()
     await database.close()
-    door.close()
+    stateServer.close()
   }
   return { take, letGo, moves, close, stateBytes: identity.layers * identity.channels * 66 * 4 }
 }

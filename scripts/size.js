@@ -40,7 +40,7 @@ const CAPABILITIES = {
   'WebGPU backend': 'backend/webgpu/',
   'a model in a page': 'browser/',
   'several machines: cluster, shared states, leases, front gateways':
-    'cluster/ gateway/cluster/ state/shared/ state/model-key.ts gateway/access/caller-seal.ts gateway/access/keys-shared.ts gateway/access/rates-shared.ts host/membership.ts host/front.ts cli/cluster-check.ts cli/gateway.ts settings/door.ts engine/sessions/imports.ts engine/sessions/links.ts gateway/routing/turn-origin.ts',
+    'cluster/ gateway/cluster/ state/shared/ state/model-key.ts gateway/access/caller-seal.ts gateway/access/keys-shared.ts gateway/access/rates-shared.ts host/membership.ts host/front.ts cli/cluster-check.ts cli/gateway.ts settings/network.ts engine/sessions/imports.ts engine/sessions/links.ts gateway/routing/turn-origin.ts',
   'agents: Anthropic, Responses, tools, thinking, transcripts':
     'api/anthropic/ api/responses/ api/chat/conversation.ts api/chat/markdown-tools.ts api/chat/told.ts api/chat/tool-format.ts api/chat/tool-formats.ts api/chat/tool-splitter.ts api/chat/tool-text.ts api/openai/asks/thinking.ts api/openai/asks/tools.ts api/sessions/transcript.ts',
   'structured output: grammars, masks of tokens': 'grammar/ api/openai/asks/formats.ts',

@@ -6,20 +6,20 @@ import { shutDownOnSignals } from '../gateway/http/shutdown.ts'
 import { startFront } from '../host/front.ts'
 import { createLogger } from '../host/log.ts'
 import { joinCluster } from '../host/membership.ts'
-import { DOOR_NAMES, doorChoice, membershipChoice, refuseEmptyKeys } from '../settings/door.ts'
+import { membershipChoice, NETWORK_NAMES, networkChoice, refuseEmptyKeys } from '../settings/network.ts'
 import { settleServe, valuesOf } from '../settings/serve-settings.ts'
 import { settingsCalled } from '../settings/table.ts'
 import { defineCommand } from './terminal/command.ts'
 
 export const gateway = defineCommand({
   examples: [['skein gateway --cluster postgres://HOST/skein --port 8080', 'start as many as you like']],
-  flags: settingsCalled(...DOOR_NAMES),
+  flags: settingsCalled(...NETWORK_NAMES),
   async run({ given }) {
     // Variables mean the same as for `serve`. The configuration file is not read, because it is about models.
     const settings = settleServe({ given, words: [] }, null)
     refuseEmptyKeys(settings.raw)
-    const args = valuesOf(settings, DOOR_NAMES)
-    const { options, access, logLevel, drainSeconds } = doorChoice(args)
+    const args = valuesOf(settings, NETWORK_NAMES)
+    const { options, access, logLevel, drainSeconds } = networkChoice(args)
     const cluster = membershipChoice(args)
     if (cluster === null)
       throw new SkeinError(

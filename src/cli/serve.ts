@@ -14,9 +14,9 @@ import { openNotifier } from '../host/notify.ts'
 import { type Server, startServer } from '../host/server.ts'
 import { watchEventLoop } from '../host/watchdog.ts'
 import type { ConfigFile } from '../settings/config-file.ts'
-import { clusterChoice, doorChoice, refuseEmptyKeys } from '../settings/door.ts'
 import { bytesOf, engineChoice, keyFilePath, stateChoice } from '../settings/engine-choice.ts'
 import { entriesOf, launchesOf, refuseFlagsOfOneModel } from '../settings/models.ts'
+import { clusterChoice, networkChoice, refuseEmptyKeys } from '../settings/network.ts'
 import { configPath, type ServeSettings, settleServe, valuesOf, withFields } from '../settings/serve-settings.ts'
 import { MODEL_WORDS, SETTINGS } from '../settings/table.ts'
 import { offerFirst, offerMissing } from './models/fetch.ts'
@@ -146,7 +146,7 @@ export function servePlan(settings: ServeSettings) {
   if (models.length > 0) refuseFlagsOfOneModel(args)
   const entries = models.length > 0 ? models : entriesOf(words, args)
   const model = entries[0] === undefined ? null : modelPath(entries[0].file)
-  const door = doorChoice(args)
+  const network = networkChoice(args)
   return {
     choice: {
       ...engineChoice({ ...args, model: entries[0]?.file }),
@@ -160,15 +160,15 @@ export function servePlan(settings: ServeSettings) {
     options: {
       launches: launchesOf(entries, args),
       maxWorkerBytes: bytesOf(args['max-worker-mb']),
-      ...door.options,
+      ...network.options,
       metricsPort: args['metrics-port'],
       traceEndpoint: args['trace-endpoint'],
       modelDir: args['model-dir'],
       limits: file?.limits ?? {},
     },
-    access: door.access,
-    logLevel: door.logLevel,
-    drainSeconds: door.drainSeconds,
+    access: network.access,
+    logLevel: network.logLevel,
+    drainSeconds: network.drainSeconds,
     keyFile: keyFilePath(args),
   }
 }

@@ -13,7 +13,7 @@ import { RateLimits } from '../gateway/access/rate-limits.ts'
 import { type AppOptions, buildApp, createShared } from '../gateway/app.ts'
 import { ClusterNode } from '../gateway/cluster/node.ts'
 import { Metrics } from '../gateway/figures/metrics.ts'
-import { openMetricsDoor } from '../gateway/figures/metrics-port.ts'
+import { startMetricsServer } from '../gateway/figures/metrics-port.ts'
 import { startTracing } from '../gateway/figures/tracing.ts'
 import { Fleet } from '../gateway/fleet/fleet.ts'
 import { DEFAULT_SPEC, type Launch, launchOf } from '../gateway/fleet/launch.ts'
@@ -21,8 +21,8 @@ import { Drain } from '../gateway/http/drain.ts'
 import type { Limits } from '../gateway/http/limits.ts'
 import { shutDown } from '../gateway/http/shutdown.ts'
 import { limitUnsentBytes } from '../gateway/http/unsent-bytes.ts'
-import type { OpenDoor } from '../gateway/management/doors.ts'
 import { Management } from '../gateway/management/management.ts'
+import type { OpenGateway } from '../gateway/management/worker-gateways.ts'
 import { type ModelFolder, openModelFolder } from '../gateway/models/model-folder.ts'
 import { ModelHost } from '../gateway/models/model-host.ts'
 import { createRegistry } from '../gateway/routing/registry.ts'
@@ -141,8 +141,8 @@ async function observe(
   { host = '127.0.0.1', metricsPort, traceEndpoint, allowedHosts }: ServerOptions,
 ): Promise<void> {
   if (metricsPort !== undefined) {
-    const door = await openMetricsDoor(metrics, host, metricsPort, allowedHosts)
-    app.addHook('onClose', () => door.close())
+    const server = await startMetricsServer(metrics, host, metricsPort, allowedHosts)
+    app.addHook('onClose', () => server.close())
   }
   if (traceEndpoint === undefined) return
   const endTracing = await startTracing(traceEndpoint, packageVersion())
@@ -191,7 +191,7 @@ function memberOf(seal: CallerSeal, fleet: Fleet): Pick<AppOptions, 'seal' | 'mo
 }
 
 function manage(fleet: Fleet, folder: ModelFolder, host: string, common: CommonOptions): Management {
-  const openDoor: OpenDoor = (worker, address) => {
+  const openGateway: OpenGateway = (worker, address) => {
     const { id, spec } = worker.launch
     const model = { id, aliases: spec.aliases, tokenizer: worker.tokenizer }
     const models = createRegistry([{ ...model, source: fleet.routerTo(worker) }])
@@ -206,7 +206,7 @@ function manage(fleet: Fleet, folder: ModelFolder, host: string, common: CommonO
     resolve: (spec) => resolveSpec(spec, folder),
     listModels: () => listModelFiles(folder),
     jobs: new ModelJobs(),
-    openDoor,
+    openGateway,
   })
 }
 

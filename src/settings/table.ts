@@ -12,7 +12,7 @@ import { choice, type Flags, integers, list, number, path, pathList, paths, text
 const ANY = Number.MAX_SAFE_INTEGER
 const MEGABYTES = 2 ** 30
 
-const DOOR = {
+const NETWORK = {
   host: text('Address to listen on; addresses that other machines can reach need a key', { default: '127.0.0.1' }),
   port: whole(0, 65_535)('Port; 0 picks a free one', { default: '8000' }),
   'api-key': list('Key that requests must carry, or several separated by commas', {
@@ -191,7 +191,7 @@ const RUNNING = {
 
 /** Every flag of `serve`. */
 export const SETTINGS = {
-  ...grouped('Network and access', DOOR),
+  ...grouped('Network and access', NETWORK),
   ...grouped('The model', MODEL),
   ...grouped('Several models and workers', WORKERS),
   ...grouped('Load and memory', LOAD),

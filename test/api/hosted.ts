@@ -183,8 +183,8 @@ export function managementOf(
       search: refuseChange,
       modelsOf: refuseChange,
     },
-    openDoor: () => {
-      throw new Error('no door was asked for')
+    openGateway: () => {
+      throw new Error('no gateway was asked for')
     },
     ...options,
   })

@@ -100,7 +100,7 @@ function emptyManagement(): Management {
       search: refuse,
       modelsOf: refuse,
     },
-    openDoor: refuse,
+    openGateway: refuse,
   })
 }
 

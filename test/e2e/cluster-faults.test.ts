@@ -104,12 +104,12 @@ let s3: S3Double
 /** The test's own way to the database, and to offered states. */
 let way: TcpProxy
 let name: string
-const door = startDoor()
+const stateServer = startStateServer()
 const workers: Worker[] = []
 let numStarted = 0
 
 /** The server of all nodes: it leads to the workers' sockets, and ends some states in the middle. */
-function startDoor() {
+function startStateServer() {
   const server = createServer(({ url = '', headers }, reply) => {
     const [, , , worker = '', key] = url.split('/')
     const socketPath = stateSocketOf(decodeURIComponent(worker))
@@ -130,7 +130,7 @@ const urlAt = (port: number) => `postgres://skein@127.0.0.1:${port}/${name}`
 
 async function addWorker(clockMs: readonly number[] = []): Promise<void> {
   const node = `node${numStarted++}`
-  const { port } = door.address() as AddressInfo
+  const { port } = stateServer.address() as AddressInfo
   const place = {
     ...{ node, url: `http://127.0.0.1:${port}/${node}` },
     way: await startProxy(() => postgres.port),
@@ -164,8 +164,8 @@ afterAll(async () => {
   await database?.close()
   for (const each of [way, ...workers.map((worker) => worker.way)]) each?.close()
   postgres?.remove()
-  door.close()
-  door.closeAllConnections()
+  stateServer.close()
+  stateServer.closeAllConnections()
   await s3?.close()
 })
 

@@ -40,7 +40,7 @@ interface Member {
   readonly server: RunningServer
   readonly toDatabase: TcpProxy
   /** A node's: the way of all others to it. */
-  readonly door: TcpProxy | null
+  readonly proxy: TcpProxy | null
 }
 
 let model: string
@@ -60,31 +60,31 @@ async function startNode(clockMs: readonly number[] = []): Promise<void> {
   const own = `node${numStarted++}`
   const toDatabase = await startProxy(() => postgres.port)
   let port = 0
-  const door = await startProxy(() => port)
+  const proxy = await startProxy(() => port)
   const flags = [
     ...[model, '--vocab', VOCABULARY, '--device', 'cpu', '--threads', '1', '--slots', '6'],
     ...['--durable', '--cluster', urlAt(toDatabase.port), '--blobs', 's3://bucket/states'],
-    ...['--node-name', own, '--node-url', `http://127.0.0.1:${door.port}`],
+    ...['--node-name', own, '--node-url', `http://127.0.0.1:${proxy.port}`],
   ]
   const clock = clockMs.length === 0 ? {} : { NODE_OPTIONS: `--import=${shiftedClock(...clockMs)}` }
   const storage = { ...S3_KEYS, AWS_ENDPOINT_URL: s3.url }
   const server = await serve(flags, 'serve', { ...storage, ...clock })
   port = Number(new URL(server.url).port)
-  nodes.push({ name: own, server, toDatabase, door })
+  nodes.push({ name: own, server, toDatabase, proxy })
 }
 
 async function startGateway(): Promise<void> {
   const toDatabase = await startProxy(() => postgres.port)
   const server = await serve(['--cluster', urlAt(toDatabase.port)], 'gateway')
-  gateways.push({ name: `gateway${numStarted++}`, server, toDatabase, door: null })
+  gateways.push({ name: `gateway${numStarted++}`, server, toDatabase, proxy: null })
 }
 
-async function kill({ server, toDatabase, door }: Member): Promise<void> {
+async function kill({ server, toDatabase, proxy }: Member): Promise<void> {
   const gone = once(server.process, 'exit')
   server.process.kill('SIGKILL')
   await gone
   toDatabase.close()
-  door?.close()
+  proxy?.close()
 }
 
 /** As time does. */
@@ -167,9 +167,9 @@ beforeAll(async () => {
 afterAll(async () => {
   for (const { server } of [...nodes, ...gateways]) server.process.kill('SIGKILL')
   await database?.close()
-  for (const { toDatabase, door } of [...nodes, ...gateways]) {
+  for (const { toDatabase, proxy } of [...nodes, ...gateways]) {
     toDatabase.close()
-    door?.close()
+    proxy?.close()
   }
   way?.close()
   postgres?.remove()
@@ -235,7 +235,7 @@ test.skipIf(NO_POSTGRES !== null)(
         victim.toDatabase.mend()
       },
       'cut gateway from database': () => cut(oneOf(gateways).toDatabase, 500 + random(3000)),
-      'cut node from others': () => cut(oneOf(nodes).door!, 500 + random(3000)),
+      'cut node from others': () => cut(oneOf(nodes).proxy!, 500 + random(3000)),
       async failover() {
         await postgres.failOver()
         for (const { toDatabase } of [...nodes, ...gateways]) toDatabase.drop()

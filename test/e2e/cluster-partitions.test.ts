@@ -49,8 +49,8 @@ const gateways: Member[] = []
 
 async function startMember(command: string, own: readonly string[], url: string): Promise<Member> {
   const place = network.place()
-  const door = ['--host', place.address, '--no-auth', '--cluster', url]
-  return { place, server: await serve([...own, ...door], command, storage.variables, place.within) }
+  const access = ['--host', place.address, '--no-auth', '--cluster', url]
+  return { place, server: await serve([...own, ...access], command, storage.variables, place.within) }
 }
 
 async function startStorage(host: string): Promise<typeof storage> {

@@ -36,10 +36,10 @@ storage_policy.reload_storage_policies()
 
 os.makedirs(os.path.join(folder, "devices", "d1"))
 kinds = ("account", "container", "object")
-doors = {kind: eventlet.listen(("127.0.0.1", 0)) for kind in kinds}
-for kind, door in doors.items():
+listeners = {kind: eventlet.listen(("127.0.0.1", 0)) for kind in kinds}
+for kind, listener in listeners.items():
     builder = RingBuilder(2, 1, 0)
-    place = {"ip": "127.0.0.1", "port": door.getsockname()[1], "device": "d1"}
+    place = {"ip": "127.0.0.1", "port": listener.getsockname()[1], "device": "d1"}
     builder.add_dev({"id": 0, "region": 1, "zone": 1, "weight": 1, "meta": "", **place})
     builder.rebalance()
     builder.get_ring().save(os.path.join(folder, f"{kind}.ring.gz"))
@@ -52,7 +52,7 @@ from swift.obj.server import ObjectController  # noqa: E402
 storage = {"devices": os.path.join(folder, "devices"), "mount_check": "false", "swift_dir": folder}
 servers = {"account": AccountController, "container": ContainerController, "object": ObjectController}
 for kind, server in servers.items():
-    eventlet.spawn(eventlet.wsgi.server, doors[kind], server(storage), open(os.devnull, "w"))
+    eventlet.spawn(eventlet.wsgi.server, listeners[kind], server(storage), open(os.devnull, "w"))
 
 # Account and user: "skein:tests" is user_skein_tests.
 user = access.replace(":", "_")
@@ -79,9 +79,9 @@ use = egg:swift#tempauth
 user_{user} = {secret} .admin
 """,
 )
-door = eventlet.listen((host, 0))
+listener = eventlet.listen((host, 0))
 app = loadapp(proxy, global_conf={"log_name": "swift"})
-eventlet.spawn(eventlet.wsgi.server, door, app, open(os.devnull, "w"))
-print(door.getsockname()[1], flush=True)
+eventlet.spawn(eventlet.wsgi.server, listener, app, open(os.devnull, "w"))
+print(listener.getsockname()[1], flush=True)
 eventlet.tpool.execute(sys.__stdin__.buffer.raw.read)
 os._exit(0)

@@ -1,19 +1,12 @@
 import { existsSync, readFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { expect, test } from 'vitest'
+import { anchorOf } from '../../web/src/lib/anchors.ts'
 import { PAGES, ROOT } from '../helpers/pages.ts'
 
-/** As the web sites that show Markdown make them. */
 function anchorsOf(page: string): Set<string> {
   const headings = readFileSync(join(ROOT, page), 'utf8').matchAll(/^#+ (.+)$/gm)
-  return new Set(
-    [...headings].map(([, text]) =>
-      text!
-        .toLowerCase()
-        .replace(/[^\p{L}\p{N} _-]/gu, '')
-        .replaceAll(' ', '-'),
-    ),
-  )
+  return new Set([...headings].map(([, text]) => anchorOf(text!)))
 }
 
 function brokenLinks(page: string): string[] {

@@ -212,7 +212,7 @@ function ConnectionNote() {
     return (
       <div class="note" role="status">
         {cluster.value === null
-          ? t('This address is one worker’s own: its model can be used here, nothing is managed.')
+          ? t('This address belongs to one worker: you can use its model, but manage nothing.')
           : t('This is a gateway of a cluster: its nodes are on the page Machines.')}
       </div>
     )

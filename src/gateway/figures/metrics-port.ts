@@ -7,17 +7,17 @@ import type { Metrics } from './metrics.ts'
 /** Node leaves out the body of a HEAD reply. */
 const METHODS: readonly string[] = ['GET', 'HEAD']
 
-export interface MetricsDoor {
+export interface MetricsServer {
   readonly port: number
   close(): Promise<void>
 }
 
-export function openMetricsDoor(
+export function startMetricsServer(
   metrics: Metrics,
   host: string,
   port: number,
   allowedHosts: readonly string[] = [],
-): Promise<MetricsDoor> {
+): Promise<MetricsServer> {
   const { registry } = metrics
   const pages = createOriginPolicy({ host, allowedHosts, allowedOrigins: [] })
   const server = createServer((request, response) => {

@@ -21,10 +21,10 @@ import type { Metrics } from '../figures/metrics.ts'
 import type { Fleet } from '../fleet/fleet.ts'
 import type { FleetWorker } from '../fleet/fleet-worker.ts'
 import { DEFAULT_SPEC, type Launch, withStartStates } from '../fleet/launch.ts'
-import { Doors, type OpenDoor } from './doors.ts'
 import { CpuUse, systemInfo } from './host-facts.ts'
 import { countGpus, GpuWatch } from './nvidia-smi.ts'
 import { Sampler } from './sampler.ts'
+import { type OpenGateway, WorkerGateways } from './worker-gateways.ts'
 
 export interface ManagementOptions {
   readonly fleet: Fleet
@@ -40,7 +40,7 @@ export interface ManagementOptions {
   readonly listModels: () => readonly ModelFile[]
   /** Downloads models from the hub, quantises and deletes them. */
   readonly jobs: ModelChanges
-  readonly openDoor: OpenDoor
+  readonly openGateway: OpenGateway
 }
 
 interface ModelChanges {
@@ -62,7 +62,7 @@ const STOP_DRAIN_MS = 8000
 
 export class Management {
   readonly fleet: Fleet
-  readonly doors: Doors
+  readonly workerGateways: WorkerGateways
   readonly sampler: Sampler
   readonly #options: ManagementOptions
   readonly #gpus = new GpuWatch()
@@ -72,16 +72,16 @@ export class Management {
   #url = ''
 
   constructor(options: ManagementOptions) {
-    const { fleet, metrics, openDoor, host } = options
+    const { fleet, metrics, openGateway, host } = options
     this.#options = options
     this.fleet = fleet
-    this.doors = new Doors(openDoor, host)
+    this.workerGateways = new WorkerGateways(openGateway, host)
     countGpus(metrics.registry, this.#gpus)
     this.sampler = new Sampler({ fleet, metrics, cpuUse: this.#cpuUse, gpus: this.#gpus })
     fleet.listen((worker) => {
       if (!worker.hasEnded) return
       metrics.forgetWorker(worker.id)
-      void this.doors.close(worker.id)
+      void this.workerGateways.close(worker.id)
     })
   }
 
@@ -91,7 +91,7 @@ export class Management {
   }
 
   record(worker: FleetWorker): WorkerRecord {
-    const own = this.doors.urlOf(worker)
+    const own = this.workerGateways.urlOf(worker)
     return worker.record(own ?? `${this.#url}/api/workers/${worker.id}/proxy`)
   }
 
@@ -168,7 +168,7 @@ export class Management {
     const worker = this.fleet.create(this.#joining(this.#options.resolve(spec)))
     try {
       this.#refuseOtherModel(worker)
-      await this.doors.listen(worker)
+      await this.workerGateways.listen(worker)
     } catch (thrown) {
       await worker.stop(0)
       this.fleet.forget(worker.id)
@@ -206,12 +206,12 @@ export class Management {
   async #startAfter(end: Promise<void>, worker: FleetWorker): Promise<void> {
     try {
       await end
-      await this.doors.close(worker.id)
+      await this.workerGateways.close(worker.id)
       if (!worker.isReturning) return
       this.#catchUp(worker)
       // Another model may have taken the name since the worker began to end.
       this.#refuseOtherModel(worker)
-      await this.doors.listen(worker)
+      await this.workerGateways.listen(worker)
       // The worker's record and log report how this ends.
       worker.restart().catch(() => {})
     } catch (thrown) {
@@ -225,7 +225,7 @@ export class Management {
 
   async close(): Promise<void> {
     this.sampler.stop()
-    await this.doors.closeAll()
+    await this.workerGateways.closeAll()
   }
 
   #refusePublicPort({ host, port }: WorkerSpec): void {

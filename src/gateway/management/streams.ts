@@ -123,7 +123,7 @@ async function passOn(request: FastifyRequest, reply: FastifyReply, management: 
   // The request has the same id in the logs of both gateways.
   request.raw.headers['x-request-id'] = request.id
   reply.hijack()
-  await management.doors.pass(worker, path, request.raw, reply.raw)
+  await management.workerGateways.pass(worker, path, request.raw, reply.raw)
   return reply
 }
 

@@ -1,6 +1,6 @@
 /**
- * Logits of a token list through a runner, in slot 0, from the state before any token or from a given one: the door for
- * oracles and quality tables.
+ * Logits of a token list through a runner, in slot 0, from the state before any token or from a given one. Oracles and
+ * quality tables use it.
  */
 import type { Runner, StateData } from '../runner.ts'
 

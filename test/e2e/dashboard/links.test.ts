@@ -31,7 +31,7 @@ describeInBrowser('links between keys', (browser) => {
   test('another key sees what was said, and goes on by itself', async () => {
     const alice = await openAs('of-alice', `${server.url}/#/playground`)
     await ask(alice, 'What is the capital of France?')
-    await alice.getByRole('button', { name: /^Copy a link to a copy from here, for any/ }).click()
+    await alice.getByRole('button', { name: /^Copy a link to this conversation up to here; anyone/ }).click()
     await alice.getByRole('button', { name: 'Copied' }).waitFor()
     const link = String(await alice.evaluate('navigator.clipboard.readText()'))
     expect(link).toContain(`${server.url}/#/playground/demo/shared%3A`)

@@ -85,7 +85,7 @@ describeInBrowser('models in the dashboard', (browser) => {
   test('a worker may round while it loads, under a name of its own', { tags: 'night' }, async () => {
     await card('demo').getByRole('button', { name: 'Quantise demo' }).click()
     await page.getByLabel('Precision').selectOption('q4')
-    await sure('Load it so')
+    await sure('Quantise and load')
     await card('demo').getByText('loaded', { exact: true }).waitFor()
     await card('demo').getByText('q4').waitFor()
     expect(faults).toEqual([])

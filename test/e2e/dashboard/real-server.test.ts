@@ -81,7 +81,7 @@ describeInBrowser('the dashboard of a real server', (browser) => {
     await page.getByRole('button', { name: 'Settings' }).click()
     await page.getByLabel('Max tokens').fill('300')
     await page.getByText('More settings').click()
-    await page.getByLabel('Go on after the end of text').check()
+    await page.getByLabel('Continue after the end of text').check()
     // Scripts of the page, which this file's types know nothing of, are text.
     await page.evaluate(`
       globalThis.lengths = new Set()
@@ -128,10 +128,10 @@ describeInBrowser('the dashboard of a real server', (browser) => {
     await first.getByRole('button', { name: 'Send as a new branch' }).click()
     await page.locator('.answer[aria-busy=false]', { hasText: 'Tokyo' }).waitFor()
     await page.getByText('2/2').waitFor()
-    await page.getByRole('button', { name: 'Earlier branch' }).click()
+    await page.getByRole('button', { name: 'Previous branch' }).click()
     await page.locator('.answer', { hasText: 'Paris' }).waitFor()
     await first.getByRole('button', { name: 'Rewind to here' }).click()
-    await page.getByText('the next message begins a new branch').waitFor()
+    await page.getByText('the next message starts a new branch').waitFor()
     expect(await page.locator('.exchange').count()).toBe(1)
     await first.getByRole('button', { name: 'Fork here' }).click()
     const second = page.locator('.pane').nth(1)
@@ -164,9 +164,9 @@ describeInBrowser('the dashboard of a real server', (browser) => {
     await page.reload()
     await expect.poll(() => page.locator('.exchange').count(), SOON).toBe(before)
     await first.locator('.answer', { hasText: 'Paris' }).waitFor()
-    await first.getByRole('button', { name: 'Later branch' }).click()
+    await first.getByRole('button', { name: 'Next branch' }).click()
     await first.locator('.question', { hasText: 'capital of Japan?' }).waitFor()
-    await first.getByRole('button', { name: 'Earlier branch' }).click()
+    await first.getByRole('button', { name: 'Previous branch' }).click()
     await ask('What is the capital of Japan?')
     const last = page.locator('.exchange').last()
     await last.locator('.answer', { hasText: 'Tokyo' }).waitFor()
@@ -177,7 +177,7 @@ describeInBrowser('the dashboard of a real server', (browser) => {
   test('a stopped answer is kept too', async () => {
     await page.getByRole('button', { name: 'Settings' }).click()
     await page.getByText('More settings').click()
-    await page.getByLabel('Go on after the end of text').check()
+    await page.getByLabel('Continue after the end of text').check()
     // What would end it by itself is never drawn.
     const reply = await fetch(`${server.url}/tokenize`, {
       method: 'POST',
@@ -207,7 +207,7 @@ describeInBrowser('the dashboard of a real server', (browser) => {
     await ask('What do cats eat?')
     const own = items.filter({ hasText: 'What do cats eat?' })
     await own.hover()
-    await own.getByRole('button', { name: /^More about/ }).click()
+    await own.getByRole('button', { name: /^More actions for/ }).click()
     await own.getByRole('button', { name: 'Rename' }).click()
     await list.getByLabel('Name').fill('Cats #pets')
     await page.keyboard.press('Enter')
@@ -229,7 +229,7 @@ describeInBrowser('the dashboard of a real server', (browser) => {
     const cats = items.filter({ hasText: 'Cats #pets' })
     const putInto = async (folder: string) => {
       await cats.hover()
-      await cats.getByRole('button', { name: /^More about/ }).click()
+      await cats.getByRole('button', { name: /^More actions for/ }).click()
       await cats.getByRole('button', { name: 'Put into a folder' }).click()
       await list.getByLabel('Folder').fill(folder)
       await page.keyboard.press('Enter')
@@ -353,7 +353,7 @@ describeInBrowser('the dashboard of a real server', (browser) => {
   test('home says what runs, and where to go on', async () => {
     await page.getByRole('link', { name: 'Home' }).click()
     await page.getByRole('heading', { name: 'Home' }).waitFor()
-    const recent = page.locator('.card', { hasText: 'Go on with' })
+    const recent = page.locator('.card', { has: page.getByRole('heading', { name: 'Continue', exact: true }) })
     await recent.getByText('What is the capital of France?').first().waitFor()
   })
 

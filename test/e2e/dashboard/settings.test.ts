@@ -1,4 +1,4 @@
-/** Settings of this browser, and the docs that came with the server. */
+/** The pages Settings and Docs. */
 import { expect, test } from 'vitest'
 import { IS_SLOW } from '../../helpers/slow.ts'
 import { FakeServer, fakeWorker } from '../../web/fake-server.ts'
@@ -51,6 +51,33 @@ describeInBrowser('settings and docs in the dashboard', (browser) => {
     await main.getByText('boss').waitFor()
     await main.getByRole('button', { name: 'Forget the key' }).click()
     await main.getByText('This server is used without a key.').waitFor()
+    await page.context().close()
+  })
+
+  test('a link to a heading scrolls to it, also on another page; names in tables stay on one line', async () => {
+    const { page, faults, url } = await open(new FakeServer({ workers: [fakeWorker()] }))
+    const topOf = async (heading: string) => {
+      const box = await page.locator('.prose [class^=level-]', { hasText: heading }).first().boundingBox()
+      return Math.round(box?.y ?? Number.NaN)
+    }
+    await page.goto(`${url}/#/docs/api`)
+    await page.locator('.prose a[href$="#/docs/api#files-and-batches"]').first().click()
+    expect(page.url()).toBe(`${url}/#/docs/api#files-and-batches`)
+    await expect.poll(() => topOf('Files and batches')).toBe(0)
+    await page.evaluate('scrollTo(0, 0)')
+    await page.locator('.prose a[href$="#/docs/api#files-and-batches"]').first().click()
+    await expect.poll(() => topOf('Files and batches')).toBe(0)
+    await page.goto(`${url}/#/docs/sessions`)
+    await page.locator('.prose a[href*="#/docs/api#"], .prose a[href*="#/docs/operations#"]').first().click()
+    await expect.poll(() => page.evaluate('scrollY')).toBeGreaterThan(0)
+    for (const name of ['management', 'dialects', 'reference']) {
+      await page.goto(`${url}/#/docs/${name}`)
+      await page.locator('.prose .level-1').waitFor()
+      const broken = `[...document.querySelectorAll('.prose td:first-child code')]
+        .filter((one) => one.getClientRects().length > 1).map((one) => one.textContent)`
+      expect(await page.evaluate(broken)).toEqual([])
+    }
+    expect(faults).toEqual([])
     await page.context().close()
   })
 

@@ -118,7 +118,7 @@ describeInBrowser('the dashboard of a server that is not well', (browser) => {
 
   test.each([
     [403, 'This key may use models, but not watch'],
-    [404, 'This address is one worker’s own'],
+    [404, 'This address belongs to one worker'],
   ] as const)(
     'where the server may not be watched (%s), models can be used',
     { tags: 'night' },

@@ -72,7 +72,7 @@ export function ItemView({ one, isChosen, onToggle, onOpen, onRun, onDelete }: I
           <Button
             icon="more"
             kind="quiet"
-            label={t('More about {name}', { name })}
+            label={t('More actions for {name}', { name })}
             isPressed={isOpen}
             onClick={() => setOpen(!isOpen)}
           />

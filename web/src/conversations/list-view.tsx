@@ -40,10 +40,10 @@ export function ConversationList({ onChoose }: ConversationListProps) {
   const remove = async (gone: readonly Conversation[]) => {
     const text =
       gone.length === 1
-        ? t('“{name}” and its states are deleted. It cannot be taken back.', {
+        ? t('“{name}” and its states are deleted. This cannot be undone.', {
             name: nameOf(gone[0]!),
           })
-        : t('{n} conversations and their states are deleted. It cannot be taken back.', {
+        : t('{n} conversations and their states are deleted. This cannot be undone.', {
             n: gone.length,
           })
     if (!(await confirmed(text, t('Delete')))) return
@@ -138,7 +138,7 @@ export function ConversationList({ onChoose }: ConversationListProps) {
       {listError.value !== null && <ErrorNote text={listError.value} />}
       <div class="conversations-body">
         {conversations.value === null && listError.value === null && <Waiting />}
-        {isEmpty && <p class="muted">{t('What you talk about is listed here.')}</p>}
+        {isEmpty && <p class="muted">{t('Your conversations are listed here.')}</p>}
         {!isEmpty && wanted !== '' && list.length === 0 && <p class="muted">{t('Nothing found')}</p>}
         {folders().map((name) => (
           <Folder key={name} name={name} inside={list.filter((one) => folderOf(one) === name)} items={items} />

@@ -9,27 +9,27 @@ export const SERVE = {
   'No model is running, and this key cannot load one: ask who runs the server.':
     '没有运行中的模型，此密钥也不能加载模型：请联系服务器管理者。',
   'Load a model': '加载模型',
-  'One of this machine, or one from the hub. The bundled demo model starts in a second.':
+  'From this machine or from the hub. The bundled demo model starts in a second.':
     '本机的模型，或从模型库下载。自带的演示模型一秒即可启动。',
   'Talk to it': '与它对话',
   'Conversations are kept as states of a fixed size: go back, branch and compare at no cost.':
     '对话以固定大小的状态保存：回退、分叉、对比都不费成本。',
   'Connect your programs': '连接你的程序',
-  'Whatever speaks to OpenAI speaks to this server: give it the address below.':
+  'Any program for the OpenAI API works with this server: give it the address below.':
     '能用 OpenAI 接口的程序都能用本服务器：填入下面的地址即可。',
   'Open the chat': '打开对话',
   'See examples': '查看示例',
   'More examples': '更多示例',
   'Workers ready': '就绪的进程',
   Manage: '管理',
-  'Go on with': '继续对话',
+  Continue: '继续对话',
   'All conversations': '全部对话',
   'Compare two models': '对比两个模型',
   'One question, two answers side by side.': '一个问题，两个回答并排显示。',
   'Translate a text': '翻译文本',
   'Paragraphs as rows of one batch.': '各段落作为一批同时翻译。',
   'Fill a batch': '批量续写',
-  '512 texts that are written at once.': '512 段文本同时续写。',
+  '512 texts continued at once.': '512 段文本同时续写。',
   'Watch the server': '观察服务器',
   'Charts of ten minutes.': '十分钟内的图表。',
   'Give out keys': '发放密钥',
@@ -41,12 +41,12 @@ export const SERVE = {
 
   'Search the models': '搜索模型',
   'Load with options': '带选项加载',
-  'Load one and it is served under its name. Room is estimated from the size of the file.':
+  'A loaded model is served under its name. Memory is estimated from the size of the file.':
     '加载后即以其名称提供服务。所需空间按文件大小估算。',
   'No model here yet': '这里还没有模型',
   'model folder': '模型文件夹',
   Unload: '卸载',
-  '{model} finishes its requests and ends, on all its workers.': '{model} 的所有进程处理完现有请求后结束。',
+  'All workers of {model} finish their requests and end.': '{model} 的所有进程处理完现有请求后结束。',
   loaded: '已加载',
   '{n} of {all} workers ready': '{all} 个进程中 {n} 个就绪',
   'fits ({place})': '放得下（{place}）',
@@ -60,18 +60,18 @@ export const SERVE = {
   'Delete {name}': '删除 {name}',
   '{name} ({size}) is deleted from the disk. It can be fetched again.':
     '将从磁盘删除 {name}（{size}），以后可重新下载。',
-  'About half of 16 bits, and answers that hardly differ': '约为 16 位的一半，回答几乎不变',
-  'About a third of 16 bits; answers differ a little': '约为 16 位的三分之一，回答略有差别',
-  'About a third of 16 bits, by a table made for weights; answers differ a little':
+  'About half the size of 16 bits; answers hardly differ': '约为 16 位的一半，回答几乎不变',
+  'About a third of the size of 16 bits; answers differ a little': '约为 16 位的三分之一，回答略有差别',
+  'About a third of the size of 16 bits, with a code table made for weights; answers differ a little':
     '约为 16 位的三分之一，采用为权重设计的码表，回答略有差别',
-  'A file is written once and loads faster afterwards; the one there is stays as it is.':
+  'The new file is written once and loads faster; the original stays as it is.':
     '文件只写一次，以后加载更快；原文件保持不变。',
   Precision: '精度',
-  'Load it so': '量化后加载',
+  'Quantise and load': '量化后加载',
   'Write a smaller file': '写出更小的文件',
   'Downloads and quantisations': '下载与量化',
   quantised: '已量化',
-  begins: '正在开始',
+  starting: '正在开始',
   'From the hub': '从模型库下载',
   'Released RWKV-7 models by size (licence {licence}); the newest of each is fetched, verified, and listed above.':
     '按大小列出的 RWKV-7 官方模型（许可证 {licence}）；下载各自最新的版本，校验后列在上方。',
@@ -87,7 +87,7 @@ export const SERVE = {
   'Words, or a name to fetch at once: owner/repository, owner/repository:file, rwkv7-g1-0.4b':
     '输入关键词搜索，或直接下载：owner/repository、owner/repository:file、rwkv7-g1-0.4b',
   '{n} downloads · {likes} likes': '下载 {n} 次 · {likes} 个赞',
-  'its owner has to let you in': '需要仓库所有者授权',
+  'its owner must grant access': '需要仓库所有者授权',
   'No file in it that Skein could load': '其中没有 Skein 能加载的文件',
   'the whole repository': '整个仓库',
   Fetch: '下载',
@@ -99,29 +99,29 @@ export const SERVE = {
   Add: '添加',
   Role: '角色权限',
   Limits: '限额',
-  Ends: '到期',
+  Expires: '到期',
   Actions: '操作',
   Rotate: '更换',
   Revoke: '吊销',
   never: '永不',
-  ended: '已到期',
+  expired: '已到期',
   'in {time}': '{time}后',
-  'Conversations and states belong to the key they were made with; nobody is shown another’s.':
+  'Conversations and states belong to the key that made them; no key sees those of another.':
     '对话与状态属于创建它们的密钥；任何人都看不到他人的。',
   'No named keys': '没有具名密钥',
-  'Whoever can reach this server may use it, unless it was started with a key. The first key made here closes it to all who have none, and must be an admin’s.':
+  'Anyone who can reach this server may use it, unless it was started with a key. The first key made here must be an admin’s; from then on every request needs a key.':
     '除非启动时设置了密钥，否则能访问本服务器的人都可以使用。在此创建的第一个密钥会对无密钥者关闭服务器，且必须是管理员密钥。',
   '{name} gets a new secret. The present one works for another hour.':
     '{name} 将得到新的密钥，现有的再用一小时后失效。',
-  '{name} is refused from now on. It cannot be taken back.': '{name} 即刻失效，无法恢复。',
+  '{name} is refused from now on. This cannot be undone.': '{name} 即刻失效，无法恢复。',
   'The key {name}': '密钥 {name}',
-  'Copy it now: it is shown this once and stored nowhere.': '请立即复制：只显示这一次，且不会保存。',
+  'Copy it now: it is shown only once and stored nowhere.': '请立即复制：只显示这一次，且不会保存。',
   '{n} requests/min': '每分钟 {n} 个请求',
   '{n} tokens/min': '每分钟 {n} 个 token',
   '{n} answers at once': '同时 {n} 个回答',
   '{size} of states': '{size} 状态',
   'Letters, digits, dots and dashes': '字母、数字、点与短横线',
-  'Ends after days': '有效天数',
+  'Days until it expires': '有效天数',
   'Empty: never': '留空：永不到期',
   'Requests a minute': '每分钟请求数',
   'Tokens a minute': '每分钟 token 数',
@@ -131,13 +131,13 @@ export const SERVE = {
   'Also makes keys and fetches models': '还可创建密钥、下载模型',
 
   Batch: '批量',
-  'Many texts go on at once, as rows of one batch. Each cell is a row.':
+  'Many texts are continued at once, as rows of one batch. Each cell is a row.':
     '许多文本作为同一批的各行同时续写。每个格子是一行。',
   Rows: '行数',
   'a row for each line': '每行文本各成一行',
   'Start {n} rows': '开始 {n} 行',
   'No batch yet': '还没有批量任务',
-  '{n} rows are written': '正在写 {n} 行',
+  'writing {n} rows': '正在写 {n} 行',
   '{n} tokens in {s} s: {speed} tokens a second': '{s} 秒 {n} 个 token：每秒 {speed} 个',
   'Row {n}': '第 {n} 行',
 
@@ -147,31 +147,31 @@ export const SERVE = {
   'Key, model, route, status': '密钥、模型、路径、状态',
   'No requests': '没有请求',
   Route: '路径',
-  Hold: '暂停更新',
+  'Pause updates': '暂停更新',
   Time: '时间',
   Status: '状态码',
   Answer: '回答',
   'First token': '首个 token',
-  Whole: '总时长',
+  Total: '总时长',
 
   Machines: '机器',
   'Every node of the cluster, what it runs and how many sessions live there.': '集群的每个节点：运行什么，有多少会话。',
-  'What this server runs on, and how far it is in use.': '本服务器运行的硬件及其占用。',
+  'What this server runs on, and how busy it is.': '本服务器运行的硬件及其占用。',
   'No GPU was found; models run on the processor.': '未发现 GPU；模型在处理器上运行。',
-  'Nothing is known of the machine': '机器情况未知',
+  'Nothing is known about the machine': '机器情况未知',
   'This is a gateway of a cluster: its nodes are on the page Machines.': '这是集群的网关：节点在“机器”页。',
   '{n} cores': '{n} 核',
   'for {time}': '已运行 {time}',
   'In use': '占用',
-  '{n} requests handed on, {moved} after a session had moved, {again} tried again, {lost} lost':
+  '{n} requests forwarded, {moved} after a session moved, {again} retried, {lost} lost':
     '转发 {n} 个请求，其中 {moved} 个因会话迁移而改道，{again} 个重试，{lost} 个丢失',
   '{n} sessions have moved': '已迁移 {n} 个会话',
   'from memory to memory': '内存到内存',
-  'by the storage': '经由存储',
+  'through the storage': '经由存储',
   'No node is alive': '没有存活的节点',
   '{n} sessions': '{n} 个会话',
   '{n} requests now': '正在处理 {n} 个请求',
-  'passed by': '暂不使用',
+  skipped: '暂不使用',
   serving: '服务中',
   Details: '详情',
   Lease: '租约',

@@ -1,4 +1,7 @@
-/** Which page the address names: `#/workers/wkr-1` is page "workers" with the argument "wkr-1"; more may follow it. */
+/**
+ * Which page the address names: `#/workers/wkr-1` is page "workers" with the argument "wkr-1". More parts may follow, and
+ * `#heading` names a place in the page.
+ */
 import { signal } from '@preact/signals'
 
 export const PAGES = [
@@ -19,21 +22,24 @@ export const PAGES = [
 ] as const
 export type Page = (typeof PAGES)[number]
 
-/** Before the token of a link to somebody's conversation, where else a session's name stands. */
+/** Stands before the token of a shared conversation, in the place of a session's name. */
 export const SHARED = 'shared:'
 
 export interface Route {
   readonly page: Page
   readonly argument: string | null
-  /** What stands behind the argument. */
+  /** The parts after the argument. */
   readonly rest: readonly string[]
+  /** A heading of the page. */
+  readonly anchor: string | null
 }
 
 export function parseRoute(hash: string): Route {
-  const [name = '', ...parts] = hash.replace(/^#?\/?/, '').split('/')
+  const [path = '', anchor = null] = hash.replace(/^#?\/?/, '').split('#')
+  const [name, ...parts] = path.split('/')
   const page = PAGES.find((candidate) => candidate === name) ?? 'home'
   const [argument = '', ...rest] = parts.map(decode)
-  return { page, argument: argument === '' ? null : argument, rest }
+  return { page, argument: argument === '' ? null : argument, rest, anchor: anchor === null ? null : decode(anchor) }
 }
 
 export function hashOf(page: Page, ...parts: readonly (string | number | null)[]): string {
@@ -41,7 +47,7 @@ export function hashOf(page: Page, ...parts: readonly (string | number | null)[]
   return ['#', page, ...given.map(encodeURIComponent)].join('/')
 }
 
-/** A malformed escape is taken as it is. */
+/** Returns text with a malformed escape unchanged. */
 function decode(text: string): string {
   try {
     return decodeURIComponent(text)
@@ -50,7 +56,7 @@ function decode(text: string): string {
   }
 }
 
-export const route = signal<Route>({ page: 'home', argument: null, rest: [] })
+export const route = signal<Route>({ page: 'home', argument: null, rest: [], anchor: null })
 
 export function followAddress(): void {
   const read = () => {
@@ -64,7 +70,7 @@ export function goTo(page: Page, ...parts: readonly (string | number | null)[]):
   location.hash = hashOf(page, ...parts)
 }
 
-/** Says where the reader is, without a way back to where they were, and without opening anything. */
+/** Changes the address without a step in the browser's history and without opening anything. */
 export function standAt(page: Page, ...parts: readonly (string | number | null)[]): void {
   const hash = hashOf(page, ...parts)
   history.replaceState(null, '', hash)

@@ -38,7 +38,7 @@ export function ModelCard({ file, onChange }: ModelCardProps) {
     action.catch((thrown: unknown) => setError(messageOf(thrown))).finally(() => setBusy(false))
   }
   const unload = async () => {
-    const text = t('{model} finishes its requests and ends, on all its workers.', {
+    const text = t('All workers of {model} finish their requests and end.', {
       model: first!.model,
     })
     if (!(await confirmed(text, t('Unload')))) return

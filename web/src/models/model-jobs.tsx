@@ -28,7 +28,7 @@ function Job({ job }: { readonly job: PullRecord }) {
         <div class="progress">
           <progress value={done} max={Math.max(total, 1)} aria-label={t('Progress')} />
           <small>
-            {file ?? (kind === 'fetch' ? t('asking the hub') : t('begins'))} · {bytes(done)} / {bytes(total)}
+            {file ?? (kind === 'fetch' ? t('asking the hub') : t('starting'))} · {bytes(done)} / {bytes(total)}
           </small>
         </div>
       ) : (

@@ -11,9 +11,9 @@ import { Dialog } from '../parts/dialog.tsx'
 type Quant = ModelQuantisation['quant']
 
 const HINTS: Readonly<Record<Quant, Text>> = {
-  int8: 'About half of 16 bits, and answers that hardly differ',
-  q4: 'About a third of 16 bits; answers differ a little',
-  nf4: 'About a third of 16 bits, by a table made for weights; answers differ a little',
+  int8: 'About half the size of 16 bits; answers hardly differ',
+  q4: 'About a third of the size of 16 bits; answers differ a little',
+  nf4: 'About a third of the size of 16 bits, with a code table made for weights; answers differ a little',
 }
 // Object.keys forgets which keys there are.
 const QUANTS = Object.keys(HINTS) as readonly Quant[]
@@ -54,10 +54,10 @@ export function QuantiseDialog({ file, onClose, onBegun }: QuantiseDialogProps) 
           </select>
         )}
       </Field>
-      <p class="muted">{t('A file is written once and loads faster afterwards; the one there is stays as it is.')}</p>
+      <p class="muted">{t('The new file is written once and loads faster; the original stays as it is.')}</p>
       {error !== null && <ErrorNote text={error} />}
       <footer>
-        <Button onClick={() => run(load)}>{t('Load it so')}</Button>
+        <Button onClick={() => run(load)}>{t('Quantise and load')}</Button>
         <Button kind="primary" onClick={() => run(() => quantiseModel({ model_path: file.path, quant }))}>
           {t('Write a smaller file')}
         </Button>

@@ -40,7 +40,7 @@ function Repository({ name, downloads, likes, is_gated, isBusy, onPull }: Reposi
           <b>{name}</b>
           <small class="muted">
             {t('{n} downloads · {likes} likes', { n: count(downloads), likes: count(likes) })}
-            {is_gated && ` · ${t('its owner has to let you in')}`}
+            {is_gated && ` · ${t('its owner must grant access')}`}
           </small>
         </summary>
         {isOpen && <Models repository={name} isBusy={isBusy} onPull={onPull} />}

@@ -48,7 +48,7 @@ export function ModelsPage() {
           {t('Load with options')}
         </a>
         <p class="lead">
-          {t('Load one and it is served under its name. Room is estimated from the size of the file.')}
+          {t('A loaded model is served under its name. Memory is estimated from the size of the file.')}
         </p>
       </div>
       {files.error !== null && <ErrorNote text={files.error} onRetry={files.refresh} />}

@@ -59,7 +59,7 @@ export function BatchPage() {
     <>
       <div class="page-head">
         <h1>{t('Batch')}</h1>
-        <p class="lead">{t('Many texts go on at once, as rows of one batch. Each cell is a row.')}</p>
+        <p class="lead">{t('Many texts are continued at once, as rows of one batch. Each cell is a row.')}</p>
       </div>
       <form class="batch" onSubmit={submit}>
         <textarea
@@ -146,7 +146,7 @@ function Grid({ run: { texts, isRunning, error, figures }, onOpen }: GridProps) 
     <section aria-label={t('Rows')}>
       <div class="progress">
         <small role="status">
-          {isRunning ? t('{n} rows are written', { n: texts.length }) : null}
+          {isRunning ? t('writing {n} rows', { n: texts.length }) : null}
           {figures !== null &&
             t('{n} tokens in {s} s: {speed} tokens a second', {
               n: count(figures.completion_tokens),

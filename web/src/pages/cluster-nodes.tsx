@@ -17,7 +17,7 @@ export function ClusterNodes({ info: { requests, nodes, moves } }: { readonly in
   return (
     <>
       <p class="muted">
-        {t('{n} requests handed on, {moved} after a session had moved, {again} tried again, {lost} lost', {
+        {t('{n} requests forwarded, {moved} after a session moved, {again} retried, {lost} lost', {
           n: count(requests.forwarded),
           moved: count(requests.misdirected),
           again: count(requests.retried),
@@ -55,7 +55,7 @@ function Moves({ moves: { count: all, latest } }: Pick<ClusterInfo, 'moves'>) {
             <td>
               {from.node} → {to.node}
             </td>
-            <td>{is_direct ? t('from memory to memory') : t('by the storage')}</td>
+            <td>{is_direct ? t('from memory to memory') : t('through the storage')}</td>
           </tr>
         ))}
       </tbody>
@@ -82,7 +82,7 @@ function NodeCard({ node, isOpen, onToggle }: NodeCardProps) {
           )}
         </p>
       </div>
-      <Badge tone={node.is_passed_by ? 'failed' : 'ready'}>{node.is_passed_by ? t('passed by') : t('serving')}</Badge>
+      <Badge tone={node.is_passed_by ? 'failed' : 'ready'}>{node.is_passed_by ? t('skipped') : t('serving')}</Badge>
       <div class="actions">
         <Button isPressed={isOpen} onClick={onToggle}>
           {t('Details')}

@@ -1,11 +1,12 @@
-/** Docs: the pages of docs/ that came with the server, in the language of the page where there is one; links between them stay here. */
+/** Docs: the pages of docs/ that came with the server, in Chinese where there is a translation. Links between them stay here. */
 import { useEffect, useRef } from 'preact/hooks'
+import { anchorOf, withWholeLinks } from '../lib/anchors.ts'
 import { request } from '../lib/api.ts'
 import { language, t } from '../lib/i18n.ts'
-import { goTo, hashOf, route } from '../lib/router.ts'
+import { hashOf, route } from '../lib/router.ts'
 import { ErrorNote, Loading } from '../parts/basics.tsx'
 import { useResource } from '../parts/resource.ts'
-import { RichText } from '../parts/rich-text.tsx'
+import { loadMarkdown, RichText } from '../parts/rich-text.tsx'
 
 const NAMES = [
   ...['getting-started', 'models', 'sessions', 'clients', 'migration', 'faq', 'troubleshooting'],
@@ -16,7 +17,7 @@ const NAMES = [
 const IN_CHINESE = ['getting-started', 'faq', 'troubleshooting', 'immersive-translate']
 
 export function DocsPage() {
-  const { argument, rest } = route.value
+  const { argument, rest, anchor } = route.value
   const [chapter, ...parts] = argument === null ? [NAMES[0]!] : [argument, ...rest]
   const name = [chapter, ...parts].map(encodeURIComponent).join('/')
   const isChinese = language.value === 'zh' && IN_CHINESE.includes(name)
@@ -24,21 +25,30 @@ export function DocsPage() {
   const page = useResource(
     async (signal) => {
       const path = `/docs/${isChinese ? 'zh/' : ''}${name}.md`
-      return prepared(await (await request(path, { signal })).text(), path)
+      const [reply] = await Promise.all([request(path, { signal }), loadMarkdown()])
+      return prepared(await reply.text(), path)
     },
     [name, isChinese],
   )
+  const showAnchor = () => {
+    const headings = [...(place.current?.querySelectorAll('[class^=level-]') ?? [])]
+    headings.find(({ textContent }) => anchorOf(textContent ?? '') === anchor)?.scrollIntoView()
+  }
   useEffect(() => scrollTo(0, 0), [name])
+  useEffect(showAnchor, [page.value, anchor])
   useEffect(() => {
     const stay = (event: Event) => {
       const link = event.target instanceof Element ? event.target.closest('a') : null
-      const own = link?.href.split(`${location.origin}/${hashOf('docs')}/`)[1]
-      if (own === undefined) return
+      if (!link?.href.startsWith(`${location.origin}/${hashOf('docs')}/`)) return
       event.preventDefault()
-      goTo('docs', ...own.split('/'))
+      // The same address again: no event says so, but the reader may have scrolled away.
+      if (location.hash === link.hash) showAnchor()
+      else location.hash = link.hash
     }
-    place.current?.addEventListener('click', stay)
-  }, [])
+    const { current } = place
+    current?.addEventListener('click', stay)
+    return () => current?.removeEventListener('click', stay)
+  }, [anchor])
   return (
     <>
       <div class="page-head">
@@ -68,13 +78,11 @@ function titleOf(name: string): string {
   return CAPITALS[name] ?? `${name[0]!.toUpperCase()}${name.slice(1).replaceAll('-', ' ')}`
 }
 
-/** Without pictures, which are of this dashboard; with whole addresses, since an answer's links may lead nowhere else. */
+/** Leaves out pictures (they show this dashboard) and makes links whole: Markdown shows a relative link as plain text. */
 function prepared(text: string, path: string): string {
-  return text
-    .replace(/<img [^>]*>|!\[[^\]]*\]\([^)]*\)/g, '')
-    .replace(/\]\(([\w./-]+\.md)(?:#[^)]*)?\)/g, (link, to: string) => {
-      const { pathname } = new URL(to, `${location.origin}${path}`)
-      const [, name] = /^\/docs\/(?:zh\/)?((?:clients\/)?[\w-]+)\.md$/.exec(pathname) ?? []
-      return name === undefined ? link : `](${location.origin}/${hashOf('docs', ...name.split('/'))})`
-    })
+  return withWholeLinks(text.replace(/<img [^>]*>|!\[[^\]]*\]\([^)]*\)/g, ''), (to) => {
+    const { pathname, hash } = new URL(to, `${location.origin}${path}`)
+    const [, name] = /^\/docs\/(?:zh\/)?((?:clients\/)?[\w-]+)\.md$/.exec(pathname) ?? []
+    return name === undefined ? null : `${location.origin}/${hashOf('docs', ...name.split('/'))}${hash}`
+  })
 }

@@ -45,7 +45,7 @@ function FirstRun() {
         <Step
           n={1}
           title={t('Load a model')}
-          text={t('One of this machine, or one from the hub. The bundled demo model starts in a second.')}
+          text={t('From this machine or from the hub. The bundled demo model starts in a second.')}
           action={{ page: 'models', label: 'Choose a model', isPrimary: true }}
         />
         <Step
@@ -57,7 +57,7 @@ function FirstRun() {
         <Step
           n={3}
           title={t('Connect your programs')}
-          text={t('Whatever speaks to OpenAI speaks to this server: give it the address below.')}
+          text={t('Any program for the OpenAI API works with this server: give it the address below.')}
           action={{ page: 'api', label: 'See examples' }}
         />
       </ol>
@@ -172,12 +172,12 @@ function Recent() {
   return (
     <section class="card">
       <header class="card-head">
-        <h2>{t('Go on with')}</h2>
+        <h2>{t('Continue')}</h2>
         <a class="button quiet" href={hashOf('playground')}>
           {t('All conversations')}
         </a>
       </header>
-      {list.length === 0 && <p class="muted">{t('What you talk about is listed here.')}</p>}
+      {list.length === 0 && <p class="muted">{t('Your conversations are listed here.')}</p>}
       <ul class="rows">
         {list.map((one) => (
           <li key={`${one.model}/${one.id}`}>
@@ -216,7 +216,7 @@ const SHORTCUTS: readonly Shortcut[] = [
     icon: 'batch',
     page: 'batch',
     title: 'Fill a batch',
-    text: '512 texts that are written at once.',
+    text: '512 texts continued at once.',
   },
   { icon: 'overview', page: 'overview', title: 'Watch the server', text: 'Charts of ten minutes.' },
   { icon: 'keys', page: 'keys', title: 'Give out keys', text: 'Each with a role and limits.' },

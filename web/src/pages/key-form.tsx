@@ -63,7 +63,7 @@ export function KeyForm({ isFirst, onClose, onIssued }: KeyFormProps) {
             </select>
           )}
         </Field>
-        <Field label={t('Ends after days')} hint={t('Empty: never')} error={errorOf('expires_in_seconds')}>
+        <Field label={t('Days until it expires')} hint={t('Empty: never')} error={errorOf('expires_in_seconds')}>
           {(ids) => (
             <input
               {...ids}

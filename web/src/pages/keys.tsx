@@ -35,7 +35,7 @@ export function KeysPage() {
     if (await confirmed(text, t('Rotate'))) run(rotateKey(name, GRACE_SECONDS).then(setIssued))
   }
   const revoke = async ({ name }: NamedKey) => {
-    const text = t('{name} is refused from now on. It cannot be taken back.', { name })
+    const text = t('{name} is refused from now on. This cannot be undone.', { name })
     if (await confirmed(text, t('Revoke'))) run(revokeKey(name))
   }
   return (
@@ -46,7 +46,7 @@ export function KeysPage() {
           {t('Add a key')}
         </Button>
         <p class="lead">
-          {t('Conversations and states belong to the key they were made with; nobody is shown another’s.')}
+          {t('Conversations and states belong to the key that made them; no key sees those of another.')}
         </p>
       </div>
       {keys.error !== null && <ErrorNote text={keys.error} onRetry={keys.refresh} />}
@@ -56,7 +56,7 @@ export function KeysPage() {
         <Empty title={t('No named keys')}>
           <p>
             {t(
-              'Whoever can reach this server may use it, unless it was started with a key. The first key made here closes it to all who have none, and must be an admin’s.',
+              'Anyone who can reach this server may use it, unless it was started with a key. The first key made here must be an admin’s; from then on every request needs a key.',
             )}
           </p>
         </Empty>
@@ -85,7 +85,7 @@ function KeyTable({ keys, onRotate, onRevoke }: KeyTableProps) {
           <th scope="col">{t('Name')}</th>
           <th scope="col">{t('Role')}</th>
           <th scope="col">{t('Limits')}</th>
-          <th scope="col">{t('Ends')}</th>
+          <th scope="col">{t('Expires')}</th>
           <th scope="col">
             <span class="unseen">{t('Actions')}</span>
           </th>
@@ -132,7 +132,7 @@ function limitsOf({ limits }: NamedKey): string {
 
 function endOf({ expires_at }: NamedKey, now: number): string {
   if (expires_at === null) return t('never')
-  return expires_at <= now ? t('ended') : t('in {time}', { time: age(expires_at - now) })
+  return expires_at <= now ? t('expired') : t('in {time}', { time: age(expires_at - now) })
 }
 
 interface SecretDialogProps {
@@ -143,7 +143,7 @@ interface SecretDialogProps {
 function SecretDialog({ issued: { name, secret }, onClose }: SecretDialogProps) {
   return (
     <Dialog title={t('The key {name}', { name })} onClose={onClose}>
-      <p>{t('Copy it now: it is shown this once and stored nowhere.')}</p>
+      <p>{t('Copy it now: it is shown only once and stored nowhere.')}</p>
       <div class="secret">
         <code>{secret}</code>
         <CopyButton text={() => secret} label={t('Copy')} />

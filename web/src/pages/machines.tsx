@@ -29,7 +29,7 @@ export function MachinesPage() {
         <p class="lead">
           {isFront
             ? t('Every node of the cluster, what it runs and how many sessions live there.')
-            : t('What this server runs on, and how far it is in use.')}
+            : t('What this server runs on, and how busy it is.')}
         </p>
       </div>
       {cluster.value !== null && <ClusterNodes info={cluster.value} />}
@@ -48,7 +48,7 @@ export function MachinesPage() {
       {system.value !== null && system.value.gpus.length === 0 && (
         <p class="muted">{t('No GPU was found; models run on the processor.')}</p>
       )}
-      {system.value === null && !isFront && <Empty title={t('Nothing is known of the machine')} />}
+      {system.value === null && !isFront && <Empty title={t('Nothing is known about the machine')} />}
     </>
   )
 }

@@ -217,7 +217,7 @@ function Charts() {
             title={t(title)}
             format={count}
             lines={[
-              { label: t('drawn'), read: part((one) => one.guesses[name].accepted_per_second) },
+              { label: t('accepted'), read: part((one) => one.guesses[name].accepted_per_second) },
               {
                 label: t('guessed'),
                 read: part((one) => one.guesses[name].guessed_per_second),

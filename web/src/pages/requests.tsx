@@ -28,7 +28,7 @@ export function RequestsPage() {
       <div class="page-head">
         <h1>{t('Requests')}</h1>
         <Button icon={isHeld ? 'play' : 'pause'} onClick={() => setHeld(!isHeld)}>
-          {isHeld ? t('Go on') : t('Hold')}
+          {isHeld ? t('Resume') : t('Pause updates')}
         </Button>
         <p class="lead">{t('The last 500, since the server started. What was asked and answered is not kept.')}</p>
       </div>
@@ -67,7 +67,7 @@ function RequestTable({ requests }: { readonly requests: readonly RequestRecord[
             {t('First token')}
           </th>
           <th scope="col" class="number">
-            {t('Whole')}
+            {t('Total')}
           </th>
         </tr>
       </thead>

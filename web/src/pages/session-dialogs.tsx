@@ -65,7 +65,7 @@ export function ImportDialog({ model, onClose }: { readonly model: string; reado
   return (
     <Dialog title={t('Import a state')} onClose={onClose}>
       <form onSubmit={submit}>
-        <Field label={t('File')} hint={t('As exported; it must fit the model')} error={error}>
+        <Field label={t('File')} hint={t('An exported state; it must fit the model')} error={error}>
           {(ids) => (
             <input
               {...ids}

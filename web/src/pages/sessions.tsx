@@ -185,7 +185,7 @@ function Opened({ session, model, onChange }: OpenedProps) {
     action.then(onChange).catch(showError)
   }
   const remove = async () => {
-    const text = t('{id} is deleted from every tier. It cannot be taken back.', { id })
+    const text = t('{id} is deleted from every tier. This cannot be undone.', { id })
     if (await confirmed(text, t('Delete'))) run(deleteSession(model, id))
   }
   return (
@@ -200,7 +200,7 @@ function Opened({ session, model, onChange }: OpenedProps) {
       {error !== null && <ErrorNote text={error} />}
       <div class="actions">
         <Button icon="playground" onClick={() => void goOnFrom(session, model, selected).catch(showError)}>
-          {t('Go on from turn {n}', { n: selected })}
+          {t('Continue from turn {n}', { n: selected })}
         </Button>
         <Button icon="fork" onClick={() => setForking(true)}>
           {t('Fork')}

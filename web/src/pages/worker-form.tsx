@@ -50,7 +50,7 @@ export function WorkerForm({ onClose }: { readonly onClose: () => void }) {
         {files.error !== null && <ErrorNote text={files.error} onRetry={files.refresh} />}
         <ModelField {...control} files={files.value ?? []} />
         <div class="columns">
-          <TextField {...control} name="model_name" label="Name" hint="As requests call it" />
+          <TextField {...control} name="model_name" label="Name" hint="The name that requests use" />
           <DeviceField {...control} />
           <QuantField {...control} />
         </div>
@@ -92,7 +92,7 @@ function ModelField({ form, set, errorOf, files }: Control & { files: readonly M
     <>
       <Field
         label={t('Model file')}
-        hint={t('Of the folder of models, or pulled')}
+        hint={t('From the model folder, or pulled')}
         error={typed ? null : errorOf('model_path')}
       >
         {(ids) => (
@@ -162,7 +162,7 @@ function DeviceField({ form, set, errorOf }: Control) {
 
 function QuantField({ form, set, errorOf }: Control) {
   return (
-    <Field label={t('Weights')} hint={t('Precision: int8 and q4 take less memory')} error={errorOf('quant')}>
+    <Field label={t('Weights')} hint={t('int8 and q4 take less memory')} error={errorOf('quant')}>
       {(ids) => (
         <select {...ids} value={form.quant} onChange={({ currentTarget }) => set({ quant: currentTarget.value })}>
           <option value="">{t('server default')}</option>
@@ -183,33 +183,33 @@ function Advanced({ isOpen, ...control }: Control & { readonly isOpen: boolean }
     <details open={isOpen}>
       <summary>{t('More')}</summary>
       <div class="columns">
-        {number('max_batch_size', 'Batch size', 'Conversations answered at once')}
+        {number('max_batch_size', 'Batch size', 'Requests answered at the same time')}
         {number('max_prefill_batch', 'Prefill batch', 'Prompts read at the same time')}
         {number('prefill_chunk_size', 'Prefill chunk', 'Prompt tokens read in one step')}
-        {number('max_queue_size', 'Queue', 'Requests that may wait for a place')}
-        {number('threads', 'Threads', 'Processor threads, on the CPU')}
-        {number('port', 'Port', 'Also serve this worker alone on a port')}
-        <TextField {...control} name="host" label="Address" hint="Where that port listens" />
-        <TextField {...control} name="aliases" label="Other names" hint="Separated by commas" />
+        {number('max_queue_size', 'Queue limit', 'Requests that may wait for a slot')}
+        {number('threads', 'CPU threads', 'For a model that runs on the CPU')}
+        {number('port', 'Port', 'Also serves this worker alone')}
+        <TextField {...control} name="host" label="Address" hint="Address that the port listens on" />
+        <TextField {...control} name="aliases" label="Aliases" hint="Other names, separated by commas" />
         <TextField
           {...control}
           name="tokenizer_path"
-          label="Vocabulary"
-          hint="Its file, where it is not beside the model"
+          label="Vocabulary file"
+          hint="Needed if it is not beside the model"
         />
-        <TextField {...control} name="pp_devices" label="GPUs by layers" hint="Split one model: 0,1,2,3" />
+        <TextField {...control} name="pp_devices" label="Pipeline devices" hint="GPUs that share the layers: 0,1,2,3" />
         <TextField
           {...control}
           name="draft_path"
           label="Draft model"
-          hint="A smaller one that guesses what comes next"
+          hint="A smaller model that predicts the next tokens"
         />
         <SpeculateField {...control} />
         <StateTypeField {...control} />
         <GraphField {...control} />
         <ToolsField {...control} />
       </div>
-      <Field label={t('Start states')} hint={t('NAME=FILE, one a line')} error={control.errorOf('states')}>
+      <Field label={t('Start states')} hint={t('NAME=FILE, one per line')} error={control.errorOf('states')}>
         {(ids) => (
           <textarea
             {...ids}
@@ -227,7 +227,7 @@ function Advanced({ isOpen, ...control }: Control & { readonly isOpen: boolean }
 /** From what the next tokens of answers are guessed, beside a draft model. */
 function SpeculateField({ form, set, errorOf }: Control) {
   return (
-    <Field label={t('Guesses')} error={errorOf('speculate')}>
+    <Field label={t('Speculative decoding')} error={errorOf('speculate')}>
       {(ids) => (
         <select
           {...ids}
@@ -246,7 +246,7 @@ function SpeculateField({ form, set, errorOf }: Control) {
 
 function StateTypeField({ form, set, errorOf }: Control) {
   return (
-    <Field label={t('States on a GPU')} error={errorOf('wkv')}>
+    <Field label={t('State precision on a GPU')} error={errorOf('wkv')}>
       {(ids) => (
         <select {...ids} value={form.wkv} onChange={({ currentTarget }) => set({ wkv: currentTarget.value })}>
           <option value="">{t('server default')}</option>

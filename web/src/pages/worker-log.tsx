@@ -48,7 +48,7 @@ export function WorkerLog({ id, isEnded }: WorkerLogProps) {
           isPressed={frozen !== null}
           onClick={() => setFrozen(frozen === null ? lines : null)}
         >
-          {frozen === null ? t('Pause') : t('Go on')}
+          {frozen === null ? t('Pause') : t('Resume')}
         </Button>
         <CopyButton text={() => shown.join('\n')} label={t('Copy')} />
       </div>

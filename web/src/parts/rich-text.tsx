@@ -1,13 +1,13 @@
-/** An answer as the Markdown that it is; plain until the code that reads Markdown has come, which is asked for early. */
+/** Renders Markdown. Shows plain text until the code that reads Markdown is loaded. */
 import { signal } from '@preact/signals'
 import type { Markdown } from '../markdown/markdown.tsx'
 
 const reader = signal<typeof Markdown | null>(null)
 
-/** Again with the next answer where it could not be loaded. */
-export function loadMarkdown(): void {
+/** Resolves even if the code cannot be loaded; the next call tries again. */
+export async function loadMarkdown(): Promise<void> {
   if (reader.value !== null) return
-  import('../markdown/markdown.tsx').then(
+  await import('../markdown/markdown.tsx').then(
     (module) => {
       reader.value = module.Markdown
     },
@@ -17,13 +17,13 @@ export function loadMarkdown(): void {
 
 interface RichTextProps {
   readonly text: string
-  /** The ends of its lines mean nothing. */
+  /** Line ends are spaces. */
   readonly isWrapped?: boolean
 }
 
 export function RichText({ text, isWrapped = false }: RichTextProps) {
   const { value: Reader } = reader
   if (Reader !== null) return <Reader text={text} isWrapped={isWrapped} />
-  loadMarkdown()
+  void loadMarkdown()
   return text === '' ? null : <p class="text">{text}</p>
 }

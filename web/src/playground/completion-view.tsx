@@ -70,7 +70,7 @@ export function CompletionView({ choice, onChoice }: CompletionViewProps) {
           <textarea
             class="prompt"
             aria-label={t('Prompt')}
-            placeholder={t('A text for the model to go on with')}
+            placeholder={t('A text for the model to continue')}
             rows={8}
             value={prompt.value}
             onInput={({ currentTarget }) => {

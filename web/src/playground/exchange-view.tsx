@@ -80,13 +80,15 @@ function ShareButton({ pane, exchange }: { readonly pane: Pane; readonly exchang
   // Without keys everybody sees this session anyway.
   if (key.value === '') {
     const link = () => addressOf(sessionId, turn)
-    return <CopyButton icon="link" text={link} title={t('Copy a link to a copy from here')} />
+    return <CopyButton icon="link" text={link} title={t('Copy a link to this conversation up to here')} />
   }
   const shared = async () => {
     const token = await pane.share(turn)
     return token === null ? null : addressOf(`${SHARED}${token}`)
   }
-  const title = t('Copy a link to a copy from here, for anybody with a key of this server; good for a week')
+  const title = t(
+    'Copy a link to this conversation up to here; anyone with a key of this server can open a copy for a week',
+  )
   return <CopyButton icon="link" text={shared} title={title} />
 }
 
@@ -183,7 +185,7 @@ function Siblings({ pane, exchange }: { readonly pane: Pane; readonly exchange: 
       <Button
         icon="left"
         kind="quiet"
-        label={t('Earlier branch')}
+        label={t('Previous branch')}
         isDisabled={at === 0 || pane.isBusy.value}
         onClick={() => go(at - 1)}
       />
@@ -191,7 +193,7 @@ function Siblings({ pane, exchange }: { readonly pane: Pane; readonly exchange: 
       <Button
         icon="right"
         kind="quiet"
-        label={t('Later branch')}
+        label={t('Next branch')}
         isDisabled={at === siblings.length - 1 || pane.isBusy.value}
         onClick={() => go(at + 1)}
       />

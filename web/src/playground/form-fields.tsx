@@ -13,17 +13,17 @@ interface FormatText {
 }
 
 const TEXTS: Readonly<Record<Format, FormatText>> = {
-  text: { name: 'free text', hint: 'Whatever the model says' },
-  json: { name: 'JSON', hint: 'Any JSON object; say in the message which' },
+  text: { name: 'free text', hint: 'Any text' },
+  json: { name: 'JSON', hint: 'Any JSON object; describe it in the message' },
   schema: {
     name: 'JSON by a schema',
-    hint: 'A JSON Schema; the model does not see it, so say what is asked for',
+    hint: 'A JSON Schema; the model does not see it, so describe the answer in the message',
     example: '{"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}',
   },
-  regex: { name: 'regular expression', hint: 'The whole answer fits it', example: '(yes|no)\\.' },
+  regex: { name: 'regular expression', hint: 'The whole answer must match it', example: '(yes|no)\\.' },
   grammar: {
     name: 'grammar',
-    hint: 'GBNF, as llama.cpp writes it',
+    hint: 'GBNF, as in llama.cpp',
     example: 'root ::= "yes" | "no"',
   },
 }
@@ -71,7 +71,7 @@ export function FormFields({ settings, isChat, onChange }: FormFieldsProps) {
       {isChat && (
         <CodeField
           label={t('Tools')}
-          hint={t('Functions that it may call, as a JSON list; you give their results')}
+          hint={t('Functions that the model may call, as a JSON list; you enter their results')}
           value={tools}
           example={TOOLS_EXAMPLE}
           error={problemOf(() => toolsOf(tools))}

@@ -113,7 +113,7 @@ function Exchanges({ pane, onFork }: ExchangesProps) {
       ))}
       {leaf !== pane.head.value && !pane.isBusy.value && (
         <p class="rewound">
-          {t('Rewound: the next message begins a new branch.')}{' '}
+          {t('Rewound: the next message starts a new branch.')}{' '}
           <Button
             kind="quiet"
             onClick={() => {

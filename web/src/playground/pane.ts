@@ -28,7 +28,7 @@ export interface Exchange extends TreeNode {
 }
 
 const TEXTS_UNKNOWN =
-  'Earlier turns were made elsewhere and their texts are not known here: only {model} can go on, without another system prompt.'
+  'Earlier turns were made elsewhere and their texts are not known here: only {model} can continue, and the system prompt cannot change.'
 
 /** A conversation that nobody used for a quarter of a year is forgotten by the server. */
 const SESSION_SECONDS = 90 * 86_400

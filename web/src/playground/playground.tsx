@@ -20,7 +20,7 @@ const mode = signal<'chat' | 'completion'>('chat')
 const isListOpen = signal(matchMedia('(min-width: 1101px)').matches)
 
 export function PlaygroundPage() {
-  useEffect(loadMarkdown, [])
+  useEffect(() => void loadMarkdown(), [])
   const { argument, rest } = route.value
   useEffect(() => followAddress(), [argument, rest.join('/'), models.value === null])
   return (

@@ -30,17 +30,17 @@ const DIALS: Readonly<Partial<Record<NumberName, Dial>>> = {
   temperature: { hint: '0: always the likeliest token', slider: [0, 2] },
   top_p: { hint: 'Only the likeliest tokens that add up to this', slider: [0, 1] },
   max_tokens: { hint: 'Where an answer is cut' },
-  presence_penalty: { hint: 'Against tokens that were used', slider: [-2, 2] },
-  frequency_penalty: { hint: 'Against tokens that were used often', slider: [-2, 2] },
+  presence_penalty: { hint: 'Makes used tokens less likely', slider: [-2, 2] },
+  frequency_penalty: { hint: 'Makes tokens that were used often less likely', slider: [-2, 2] },
   penalty_decay: { hint: 'Below 1, old uses count less', slider: [0.9, 1] },
-  top_k: { hint: 'Only so many of the likeliest tokens', slider: [0, 200], isRare: true },
+  top_k: { hint: 'Only this many of the likeliest tokens', slider: [0, 200], isRare: true },
   min_p: {
-    hint: 'None less likely than this share of the likeliest',
+    hint: 'No token below this share of the highest probability',
     slider: [0, 0.5],
     isRare: true,
   },
   repetition_penalty: {
-    hint: 'Above 1: against all earlier tokens',
+    hint: 'Above 1: makes all earlier tokens less likely',
     slider: [0.5, 2],
     isRare: true,
   },
@@ -101,19 +101,19 @@ export function SettingsView({ settings, maxTokens, isChat }: SettingsViewProps)
         {NUMBERS.filter(({ isRare }) => isRare).map(field)}
         <LinesField
           label={t('Stop texts')}
-          hint={t('One a line; \\n is a line end')}
+          hint={t('One per line; \\n is a line end')}
           value={settings.value.stop}
           onChange={(stop) => set({ stop })}
         />
         <LinesField
           label={t('Banned tokens')}
-          hint={t('Their numbers')}
+          hint={t('Token ids')}
           value={settings.value.banned_tokens}
           onChange={(banned_tokens) => set({ banned_tokens })}
         />
         <LinesField
           label={t('Token bias')}
-          hint={t('NUMBER: BIAS, one a line')}
+          hint={t('ID: BIAS, one per line')}
           value={settings.value.logit_bias}
           onChange={(logit_bias) => set({ logit_bias })}
         />
@@ -123,7 +123,7 @@ export function SettingsView({ settings, maxTokens, isChat }: SettingsViewProps)
             checked={settings.value.ignore_eos}
             onChange={({ currentTarget }) => set({ ignore_eos: currentTarget.checked })}
           />
-          {t('Go on after the end of text')}
+          {t('Continue after the end of text')}
         </label>
       </details>
       <Button icon="again" kind="quiet" onClick={() => set({ ...DEFAULTS, alternatives: settings.value.alternatives })}>

@@ -120,7 +120,7 @@ function LanguageSelect({ label, value, hasAuto = false, onChange }: LanguageSel
     <label class="inline">
       {label}
       <select value={value} onChange={({ currentTarget }) => onChange(currentTarget.value)}>
-        {hasAuto && <option value={AUTO}>{t('as the text shows')}</option>}
+        {hasAuto && <option value={AUTO}>{t('detect')}</option>}
         {LANGUAGES.map((code) => (
           <option key={code} value={code}>
             {names.of(code)}

@@ -21,7 +21,7 @@ export interface TurnedMatrix {
   dispose(): void
 }
 
-/** On an H200 that was faster than reading all of it: 7.2B of 8 bits (docs/dev/kernels.md 57). */
+/** On an H200 that was faster than reading all of it: 7.2B of 8 bits (docs/dev/kernels-log.md 57). */
 export function isWorthTurning({ layout, rows }: CudaMatrix): boolean {
   return (layout === 'i8' || layout === 'fp8') && rows >= 4096
 }

@@ -11,7 +11,7 @@ export type Way = 'warps' | 'feed'
 
 /**
  * From so many channels on, one warp asks. On an H200, µs a layer by each way, warps first: 1,024 channels 16.2 and
- * 17.6, 2,048 30.7 and 27.2, 4,096 93.1 and 85.4 (docs/dev/kernels.md 38).
+ * 17.6, 2,048 30.7 and 27.2, 4,096 93.1 and 85.4 (docs/dev/kernels-log.md 38).
  */
 const FEED_CHANNELS = 2048
 
@@ -38,7 +38,7 @@ const SCALES_BYTES = 48
 /**
  * Of integers, warps that ask and bytes of a stage of the ring, at the least. On an H200, µs of 8 layers of 4,096 channels
  * and the head, i8 and q4: one warp 806 and 697 by 16 KB, 774 and 632 by 32; two 735 and 581, 712 and 569. 12 layers of
- * 2,048 channels, two warps: 386 and 361 by 16 KB, 411 and 374 by 32 (docs/dev/kernels.md 45).
+ * 2,048 channels, two warps: 386 and 361 by 16 KB, 411 and 374 by 32 (docs/dev/kernels-log.md 45).
  */
 const ROUNDED_FEED = 2
 const stageBytesFor = (channels: number, split: number): number => ((channels >= 4096 ? 32 : 16) << 10) / split

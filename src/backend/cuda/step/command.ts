@@ -25,7 +25,7 @@ export interface StepShape extends RowKinds {
 /** Rows of at least this many tokens get kernels of their own. */
 export const LONG_ROW = 32
 
-/** Rows of one token that few-rows.cu takes at most. With four, most models are slower than op by op (docs/dev/kernels.md 46). */
+/** Rows of one token that few-rows.cu takes at most. With four, most models are slower than op by op (docs/dev/kernels-log.md 46). */
 export const FEW_ROWS = 2
 
 /** Every row feeds one token. */

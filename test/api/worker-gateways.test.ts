@@ -1,4 +1,4 @@
-/** The way to one worker: what is said there while it serves, ends and has ended, over scripted workers. */
+/** The gateway to one worker: what it answers while its worker serves, ends and has ended. Workers are scripted. */
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { FastifyInstance } from 'fastify'
@@ -14,28 +14,28 @@ import { postTo } from './kit.ts'
 
 const COMMON = { keys: [], host: '127.0.0.1', version: '1' }
 
-function withDoors() {
+function withGateways() {
   const { fleet, host, handles, folder } = hosted()
-  const doors: FastifyInstance[] = []
+  const gateways: FastifyInstance[] = []
   const metrics = new Metrics(fleet.registry, fleet)
   const common = { ...COMMON, metrics, shared: createShared() }
-  const openDoor = (worker: FleetWorker) => {
+  const openGateway = (worker: FleetWorker) => {
     const { tokenizer } = worker
     const models = createRegistry([{ id: 'm', tokenizer, source: fleet.routerTo(worker) }])
-    const door = buildApp({ ...common, models })
-    doors.push(door)
-    return door
+    const gateway = buildApp({ ...common, models })
+    gateways.push(gateway)
+    return gateway
   }
   const startStates = [{ name: 'tuned', path: 'state.pth' }]
   const launch = { id: 'm', file: join(folder, 'a.pth'), quant: null, startStates, vocab: null }
-  const options = { metrics, openDoor }
+  const options = { metrics, openGateway }
   const management = managementOf(fleet, (spec) => ({ ...launch, spec }), options)
   const app = buildApp({ ...common, models: host.registry, admin: host, management })
-  return { app, management, doors, handles }
+  return { app, management, gateways, handles }
 }
 
 test('a worker that finishes its requests is not ready on its own way, and has none when it has ended', async () => {
-  const { app, management, doors, handles } = withDoors()
+  const { app, management, gateways, handles } = withGateways()
   const { worker_id: id } = await management.start(DEFAULT_SPEC)
   const at = `/api/workers/${id}/proxy`
   const ask = () => postTo(app, `${at}/v1/completions`, { prompt: 'x' })
@@ -54,15 +54,15 @@ test('a worker that finishes its requests is not ready on its own way, and has n
 
   handles[0]!.client!.running = 0
   await expect.poll(() => management.fleet.find(id).hasEnded).toBe(true)
-  expect(doors).toHaveLength(1)
+  expect(gateways).toHaveLength(1)
   const late = await ask()
   expect([late.statusCode, late.json().code]).toEqual([503, 'model_not_loaded'])
-  expect(doors).toHaveLength(1)
+  expect(gateways).toHaveLength(1)
   await app.close()
 })
 
 test('the latencies of an ended worker are gone, whatever its model was called', async () => {
-  const { app, management } = withDoors()
+  const { app, management } = withGateways()
   const { worker_id: id } = await management.start(DEFAULT_SPEC)
   const ask = (model: string) => postTo(app, '/v1/completions', { model, prompt: 'x' })
   await expect.poll(async () => (await ask('m')).statusCode).toBe(200)
@@ -82,7 +82,7 @@ test('the latencies of an ended worker are gone, whatever its model was called',
 })
 
 test('what is known of calls and mixtures is known at every way in', async () => {
-  const { app, management, handles } = withDoors()
+  const { app, management, handles } = withGateways()
   const { worker_id: id } = await management.start(DEFAULT_SPEC)
   await expect.poll(() => handles[0]!.client).not.toBeNull()
   const mix = { state_viewname: 'mix', state_filenames: ['state.pth', 'b.pth'] }
@@ -108,7 +108,7 @@ test('what is known of calls and mixtures is known at every way in', async () =>
 })
 
 test('one that is stopped on its way to a restart stays stopped; restarts at once are one', async () => {
-  const { app, management, handles } = withDoors()
+  const { app, management, handles } = withGateways()
   const { worker_id: id } = await management.start(DEFAULT_SPEC)
   await expect.poll(() => management.fleet.find(id).phase).toBe('ready')
   handles[0]!.client!.running = 1
@@ -130,19 +130,19 @@ test('one that is stopped on its way to a restart stays stopped; restarts at onc
 test.each(['stop', 'forget', 'shut down'] as const)(
   'one that has ended and waits for its ways to close does not come back after: %s',
   async (what) => {
-    const { app, management, doors, handles } = withDoors()
+    const { app, management, gateways, handles } = withGateways()
     const { fleet } = management
     const { worker_id: id } = await management.start(DEFAULT_SPEC)
     await expect.poll(() => fleet.find(id).phase).toBe('ready')
     expect((await app.inject({ url: `/api/workers/${id}/proxy/readyz` })).statusCode).toBe(200)
     let isClosed = false
-    const door = doors[0]!
-    const close = door.close.bind(door)
-    door.close = (async () => {
+    const gateway = gateways[0]!
+    const close = gateway.close.bind(gateway)
+    gateway.close = (async () => {
       await delay(300)
       await close()
       isClosed = true
-    }) as typeof door.close
+    }) as typeof gateway.close
     await management.restart(id)
     await expect.poll(() => fleet.find(id).hasEnded).toBe(true)
     expect(isClosed).toBe(false)
@@ -157,7 +157,7 @@ test.each(['stop', 'forget', 'shut down'] as const)(
 )
 
 test('a worker that ends in order to restart stays ended when the server shuts down', async () => {
-  const { app, management, handles } = withDoors()
+  const { app, management, handles } = withGateways()
   const { worker_id: id } = await management.start(DEFAULT_SPEC)
   await expect.poll(() => management.fleet.find(id).phase).toBe('ready')
   handles[0]!.client!.running = 1

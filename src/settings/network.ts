@@ -5,7 +5,7 @@ import type { SETTINGS } from './table.ts'
 import { type RawValues, refusal, type Values } from './values.ts'
 
 /** Settings that need no model: those of `skein gateway`. */
-export const DOOR_NAMES = [
+export const NETWORK_NAMES = [
   'host',
   'port',
   'api-key',
@@ -20,9 +20,9 @@ export const DOOR_NAMES = [
   'drain-seconds',
 ] as const satisfies readonly (keyof typeof SETTINGS)[]
 
-type DoorValues = Values<Pick<typeof SETTINGS, (typeof DOOR_NAMES)[number]>>
+type NetworkValues = Values<Pick<typeof SETTINGS, (typeof NETWORK_NAMES)[number]>>
 
-export function doorChoice(given: DoorValues) {
+export function networkChoice(given: NetworkValues) {
   const { host, port, password } = given
   return {
     options: {
@@ -54,7 +54,7 @@ export function refuseEmptyKeys(raw: RawValues): void {
 export function membershipChoice({
   cluster: database,
   ...given
-}: Pick<DoorValues, 'cluster' | 'cluster-key'>): Pick<ClusterChoice, 'database' | 'key'> | null {
+}: Pick<NetworkValues, 'cluster' | 'cluster-key'>): Pick<ClusterChoice, 'database' | 'key'> | null {
   return database === undefined ? null : { database, key: given['cluster-key'] }
 }
 

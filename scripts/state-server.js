@@ -3,8 +3,8 @@ import { once } from 'node:events'
 import { createServer, request } from 'node:http'
 import { stateSocketOf } from '../dist/cluster/state-socket.js'
 
-export async function startDoor() {
-  const door = createServer(({ url, headers }, reply) => {
+export async function startStateServer() {
+  const stateServer = createServer(({ url, headers }, reply) => {
     const [, , , worker, key] = url.split('/')
     const socketPath = stateSocketOf(decodeURIComponent(worker))
     const caller = { 'x-skein-caller': headers['x-skein-caller'] }
@@ -16,6 +16,6 @@ export async function startDoor() {
       .once('error', () => reply.writeHead(404).end())
       .end()
   }).listen(0, '127.0.0.1')
-  await once(door, 'listening')
-  return door
+  await once(stateServer, 'listening')
+  return stateServer
 }

@@ -1,12 +1,12 @@
 import http from 'node:http'
 import { afterEach, expect, test, vi } from 'vitest'
 import { Metrics } from '../../src/gateway/figures/metrics.ts'
-import { type MetricsDoor, openMetricsDoor } from '../../src/gateway/figures/metrics-port.ts'
+import { type MetricsServer, startMetricsServer } from '../../src/gateway/figures/metrics-port.ts'
 import { FakeEngineClient, fakeRegistry } from '../helpers/fake-engine.ts'
 
-const open: MetricsDoor[] = []
+const open: MetricsServer[] = []
 afterEach(async () => {
-  for (const door of open.splice(0)) await door.close()
+  for (const server of open.splice(0)) await server.close()
 })
 
 function statusOf(
@@ -24,20 +24,20 @@ function statusOf(
 
 test('a page whose name resolves to this machine reads no metrics', async () => {
   const metrics = new Metrics(fakeRegistry(new FakeEngineClient()))
-  const door = await openMetricsDoor(metrics, '127.0.0.1', 0, ['scraped.example'])
-  open.push(door)
-  for (const host of ['127.0.0.1', `localhost:${door.port}`, 'scraped.example'])
-    expect(await statusOf(door.port, { host })).toBe(200)
-  expect(await statusOf(door.port, { host: 'page.example' })).toBe(403)
-  expect(await statusOf(door.port, { host: 'localhost', origin: 'http://page.example' })).toBe(403)
+  const server = await startMetricsServer(metrics, '127.0.0.1', 0, ['scraped.example'])
+  open.push(server)
+  for (const host of ['127.0.0.1', `localhost:${server.port}`, 'scraped.example'])
+    expect(await statusOf(server.port, { host })).toBe(200)
+  expect(await statusOf(server.port, { host: 'page.example' })).toBe(403)
+  expect(await statusOf(server.port, { host: 'localhost', origin: 'http://page.example' })).toBe(403)
   metrics.dispose()
 })
 
 test('a scraper may ask with a query, or for the headers alone', async () => {
   const metrics = new Metrics(fakeRegistry(new FakeEngineClient()))
-  const door = await openMetricsDoor(metrics, '127.0.0.1', 0)
-  open.push(door)
-  const status = (path: string, method?: string) => statusOf(door.port, {}, path, method)
+  const server = await startMetricsServer(metrics, '127.0.0.1', 0)
+  open.push(server)
+  const status = (path: string, method?: string) => statusOf(server.port, {}, path, method)
   expect(await status('/metrics?format=text')).toBe(200)
   expect(await status('/metrics', 'HEAD')).toBe(200)
   expect(await status('/metrics', 'POST')).toBe(404)
@@ -50,9 +50,9 @@ test('has the three gauges that routers of others choose by', async () => {
   const stats = { ...client.stats, waiting: 3, running: 2, numSlots: 8 }
   vi.spyOn(client, 'stats', 'get').mockReturnValue(stats)
   const metrics = new Metrics(fakeRegistry(client))
-  const door = await openMetricsDoor(metrics, '127.0.0.1', 0)
-  open.push(door)
-  const text = await (await fetch(`http://127.0.0.1:${door.port}/metrics`)).text()
+  const server = await startMetricsServer(metrics, '127.0.0.1', 0)
+  open.push(server)
+  const text = await (await fetch(`http://127.0.0.1:${server.port}/metrics`)).text()
   const gauge = (name: string) => new RegExp(`^${name}{[^}]*} (\\S+)$`, 'm').exec(text)?.[1]
   expect(gauge('skein_num_requests_waiting')).toBe('3')
   expect(gauge('skein_num_requests_running')).toBe('2')

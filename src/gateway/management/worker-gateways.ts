@@ -10,23 +10,23 @@ import { SkeinError } from '../../errors.ts'
 import type { FleetWorker } from '../fleet/fleet-worker.ts'
 
 /** Makes a gateway to one worker, for requests to an address. */
-export type OpenDoor = (worker: FleetWorker, host: string) => FastifyInstance
+export type OpenGateway = (worker: FleetWorker, host: string) => FastifyInstance
 
-interface Door {
+interface Listening {
   readonly app: FastifyInstance
   /** Where it listens; null if it does not. */
   readonly url: string | null
 }
 
-export class Doors {
-  readonly #open: OpenDoor
+export class WorkerGateways {
+  readonly #open: OpenGateway
   /** Address of the server itself. */
   readonly #host: string
   readonly #handedOver = new Map<string, Promise<FastifyInstance>>()
-  readonly #listening = new Map<string, Door>()
+  readonly #listening = new Map<string, Listening>()
   readonly #closing = new Map<string, Promise<void>>()
 
-  constructor(open: OpenDoor, host: string) {
+  constructor(open: OpenGateway, host: string) {
     this.#open = open
     this.#host = host
   }
