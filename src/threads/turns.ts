@@ -1,6 +1,6 @@
 /**
- * Runs small pieces of work that many clients may request at once: together they take at most two milliseconds of each
- * turn of the event loop, so that streams continue between them.
+ * Runs small pieces of work that many clients may request at once: together, and with what their callers do with the results,
+ * they take about two milliseconds of each turn of the event loop, so that streams continue between them.
  */
 
 /** The piece that exceeds this is the last of its turn. */
@@ -8,33 +8,40 @@ const TURN_MS = 2
 
 export class Turns {
   readonly #waiting: (() => void)[] = []
-  #spentMs = 0
-  #isScheduled = false
+  /** When the first piece of this turn began; null before it. */
+  #beganAt: number | null = null
 
   /** In the order of the calls. */
   async do<T>(work: () => T): Promise<T> {
-    if (this.#spentMs >= TURN_MS || this.#waiting.length > 0)
-      await new Promise<void>((resolve) => this.#waiting.push(resolve))
-    const start = performance.now()
+    this.#enter()
+    if (this.#isSpent || this.#waiting.length > 0) await new Promise<void>((resolve) => this.#waiting.push(resolve))
     try {
       return work()
     } finally {
-      this.#spend(performance.now() - start)
+      // The caller's continuation runs before the next piece, so it is counted.
+      queueMicrotask(() => this.#next())
     }
   }
 
-  #spend(ms: number): void {
-    this.#spentMs += ms
-    if (this.#spentMs < TURN_MS) this.#waiting.shift()?.()
-    if (this.#isScheduled) return
-    this.#isScheduled = true
-    setImmediate(() => this.#begin())
+  get #isSpent(): boolean {
+    return this.#beganAt !== null && performance.now() - this.#beganAt >= TURN_MS
   }
 
-  #begin(): void {
-    this.#isScheduled = false
-    this.#spentMs = 0
-    this.#waiting.shift()?.()
+  #enter(): void {
+    if (this.#beganAt !== null) return
+    this.#beganAt = performance.now()
+    setImmediate(() => this.#leave())
+  }
+
+  #leave(): void {
+    this.#beganAt = null
+    if (this.#waiting.length === 0) return
+    this.#enter()
+    this.#next()
+  }
+
+  #next(): void {
+    if (!this.#isSpent) this.#waiting.shift()?.()
   }
 }
 

@@ -1,10 +1,10 @@
 import { EventEmitter, once } from 'node:events'
 import { Agent, createServer, get, request } from 'node:http'
-import type { AddressInfo, Server, Socket } from 'node:net'
+import { type AddressInfo, connect, type Server, type Socket } from 'node:net'
 import { setImmediate as turn } from 'node:timers/promises'
 import Fastify from 'fastify'
 import { expect, test } from 'vitest'
-import { acceptInTurn, setUpConnections } from '../../src/gateway/http/connection.ts'
+import { acceptInTurn, requestInTurn, setUpConnections } from '../../src/gateway/http/connection.ts'
 
 test('a connection that many apps answer on has one listener for all', async () => {
   // As the proxies of workers: an app each, on the connections of the server's.
@@ -41,16 +41,66 @@ test('a few connections begin in a turn, each address in its turn', async () => 
   const begun: string[] = []
   server.on('connection', ({ remoteAddress }) => begun.push(remoteAddress!))
   acceptInTurn(server)
-  const connect = (remoteAddress: string) =>
+  const arrive = (remoteAddress: string) =>
     server.emit('connection', Object.assign(new EventEmitter(), { remoteAddress, resume: () => {} }))
-  for (let i = 0; i < 100; i++) connect('one')
-  connect('two')
+  for (let i = 0; i < 100; i++) arrive('one')
+  arrive('two')
   expect(begun).toEqual([])
   await turn()
   expect(begun.length).toBeLessThanOrEqual(16)
   expect(begun.slice(0, 2)).toEqual(['one', 'two'])
   for (let i = 0; i < 20; i++) await turn()
   expect(begun).toHaveLength(101)
+})
+
+test('requests that come at once begin in many turns, and those without a body do not wait for others', async () => {
+  const begun: string[] = []
+  const server = createServer(({ method }, reply) => {
+    for (const end = performance.now() + 1; performance.now() < end; );
+    begun.push(method!)
+    reply.end()
+  })
+  requestInTurn(server)
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const { port } = server.address() as AddressInfo // it listens on a port
+  const sockets = Array.from({ length: 41 }, () => connect(port, '127.0.0.1'))
+  const ask = (methodOf: (i: number) => string) => {
+    begun.length = 0
+    for (const [i, socket] of sockets.entries())
+      socket.write(`${methodOf(i)} / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n`)
+    return Promise.all(sockets.map((socket) => once(socket, 'data')))
+  }
+  // Now all of them are accepted, of which there is one in a turn.
+  await ask(() => 'GET')
+  const replies = ask((i) => (i === 40 ? 'GET' : 'POST'))
+  const perTurn: number[] = []
+  for (let last = 0; begun.length < 41; last = begun.length) {
+    await turn()
+    perTurn.push(begun.length - last)
+  }
+  // Two milliseconds of each kind, before and after the test counts.
+  expect(Math.max(...perTurn)).toBeLessThanOrEqual(8)
+  expect(begun.indexOf('GET')).toBeLessThan(20)
+  await replies
+  for (const socket of sockets) socket.destroy()
+  server.close()
+})
+
+test('a request whose client has left while it waited does not begin', async () => {
+  const server = new EventEmitter() as Server // only its events are looked at
+  let numBegun = 0
+  server.on('request', () => {
+    numBegun++
+    for (const end = performance.now() + 5; performance.now() < end; );
+  })
+  requestInTurn(server)
+  const socket = { destroyed: false }
+  for (const one of [{ destroyed: false }, socket, { destroyed: false }])
+    server.emit('request', { method: 'POST', socket: one }, {})
+  socket.destroyed = true
+  for (let i = 0; i < 5; i++) await turn()
+  expect(numBegun).toBe(2)
 })
 
 test('a hundred connections at once have their requests answered whole', async () => {

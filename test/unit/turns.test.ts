@@ -31,6 +31,26 @@ test('pieces of many are done in order, a few in each turn of the event loop', a
   expect(Math.max(...perTurn)).toBeLessThanOrEqual(8)
 })
 
+test('what callers do with the results counts as well', async () => {
+  const turns = new Turns()
+  let numDone = 0
+  const perTurn: number[] = []
+  void turns.do(() => work(3))
+  const all = Promise.all(
+    Array.from({ length: 40 }, async () => {
+      await turns.do(() => {})
+      work(1)
+      numDone++
+    }),
+  )
+  for (let last = 0; numDone < 40; last = numDone) {
+    await nextTurn()
+    perTurn.push(numDone - last)
+  }
+  await all
+  expect(Math.max(...perTurn)).toBeLessThanOrEqual(8)
+})
+
 test('one that fails takes nothing from the others, and what is asked for alone is done at once', async () => {
   const turns = new Turns()
   const failing = turns.do(() => {

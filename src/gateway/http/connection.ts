@@ -1,13 +1,15 @@
-/** Accepts connections in turn, and closes replies that share a connection when it goes. It knows no route. */
-import type { ServerResponse } from 'node:http'
+/** Begins connections and requests in turn, and closes replies that share a connection when it goes. It knows no route. */
+import type { IncomingMessage, ServerResponse } from 'node:http'
 import { type Server, Socket } from 'node:net'
 import type { FastifyInstance } from 'fastify'
 import { renderOpenAiError } from '../../api/openai/errors.ts'
 import { SkeinError } from '../../errors.ts'
+import { Turns } from '../../threads/turns.ts'
 
 /** Call this before the app listens, and before any hook that replies. */
 export function setUpConnections(app: FastifyInstance): void {
   acceptInTurn(app.server)
+  requestInTurn(app.server)
   closeWithConnection(app)
 }
 
@@ -55,6 +57,24 @@ export function acceptInTurn(server: Server): void {
   })
   // HTTP servers do not take this option of net.Server at creation, but it is read for each connection.
   Object.assign(server, { pauseOnConnect: true })
+}
+
+/**
+ * Begins requests for a few milliseconds per turn of the event loop: a thousand open connections may each send one at the same
+ * moment. Requests without a body, like a check whether the server lives, do not wait for those with one.
+ */
+export function requestInTurn(server: Server): void {
+  const [short, others] = [new Turns(), new Turns()]
+  const serving = server.listeners('request')
+  server.removeAllListeners('request')
+  server.on('request', (request: IncomingMessage, reply: ServerResponse) => {
+    const isShort = request.method === 'GET' || request.method === 'HEAD'
+    void (isShort ? short : others).do(() => {
+      // The client may have left in the meantime.
+      if (request.socket.destroyed) return
+      for (const serve of serving) serve.call(server, request, reply)
+    })
+  })
 }
 
 /**

@@ -28,7 +28,8 @@ test('a route of another app has the validator of the first, unless its bounds o
 })
 
 test('every schema of every dialect compiles, which a server does only when it is asked', () => {
-  const compile = sharedValidators({}, AJV_OPTIONS)
+  // Servers leave out the check of the schemas themselves.
+  const compile = sharedValidators({}, { customOptions: { ...AJV_OPTIONS.customOptions, validateSchema: true } })
   const routes = allDialects(DEFAULT_LIMITS).flatMap((dialect) => dialect.routes)
   const bodies = routes.flatMap(({ body }) => (body === null ? [] : [body]))
   expect(bodies.length).toBeGreaterThan(50)
