@@ -33,6 +33,8 @@ interface Run<T> {
 }
 
 const ROOM_POLL_MS = 50
+/** One for all: an error of its own, with a stack, would be made for the end of every call. */
+const LEFT = new SkeinError('aborted', 'whoever asked has left')
 
 /** Runs all requests; ends when every choice of every one has finished, and not otherwise: the first failure fails all. */
 export function runAll(
@@ -97,7 +99,7 @@ class Call<T> implements AsyncIterableIterator<Answered | T> {
 
   async #leave(): Promise<void> {
     // Before return(): a generator that waits for its next event only hears the signal.
-    this.#leaving.abort()
+    this.#leaving.abort(LEFT)
     await Promise.allSettled(this.#streams.map((stream) => stream.return(undefined)))
   }
 }
@@ -174,7 +176,7 @@ export async function* runGroups(
   try {
     yield* groups(all)
   } finally {
-    leaving.abort()
+    leaving.abort(LEFT)
     await all.return?.().catch(() => {})
   }
 }

@@ -14,7 +14,7 @@ export interface UnreadFields {
   readonly instead?: Readonly<Record<string, string>>
 }
 
-interface FieldCheck extends UnreadFields {
+export interface FieldCheck extends UnreadFields {
   readonly read: readonly string[]
   /** The field that has these fields, with a dot; '' for the body. */
   readonly at?: string

@@ -8,7 +8,7 @@
  *    is seen there.
  */
 import { SkeinError } from '../../errors.ts'
-import { checkFields, isSame } from '../fields.ts'
+import { checkFields, type FieldCheck, isSame } from '../fields.ts'
 
 /** Accepted and ignored on every route of this dialect. */
 export const HARMLESS: readonly string[] = [
@@ -169,10 +169,17 @@ export function refuseUnread(
   }
 }
 
+/** By the properties of a schema. Listing them takes longer than anything else that a refused request costs. */
+const checks = new WeakMap<object, FieldCheck>()
+
 /** Names the unknown fields: the reply would be the same without them. */
 export function warnUnknown(body: object, properties: object, warn: (message: string) => void): void {
-  const known = { ...properties, ...NOT_IMPLEMENTED, ...READ_BY_SOME, ...WARNED }
-  const check = { read: Object.keys(known), harmless: HARMLESS, refused: {} }
+  let check = checks.get(properties)
+  if (check === undefined) {
+    const known = { ...properties, ...NOT_IMPLEMENTED, ...READ_BY_SOME, ...WARNED }
+    check = { read: Object.keys(known), harmless: HARMLESS, refused: {} }
+    checks.set(properties, check)
+  }
   checkFields(body, check, warn)
 }
 
