@@ -1,4 +1,4 @@
-/** What docs/dev/house.md says of facts that are said once: the files that name one, derived anew. */
+/** Derives the lists of docs/dev/house.md: which files name a fact that is said once. */
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
@@ -8,11 +8,11 @@ import { SETTINGS } from '../../src/settings/table.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
 
-/** Files below the folders that have the pattern. */
+/** Files in the folders that match the pattern. */
 function filesNaming(pattern: RegExp, ...folders: readonly string[]): string[] {
   return folders.flatMap((folder) =>
     (readdirSync(join(ROOT, folder), { recursive: true }) as string[])
-      .filter((name) => /\.(ts|tsx|cpp|h|cu|cuh)$/.test(name))
+      .filter((name) => /\.(ts|tsx|cpp|h|cu|cuh|wgsl)$/.test(name))
       .map((name) => `${folder}/${name}`)
       .filter((path) => pattern.test(readFileSync(join(ROOT, path), 'utf8')))
       .sort(),
@@ -21,7 +21,7 @@ function filesNaming(pattern: RegExp, ...folders: readonly string[]): string[] {
 
 test('a sampling parameter is named by its row, its definition, the kernels, their tests and its label', () => {
   const all = filesNaming(/\b(minP|min_p|kMinP|Min p)\b/, 'src', 'kernels', 'web/src', 'test')
-  // Dialects that have another default or name than ours say so themselves; a slider is a matter of taste.
+  // Dialects with another default or name say so themselves; a slider is optional.
   const own = /openai\/parameters\.ts|^src\/api\/(fim|llama|ollama)\/|^test\/(api|unit)\/|settings-view\.tsx$/
   expect(all.filter((path) => !own.test(path))).toEqual([
     'src/backend/reference/sample.ts',
@@ -29,13 +29,14 @@ test('a sampling parameter is named by its row, its definition, the kernels, the
     'kernels/cpu/sample.cpp',
     'kernels/cuda/sample-draw.cuh',
     'kernels/cuda/sample-scores.cuh',
+    'kernels/webgpu/sample.wgsl',
     'web/src/lib/chinese-chat.ts',
     'test/backend/sample.test.ts',
     'test/cuda/sample.test.ts',
   ])
 })
 
-/** Also a word of something else, or one that excludes another. */
+/** These are also words of something else, or exclude another setting. */
 const SHARED = [
   ...['api-key', 'data-dir', 'memory-gb', 'metrics-port', 'model-name', 'no-store', 'pp-devices'],
   ...['step-tokens', 'trace-endpoint', 'without-model'],
@@ -51,7 +52,7 @@ test('a setting is named by its row and by what reads its value', () => {
   }
 })
 
-test('what an engine counts is named by its row, by what counts it, and by what makes something else of it', () => {
+test('a metric of the engine is named by its row, by what counts it, and by what derives something from it', () => {
   expect(filesNaming(/\bonDisk\b/, 'src')).toEqual(['src/engine/states.ts', 'src/engine/stats.ts'])
   expect(filesNaming(/\bprefixMisses\b/, 'src')).toEqual([
     'src/engine/states.ts',
@@ -60,7 +61,7 @@ test('what an engine counts is named by its row, by what counts it, and by what 
   ])
 })
 
-/** Several dialects have these, `/v1/batches` may ask them, and a front gateway finds the session in the path of the last. */
+/** Several dialects have these, `/v1/batches` may call them, and a front gateway reads the session from the last. */
 const SHARED_PATHS = /^\/v1\/((chat\/)?completions|models|embeddings|responses|sessions\/:id)$/
 
 test('a route is named by its row, from which the gateway has its schema, role, tag and way', () => {
@@ -86,7 +87,7 @@ test('three files lock a session, and one decides what a lock is', () => {
   expect(filesNaming(/\.isBusy = /, 'src')).toEqual(['src/state/sessions.ts'])
 })
 
-test('tests that share a process put no module in the place of another', () => {
+test('tests that share a process mock no module', () => {
   const shared = ['api', 'cluster', 'cuda', 'engine', 'unit', 'web']
   expect(filesNaming(/\bvi\.(mock|doMock)\(/, ...shared.map((name) => `test/${name}`))).toEqual([])
   expect(filesNaming(/\bvi\.mock\(/, 'test/model')).toEqual(['test/model/load.test.ts'])
