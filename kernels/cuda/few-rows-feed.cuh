@@ -208,7 +208,7 @@ __device__ __forceinline__ void feed_layers(const FewRows& op, StreamShared& sh,
                                             const Matrices* layers, u8* ring, HeadTasks tasks) {
   static_assert(kAhead < RING, "a stage that is handed over, or room to ask for one");
   Feeder f = {sh, ring, {0, 0}, {0, 0}, 0, evict_first()};
-  const Place in = share_of(op.first[kIn]);
+  const Place in = share_of_in(op);
 #pragma unroll 1
   for (int l = 0; l < op.num_layers; l++) {
     const Matrices& m = layers[l];

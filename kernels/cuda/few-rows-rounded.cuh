@@ -2,7 +2,8 @@
 // ring has of them, and their products with an input. A stage is rows of CHANNELS columns, first
 // their values, then their scales and minimums; of ffn.value a row is several such, one after the
 // other. Rows of e4m3 have one scale each, which is for who finishes their sums. Knows no phase, and
-// not who asks for a stage.
+// not who asks for a stage. Of two tokens, one has the first half of a product's columns and the other
+// the rest, which with one are the same once more.
 //
 // QUANT: the type · ROUNDED_ROWS: rows in a stage (a multiple of 4)
 #pragma once
@@ -28,6 +29,8 @@ constexpr int kValueChunks = KEYS / CHANNELS;
 static_assert(KEYS % CHANNELS == 0, "whole chunks");
 static_assert(CHANNELS % kPairColumns == 0 && kRowScaleBytes % 16 == 0, "as few-rows-plan.ts says");
 
+static_assert(TOKENS <= 2, "as many as a product has columns for");
+
 /** The part of a row that the warp has, and its team; what is left over has none. */
 struct Share {
   Place pairs;
@@ -49,8 +52,10 @@ struct RoundedInputs {
   static constexpr int kOfLane = kHasRowScales ? kPartSlices * kVector : kVector;
   static constexpr int kOfSlice = kHasRowScales ? kVector : 32;
 
-  __device__ __forceinline__ void load(const f16* input, const Place& pairs) {
+  /** The second token's lie `stride` behind the first's. */
+  __device__ __forceinline__ void load(const f16* input, int stride, const Place& pairs) {
     const int lane = threadIdx.x & 31;
+    if constexpr (TOKENS == 2) input += (lane >> 4) * stride;
     // As Products says: lanes of odd rows of the unit have the second part's, those of each part
     // the first and third words of 16 bytes, or the others.
     input += kPairColumns * pairs.begin + kPartInputs * (lane >> 3 & 1) + kOfLane * (lane & 3) +
@@ -71,13 +76,14 @@ struct RoundedInputs {
     }
   }
 
-  /** Eight lanes have a part's inputs, lanes 0 to 7 of the first. */
+  /** Eight lanes have a part's inputs, lanes 0 to 7 of the first; to those that have its products. */
   static __device__ __forceinline__ float sum_of_part(const uint2& four) {
     const float2 a = unpack(four.x), b = unpack(four.y);
     float sum = a.x + a.y + (b.x + b.y);
 #pragma unroll
     for (int offset = 1; offset < 8; offset *= 2) sum += __shfl_xor_sync(~0u, sum, offset);
-    return __shfl_sync(~0u, sum, 8 * ((threadIdx.x & 31) >> 2 & 1));
+    const int lane = threadIdx.x & 31, part = lane >> 2 & 1, token = TOKENS == 2 ? lane >> 1 & 1 : 0;
+    return __shfl_sync(~0u, sum, 8 * part + 16 * token);
   }
 };
 
@@ -86,8 +92,9 @@ constexpr int kFours = most(1, least(2, ROUNDED_ROWS / 4 / kTeams));
 /** Whether a stage is so many times that; else the last rows are read once more, for nobody. */
 constexpr bool kIsWhole = ROUNDED_ROWS % (4 * kTeams * kFours) == 0;
 
-/** The sums of several times 4 rows' products with the warp's columns, in lane 8·row (sum_four).
- * Integers are multiplied as they are, a slice's sum then takes its scale, but those of q6. */
+/** The sums of several times 4 rows' products with the warp's columns, in lane 8·row (sum_four), of a
+ * second token in lane 8·row + 2. Integers are multiplied as they are, a slice's sum then takes its
+ * scale, but those of q6. */
 __device__ __forceinline__ void multiply_fours(float (&sums)[kFours], const u8* stage, int first,
                                                const Place& pairs, const RoundedInputs& x,
                                                const DecodeConstants& constants) {
@@ -150,7 +157,9 @@ __device__ __forceinline__ void multiply_stage(const u8* stage, const Share& sha
                                                const RoundedInputs& x, float* to, int rows,
                                                bool adds, const DecodeConstants& constants) {
   if (share.team >= kTeams) return;
-  const int lane = threadIdx.x & 31;
+  const int lane = threadIdx.x & 31, token = TOKENS == 2 ? (lane & 7) >> 1 : 0;
+  const bool has_sum = TOKENS == 2 ? (lane & 5) == 0 : (lane & 7) == 0;
+  to += token * kTokenSums;
 #pragma unroll 1
   for (int first = 4 * share.team; first < rows; first += 4 * kTeams * kFours) {
     float sums[kFours];
@@ -158,7 +167,7 @@ __device__ __forceinline__ void multiply_stage(const u8* stage, const Share& sha
 #pragma unroll
     for (int n = 0; n < kFours; n++) {
       const int row = first + 4 * kTeams * n + (lane >> 3);
-      if ((lane & 7) == 0 && row < rows) to[row] = adds ? to[row] + sums[n] : sums[n];
+      if (has_sum && row < rows) to[row] = adds ? to[row] + sums[n] : sums[n];
     }
   }
 }

@@ -129,9 +129,8 @@ __device__ __forceinline__ float2 low_pair(const FewRows&, const float* sums, in
 }
 
 #if QUANT
-static_assert(TOKENS == 1, "inputs of one token in registers");
-/** So many rows of integers, of `Chunks` times CHANNELS columns, times their inputs: a sum a row,
- * each slice's part of it. */
+/** So many rows of integers, of `Chunks` times CHANNELS columns, times the inputs of each token: a sum
+ * a row, each slice's part of it. */
 template <int Chunks>
 __device__ __forceinline__ void multiply_rounded(Stream& s, const f16* input, float* sums,
                                                  int rows) {
@@ -141,7 +140,7 @@ __device__ __forceinline__ void multiply_rounded(Stream& s, const f16* input, fl
 #pragma unroll 1
   for (int chunk = 0; chunk < Chunks; chunk++) {
     RoundedInputs x;
-    x.load(input + chunk * CHANNELS, share.pairs);
+    x.load(input + chunk * CHANNELS, Chunks * CHANNELS, share.pairs);
 #pragma unroll 1
     for (int first = 0; first < rows; first += ROUNDED_ROWS) {
       multiply_stage(reinterpret_cast<const u8*>(open_stage(s)), share, x, sums + first,

@@ -93,7 +93,7 @@ __device__ __forceinline__ void list_runs(const FewRows& op, StreamShared& sh, H
   const int warp = threadIdx.x >> 5;
   Run* const runs = sh.runs[warp];
   int count = 0;
-  const Place in = share_of(op.first[kIn]);
+  const Place in = share_of_in(op);
 #pragma unroll 1
   for (int j = 0; j < kIn; j++)
     count = list_rows(

@@ -18,13 +18,13 @@
 // of them. Tolerance: that of the ops it stands for (wkv7-decode.cu, linear-few.cu or
 // linear-quant.cu, linear-sparse.cu, shift-mix.cu).
 //
-// TOKENS: at most (1 of integers) · BLOCKS, WARPS: those that multiply; one more is for the
+// TOKENS: at most, 1 or 2 · BLOCKS, WARPS: those that multiply; one more is for the
 // barrier, and FEED (0 to 2) for the weights · CHANNELS (a multiple of 64, up to 4096) · KEYS: rows
 // of key (a multiple of 8) · MIXES: products of `in` that a block has rows of at most · IN_ROWS:
 // rows of `in` in a block at most · LIST: active u listed at a time · REGION: bytes of shared
 // memory that the phases use in turn · FIXED: bytes of Shared at most · those of the way of reading
-// · QUANT, where it is not f16, and ACTIVE (0 or 1): then there is FEED, and KEYS is a multiple of
-// CHANNELS
+// · QUANT, where it is not f16, ACTIVE (0 or 1) and IN_WEIGHT, 16ths of the bytes of a row of r, k or
+// v: then there is FEED, and KEYS is a multiple of CHANNELS
 #include "few-rows-heads.cuh"
 #if ACTIVE
 #include "few-rows-value.cuh"
@@ -133,7 +133,7 @@ __device__ __forceinline__ Row in_phase(const FewRows& op, Block& b, Stream& s, 
   sync_threads();
   if (threadIdx.x >= kWorkers) return own;
   // Asked for before the sums are there, as all row scales are.
-  float scale = in_scale(op, layer.matrices, rows.begin + (int)threadIdx.x, end);
+  const float first = in_scale(op, layer.matrices, rows.begin + (int)threadIdx.x, end);
 #pragma unroll
   for (int i = 0; i < MIXES; i++) {
     if (!has[i]) continue;
@@ -149,6 +149,7 @@ __device__ __forceinline__ Row in_phase(const FewRows& op, Block& b, Stream& s, 
 #pragma unroll
   for (int t = 0; t < TOKENS; t++) {
     if (t >= b.num_tokens) break;
+    float scale = first;
     for (int i = threadIdx.x; i < end - rows.begin; i += kWorkers) {
       const int row = rows.begin + i;
       const float y = row < op.first[kFirstLow] ? sum_slices(b.sh, t, i) * scale
@@ -227,11 +228,12 @@ __device__ __forceinline__ void finish_keys(const FewRows& op, const Block& b,
     const auto scale_of_row = [&](int i) {
       return i < end ? row_scale(matrices, kFirstLow + 1, rows.begin + i) : 1.0f;
     };
-    float scale = scale_of_row(part + lane);
+    const float first = scale_of_row(part + lane);
     sync_some(key_barrier(part), THREADS);
 #pragma unroll
     for (int t = 0; t < TOKENS; t++) {
       if (t >= b.num_tokens) break;
+      float scale = first;
 #pragma unroll 1
       for (int i = part + lane; i < end; i += 32) {
         op.u[t * KEYS + rows.begin + i] =
@@ -289,7 +291,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + OTHER_THREADS, 1)
     reinterpret_cast<u64*>(matrices)[i] =
         reinterpret_cast<const u64*>(&op.layers[i / kWords].matrices)[i % kWords];
   Block b = {sh, region, {op.arrivals, 0}, num_tokens};
-  b.in = share_of(op.first[kIn]);
+  b.in = share_of_in(op);
 #pragma unroll
   for (int t = 0; t < TOKENS; t++) b.slots[t] = step.slots[min(t, step.num_rows() - 1)];
   b.tasks = {num_tokens, step.num_rows() < num_tokens};

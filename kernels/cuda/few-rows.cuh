@@ -95,6 +95,26 @@ __device__ __forceinline__ Place part_of(int count, int index, int parts) {
 /** The block's rows of so many. */
 __device__ __forceinline__ Place share_of(int rows) { return part_of(rows, blockIdx.x, BLOCKS); }
 
+/** What rows weigh where the block's share of `in` is reckoned: r, k and v, and the inner low ranks,
+ * which stay f16, so that blocks read as many bytes. */
+#if QUANT
+constexpr u32 kLargeWeight = IN_WEIGHT, kLowWeight = CHANNELS / kVector;
+#else
+constexpr u32 kLargeWeight = 1, kLowWeight = 1;
+#endif
+
+/** The block's rows of `in`. */
+__device__ __forceinline__ Place share_of_in(const FewRows& op) {
+  if constexpr (kLargeWeight == kLowWeight) return share_of(op.first[kIn]);
+  const u32 large = op.first[kFirstLow] * kLargeWeight;
+  const Place own = share_of(large + (op.first[kIn] - op.first[kFirstLow]) * kLowWeight);
+  const auto row_at = [&](u32 weight) {
+    return (int)(weight < large ? weight / kLargeWeight
+                                : op.first[kFirstLow] + (weight - large) / kLowWeight);
+  };
+  return {row_at(own.begin), row_at(own.end)};
+}
+
 /** The warp's units of a row of so many channels. */
 __device__ __forceinline__ Place slice_of_warp() {
   const int warp = threadIdx.x >> 5;

@@ -168,9 +168,16 @@ function modelOf(shape: RandomRwkv7Options): string {
   return writeRandomRwkv7(join(folder, 'few.pth'), { ...shape, dtype: 'bf16' })
 }
 
+function ggufOf({ type, ...shape }: (typeof PACKED)[number]): string {
+  const source = modelOf(shape)
+  const path = source.replace(/pth$/, 'gguf')
+  writeAsGguf(path, readTensors(source), { architecture: 'rwkv7', type, repeats: 2 ** 15 })
+  return path
+}
+
 /** Rows that join, leave and change places have the bits that they have alone. */
-function checkTogether(backend: Backend, path: string): void {
-  const runner = runnerOf(backend, path)
+function checkTogether(backend: Backend, path: string, weightType?: WeightType): void {
+  const runner = runnerOf(backend, path, weightType)
   const alone = STEPS.flat().sort((a, b) => a - b)
   const expected = feedSteps(
     runner,
@@ -182,8 +189,8 @@ function checkTogether(backend: Backend, path: string): void {
 }
 
 /** A row by two tokens at a time, between single ones and neighbours, has the bits of one token at a time. */
-function checkPairs(backend: Backend, path: string): void {
-  const runner = runnerOf(backend, path)
+function checkPairs(backend: Backend, path: string, weightType?: WeightType): void {
+  const runner = runnerOf(backend, path, weightType)
   const feedCut = (lengths: readonly number[]) => {
     runner.clearSlot(3)
     runner.clearSlot(0)
@@ -222,6 +229,18 @@ function checkBothValues(check: (backendFor: typeof createCudaBackend) => void):
   for (const [i, count] of runs.slice(1).entries()) expect(count).toBeGreaterThan(runs[i]!)
   const results = take.mock.results.map(({ value }) => value)
   expect(new Set(results)).toEqual(new Set([true, false]))
+}
+
+/** Two rows of a token and a row of two have the bits of one token at a time. */
+function checkTwoTokens(path: string, weightType?: WeightType): void {
+  const run = vi.spyOn(FewRowsLayers.prototype, 'run')
+  checkBothValues((backendFor) => {
+    for (const options of [{}, { wkv: 'f16' }, WITHOUT_COPIES] as const) {
+      checkTogether(backendFor(options), path, weightType)
+      checkPairs(backendFor(options), path, weightType)
+    }
+  })
+  expect(new Set(run.mock.calls.map(([, tokens]) => tokens))).toEqual(new Set([1, 2]))
 }
 
 const TIMES = { timeout: 120_000 }
@@ -280,11 +299,17 @@ describeCuda('few rows through all layers at once', () => {
     checkBothValues((backendFor) => checkRuns(path, [{}, { wkv: 'f16' }, WITHOUT_COPIES], backendFor, type))
   })
 
-  test.each(PACKED)("$channels channels of GGUF's $type", TIMES, ({ type, ...shape }) => {
-    const source = modelOf(shape)
-    const path = source.replace(/pth$/, 'gguf')
-    writeAsGguf(path, readTensors(source), { architecture: 'rwkv7', type, repeats: 2 ** 15 })
+  test.each(ROUNDED)('$channels channels of $type, two tokens', TIMES, ({ type, ...shape }) => {
+    checkTwoTokens(modelOf(shape), type)
+  })
+
+  test.each(PACKED)("$channels channels of GGUF's $type", TIMES, (one) => {
+    const path = ggufOf(one)
     checkBothValues((backendFor) => checkRuns(path, [{}, { wkv: 'f16' }, WITHOUT_COPIES], backendFor))
+  })
+
+  test.each(PACKED)("$channels channels of GGUF's $type, two tokens", TIMES, (one) => {
+    checkTwoTokens(ggufOf(one))
   })
 
   test.each([undefined, 'i8', 'q4', 'fp8'] as const)(

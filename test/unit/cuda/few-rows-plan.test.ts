@@ -46,18 +46,30 @@ test.each([64, 192, 320, 768, 1024, 2048, 2560, 4096])('%i channels fit both way
     }
 })
 
-test('two rows have twice the room for inputs and sums; of integers there is one alone', () => {
+test('two tokens have twice the room for inputs and sums', () => {
   const one = plan(2048, H200)!
   const two = plan(2048, H200, undefined, RANKS, 'f16', 2)!
   expect(two.defines).toMatchObject({ REGION: 2 * one.defines.REGION, LIST: one.defines.LIST })
   expect(two.defines.FIXED).toBeGreaterThan(one.defines.FIXED)
-  expect(plan(2048, H200, undefined, RANKS, 'i8', 2)).toBeNull()
+  for (const type of ['i8', 'q4', 'nf4', 'fp8'] as const)
+    for (const isTurned of [true, false]) {
+      const defines = plan(4096, H200, undefined, WIDE, type, 2, 32, isTurned)?.defines
+      expect(defines, type).toMatchObject({ TOKENS: 2, ACTIVE: Number(isTurned) })
+    }
   // Sums of two are in the order of one, or there are none of two.
   for (const kib of [64, 80, 99, 120, 163, 227]) {
     const chip = { numSms: 128, sharedBytes: kib << 10 }
     const [single, pair] = [1, 2].map((n) => plan(4096, chip, undefined, WIDE, 'f16', n))
     expect([undefined, single?.threads]).toContain(pair?.threads)
   }
+})
+
+test('blocks read as many bytes of r, k, v and the inner low ranks, which stay f16', () => {
+  const rows = (type: Rwkv7Layer['type']) => plan(4096, H200, undefined, WIDE, type)!.defines
+  expect(rows('f16')).toMatchObject({ IN_ROWS: 100, MIXES: 2 })
+  // 12,288 rows of 4,352 bytes and 832 of 8,192, by 132.
+  expect(rows('i8')).toMatchObject({ IN_ROWS: 105, IN_WEIGHT: 272, MIXES: 2 })
+  expect(rows('q4')).toMatchObject({ IN_ROWS: 116, IN_WEIGHT: 144, MIXES: 2 })
 })
 
 test.each([

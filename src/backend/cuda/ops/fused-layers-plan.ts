@@ -77,17 +77,22 @@ export function firstRows(layers: readonly Rwkv7Layer[]): number[] {
   return first
 }
 
-/** How many of the inner matrices a block has rows of at most. */
-function mostMixes(first: readonly number[], blocks: number): number {
-  let most = 1
-  for (const total of first.slice(-2))
-    for (let block = 0; block < blocks; block++) {
-      const begin = Math.floor((total * block) / blocks)
-      const end = Math.floor((total * (block + 1)) / blocks)
-      const touched = IN_NAMES.filter((_, j) => first[j]! < end && first[j + 1]! > begin).length
-      most = Math.max(most, touched)
-    }
-  return most
+/** What rows of `in` weigh: of r, k and v, and of an inner low rank, which stays f16. */
+interface InWeights {
+  readonly large: number
+  readonly low: number
+}
+
+/** Each block's rows of `in`, as share_of_in() of few-rows.cuh has them: as many bytes to each. */
+function sharesOfIn(first: readonly number[], blocks: number, { large, low }: InWeights) {
+  const firstLow = first[3]!
+  const largeWeight = large * firstLow
+  const total = largeWeight + low * (first.at(-1)! - firstLow)
+  const rowAt = (block: number) => {
+    const weight = Math.floor((total * block) / blocks)
+    return weight < largeWeight ? Math.floor(weight / large) : firstLow + Math.floor((weight - largeWeight) / low)
+  }
+  return Array.from({ length: blocks }, (_, i) => ({ begin: rowAt(i), end: rowAt(i + 1) }))
 }
 
 /** Columns of value that a block has. */
@@ -193,13 +198,18 @@ export function planOf(
   const { channels, headSize } = layer.states.shape
   const KEYS = layer.key.rows
   if (channels > MAX_CHANNELS || channels % UNIT_COLUMNS > 0 || KEYS % 8 > 0) return null
-  if (type !== 'f16' && (tokens > 1 || !canRound(type, channels, KEYS))) return null
+  if (type !== 'f16' && !canRound(type, channels, KEYS)) return null
   const first = firstRows(layers)
   const ranks = LOW_NAMES.map((name) => innerOf(layers, name)?.weight.rows ?? 0)
   if (ranks.some((rank) => rank % RANK_STEP > 0)) return null
   const blocks = device.numSms
-  const MIXES = mostMixes(first, blocks)
-  const IN_ROWS = Math.ceil(first.at(-1)! / blocks)
+  const { values, scales } = type === 'f16' ? { values: 2 * channels, scales: 0 } : rowBytesOf(type, channels)
+  const IN_WEIGHT = (values + scales) / 16
+  const inRows = sharesOfIn(first, blocks, { large: IN_WEIGHT, low: channels / 8 })
+  const matricesOf = ({ begin, end }: { begin: number; end: number }) =>
+    IN_NAMES.filter((_, j) => first[j]! < end && first[j + 1]! > begin).length
+  const MIXES = Math.max(1, ...inRows.map(matricesOf))
+  const IN_ROWS = Math.max(...inRows.map(({ begin, end }) => end - begin))
   const LIST = Math.min(MAX_LIST, KEYS)
   // In turn: inputs of `in`, of the outer low ranks, the list of active u, or u itself.
   const active = tokens * (type === 'f16' || isTurned ? 4 * LIST : 2 * KEYS)
@@ -215,7 +225,7 @@ export function planOf(
   const rest = REGION + matricesBytes * layers.length
   const STATE_F16 = Number(layer.states.wkvType === 'f16')
   const widths = { BLOCKS: blocks, WARPS, CHANNELS: channels, KEYS, IN_ROWS, MIXES }
-  const rounded = type === 'f16' ? {} : { ACTIVE: Number(isTurned) }
+  const rounded = type === 'f16' ? {} : { IN_WEIGHT, ACTIVE: Number(isTurned) }
   const common = { TOKENS: tokens, ...widths, REGION, LIST, STATE_F16, ...rounded }
   const shape = { tokens, channels, headSize, ranks, blocks, mixes: MIXES, type }
   const ways = type === 'f16' ? [readingByWarps(shape)] : []
