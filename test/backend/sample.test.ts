@@ -124,6 +124,7 @@ describe.each(DEVICES)('sample on $name', (device) => {
     ['plain', {}],
     ['hot', { temperature: 5 }],
     ['cold', { temperature: 0.05 }],
+    ['so hot that all are alike', { temperature: 1000, topP: 0.7 }],
     ['top-k', { topK: 7 }],
     ['top-p', { topP: 0.6 }],
     ['min-p', { minP: 0.1 }],
@@ -269,6 +270,19 @@ describe.each(DEVICES)('sample on $name', (device) => {
     const sampler = new Sampler(tested, logits, 1)
     const spec = { temperature: 0, presencePenalty: 10, slot: 3 }
     expect(await sampler.tokens([spec, { temperature: 0, slot: 4 }, spec, spec])).toEqual([0, 0, 1, 2])
+  })
+
+  test('samples that share a slot are drawn by the mass that the ones before them leave', device.options, async () => {
+    const [mine, theirs] = pair(normals(1000, 9, 0.5), 1)
+    const specs = Array.from({ length: 12 }, (_, s) => ({
+      slot: s % 2,
+      seed: s,
+      frequencyPenalty: 30,
+      ...[{}, { topP: 0.5 }, { minP: 0.3, topK: 90 }][s % 3],
+    }))
+    const tokens = await mine.tokens(specs)
+    expect(tokens).toEqual(await theirs.tokens(specs))
+    expect(new Set(tokens.filter((_, s) => s % 2 === 0)).size).toBe(6)
   })
 
   test.each([Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY])(

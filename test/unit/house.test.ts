@@ -29,7 +29,7 @@ test('a sampling parameter is named by its row, its definition, the kernels, the
     'kernels/cpu/sample.cpp',
     'kernels/cuda/sample-draw.cuh',
     'kernels/cuda/sample-scores.cuh',
-    'kernels/webgpu/sample.wgsl',
+    'kernels/webgpu/draw.wgsl',
     'web/src/lib/chinese-chat.ts',
     'test/backend/sample.test.ts',
     'test/cuda/sample.test.ts',

@@ -51,6 +51,10 @@ const FEW_TOKENS = 64
 /** DTYPE of embed.wgsl and deep-embed.wgsl. */
 const DTYPES = { f32: 0, f16: 1, bf16: 2 } as const
 
+/** READS, BINS, and the words before the bests in draw.wgsl. */
+const SAMPLE_READS = 8
+const BINS = 1024
+const BIN_WORDS = 5 * BINS + 1
 /** Shared memory of sample.wgsl. */
 const SAMPLE_SHARED = 16
 const SAMPLE_SHARED_A_THREAD = 32
@@ -344,17 +348,17 @@ export class Recording implements Recorder {
     this.#penaltySlots = numSlots
     this.#logitVocabulary = V
     const scores = this.device.allocate(samples * V)
+    const groups = Math.ceil(V / (SAMPLE_READS * this.device.threads))
+    const bins = this.device.buffer(4 * samples * (BIN_WORDS + 2 * groups), USAGE.storage)
+    this.#own.push(bins)
+    const words = [tensorOf(y, logits * V), scores, V, groups]
+    const buffers = [seen, this.outputs, bins].map((buffer) => ['write', buffer] as const)
+    const byGroups = ({ numSamples }: StepShape) => [groups, numSamples] as const
+    this.launch('sample-scores', words, buffers, byGroups)
+    this.launch('sample-bins', words, buffers, byGroups)
     const WG = this.#sampleThreads()
-    this.launch(
-      'sample',
-      [tensorOf(y, logits * V), scores, V, numSlots],
-      [
-        ['write', seen],
-        ['write', this.outputs],
-      ],
-      ({ numSamples }) => [numSamples, 1],
-      { constants: { WG, WORDS: Math.ceil(V / (32 * WG)) } },
-    )
+    const constants = { WG, WORDS: Math.ceil(V / (32 * WG)) }
+    this.launch('sample', words, buffers, ({ numSamples }) => [numSamples, 1], { constants })
   }
 
   /** How a workgroup adds up. */
@@ -362,12 +366,12 @@ export class Recording implements Recorder {
     return { files: { SUMS: this.device.hasSubgroups ? 'sums-subgroups' : 'sums' } }
   }
 
-  /** As many as there is room for: a draw goes over the vocabulary again and again, by one workgroup. */
+  /** As many as there is room for: one workgroup looks for the members of a bin in the whole vocabulary. */
   #sampleThreads(): number {
     const { isSoftware, threads, gpu } = this.device
     if (isSoftware) return threads
     const { maxComputeInvocationsPerWorkgroup: most, maxComputeWorkgroupStorageSize: bytes } = gpu.limits
-    const room = Math.min(most, Math.floor((bytes - SAMPLE_SHARED) / SAMPLE_SHARED_A_THREAD))
+    const room = Math.min(BINS, most, Math.floor((bytes - SAMPLE_SHARED) / SAMPLE_SHARED_A_THREAD))
     return 2 ** Math.floor(Math.log2(room))
   }
 

@@ -163,7 +163,7 @@ const IN_PROMPT = 0x80000000
 export class WebgpuPenaltyPool implements PenaltyPool {
   readonly vocabSize: number
   readonly numSlots: number
-  /** u32 [slots, V]; see sample.wgsl */
+  /** u32 [slots, V]; see draw.wgsl */
   readonly seen: GPUBuffer
   readonly #device: WebgpuDevice
 
