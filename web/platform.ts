@@ -1,6 +1,5 @@
 /**
- * What takes the place of files of src/ in a bundle for browsers: the few that need Node, which have a twin in
- * src/browser/platform. Everything else that a bundle reaches needs none.
+ * Replaces files of src/ in a bundle for browsers: the few that need Node have a twin in src/browser/platform.
  */
 import { dirname, join, resolve } from 'node:path'
 import type { Plugin } from 'vite'

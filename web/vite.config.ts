@@ -1,10 +1,10 @@
-/** The dashboard's build: `vite build web` writes dist/web, which the gateway reads at its start, and dist/browser. */
+/** The dashboard's build: `vite build web` writes dist/web, which the gateway reads at start, and dist/browser. */
 
 import { join } from 'node:path'
 import preact from '@preact/preset-vite'
 import { build, defineConfig, type Plugin } from 'vite'
 
-/** What is built apart, so that the dashboard's first load has nothing of it: the package's `skein/browser`, and its page. */
+/** Built separately, so that the dashboard does not load it: the package's `skein/browser` and its page. */
 function builtApart(): Plugin {
   return {
     name: 'skein-built-apart',
@@ -15,7 +15,7 @@ function builtApart(): Plugin {
   }
 }
 
-/** What `npm run dev` serves from this folder; everything else is asked of the server. */
+/** What `npm run dev` serves from this folder; the server answers everything else. */
 const PAGES = '$|[?#]|@|src/|browser/|assets/|node_modules/|[^/]*\\.(?:html|ts|ico)(?:$|\\?)'
 
 export default defineConfig({
@@ -25,7 +25,7 @@ export default defineConfig({
     outDir: '../dist/web',
     emptyOutDir: true,
     target: 'es2023',
-    // The page's policy allows files of its own address only: nothing is written into another file as a data: address.
+    // The page's policy (CSP) allows only files of its own address, so nothing is inlined as a data: URL.
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
     reportCompressedSize: false,

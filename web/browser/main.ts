@@ -1,18 +1,18 @@
 /**
- * The page: a button that loads the model into a worker, and a conversation with it. A service worker keeps the page itself,
- * so that it opens without a network once it has been loaded.
+ * The page: a button that loads the model into a worker, and a conversation with it. A service worker caches the page,
+ * so it opens without a network after the first load.
  */
 import '../src/style/base.css'
 import type { Asked, Told } from './messages.ts'
 import './page.css'
 import workerUrl from './worker.ts?worker&url'
 
-/** vite.config.ts says which. */
+/** Set in vite.config.ts. */
 declare const MODEL_URL: string
 
 const KEEPER_URL = '/browser/keeper.js'
 
-/** The page's policy lets no other text become a script's address. */
+/** The page's policy (CSP) allows no other text as a script's address. */
 interface ScriptPolicy {
   createScriptURL(url: string): string
 }
@@ -30,7 +30,7 @@ const scripts = trustedTypes?.createPolicy('skein-browser', {
 const scriptUrl = (url: string): string => scripts?.createScriptURL(url) ?? url
 
 function element<E extends HTMLElement>(id: string): E {
-  // Ids and kinds of index.html.
+  // The ids and element types are those of index.html.
   return document.getElementById(id) as E
 }
 
@@ -85,7 +85,7 @@ function hear(told: Told): void {
       say(`${(told.parameters / 1e6).toFixed(1)} M parameters on ${told.device}`)
       return
     case 'piece':
-      // The template has a blank before an answer.
+      // The template puts a space before an answer.
       answer!.textContent = (answer!.textContent + told.text).trimStart()
       return
     case 'over':
@@ -133,7 +133,7 @@ clear.addEventListener('click', () => {
 })
 element('forget').addEventListener('click', () => ask({ type: 'forget' }))
 
-/** The page's own files, for when there is no network. */
+/** Caches the page's own files for use without a network. */
 async function keepPage(): Promise<void> {
   if (!('serviceWorker' in navigator)) return
   await navigator.serviceWorker.register(scriptUrl(KEEPER_URL), { scope: '/browser/' })
@@ -145,6 +145,6 @@ async function keepPage(): Promise<void> {
 }
 
 keepPage().catch((error: unknown) => {
-  // The page works all the same; it will need the network the next time.
+  // The page works without the cache; it needs the network next time.
   console.warn(error)
 })

@@ -1,4 +1,4 @@
-/** What the page and its worker say to each other. */
+/** The messages between the page and its worker. */
 
 export type Asked =
   | { readonly type: 'load'; readonly url: string }
@@ -16,7 +16,7 @@ export type Told =
     }
   | { readonly type: 'ready'; readonly device: string; readonly parameters: number }
   | { readonly type: 'piece'; readonly text: string }
-  /** The answer is over. */
+  /** The answer is complete. */
   | { readonly type: 'over'; readonly tokens: number; readonly seconds: number }
   | { readonly type: 'forgotten' }
   | { readonly type: 'failed'; readonly message: string }

@@ -1,4 +1,4 @@
-/** The page that runs a model on the visitor's own GPU: dist/web/browser, apart from the dashboard, whose first load it leaves alone. */
+/** Builds dist/web/browser: the page that runs a model on the visitor's own GPU. The dashboard does not load it. */
 import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -7,7 +7,7 @@ import { browserPlatform } from '../platform.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
 
-/** Part of the model's address: what an address names never changes. */
+/** Part of the model's URL, so that the content of a URL never changes. */
 function hashOf(file: string): string {
   return createHash('sha256').update(readFileSync(file)).digest('hex').slice(0, 8)
 }

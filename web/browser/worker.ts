@@ -1,4 +1,4 @@
-/** The model, off the page's thread: one conversation, whose state is kept between its turns. */
+/** Runs the model off the page's thread: one conversation, whose state stays between turns. */
 import {
   CHAT_STOPS,
   forgetStored,

@@ -1,4 +1,4 @@
-/** The frame around every page: navigation, how the connection is, the key, theme and language. */
+/** The frame around every page: navigation, state of the connection, the key, theme and language. */
 import { Fragment, type JSX } from 'preact'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { forgetKey, isKeyWanted, key, takeKey } from './lib/api.ts'
@@ -94,7 +94,7 @@ const GROUPS: readonly Group[] = [
   { title: 'More', pages: ['docs', 'settings'] },
 ]
 
-/** On a phone the others are behind "More". */
+/** On a phone the other pages are behind "More". */
 const FIRST_PAGES: readonly Page[] = ['home', 'playground', 'translate', 'models']
 
 function Sidebar() {
@@ -136,7 +136,7 @@ function Sidebar() {
   )
 }
 
-/** Pages of what this key, or this address, may not do are left out. */
+/** Leaves out pages that this key, or this address, may not use. */
 function isOffered(page: Page): boolean {
   const { state } = connection.value
   if (state === 'refused' || state === 'absent') {
@@ -146,7 +146,7 @@ function isOffered(page: Page): boolean {
   return page !== 'keys' || role.value !== 'operator'
 }
 
-/** How many workers are not as they should be. */
+/** The number of workers that have a problem. */
 function Troubled() {
   const count = workers.value.filter(({ phase }) => phase === 'failed' || phase === 'restarting').length
   return count === 0 ? null : <span class="count">{count}</span>
@@ -190,7 +190,7 @@ function ConnectionDot() {
   )
 }
 
-/** Says that what is shown is not of now, and why. */
+/** Says that the page shows old data, and why. */
 function ConnectionNote() {
   const now = connection.value
   const [seconds, setSeconds] = useState(0)

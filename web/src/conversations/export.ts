@@ -1,10 +1,10 @@
-/** A conversation as a text to keep: Markdown with a heading for each speaker. */
+/** Exports a conversation as Markdown with a heading for each speaker. */
 import { fileNameOf, getSession, saveFile } from '../lib/sessions.ts'
 import { asMarkdown } from './markdown-text.ts'
 import { readSession } from './read-session.ts'
 import { readTranscript } from './transcript.ts'
 
-/** More than any conversation that a page can show. */
+/** More turns than a page can show. */
 const MOST_TOKENS = 262_144
 
 export async function exportText(model: string, id: string, title: string): Promise<void> {

@@ -1,4 +1,4 @@
-/** A conversation in the list: its name, and what may be done with it. */
+/** A conversation in the list: its name and its actions. */
 import { useState } from 'preact/hooks'
 import { t } from '../lib/i18n.ts'
 import { hashOf, route } from '../lib/router.ts'
@@ -21,7 +21,7 @@ export function folderOf({ model, id }: Conversation): string {
 
 interface ItemProps {
   readonly one: Conversation
-  /** Null while none are being chosen. */
+  /** Null outside selection mode. */
   readonly isChosen: boolean | null
   readonly onToggle: () => void
   readonly onOpen: () => void

@@ -1,4 +1,4 @@
-/** The conversations to choose from, in folders and by day; several can be put into a folder or deleted at once. */
+/** The list of conversations, in folders and by day. Several can be moved to a folder or deleted at once. */
 import { signal } from '@preact/signals'
 import type { JSX } from 'preact'
 import { useEffect, useState } from 'preact/hooks'
@@ -15,7 +15,7 @@ import { NoteForm } from './note-form.tsx'
 import { folders, note, tagsOf } from './notes.ts'
 import { byPeriod, type Conversation } from './periods.ts'
 
-/** Folders that are shut, as long as the page is there. */
+/** Closed folders, until the page is left. */
 const shut = signal<ReadonlySet<string>>(new Set())
 
 interface ConversationListProps {
@@ -190,7 +190,7 @@ interface TagsProps {
   readonly onSearch: (search: string) => void
 }
 
-/** Words of names that begin with #: pressed, only those with that word are listed. */
+/** Tags: words of names that begin with #. Pressing one filters the list. */
 function Tags({ search, onSearch }: TagsProps) {
   const tags = tagsOf((conversations.value ?? []).map(nameOf))
   if (tags.length === 0) return null

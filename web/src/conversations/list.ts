@@ -1,4 +1,4 @@
-/** The conversations of this key: what the server has, with the names that this browser gives them. */
+/** The conversations of this key: the server's list, with the names that this browser gives them. */
 import { effect, signal } from '@preact/signals'
 import { keyChanges } from '../lib/api.ts'
 import { messageOf } from '../lib/errors.ts'
@@ -8,16 +8,16 @@ import { dropNote, note, noteOf } from './notes.ts'
 import type { Conversation } from './periods.ts'
 import { readTranscript } from './transcript.ts'
 
-/** Latest first; null until it has come. */
+/** Latest first; null until loaded. */
 export const conversations = signal<readonly Conversation[] | null>(null)
 export const listError = signal<string | null>(null)
 
-/** Of a model and no more: lists are for looking through. */
+/** The most conversations listed per model. */
 const MOST_LISTED = 200
-/** Titles that nobody knows yet are asked for one after the other, of so many. */
+/** How many unknown titles are fetched, one after the other. */
 const MOST_TITLES = 60
 
-/** Kept up to date while it is shown: with each key, and whenever models come or the server is back. */
+/** Reloads while shown: for each new key, and when models change or the server is back. */
 export function followConversations(): () => void {
   let abort = new AbortController()
   const stop = effect(() => {
@@ -62,7 +62,7 @@ async function findTitles(list: readonly Conversation[], stop: AbortSignal): Pro
   for (const { model, id } of list) {
     if (stop.aborted) return
     if (noteOf(model, id)?.title !== undefined) continue
-    // One that has gone meanwhile, or cannot be read, is listed by its id.
+    // A conversation that is gone or unreadable is listed by its id.
     await readTranscript({ base: '', model }, id, { limit: 0 }, stop).then(
       ({ title }) => note(model, id, { title }),
       () => {},
@@ -70,13 +70,13 @@ async function findTitles(list: readonly Conversation[], stop: AbortSignal): Pro
   }
 }
 
-/** Its own name, its first words, or what the server calls it. */
+/** The name given by the user, the first words, or the server's name. */
 export function nameOf({ model, id }: Pick<Conversation, 'model' | 'id'>): string {
   const found = noteOf(model, id)
   return found?.name || found?.title || id
 }
 
-/** A turn of it was just made here. */
+/** Call after a turn was made here. */
 export function touch(model: string, id: string, title: string, numTurns: number): void {
   const updated = Date.now() / 1000
   if (title !== '' && noteOf(model, id)?.title === undefined) note(model, id, { title })
@@ -84,7 +84,7 @@ export function touch(model: string, id: string, title: string, numTurns: number
   conversations.value = [{ model, id, updated, numTurns }, ...others]
 }
 
-/** Those that could not be deleted stay; the first reason is thrown. */
+/** Conversations that could not be deleted stay. Throws the first reason. */
 export async function deleteConversations(list: readonly Conversation[]): Promise<void> {
   let failure: unknown = null
   for (const { model, id } of list) {

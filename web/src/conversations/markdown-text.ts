@@ -1,4 +1,4 @@
-/** What was said as one Markdown text. */
+/** A conversation's messages as one Markdown text. */
 import type { Said } from './read-session.ts'
 
 export function asMarkdown(

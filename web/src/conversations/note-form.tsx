@@ -1,4 +1,4 @@
-/** One line about a conversation: its name, or the folder that it is put into. */
+/** A one-line form for a conversation: its name or its folder. */
 import { useId, useState } from 'preact/hooks'
 import { t } from '../lib/i18n.ts'
 import { Button } from '../parts/basics.tsx'
@@ -11,7 +11,7 @@ interface NoteFormProps {
   readonly onCancel: () => void
 }
 
-/** The same function each time, or every rendering would take the focus. */
+/** A constant function: a new one would take the focus at every render. */
 const takeFocus = (element: HTMLInputElement | null) => element?.focus()
 
 export function NoteForm({ kind, value, onSave, onCancel }: NoteFormProps) {

@@ -1,15 +1,15 @@
 /**
- * What this browser keeps of conversations: the first words, so that a list has titles at once, and what its reader made of
- * them: a name, a pin, a folder. The words and states themselves are the server's.
+ * What this browser stores about conversations: the first words, so that a list has titles at once, and the user's
+ * name, pin and folder. The server stores the messages and states.
  */
 import { signal } from '@preact/signals'
 
 export interface Note {
-  /** The first words, once they are known. */
+  /** The first words, once known. */
   readonly title?: string
   readonly name?: string
   readonly isPinned?: boolean
-  /** Of one's own making; '': none. */
+  /** Given by the user; '': none. */
   readonly folder?: string
   /** When it was last written, in milliseconds of Date.now(). */
   readonly at: number
@@ -39,13 +39,13 @@ export function dropNote(model: string, id: string): void {
   write(rest)
 }
 
-/** Each word that begins with # once, by the alphabet. */
+/** The distinct words that begin with #, sorted. */
 export function tagsOf(names: readonly string[]): string[] {
   const words = names.flatMap((name) => name.match(/(?<!\S)#[^\s#]+/g) ?? [])
   return [...new Set(words)].sort((a, b) => a.localeCompare(b))
 }
 
-/** Of all conversations, by the alphabet. */
+/** Of all conversations, sorted. */
 export function folders(): string[] {
   const named = Object.values(notes.value).map(({ folder = '' }) => folder)
   return [...new Set(named)].filter((one) => one !== '').sort((a, b) => a.localeCompare(b))
@@ -60,14 +60,14 @@ function write(all: Readonly<Record<string, Note>>): void {
   try {
     localStorage.setItem(STORED, JSON.stringify(all))
   } catch {
-    // A full store of the browser: the list lives as long as the page.
+    // The browser's storage is full: the list lives as long as the page.
   }
 }
 
 function readNotes(): Readonly<Record<string, Note>> {
   try {
     const read: unknown = JSON.parse(localStorage.getItem(STORED) ?? '{}')
-    // Written by this file alone; a reader's own changes can spoil their own list only.
+    // Only this file writes it. Users who edit it can damage only their own list.
     return typeof read === 'object' && read !== null ? (read as Record<string, Note>) : {}
   } catch {
     return {}

@@ -10,7 +10,7 @@ export interface Conversation {
 
 export type Period = 'Pinned' | 'Today' | 'Yesterday' | 'Last 7 days' | 'Older'
 
-/** In the order in which they are shown; without those that are empty. */
+/** In display order, without empty periods. */
 export function byPeriod(
   list: readonly Conversation[],
   isPinned: (one: Conversation) => boolean,

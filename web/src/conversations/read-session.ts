@@ -1,4 +1,4 @@
-/** The exchanges that a session's words are. Knows no server. */
+/** Splits a session's text into exchanges, without contacting the server. */
 import type { Session } from '../lib/sessions.ts'
 import type { ToolCall } from '../lib/wire.ts'
 
@@ -16,9 +16,9 @@ export interface TranscriptTurn {
   readonly parent: number
   readonly tokens: number
   readonly text: string
-  /** Null where it is not the chat template. */
+  /** Null if the text does not follow the chat template. */
   readonly messages: readonly TranscriptMessage[] | null
-  /** That it offered, in OpenAI's form. */
+  /** The tools it offered, in OpenAI's form. */
   readonly tools?: readonly object[]
 }
 
@@ -28,19 +28,19 @@ export interface Transcript {
   readonly turns: readonly TranscriptTurn[]
 }
 
-/** One exchange that is over. */
+/** A finished exchange. */
 export interface Said {
   readonly id: number
   /** 0: the beginning. */
   readonly parent: number
-  /** Null where the words are not known, or are no exchange. */
+  /** Null if the text is unknown or is not an exchange. */
   readonly question: string | null
-  /** What the tools gave that the answer before called, instead of a question. */
+  /** Results of the tools that the previous answer called, in place of a question. */
   readonly results: readonly string[] | null
   readonly thought: string
   readonly text: string
   readonly toolCalls: readonly ToolCall[]
-  /** Null in the middle of a turn, where the server has no state. */
+  /** Null inside a turn, where the server has no state. */
   readonly turn: number | null
 }
 
@@ -49,11 +49,11 @@ export interface ReadSession {
   readonly said: readonly Said[]
   /** The exchange at the head. */
   readonly head: number
-  /** Those that the turn at the head offered. */
+  /** The tools that the turn at the head offered. */
   readonly tools: readonly object[]
 }
 
-/** All branches, from the transcripts of their ends. */
+/** All branches, from the transcripts of their last turns. */
 export function readSession(
   { turns, head }: Pick<Session, 'turns' | 'head'>,
   transcripts: readonly Transcript[],

@@ -1,4 +1,4 @@
-/** A session's words as the server gives them back (docs/api.md). */
+/** A session's text as the server returns it (docs/api.md). */
 import { call } from '../lib/api.ts'
 import type { Target } from '../lib/chat.ts'
 import type { Transcript } from './read-session.ts'

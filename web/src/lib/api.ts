@@ -4,12 +4,12 @@ import { ApiError, errorOf } from './errors.ts'
 
 const STORED = 'skein.key'
 
-/** Kept until the tab is closed. */
+/** Stored until the tab is closed. */
 export const key = signal(sessionStorage.getItem(STORED) ?? '')
-/** The server wants a key, or another one. */
+/** The server asks for a key, or for another one. */
 export const isKeyWanted = signal(false)
 
-/** How often a key was given or forgotten: the same one given again is another try. */
+/** Counts keys given or forgotten. Giving the same key again counts as a new try. */
 export const keyChanges = signal(0)
 
 export function takeKey(value: string): void {
@@ -31,12 +31,12 @@ export function forgetKey(): void {
 
 export interface CallOptions {
   readonly method?: 'GET' | 'POST' | 'DELETE'
-  /** Sent as JSON; bytes as they are. */
+  /** Sent as JSON; bytes are sent unchanged. */
   readonly body?: object | undefined
   readonly signal?: AbortSignal
 }
 
-/** The reply, of a status below 400. */
+/** Returns the reply. Throws for a status of 400 or more. */
 export async function request(path: string, options: CallOptions = {}): Promise<Response> {
   const { body, signal: abort } = options
   const isBytes = body instanceof Blob
@@ -62,6 +62,6 @@ export async function request(path: string, options: CallOptions = {}): Promise<
 
 export async function call<T>(path: string, options: CallOptions = {}): Promise<T> {
   const reply = await request(path, options)
-  // The server's own types; `contract.ts` and docs/api.md say which path answers what.
+  // `contract.ts` and docs/api.md say which path answers with which type.
   return (await reply.json()) as T
 }

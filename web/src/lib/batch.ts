@@ -25,10 +25,10 @@ interface BatchChunk {
   readonly metrics?: BatchFigures
 }
 
-/** A row shows life with every few tokens; one event a token would be more than a page can read. */
+/** Tokens per event: one event per token is more than a page can process. */
 const CHUNK_SIZE = 4
 
-/** The server's own figures, from its last event. */
+/** The server's figures, from its last event. */
 export async function streamBatch(
   { base, model }: Target,
   contents: readonly string[],

@@ -10,7 +10,7 @@ export interface Message {
   readonly tool_calls?: readonly object[]
 }
 
-/** "" is this server's choice among the workers of the model; else one worker's own door. */
+/** "": the server chooses among the model's workers; else the path to one worker's gateway. */
 export interface Target {
   readonly base: string
   readonly model: string
@@ -20,7 +20,7 @@ export interface SessionUse {
   readonly id: string
   readonly from: number
   readonly ttl_seconds: number
-  /** `keep`: what a stopped answer has so far is a turn. */
+  /** `keep`: a stopped answer becomes a turn with its text so far. */
   readonly on_cancel: 'keep'
 }
 

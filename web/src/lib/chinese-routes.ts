@@ -1,4 +1,4 @@
-/** What each route and each group of them does, in Chinese, by the English line of openapi.json. Loaded with the page that shows them. */
+/** Chinese descriptions of routes and their groups, by the English line of openapi.json. Loaded with the API page. */
 export const ROUTES_IN_CHINESE: Readonly<Record<string, string>> = {
   'Anthropic Messages': 'Anthropic Messages 格式',
   'Conversations whose state the server keeps': '由服务器保存状态的会话',

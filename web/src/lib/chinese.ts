@@ -1,4 +1,4 @@
-/** Every text of the dashboard in Chinese, by the English one. `Text` is its keys: the compiler finds what is missing. */
+/** All texts of the dashboard in Chinese, by the English one. `Text` is the keys, so the compiler finds missing ones. */
 import { CHAT } from './chinese-chat.ts'
 import { SERVE } from './chinese-serve.ts'
 

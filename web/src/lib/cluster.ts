@@ -1,4 +1,4 @@
-/** The cluster behind a front gateway, and the ways through it to a node. Null where the server is no front gateway. */
+/** The cluster behind a front gateway, and the paths to its nodes. Null if the server is not a front gateway. */
 import { signal } from '@preact/signals'
 import type { ClusterInfo, SystemInfo, WorkerLogs, WorkerRecord } from '../../../src/gateway/contract.ts'
 import { call } from './api.ts'

@@ -1,7 +1,7 @@
-/** One shape for the errors of all routes, whatever theirs is. */
+/** One shape for the errors of all routes. */
 
 export class ApiError extends Error {
-  /** 0: no answer at all. */
+  /** 0: no reply. */
   readonly status: number
   readonly code: string
   /** Which field of the body was wrong. */
@@ -41,7 +41,7 @@ function text_(value: unknown): string {
   return typeof value === 'string' ? value : ''
 }
 
-/** Any thrown value as a line for people. */
+/** Any thrown value as a readable line. */
 export function messageOf(thrown: unknown): string {
   return thrown instanceof Error ? thrown.message : String(thrown)
 }

@@ -1,7 +1,7 @@
-/** Whether a model fits, told from the size of its file: an estimate, and called one. */
+/** Estimates from the size of its file whether a model fits. */
 import type { GpuInfo, SystemInfo } from '../../../src/gateway/contract.ts'
 
-/** Beside its weights a worker has states, buffers and its process. */
+/** A worker needs memory for states, buffers and its process beside the weights. */
 const OVERHEAD = 1.15
 const PROCESS_BYTES = 300e6
 
@@ -17,13 +17,13 @@ export function neededBytes(fileBytes: number): number {
   return fileBytes * OVERHEAD + PROCESS_BYTES
 }
 
-/** Of memory that is free now, and of memory that would be if all else went. */
+/** Judged by the memory that is free now, and by the memory of the empty machine. */
 export function fitOf(needed: number, free: number, total: number): Fit {
   if (needed <= free) return 'fits'
   return needed <= total * 0.9 ? 'tight' : 'too large'
 }
 
-/** On the roomiest GPU where there is one, else in the memory of the machine. */
+/** On the GPU with the most free memory, or without GPUs in the machine's memory. */
 export function fitOn(
   fileBytes: number,
   { memory, gpus }: Pick<SystemInfo, 'memory' | 'gpus'>,

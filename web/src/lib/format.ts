@@ -1,4 +1,4 @@
-/** Numbers, sizes and times for people; but for ages the same in every language. */
+/** Formats numbers, sizes and times. Only ages depend on the language. */
 import { t } from './i18n.ts'
 
 const UNITS = ['B', 'KB', 'MB', 'GB', 'TB']
@@ -7,7 +7,7 @@ export function bytes(value: number | null | undefined): string {
   if (value === null || value === undefined) return '–'
   let unit = 0
   let size = value
-  // What would be rounded to 1000 is 1.00 of the next.
+  // A value that would round to 1000 becomes 1.00 of the next unit.
   while (size >= 999.5 && unit < UNITS.length - 1) {
     size /= 1000
     unit++
@@ -55,7 +55,7 @@ export function fileName(path: string): string {
   return path.split(/[/\\]/).at(-1) ?? path
 }
 
-/** Of a checkpoint: its path without the suffix. */
+/** Name of a checkpoint: its path without the suffix. */
 export function bareName(path: string): string {
   return path.replace(/\.(pth|safetensors|gguf|st|bin)$/i, '')
 }

@@ -8,11 +8,11 @@ export interface NamedKey {
   readonly created_at: number
   readonly expires_at: number | null
   readonly limits: WireLimits
-  /** When earlier secrets cease to work. */
+  /** When earlier secrets stop working. */
   readonly grace_until: readonly number[]
 }
 
-/** The only reply that has it. */
+/** The secret; only this reply contains it. */
 export interface IssuedKey extends NamedKey {
   readonly secret: string
 }

@@ -1,6 +1,6 @@
 /**
- * The server's event stream, kept open: the workers, the samples, and how the connection is. Reconnects by itself, later
- * after each failure, and at once when the network comes back or the page is looked at again.
+ * Keeps the server's event stream open: workers, samples and the state of the connection. Reconnects by itself, later
+ * after each failure, and at once when the network returns or the page becomes visible.
  */
 import { effect, signal } from '@preact/signals'
 import type { ManagementEvent, OwnKey, Sample, SystemInfo, WorkerRecord } from '../../../src/gateway/contract.ts'
@@ -13,17 +13,17 @@ import { withSample } from './stats.ts'
 
 export type Connection =
   | { readonly state: 'connecting' | 'live' }
-  /** `at`: when the next try is, in milliseconds of Date.now(). */
+  /** `at`: time of the next try, in milliseconds of Date.now(). */
   | { readonly state: 'waiting'; readonly at: number; readonly reason: string }
-  /** The key may not watch the server, though it may use its models; or there is none. */
+  /** The key may use models but not watch the server, or there is no key. */
   | { readonly state: 'refused' | 'keyless' }
-  /** A worker's own address: models, and nothing to manage. */
+  /** The address of one worker: models can be used, nothing can be managed. */
   | { readonly state: 'absent' }
 
 export interface ModelEntry {
   readonly id: string
   readonly state: string
-  /** The model that it is another name of, or a state of. */
+  /** The model of which this name is an alias or a start state. */
   readonly root?: string
 }
 
@@ -33,11 +33,11 @@ export const connection = signal<Connection>({ state: 'connecting' })
 export const system = signal<SystemInfo | null>(null)
 export const workers = signal<readonly WorkerRecord[]>([])
 export const samples = signal<readonly Sample[]>([])
-/** Of the key; null without one, and until it is known. */
+/** The key's; null without a key, and until loaded. */
 export const role = signal<Role | null>(null)
-/** How often the server was found again after a failure: what was fetched before may be of one that ended since. */
+/** Counts reconnections: data fetched before may be from a server that has ended since. */
 export const returns = signal(0)
-/** What requests may name. */
+/** The model names that requests may use. */
 export const models = signal<readonly ModelEntry[] | null>(null)
 
 /** A sample comes each second. */
@@ -46,7 +46,7 @@ const POLL_MS = 10_000
 
 export function followServer(): void {
   let current: AbortController | null = null
-  // Begins anew with each key that is given.
+  // Starts again with each new key.
   effect(() => {
     keyChanges.value
     current?.abort()
@@ -82,24 +82,24 @@ async function stayConnected(stop: AbortSignal): Promise<void> {
   }
 }
 
-/** Replies after which trying again would change nothing. */
+/** Statuses after which a retry would change nothing. */
 const UNWATCHED: Readonly<Record<number, 'keyless' | 'refused' | 'absent'>> = {
   401: 'keyless',
   403: 'refused',
   404: 'absent',
 }
 
-/** Models may be used all the same; no stream says when they change. */
+/** Models can still be used, but no stream tells when they change. */
 function stayUnwatched(state: 'keyless' | 'refused' | 'absent', stop: AbortSignal): void {
   connection.value = { state }
   if (state === 'keyless') return
-  // A front gateway of a cluster has no workers of its own either.
+  // A front gateway of a cluster has no workers either.
   if (state === 'absent') refreshCluster(stop).catch(() => {})
   if (state === 'refused' && key.value !== '') role.value = 'user'
   const poll = () =>
     refreshModels().catch((thrown: unknown) => {
       if (stop.aborted || !(thrown instanceof ApiError) || thrown.status !== 401) return
-      // Revoked: it was asked for another, and would be at every poll.
+      // Revoked: the user was asked for another key, and would be again at every poll.
       clearInterval(timer)
       role.value = null
       connection.value = { state: 'keyless' }
@@ -136,7 +136,7 @@ function take(event: ManagementEvent): void {
       system.value = event.system
       workers.value = event.workers
       samples.value = event.history
-      // Only a word beside the dot is missing then.
+      // Without it only a word beside the dot is missing.
       findRole().catch(() => {})
       return
     case 'worker':
@@ -148,7 +148,7 @@ function take(event: ManagementEvent): void {
     case 'log':
       return
     default:
-      // A newer server may say more.
+      // A newer server may send more.
       event satisfies never
   }
 }
@@ -160,7 +160,7 @@ function takeWorker(worker: WorkerRecord): void {
   if (before?.phase !== worker.phase) void refreshModels().catch(() => {})
 }
 
-/** After a worker was forgotten, of which the stream says nothing. */
+/** Call after a worker was removed; the stream does not report that. */
 export function dropWorker(id: string): void {
   workers.value = workers.value.filter(({ worker_id }) => worker_id !== id)
 }
@@ -169,7 +169,7 @@ export async function refreshModels(): Promise<void> {
   models.value = (await call<{ data: ModelEntry[] }>('/v1/models')).data
 }
 
-/** Ends early when it makes sense to try now. */
+/** Ends early when a retry makes sense now. */
 function pause(ms: number, reason: string, stop: AbortSignal): Promise<void> {
   connection.value = { state: 'waiting', at: Date.now() + ms, reason }
   const ended = new AbortController()

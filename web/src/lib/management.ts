@@ -1,4 +1,4 @@
-/** The calls of the management API that change something. What there is comes by the event stream (live.ts). */
+/** Calls of the management API that change something. The event stream (live.ts) brings the current state. */
 import type {
   HubModel,
   HubRepository,

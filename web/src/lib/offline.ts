@@ -1,4 +1,4 @@
-/** The page's files are kept by the browser, where it lets pages of this address do that: https, or this machine. */
+/** Lets the browser cache the page's files, where it allows that: https, or this machine. */
 
 interface TrustedTypes {
   createPolicy(
@@ -13,9 +13,9 @@ export function keepForOffline(): void {
   if (!('serviceWorker' in navigator)) return
   // Not every browser has it, and not every library of types.
   const { trustedTypes } = globalThis as { readonly trustedTypes?: TrustedTypes }
-  // The one address of code that the page's policy lets through.
+  // The only script address that the page's policy (CSP) allows.
   const rules = { createScriptURL: () => WORKER }
   const url = trustedTypes?.createPolicy('skein-worker', rules).createScriptURL(WORKER) ?? WORKER
-  // A browser that refuses shows the page all the same.
+  // A browser that refuses still shows the page.
   navigator.serviceWorker.register(url).catch(() => {})
 }

@@ -1,4 +1,4 @@
-/** A value that changes faster than anyone can read, shown now and then: laying out a long text costs more than its tokens. */
+/** Throttles a value that changes faster than anyone can read: laying out a long text costs more than its tokens. */
 
 const PAUSE_MS = 40
 
@@ -16,7 +16,7 @@ export class Paced<T> {
     return this.#value
   }
 
-  /** Shown soon, unless yet another comes before that. */
+  /** Shows the value soon, unless a newer one comes first. */
   set(value: T): void {
     this.#value = value
     this.#timer ??= setTimeout(() => this.flush(), PAUSE_MS)

@@ -1,6 +1,6 @@
-/** A text in parts, and parts in groups. */
+/** Splits a text into parts, and parts into groups. */
 
-/** Blank lines part paragraphs; in a text without any, lines do. */
+/** Splits at blank lines; in a text without any, at line ends. */
 export function paragraphsOf(text: string): string[] {
   const separator = /\n\s*\n/.test(text) ? /\n\s*\n/ : /\n/
   return text

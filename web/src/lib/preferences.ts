@@ -1,16 +1,16 @@
-/** What a visitor chose for this browser: the theme, and what sends. The language is in i18n.ts, the key in api.ts. */
+/** Choices kept in this browser: the theme and the sending key. The language is in i18n.ts, the API key in api.ts. */
 import { effect, signal } from '@preact/signals'
 
 export type Theme = 'system' | 'light' | 'dark'
 const THEMES: readonly Theme[] = ['system', 'light', 'dark']
 const STORED = 'skein.theme'
 const STORED_SENDING = 'skein.sending'
-/** Of everything that this browser keeps. */
+/** Prefix of all that this browser stores. */
 const PREFIX = 'skein.'
 
 export const theme = signal<Theme>('system')
 
-/** With Enter or Ctrl+Enter; the other begins a line. */
+/** Enter or Ctrl+Enter sends; the other starts a new line. */
 export type Sending = 'enter' | 'ctrl-enter'
 
 export const sending = signal<Sending>(localStorage.getItem(STORED_SENDING) === 'ctrl-enter' ? 'ctrl-enter' : 'enter')
@@ -20,14 +20,14 @@ export function setSending(value: Sending): void {
   localStorage.setItem(STORED_SENDING, value)
 }
 
-/** How many characters this browser keeps. */
+/** The number of characters that this browser stores. */
 export function keptSize(): number {
   return Object.entries(localStorage)
     .filter(([name]) => name.startsWith(PREFIX))
     .reduce((sum, [name, value]) => sum + name.length + String(value).length, 0)
 }
 
-/** Begins as a browser that was never here. The key is the tab's. */
+/** Clears everything that this browser stores. The key belongs to the tab. */
 export function forgetAll(): void {
   for (const name of Object.keys(localStorage)) {
     if (name.startsWith(PREFIX)) localStorage.removeItem(name)

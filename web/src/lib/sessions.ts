@@ -33,7 +33,7 @@ export function headTurn({ turns, head }: Session): Turn | undefined {
   return turns.find(({ turn }) => turn === head)
 }
 
-/** Most recently used first; all of them where no limit is given. */
+/** Most recently used first; without a limit, all. */
 export async function listSessions(model: string, signal: AbortSignal, limit?: number): Promise<Session[]> {
   const end = limit === undefined ? '' : `&limit=${limit}`
   const path = `/v1/sessions?model=${encodeURIComponent(model)}${end}`
@@ -56,12 +56,12 @@ export async function rewindSession(model: string, id: string, turn: number): Pr
   await call(pathOf(model, id, 'rewind'), { body: { model, turn } })
 }
 
-/** A link for others' keys is good for a week, as the server has it. */
+/** Makes a link for other keys, valid for a week by the server's default. */
 export async function shareSession(model: string, id: string, turn: number): Promise<string> {
   return (await call<{ token: string }>(pathOf(model, id, 'share'), { body: { model, turn } })).token
 }
 
-/** A copy of what somebody's link leads to. */
+/** Makes a copy of the conversation behind a shared link. */
 export async function openShared(model: string, newId: string, token: string): Promise<void> {
   await call(pathOf(model, newId, 'open'), { body: { model, token } })
 }

@@ -36,7 +36,7 @@ function curl({ origin, model, needsKey }: SnippetOptions): string {
   return lines.join(' \\\n  ')
 }
 
-/** A single quote ends the string, comes escaped, and begins it again. */
+/** For each single quote: end the string, add an escaped quote, start the string again. */
 function shellQuoted(text: string): string {
   return `'${text.replaceAll("'", `'\\''`)}'`
 }
@@ -73,7 +73,7 @@ for await (const chunk of stream) {
 `
 }
 
-/** JSON's strings are strings of both languages. */
+/** JSON strings are valid strings of both languages. */
 function quoted(text: string): string {
   return JSON.stringify(text)
 }

@@ -1,13 +1,13 @@
-/** Server-sent events out of a byte stream, as the HTML standard reads them. Knows nothing of what they mean. */
+/** Parses server-sent events from a byte stream, as the HTML standard does. */
 import { ApiError } from './errors.ts'
 
 export interface ServerEvent {
-  /** "message" where the stream names none. */
+  /** "message" if the stream names no event. */
   readonly event: string
   readonly data: string
 }
 
-/** Feed it text as it comes; it hands out the events that are whole. */
+/** Takes text as it arrives and returns the complete events. */
 export class SseParser {
   #rest = ''
   #event = ''
@@ -15,7 +15,7 @@ export class SseParser {
 
   push(text: string): ServerEvent[] {
     const events: ServerEvent[] = []
-    // A carriage return at the very end may be half of a line end.
+    // A carriage return at the end may be the first half of a line end.
     const lines = (this.#rest + text).split(/\r\n|\n|\r(?!$)/)
     this.#rest = lines.pop()!
     for (const line of lines) {
@@ -44,7 +44,7 @@ export class SseParser {
   }
 }
 
-/** What comes after the last blank line is lost, as the standard has it: an event is whole or was never sent. */
+/** Text after the last blank line is dropped, as the standard says: only complete events count. */
 export async function* readEvents(body: ReadableStream<Uint8Array>): AsyncGenerator<ServerEvent, void, undefined> {
   const parser = new SseParser()
   const decoder = new TextDecoder()
@@ -60,7 +60,7 @@ export async function* readEvents(body: ReadableStream<Uint8Array>): AsyncGenera
   }
 }
 
-/** Browsers have words of their own for it: "network error", "Load failed". An AbortError is the reader's own doing. */
+/** Replaces the browsers' own texts ("network error", "Load failed"). An AbortError comes from the caller itself. */
 function brokenOff(thrown: unknown): never {
   if (thrown instanceof DOMException) throw thrown
   throw new ApiError(0, 'the connection to the server broke off', 'unreachable', null)

@@ -1,14 +1,14 @@
-/** Samples of the event stream as the columns of charts and as single figures; and the figures of one answer. */
+/** Turns samples of the event stream into chart columns and single figures; also computes the figures of one answer. */
 import type { Sample, WorkerSample } from '../../../src/gateway/contract.ts'
 
-/** How much history is kept. */
+/** Length of the kept history. */
 export const HISTORY_SECONDS = 600
-/** A longer pause between samples is drawn as a gap. */
+/** A longer pause between samples appears as a gap. */
 const GAP_SECONDS = 3.5
 
 export type Column = (number | null)[]
 
-/** A new array: old samples gone, the new one last; one of the same or an earlier time is dropped. */
+/** Returns a new array without old samples and with the new one last. Drops a sample that is not newer. */
 export function withSample(samples: readonly Sample[], sample: Sample): readonly Sample[] {
   const last = samples.at(-1)
   if (last !== undefined && sample.at <= last.at) return samples
@@ -16,7 +16,7 @@ export function withSample(samples: readonly Sample[], sample: Sample): readonly
   return [...samples.filter(({ at }) => at >= oldest), sample]
 }
 
-/** One worker's part of a sample, or the sum of all; null where it has none. */
+/** One worker's part of a sample, or the sum of all; null if absent. */
 export function partOf(sample: Sample, worker: string | null): WorkerSample | null {
   if (worker !== null) return sample.workers[worker] ?? null
   const all = Object.values(sample.workers)
@@ -69,12 +69,12 @@ function sumStates(a: WorkerSample['states'], b: WorkerSample['states']): Worker
   return {
     // The names are those of `counts`.
     ...added(counts, b, Object.keys(counts) as (keyof typeof counts)[]),
-    // How many prompts each rate counts is not in a sample.
+    // A sample does not say how many prompts each rate counts.
     prefix_hit_rate: rates.length === 0 ? null : rates.reduce((x, rate) => x + rate, 0) / rates.length,
   }
 }
 
-/** Columns of a chart: times, then one column per reader. A gap in time becomes a row of nulls. */
+/** Columns of a chart: times, then one column per line. A gap in time becomes a row of nulls. */
 export function columns(
   samples: readonly Sample[],
   readers: readonly ((sample: Sample) => number | null | undefined)[],
@@ -96,7 +96,7 @@ export function columns(
   return [times, ...values]
 }
 
-/** When things happened to an answer, in milliseconds of one clock. */
+/** Times of an answer's events, in milliseconds of one clock. */
 export interface AnswerTimes {
   readonly sent: number
   readonly first: number | null
@@ -105,11 +105,11 @@ export interface AnswerTimes {
 
 export interface AnswerFigures {
   readonly ttftMs: number | null
-  /** Of the tokens after the first; null where there is too little to tell. */
+  /** For the tokens after the first; null with too few tokens. */
   readonly tokensPerSecond: number | null
 }
 
-/** Pieces that arrive together, as short answers may, tell nothing of the speed. */
+/** Pieces that arrive together, as in short answers, say nothing about speed. */
 const SHORTEST_MS = 10
 
 export function answerFigures({ sent, first, last }: AnswerTimes, tokens: number): AnswerFigures {

@@ -1,11 +1,11 @@
-/** Paragraphs and their translations as they are written: those of a call are rows of one batch. */
+/** Streams translations of paragraphs. The paragraphs of a call are rows of one batch. */
 import { request } from './api.ts'
 import type { Target } from './chat.ts'
 import { errorOf } from './errors.ts'
 import { groupsOf } from './paragraphs.ts'
 import { readEvents } from './sse.ts'
 
-/** Paragraphs of a call, as the server bounds it; further calls follow. */
+/** Most paragraphs per call, the server's limit; more need further calls. */
 const CALL_SIZE = 512
 
 export interface Translation {
@@ -20,7 +20,7 @@ export interface TranslateOptions {
   readonly source: string
   readonly target: string
   readonly signal: AbortSignal
-  /** One so far; what is told of it at its end may differ. */
+  /** A translation in progress; the final one may differ. */
   readonly onText: (index: number, text: string, isDone: boolean) => void
   readonly onResult: (index: number, translation: Translation) => void
 }
@@ -29,7 +29,7 @@ type TranslateEvent =
   | { readonly index: number; readonly text: string; readonly done: boolean }
   | { readonly translations: readonly Translation[] }
 
-/** Rejects when a whole call fails; a paragraph that fails has its own error. */
+/** Rejects if a whole call fails. A single failed paragraph has its own error. */
 export async function translate(paragraphs: readonly string[], options: TranslateOptions): Promise<void> {
   for (const { at, items } of groupsOf(paragraphs, CALL_SIZE)) {
     await translateGroup(at, items, options)

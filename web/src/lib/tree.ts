@@ -1,6 +1,6 @@
 /**
- * Trees of turns, as sessions and conversations are: nodes with a number and their parent's, 0 being the beginning, which is
- * no node. Where to draw them, and how to walk them.
+ * Trees of turns, for sessions and conversations: how to walk and draw them. Each node has its number and its parent's;
+ * 0 is the beginning, which is not a node.
  */
 
 export interface TreeNode {
@@ -13,7 +13,7 @@ export function childrenOf<T extends TreeNode>(nodes: readonly T[], parent: numb
   return nodes.filter((node) => node.parent === parent).sort((a, b) => a.id - b.id)
 }
 
-/** From the beginning to the node. A parent that is missing (pruned) begins the path. */
+/** The path from the beginning to the node. It starts after a missing (pruned) parent. */
 export function pathTo<T extends TreeNode>(nodes: readonly T[], id: number): T[] {
   const byId = new Map(nodes.map((node) => [node.id, node]))
   const path: T[] = []
@@ -24,22 +24,22 @@ export function pathTo<T extends TreeNode>(nodes: readonly T[], id: number): T[]
   return path
 }
 
-/** The end of the newest branch through a node. */
+/** The last node of the newest branch through a node. */
 export function newestLeaf<T extends TreeNode>(nodes: readonly T[], id: number): number {
   const next = childrenOf(nodes, id).at(-1)
   return next === undefined ? id : newestLeaf(nodes, next.id)
 }
 
-/** A place in a drawing of rows (one a node, in order) and lanes (one a branch), as commits are drawn. */
+/** A position in a drawing with one row per node and one lane per branch, like a commit graph. */
 export interface Placed<T extends TreeNode> {
   readonly node: T
   readonly row: number
   readonly lane: number
-  /** Null at the beginning, and where the parent is not there any more. */
+  /** Null at the beginning, and if the parent is gone. */
   readonly from: { readonly row: number; readonly lane: number } | null
 }
 
-/** The oldest child goes on in its parent's lane; each further one opens the first lane that is free from there on. */
+/** The oldest child continues its parent's lane; each further child takes the first lane that is free from there on. */
 export function layOut<T extends TreeNode>(nodes: readonly T[]): Placed<T>[] {
   const ordered = [...nodes].sort((a, b) => a.id - b.id)
   const ids = new Set(ordered.map(({ id }) => id))

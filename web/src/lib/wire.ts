@@ -1,30 +1,30 @@
-/** What goes over the wire of a completion: from settings to fields of a body, from chunks to what they add. */
+/** Converts settings to request fields, and streamed chunks to what they add. */
 
 import { SAMPLING_ROWS, type SamplingUsualField } from '../../../src/sampling.ts'
 import { t } from './i18n.ts'
 
-/** The fields that are numbers. */
+/** Settings that are numbers. */
 export type NumberName = SamplingUsualField | 'max_tokens' | 'seed'
 
 export const FORMATS = ['text', 'json', 'schema', 'regex', 'grammar'] as const
 
-/** Every choice of a request; null leaves it to the server. */
+/** All settings of a request; null leaves the choice to the server. */
 export interface Settings extends Readonly<Record<NumberName, number | null>> {
-  /** One a line; \n stands for a line end. */
+  /** One per line; \n stands for a line end. */
   readonly stop: string
-  /** Numbers of tokens. */
+  /** Token ids. */
   readonly banned_tokens: string
-  /** "id: bias", one a line. */
+  /** "id: bias", one per line. */
   readonly logit_bias: string
   readonly ignore_eos: boolean
   readonly think: 'auto' | 'on' | 'off'
-  /** What answers are held to. */
+  /** The required form of answers. */
   readonly format: (typeof FORMATS)[number]
   /** The schema, the expression or the grammar. */
   readonly form: string
   /** A JSON list of functions. */
   readonly tools: string
-  /** How many alternatives of each token are asked for; 0: none, and no probabilities. */
+  /** Alternatives per token; 0: none, and no probabilities. */
   readonly alternatives: number
 }
 
@@ -50,7 +50,7 @@ function nothingSet(): Record<NumberName, null> {
 /** Objects keep the order of their names. */
 const NUMBERS = Object.keys(nothingSet()) as NumberName[]
 
-/** The fields that both routes share. */
+/** Fields that both routes share. */
 export function bodyOf(settings: Settings): Record<string, unknown> {
   const body: Record<string, unknown> = {}
   for (const name of NUMBERS) if (settings[name] !== null) body[name] = settings[name]
@@ -73,7 +73,7 @@ function formatOf({ format, form }: Settings): Record<string, unknown> {
   return { [field]: form }
 }
 
-/** In OpenAI's form; bare functions are taken too. Throws for what is no list of them. */
+/** In OpenAI's form; bare functions are accepted, too. Throws if the text is not a list of functions. */
 export function toolsOf(text: string): readonly object[] {
   if (text.trim() === '') return []
   const list: unknown = JSON.parse(text)
@@ -91,14 +91,14 @@ export interface TokenView {
   readonly top: readonly { readonly token: string; readonly logprob: number }[]
 }
 
-/** A function that the model wants called; its arguments grow piece by piece. */
+/** A function call by the model; its arguments arrive in pieces. */
 export interface ToolCall {
   readonly index: number
   readonly name: string
   readonly arguments: string
 }
 
-/** Pieces that belong to calls already there go on with them. */
+/** Appends each piece to its call, or starts a new call. */
 export function withToolCalls(calls: readonly ToolCall[], pieces: readonly ToolCall[]): readonly ToolCall[] {
   const all = [...calls]
   for (const piece of pieces) {
@@ -216,12 +216,12 @@ function tokensOf(logprobs: ChatLogprobs | TextLogprobs | null | undefined): Tok
 
 export interface Split {
   readonly thought: string
-  /** The thought has not ended. */
+  /** The thought is not complete. */
   readonly isThinking: boolean
   readonly answer: string
 }
 
-/** Tags that a model wrote by itself: an answer that begins with <think> holds a thought first. */
+/** Splits off a thought that the model wrote by itself: such an answer begins with <think>. */
 export function splitThought(text: string): Split {
   const begin = /^\s*<think>/.exec(text)
   if (begin === null) return { thought: '', isThinking: false, answer: text }

@@ -1,4 +1,4 @@
-/** What the form to start a worker holds, all as text, and the body it becomes: only what was filled in. */
+/** The worker form's fields, all as text, and the request body, which contains only the filled ones. */
 import type { WorkerSpec } from '../../../src/gateway/contract.ts'
 
 export const EMPTY_FORM = {
@@ -54,11 +54,11 @@ export function specOf(form: Form): Partial<WorkerSpec> {
   if (devices.length > 0) spec.pp_devices = devices
   if (states.length > 0) spec.states = states
   if (form.use_cuda_graph !== '') spec.use_cuda_graph = form.use_cuda_graph === 'true'
-  // The server checks every value and names the field that is wrong.
+  // The server checks every value and names the wrong field.
   return spec as Partial<WorkerSpec>
 }
 
-/** What is no number stays text, which the server refuses by the field's name. */
+/** Keeps text that is not a number; the server refuses it and names the field. */
 function numberOf(text: string): number | string {
   const value = Number(text.trim())
   return Number.isFinite(value) ? value : text

@@ -1,11 +1,11 @@
-/** Code set apart: its language, a way to copy it, and colours as soon as those have come. */
+/** A code block: its language, a copy button, and syntax colours once they are loaded. */
 import type { ElementContent, Root } from 'hast'
 import type { ComponentChildren } from 'preact'
 import { memo } from 'preact/compat'
 import { useEffect, useState } from 'preact/hooks'
 import { CopyButton } from '../parts/basics.tsx'
 
-/** Longer code is shown as it is: colouring it anew with every piece would hold up the page. */
+/** Longer code is not coloured: colouring it again with every piece would block the page. */
 const MOST_COLOURED = 30_000
 
 type Colour = (text: string, language: string) => Root | null
@@ -42,7 +42,7 @@ function useColour(isWanted: boolean): Colour | null {
   const [colour, setColour] = useState<Colour | null>(null)
   useEffect(() => {
     if (!isWanted || colour !== null) return
-    // Without colours it can be read as well.
+    // The code is readable without colours.
     colours().then(
       (come) => setColour(() => come),
       () => {},

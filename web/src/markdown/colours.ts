@@ -1,4 +1,4 @@
-/** The languages whose code is coloured; loaded with the first code that names one. */
+/** The languages with syntax colours; loaded with the first code block that names one. */
 import type { Root } from 'hast'
 import { common, createLowlight } from 'lowlight'
 

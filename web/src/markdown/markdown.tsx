@@ -1,6 +1,6 @@
 /**
- * Markdown as elements: text nodes and a fixed set of tags, whatever the text says. Blocks that are finished are left alone
- * while the last one grows.
+ * Renders Markdown as text nodes and a fixed set of tags, whatever the text contains. Finished blocks are not rendered
+ * again while the last one grows.
  */
 import type { Token, Tokens } from 'marked'
 import type { ComponentChildren, JSX } from 'preact'
@@ -27,16 +27,16 @@ export function Markdown({ text, isWrapped = false }: MarkdownProps) {
   )
 }
 
-/** Infinity for what is no heading. */
+/** Infinity for other blocks. */
 function depthOf(token: Token): number {
   return token.type === 'heading' ? (token as Tokens.Heading).depth : Number.POSITIVE_INFINITY
 }
 
 interface BlockProps {
   readonly token: Token
-  /** Says all that a block is. */
+  /** The source determines the whole block. */
   readonly raw: string
-  /** The depth of the answer's highest heading, which comes below that of the page. */
+  /** Depth of the highest heading of the text; it is shown one level below the page's. */
   readonly top: number
 }
 

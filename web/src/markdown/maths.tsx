@@ -1,4 +1,4 @@
-/** A formula as MathML, which browsers draw themselves; its source until that has come, and where it is no formula. */
+/** A formula as MathML, which browsers draw. Shows the source until the code is loaded, and if it is not a formula. */
 import { useEffect, useRef } from 'preact/hooks'
 
 interface MathsProps {
@@ -28,6 +28,6 @@ export function Maths({ text, raw, isBlock }: MathsProps) {
       isGone = true
     }
   }, [text, isBlock])
-  // Its content is written above, once it is there; a text of the page's own would be taken away by nobody.
+  // The effect above writes the content. Preact must not render any, since nothing would remove it.
   return <span ref={place} class={isBlock ? 'maths block' : 'maths'} />
 }

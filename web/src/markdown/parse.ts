@@ -1,6 +1,6 @@
 /**
- * Markdown as models write it, to the tokens of `marked`'s lexer: its renderer, which makes markup, is never used. Maths in
- * `$…$`, `$$…$$`, `\(…\)` and `\[…\]` are tokens of their own.
+ * Parses Markdown, as models write it, into tokens of `marked`'s lexer. Its renderer, which makes markup, is never used.
+ * Maths in `$…$`, `$$…$$`, `\(…\)` and `\[…\]` has its own tokens.
  */
 import { Marked, type Token, type TokenizerExtension, type Tokens } from 'marked'
 
@@ -11,7 +11,7 @@ export interface MathToken extends Tokens.Generic {
 }
 
 const BLOCK = /^(?:\$\$([\s\S]+?)\$\$|\\\[([\s\S]+?)\\\])[ \t]*(?:\n|$)/
-// Two prices in a line are no formula: the second sign has no blank before it and no digit behind it.
+// Two prices in a line are not a formula: the closing sign has no space before it and no digit after it.
 const INLINE =
   /^(?:\$\$([^$]+?)\$\$|\$(?![\s$])((?:\\.|[^$\\\n])*?[^\s\\$])\$(?!\d)|\\\(([\s\S]+?)\\\)|\\\[([\s\S]+?)\\\])/
 
@@ -49,7 +49,7 @@ const extensions = [blockMaths, inlineMaths]
 const marked = new Marked({ gfm: true, breaks: true, extensions })
 const wrapped = new Marked({ gfm: true, extensions })
 
-/** Wrapped, the ends of lines are blanks, as in a file; else they are meant. */
+/** If `isWrapped`, line ends are spaces, as in a file; else they are line breaks. */
 export function parse(text: string, isWrapped = false): Token[] {
   return (isWrapped ? wrapped : marked).lexer(text)
 }
@@ -63,7 +63,7 @@ const NAMED: Readonly<Record<string, string>> = {
   nbsp: '\u00a0',
 }
 
-/** The few references that models write; others stay as they are. */
+/** Decodes the few character references that models write; others stay. */
 export function decoded(text: string): string {
   return text.replace(/&(?:#(\d{1,7})|#x([\da-f]{1,6})|([a-z]{2,4}));/gi, (all, decimal, hex, name) => {
     if (name !== undefined) return NAMED[name] ?? all
@@ -72,7 +72,7 @@ export function decoded(text: string): string {
   })
 }
 
-/** An address that a click may lead to; null for all else. */
+/** Returns an address that a link may have, or null. */
 export function safeAddress(href: string): string | null {
   const address = URL.parse(href)
   return address !== null && ['http:', 'https:', 'mailto:'].includes(address.protocol) ? address.href : null

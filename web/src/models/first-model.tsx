@@ -1,4 +1,4 @@
-/** For whom only the demo model is there: the newest small one that this machine has room for, to be fetched by a click. */
+/** Offers the newest small model that fits this machine, when only the demo model is present. */
 import { useState } from 'preact/hooks'
 import { FIRST_NAMES, isSmallFor, minutesToFetch, RELEASED, RELEASED_LICENCE } from '../../../src/hub/released.ts'
 import { messageOf } from '../lib/errors.ts'

@@ -1,4 +1,4 @@
-/** A checkpoint of this machine: whether it fits, its workers, and what can be done with it. */
+/** A checkpoint of this machine: whether it fits, its workers and its actions. */
 import { useState } from 'preact/hooks'
 import type { ModelFile, WorkerRecord } from '../../../src/gateway/contract.ts'
 import { messageOf } from '../lib/errors.ts'
@@ -20,7 +20,7 @@ const SOURCES: Readonly<Record<ModelFile['source'], Text>> = {
 
 interface ModelCardProps {
   readonly file: ModelFile
-  /** A download or quantisation began, or a file has gone. */
+  /** Called when a download or quantisation starts, or a file is deleted. */
   readonly onChange: () => void
 }
 
@@ -107,7 +107,7 @@ export function ModelCard({ file, onChange }: ModelCardProps) {
   )
 }
 
-/** Workers that have the file, or are about to. */
+/** Workers that have loaded the file, or are loading it. */
 function workersOf({ path }: ModelFile): WorkerRecord[] {
   return workers.value.filter(
     ({ status, spec, model }) =>
@@ -115,7 +115,7 @@ function workersOf({ path }: ModelFile): WorkerRecord[] {
   )
 }
 
-/** What its worker found, or what one would need. */
+/** What its worker reported, or what one would need. */
 function facts({ bytes: size }: ModelFile, worker: WorkerRecord | undefined): string[] {
   if (worker === undefined) return [t('needs about {size}', { size: bytes(neededBytes(size)) })]
   const { info } = worker

@@ -1,10 +1,10 @@
-/** Downloads and quantisations: how far each is, and what became of the last. */
+/** Downloads and quantisations: progress, and the result of the last ones. */
 import type { PullRecord } from '../../../src/gateway/contract.ts'
 import { age, bytes } from '../lib/format.ts'
 import { t } from '../lib/i18n.ts'
 import { Badge } from '../parts/basics.tsx'
 
-/** The server lists more. */
+/** How many are shown; the server lists more. */
 const MOST_SHOWN = 4
 
 export function ModelJobs({ jobs }: { readonly jobs: readonly PullRecord[] }) {

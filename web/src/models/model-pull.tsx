@@ -1,4 +1,4 @@
-/** Models from the hub: the released ones by size, any other by words or by its name. */
+/** Models from the hub: the released ones by size, others by search or name. */
 import { useState } from 'preact/hooks'
 import { RELEASED, RELEASED_LICENCE } from '../../../src/hub/released.ts'
 import { ApiError, messageOf } from '../lib/errors.ts'
@@ -9,7 +9,7 @@ import { Button, Field } from '../parts/basics.tsx'
 import { HubResults, Room } from './model-search.tsx'
 
 interface PullFormProps {
-  /** Another is under way. */
+  /** Another job is running. */
   readonly isBusy: boolean
   readonly onBegun: () => void
 }
@@ -74,7 +74,7 @@ export function PullForm({ isBusy, onBegun }: PullFormProps) {
   )
 }
 
-/** The field's name is not its label. */
+/** The API's field name differs from the label. */
 function textOf(thrown: unknown): string {
   const text = messageOf(thrown)
   return thrown instanceof ApiError && thrown.field === 'name' ? text.replace(/^name: /, '') : text

@@ -1,4 +1,4 @@
-/** Fewer bits a weight: for a worker that rounds while it loads, or once, into a file. */
+/** Quantises a model: while a worker loads it, or once, into a file. */
 import { useState } from 'preact/hooks'
 import type { ModelFile, ModelQuantisation } from '../../../src/gateway/contract.ts'
 import { messageOf } from '../lib/errors.ts'
@@ -15,7 +15,7 @@ const HINTS: Readonly<Record<Quant, Text>> = {
   q4: 'About a third of the size of 16 bits; answers differ a little',
   nf4: 'About a third of the size of 16 bits, with a code table made for weights; answers differ a little',
 }
-// Object.keys forgets which keys there are.
+// Object.keys loses the type of the keys.
 const QUANTS = Object.keys(HINTS) as readonly Quant[]
 
 interface QuantiseDialogProps {
@@ -45,7 +45,7 @@ export function QuantiseDialog({ file, onClose, onBegun }: QuantiseDialogProps) 
           <select
             {...ids}
             value={quant}
-            // The options are all there are.
+            // The options are all possible values.
             onChange={({ currentTarget }) => setQuant(currentTarget.value as Quant)}
           >
             {QUANTS.map((one) => (

@@ -1,4 +1,4 @@
-/** What the hub has by some words: repositories, opened the models in them, each to be fetched. */
+/** Results of a hub search: repositories, and when opened their models, each with a download button. */
 import { useState } from 'preact/hooks'
 import type { HubModel, HubRepository, SystemInfo } from '../../../src/gateway/contract.ts'
 import { fitOn } from '../lib/fit.ts'
@@ -80,7 +80,7 @@ function Found({ name, file, bytes: size, isBusy, onPull }: FoundProps) {
   )
 }
 
-/** Says so where there is none for it. */
+/** Says so if there is none. */
 export function Room({ bytes: size }: { readonly bytes: number }) {
   const { value: machine } = system
   if (machine === null) return null

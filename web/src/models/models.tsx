@@ -1,4 +1,4 @@
-/** Models: what this machine has, whether it fits, what is loaded; load, unload, round, delete, and fetch more from the hub. */
+/** Models: the files of this machine, whether they fit, what is loaded; load, unload, quantise, delete and download. */
 import { useEffect, useState } from 'preact/hooks'
 import { t } from '../lib/i18n.ts'
 import { role } from '../lib/live.ts'
@@ -19,7 +19,7 @@ export function ModelsPage() {
   const running = jobs.value?.find(({ state }) => state === 'running')
   useEffect(() => {
     if (running === undefined) {
-      // What was made is listed.
+      // Lists the new file.
       files.refresh()
       return
     }

@@ -1,4 +1,4 @@
-/** One route of the server: what it does, and a form that sends the example request, or another, and shows the reply. */
+/** One route of the server: its description, and a form that sends the example or another request. */
 import { useRef, useState } from 'preact/hooks'
 import { key, request } from '../lib/api.ts'
 import { messageOf } from '../lib/errors.ts'
@@ -8,7 +8,7 @@ import { Button, CopyButton, ErrorNote, Field } from '../parts/basics.tsx'
 type Examples = Readonly<Record<string, { readonly value: unknown }>>
 type Content = Readonly<Record<string, { readonly examples?: Examples }>>
 
-/** Of openapi.json, what is shown. */
+/** The parts of openapi.json that are shown. */
 export interface Operation {
   readonly summary: string
   readonly tags: readonly string[]
@@ -134,7 +134,7 @@ function Reply({ text, title }: { readonly text: string; readonly title: string 
 
 const METHODS = { get: 'GET', post: 'POST', delete: 'DELETE' } as const
 
-/** A call that may be a stream, whose text is shown as it comes. */
+/** A call whose reply may be a stream; its text is shown as it arrives. */
 function useSending() {
   const [reply, setReply] = useState<string | null>(null)
   const [error, setError] = useState<string | null>(null)
@@ -148,7 +148,7 @@ function useSending() {
     try {
       const response = await request(url, {
         method: METHODS[method as keyof typeof METHODS],
-        // The form is for JSON objects; what is none is said by the parser.
+        // The form expects a JSON object; the parser reports anything else.
         body: body === null ? undefined : (JSON.parse(body) as object),
         signal: abort.current.signal,
       })

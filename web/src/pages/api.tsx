@@ -1,4 +1,4 @@
-/** API: the running server's address in snippets to copy, the visitor's key, and the routes as the server lists them itself. */
+/** API: code snippets with the server's address, the visitor's key, and the routes as the server lists them. */
 import { useState } from 'preact/hooks'
 import type { OwnKey } from '../../../src/gateway/contract.ts'
 import { call, key } from '../lib/api.ts'
@@ -54,7 +54,7 @@ function Snippets({ choice }: { readonly choice: Choice | null }) {
   )
 }
 
-/** What the key in use may do, and what of its limits is left. */
+/** What the current key may do, and what is left of its limits. */
 export function KeyFacts() {
   const own = useResource((signal) => call<OwnKey>('/v1/me', { signal }), [])
   if (own.error !== null) return <ErrorNote text={own.error} onRetry={own.refresh} />
@@ -89,7 +89,7 @@ export function KeyFacts() {
   )
 }
 
-/** Of each limit that the key has: its name, what is left or used, and the limit. */
+/** For each limit of the key: its name, what is left or used, and the limit. */
 function limitsOf({ limits, use }: OwnKey): readonly (readonly [Text, string, string])[] {
   const { requests_per_minute: requests, tokens_per_minute: tokens, rows, stored_bytes } = limits
   const of = (label: Text, used: number | null, limit: number | null, write = count) =>
@@ -102,7 +102,7 @@ function limitsOf({ limits, use }: OwnKey): readonly (readonly [Text, string, st
   ]
 }
 
-/** The server has them in English. */
+/** The server's descriptions are in English. */
 async function routeNames(): Promise<Readonly<Record<string, string>>> {
   if (language.value === 'en') return {}
   return (await import('../lib/chinese-routes.ts')).ROUTES_IN_CHINESE
@@ -164,7 +164,7 @@ function Routes() {
         ))}
       </nav>
       {groups.map(({ name, title, routes: own }, i) => (
-        // A search opens what it found; else the first is.
+        // A search opens its results; without one the first group is open.
         <details key={name} id={groupId(name)} class="group" open={i === 0 || wanted !== ''}>
           <summary>
             <h3>{title}</h3>

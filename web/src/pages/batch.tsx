@@ -1,4 +1,4 @@
-/** Batch: one text continued many times, or many texts at once, each row in a cell that fills as it is written. */
+/** Batch: continues one text many times, or many texts at once. Each row has a cell that fills as tokens arrive. */
 import { batch as atOnce, type Signal, signal } from '@preact/signals'
 import { useState } from 'preact/hooks'
 import { type BatchFigures, streamBatch } from '../lib/batch.ts'
@@ -13,13 +13,13 @@ import { TargetSelect } from '../playground/target-select.tsx'
 import { allChoices, type Choice, targetOf } from '../playground/targets.ts'
 
 const SIZES = [8, 32, 128, 512]
-/** Of one request, as the server bounds it. */
+/** Most rows per request, the server's limit. */
 const MOST_ROWS = 512
 const PROMPTS = { en: 'Once upon a time', zh: '从前' } as const
 
 interface Run {
   readonly prompts: readonly string[]
-  /** What each row has so far: a signal each, so that a cell changes alone. */
+  /** The text of each row so far. Each row has its own signal, so only its cell renders again. */
   readonly texts: readonly Signal<string>[]
   readonly isRunning: boolean
   readonly error: string | null
@@ -172,7 +172,7 @@ function Grid({ run: { texts, isRunning, error, figures }, onOpen }: GridProps) 
   )
 }
 
-/** Of the whole server, as it counts; no status, since it changes by the second. */
+/** Figures of the whole server. Without role="status", since they change every second. */
 function Speed() {
   const now = samples.value.at(-1)
   if (now === undefined) return null
@@ -206,7 +206,7 @@ function RowDialog({ run: { prompts, texts }, row, onClose }: RowDialogProps) {
   )
 }
 
-/** Cells are drawn at most so often; tokens of hundreds of rows come faster than that. */
+/** Milliseconds between two updates of a cell; tokens of hundreds of rows come faster. */
 const DRAW_EVERY_MS = 60
 
 async function start(target: Target): Promise<void> {

@@ -1,4 +1,4 @@
-/** The nodes of a cluster, by a front gateway: their workers, sessions and leases; opened, the machine, and its workers' logs. */
+/** Nodes of a cluster, from a front gateway: workers, sessions and leases; when opened, machine and logs. */
 import { useState } from 'preact/hooks'
 import type { ClusterInfo, WorkerRecord } from '../../../src/gateway/contract.ts'
 import { changeNodeWorker, nodeLogs, nodeSystem, nodeWorkers } from '../lib/cluster.ts'
@@ -42,7 +42,7 @@ export function ClusterNodes({ info: { requests, nodes, moves } }: { readonly in
 
 const MOST_MOVES = 20
 
-/** Sessions whose state went from one node to another. */
+/** Sessions whose state moved from one node to another. */
 function Moves({ moves: { count: all, latest } }: Pick<ClusterInfo, 'moves'>) {
   return (
     <table class="list">

@@ -41,7 +41,7 @@ export function DocsPage() {
       const link = event.target instanceof Element ? event.target.closest('a') : null
       if (!link?.href.startsWith(`${location.origin}/${hashOf('docs')}/`)) return
       event.preventDefault()
-      // The same address again: no event says so, but the reader may have scrolled away.
+      // The same address causes no event, but the reader may have scrolled away.
       if (location.hash === link.hash) showAnchor()
       else location.hash = link.hash
     }

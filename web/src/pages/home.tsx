@@ -1,4 +1,4 @@
-/** Home: what to do first, and where things stand: the models, the conversations, what the server is doing. */
+/** Home: first steps, and an overview of models, conversations and the server. */
 import { useEffect } from 'preact/hooks'
 import { conversations, followConversations, nameOf } from '../conversations/list.ts'
 import { key } from '../lib/api.ts'
@@ -29,7 +29,7 @@ function Welcome({ text }: { readonly text: string }) {
   )
 }
 
-/** Nothing is served yet: the three steps to a first answer. */
+/** Shown while no model is served: the three steps to a first answer. */
 function FirstRun() {
   const canLoad = connection.value.state === 'live'
   return (
@@ -112,7 +112,7 @@ function Running() {
   )
 }
 
-/** Only who may watch the server is told what it is doing. */
+/** Shown only to keys that may watch the server. */
 function Now() {
   const sample = samples.value.at(-1)
   const part = sample === undefined ? null : partOf(sample, null)
@@ -193,7 +193,7 @@ function Recent() {
 interface Shortcut {
   readonly icon: IconName
   readonly page: 'translate' | 'batch' | 'playground' | 'keys' | 'overview' | 'api'
-  /** Of a page beside the dashboard. */
+  /** A link to a page outside the dashboard. */
   readonly href?: string
   readonly title: Text
   readonly text: Text
@@ -248,7 +248,7 @@ function Shortcuts() {
   )
 }
 
-/** What other programs are given. */
+/** The address for other programs. */
 function Address() {
   const base = `${location.origin}/v1`
   const model = models.value?.[0]?.id ?? 'MODEL'

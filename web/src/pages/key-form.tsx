@@ -54,7 +54,7 @@ export function KeyForm({ isFirst, onClose, onIssued }: KeyFormProps) {
             <select
               {...ids}
               value={role}
-              // The options below are all there are.
+              // The options below are all possible values.
               onChange={({ currentTarget }) => setRole(currentTarget.value as NewKey['role'])}
             >
               <option value="user">{t('user')}</option>

@@ -1,4 +1,4 @@
-/** Keys: who may use the server, as what, and how much; a secret is shown once, when it is made. */
+/** Keys: who may use the server, with which role and limits. A secret is shown only once. */
 import { useState } from 'preact/hooks'
 import { takeKey } from '../lib/api.ts'
 import { messageOf } from '../lib/errors.ts'
@@ -11,7 +11,7 @@ import { confirmed, Dialog } from '../parts/dialog.tsx'
 import { useResource } from '../parts/resource.ts'
 import { KeyForm } from './key-form.tsx'
 
-/** Programs that have the old secret have this long to get the new one. */
+/** The old secret works for this long after a rotation. */
 const GRACE_SECONDS = 3600
 
 export function KeysPage() {
@@ -24,7 +24,7 @@ export function KeysPage() {
     action.then(keys.refresh).catch((thrown: unknown) => setError(messageOf(thrown)))
   }
   const show = (key: IssuedKey) => {
-    // The first key closes the server, also to this page.
+    // After the first key is made, this page needs a key, too.
     if (keys.value?.length === 0 && role.value === null) takeKey(key.secret)
     setAdding(false)
     setIssued(key)

@@ -1,10 +1,10 @@
-/** A machine: its processor, memory and GPUs, how far each is in use, and the workers on it. */
+/** A machine: the use of its processor, memory and GPUs, and the workers on it. */
 import type { GpuInfo, SystemInfo, WorkerRecord } from '../../../src/gateway/contract.ts'
 import { age, bytes } from '../lib/format.ts'
 import { t } from '../lib/i18n.ts'
 import { hashOf } from '../lib/router.ts'
 
-/** What changes by the second. */
+/** Figures that change every second. */
 export interface MachineUse {
   readonly cpu: number
   readonly availableBytes: number
@@ -15,7 +15,7 @@ interface MachineProps {
   readonly system: SystemInfo
   readonly use: MachineUse
   readonly workers: readonly WorkerRecord[]
-  /** Workers have a page here. */
+  /** The workers link to their pages. */
   readonly isOwn: boolean
 }
 
@@ -79,7 +79,7 @@ function Gpu({ gpu, workers, isOwn }: GpuProps) {
 
 interface GaugeProps {
   readonly name: string
-  /** Of one. */
+  /** Between 0 and 1. */
   readonly part: number
   readonly text: string
 }
@@ -118,12 +118,12 @@ function WorkerLinks({ workers, isOwn }: WorkerLinksProps) {
   )
 }
 
-/** Below the page's, or below a node's. */
+/** Heading level: below the page's heading, or below a node's. */
 function headingOf(isOwn: boolean): 'h2' | 'h3' {
   return isOwn ? 'h2' : 'h3'
 }
 
-/** "cuda:0" of "cuda:0 NVIDIA H200 (…)"; what a worker that loads was asked for. */
+/** "cuda:0" of "cuda:0 NVIDIA H200 (…)"; while a worker loads, the requested device. */
 function deviceOf({ info, spec }: WorkerRecord): string {
   if (info !== null) return info.device.split(' ', 1)[0]!
   return spec.device ?? (spec.gpu_id === null ? '' : `cuda:${spec.gpu_id}`)

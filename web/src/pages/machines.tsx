@@ -1,4 +1,4 @@
-/** Machines: this one and its GPUs; of a cluster every node, with its workers. */
+/** Machines: this machine and its GPUs, or every node of a cluster with its workers. */
 import { useEffect } from 'preact/hooks'
 import { cluster, refreshCluster } from '../lib/cluster.ts'
 import { t } from '../lib/i18n.ts'
@@ -14,7 +14,7 @@ export function MachinesPage() {
   useEffect(() => {
     if (!isFront) return
     const abort = new AbortController()
-    // What came last stays when one call fails.
+    // If one call fails, its last result stays.
     const timer = setInterval(() => refreshCluster(abort.signal).catch(() => {}), POLL_MS)
     return () => {
       clearInterval(timer)

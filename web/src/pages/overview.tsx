@@ -1,4 +1,4 @@
-/** Overview: the server now and over the last minutes, of one worker or all. */
+/** Overview: the server now and over the last minutes, for one worker or all. */
 import { signal } from '@preact/signals'
 import type { Percentiles, Sample, WorkerSample } from '../../../src/gateway/contract.ts'
 import { bytes, count, milliseconds, percent } from '../lib/format.ts'
@@ -44,7 +44,7 @@ export function OverviewPage() {
   )
 }
 
-/** A worker that is gone shows all again. */
+/** Falls back to all workers when the chosen one is gone. */
 function worker(): string | null {
   return workers.value.some(({ worker_id }) => worker_id === chosen.value) ? chosen.value : null
 }
@@ -128,7 +128,7 @@ function late({ p99 }: Percentiles): string {
   return p99 === null ? '' : `p99 ${milliseconds(p99)}`
 }
 
-/** Charts of guessed tokens a second, by who guesses. */
+/** Charts of guessed tokens per second, by source of the guesses. */
 const GUESSES = [
   ['prediction', 'Tokens guessed from predictions'],
   ['lookup', 'Tokens guessed from the text'],
@@ -209,7 +209,7 @@ function Charts() {
         ]}
       />
       {GUESSES.map(([name, title]) =>
-        // Most servers guess in one way, or in none.
+        // Most servers use one source of guesses, or none.
         samples.value.some((sample) => part((one) => one.guesses[name].guessed_per_second)(sample)) ? (
           <Chart
             {...common}

@@ -1,4 +1,4 @@
-/** Requests: who asked what of which model, how it ended and how long it took. Never what was said. */
+/** Requests: key, route, model, result and duration, but never the content. */
 import { useEffect, useState } from 'preact/hooks'
 import type { RequestRecord } from '../../../src/gateway/contract.ts'
 import { call } from '../lib/api.ts'

@@ -1,4 +1,4 @@
-/** What is asked before a session is forked or imported. */
+/** Dialogs for forking and importing a session. */
 import { useState } from 'preact/hooks'
 import { messageOf } from '../lib/errors.ts'
 import { t } from '../lib/i18n.ts'

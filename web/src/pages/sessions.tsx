@@ -1,4 +1,4 @@
-/** Sessions of this key: how large, where, how many turns; one opened shows its tree and what can be done with a turn. */
+/** Sessions of this key: size, tier and turns. An opened session shows its tree and the actions for each turn. */
 import { signal } from '@preact/signals'
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { followConversations, nameOf } from '../conversations/list.ts'
@@ -33,10 +33,10 @@ export function SessionsPage() {
   useEffect(followConversations, [])
   const sessions = useResource(
     async (abort) => ({ model, list: model === null ? [] : await listSessions(model, abort) }),
-    // One that loads refuses; then its state changes.
+    // A loading model refuses the call; it is fetched again when its state changes.
     [model, entries.find(({ id }) => id === model)?.state],
   )
-  // Those of the model before are not this one's, while its own are fetched or cannot be.
+  // Do not show the previous model's sessions while this model's are loading or failed to load.
   const list = sessions.value?.model === model ? sessions.value.list : null
   return (
     <>
@@ -150,7 +150,7 @@ function Row({ session, model, isOpen }: RowProps) {
   )
 }
 
-/** Its first words, or the name that its reader gave it. */
+/** The first words, or the name given by the user. */
 function SessionTitle({ model, id }: { readonly model: string; readonly id: string }) {
   const name = nameOf({ model, id })
   return name === id ? null : <b class="session-name">{name}</b>
@@ -177,7 +177,7 @@ function Opened({ session, model, onChange }: OpenedProps) {
   const [error, setError] = useState<string | null>(null)
   const [isForking, setForking] = useState(false)
   const section = useRef<HTMLElement>(null)
-  // Below the list where there is no room beside it.
+  // On a narrow page this is below the list.
   useEffect(() => section.current?.scrollIntoView({ block: 'nearest' }), [])
   const showError = (thrown: unknown) => setError(messageOf(thrown))
   const run = (action: Promise<void>) => {
@@ -245,7 +245,7 @@ function Opened({ session, model, onChange }: OpenedProps) {
   )
 }
 
-/** Where it is to go on from is where its head is. */
+/** Continuing moves the session's head to the chosen turn. */
 async function goOnFrom({ id, head }: Session, model: string, turn: number): Promise<void> {
   if (turn !== head) await rewindSession(model, id, turn)
   goTo('playground', model, id)

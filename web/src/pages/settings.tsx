@@ -1,4 +1,4 @@
-/** Settings: what a visitor chose for this browser, the key in use, and what is kept here. */
+/** Settings: the choices for this browser, the current key, and what the browser stores. */
 import { notes } from '../conversations/notes.ts'
 import { forgetKey, isKeyWanted, key } from '../lib/api.ts'
 import { bytes } from '../lib/format.ts'
@@ -59,7 +59,7 @@ function Choice<T extends string>({ label, value, options, onChange }: ChoicePro
         <select
           {...ids}
           value={value}
-          // The options are all there are.
+          // The options are all possible values.
           onChange={({ currentTarget }) => onChange(currentTarget.value as T)}
         >
           {Object.entries<string>(options).map(([name, text]) => (

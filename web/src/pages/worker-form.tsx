@@ -1,4 +1,4 @@
-/** The form that starts a worker: files and devices to choose from, the rest folded, and what is wrong beside its field. */
+/** The form that starts a worker. Rare fields are folded; errors appear beside their field. */
 import { useState } from 'preact/hooks'
 import type { ModelFile } from '../../../src/gateway/contract.ts'
 import { ApiError, messageOf } from '../lib/errors.ts'
@@ -12,7 +12,7 @@ import { Dialog } from '../parts/dialog.tsx'
 import { useResource } from '../parts/resource.ts'
 
 const QUANTS = ['file', 'f32', 'f16', 'bf16', 'fp8', 'int8', 'q4', 'nf4']
-/** The choice that lets a path be typed. */
+/** The option for typing a path. */
 const OTHER = ' other'
 
 interface FormError {
@@ -72,7 +72,7 @@ interface Control {
   readonly errorOf: (name: keyof Form) => string | null
 }
 
-/** "states.0.path" is about the field of the states. */
+/** "states.0.path" belongs to the field `states`. */
 function formError(thrown: unknown): FormError {
   const field = thrown instanceof ApiError ? (thrown.field?.split(/[./[]/)[0] ?? null) : null
   return { field, message: messageOf(thrown) }
@@ -224,7 +224,7 @@ function Advanced({ isOpen, ...control }: Control & { readonly isOpen: boolean }
   )
 }
 
-/** From what the next tokens of answers are guessed, beside a draft model. */
+/** The source of guessed tokens, beside a draft model. */
 function SpeculateField({ form, set, errorOf }: Control) {
   return (
     <Field label={t('Speculative decoding')} error={errorOf('speculate')}>
@@ -258,7 +258,7 @@ function StateTypeField({ form, set, errorOf }: Control) {
   )
 }
 
-/** How the model was taught to read of tools. */
+/** The format in which the model was trained to see tools. */
 function ToolsField({ form, set, errorOf }: Control) {
   return (
     <Field label={t('Tool template')} error={errorOf('tool_template')}>

@@ -1,4 +1,4 @@
-/** The log of one worker as it is written: searched, paused, copied. */
+/** A worker's live log, with search, pause and copy. */
 import { useEffect, useState } from 'preact/hooks'
 import { request } from '../lib/api.ts'
 import { waitBefore } from '../lib/backoff.ts'
@@ -10,7 +10,7 @@ import { Button, CopyButton, ErrorNote } from '../parts/basics.tsx'
 import { useFollowedEnd } from '../parts/followed-end.ts'
 
 const TAIL = 500
-/** As many lines as the server keeps. */
+/** The number of lines that the server keeps. */
 const MOST_LINES = 5000
 
 interface WorkerLogProps {
@@ -69,7 +69,7 @@ function useLines(id: string, isEnded: boolean) {
     const abort = new AbortController()
     void followLog(id, abort.signal, setLines, setError)
     return () => abort.abort()
-    // An ended one that is started again begins a new stream.
+    // A restarted worker has a new stream.
   }, [id, isEnded])
   return { lines, error }
 }

@@ -1,4 +1,4 @@
-/** Workers: what runs, what ended and why, and what may be done about it. One of them can be opened: its facts and log. */
+/** Workers: running and ended ones with their actions. An opened worker shows its facts and log. */
 import type { ComponentChildren } from 'preact'
 import { useState } from 'preact/hooks'
 import type { WorkerPhase, WorkerRecord } from '../../../src/gateway/contract.ts'
@@ -13,7 +13,7 @@ import { confirmed } from '../parts/dialog.tsx'
 import { WorkerForm } from './worker-form.tsx'
 import { WorkerLog } from './worker-log.tsx'
 
-/** The argument of the address that opens the form. */
+/** The route argument that opens the form. */
 const NEW = 'new'
 
 export function WorkersPage() {
@@ -132,7 +132,7 @@ function WorkerFacts({ worker }: { readonly worker: WorkerRecord }) {
   )
 }
 
-/** "cuda:0 NVIDIA H200 (9.0, 132 SMs, 140 GiB)" without what is in brackets. */
+/** Removes the brackets of "cuda:0 NVIDIA H200 (9.0, 132 SMs, 140 GiB)". */
 function shortDevice(device: string | undefined): string | undefined {
   return device?.replace(/ \(.*$/, '')
 }

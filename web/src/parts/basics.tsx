@@ -1,4 +1,4 @@
-/** Buttons, fields, badges and the notes that stand where content is missing. They know nothing of the server. */
+/** Buttons, fields, badges and the notes in place of missing content. They do not contact the server. */
 import type { ComponentChildren } from 'preact'
 import { useEffect, useId, useState } from 'preact/hooks'
 import { t } from '../lib/i18n.ts'
@@ -6,7 +6,7 @@ import { Icon, type IconName } from './icons.tsx'
 
 interface ButtonProps {
   readonly icon?: IconName
-  /** Without children it is what a screen reader says, and the tooltip. */
+  /** The accessible name and tooltip of a button without children. */
   readonly label?: string
   readonly kind?: 'plain' | 'primary' | 'danger' | 'quiet' | 'chip'
   readonly isDisabled?: boolean
@@ -20,7 +20,7 @@ export function Button(props: ButtonProps) {
   const { icon, label, kind = 'plain', isDisabled = false, isPressed, onClick, children } = props
   const { type = 'button' } = props
   const click = (event: Event) => {
-    // What is shown next may make it the submit button of its form before the browser asks what the click was for.
+    // The next render may turn this button into the form's submit button before the browser handles the click.
     if (type === 'button') event.preventDefault()
     onClick?.()
   }
@@ -51,7 +51,7 @@ interface FieldProps {
   }) => ComponentChildren
 }
 
-/** A label, its control, and what is wrong with its value or what it means. */
+/** A label, its control, and an error or a hint. */
 export function Field({ label, hint, error = null, children }: FieldProps) {
   const id = useId()
   const noteId = `${id}-note`
@@ -109,10 +109,10 @@ export function ErrorNote({ text, onRetry }: { text: string; onRetry?: () => voi
 const COPIED_MS = 1500
 
 interface CopyButtonProps {
-  /** What cannot be had is not copied; whoever asks for it says why. */
+  /** If this rejects, nothing is copied; the caller reports why. */
   readonly text: () => string | Promise<string | null>
   readonly label?: string
-  /** What it is called where it has no label. */
+  /** Its name if it has no label. */
   readonly title?: string
   readonly icon?: IconName
 }
@@ -140,7 +140,7 @@ export function CopyButton({ text, label, title = t('Copy'), icon = 'copy' }: Co
   )
 }
 
-/** Browsers give the clipboard to pages of https and of this machine only; elsewhere a selection is copied. */
+/** Browsers allow the clipboard only on https and this machine; elsewhere this copies a selection. */
 async function copyText(text: string): Promise<boolean> {
   try {
     await navigator.clipboard.writeText(text)
@@ -148,7 +148,7 @@ async function copyText(text: string): Promise<boolean> {
   } catch {
     const area = document.createElement('textarea')
     area.value = text
-    // Inside an open dialog nothing outside of it can be selected.
+    // While a dialog is open, only its content can be selected.
     const place = document.querySelector('dialog[open]') ?? document.body
     place.append(area)
     area.select()

@@ -1,4 +1,4 @@
-/** A line chart of the samples over time, its legend with the newest or the pointed-at values, and nothing else. */
+/** A line chart of samples over time. The legend shows the newest values, or those under the pointer. */
 import { useEffect, useRef, useState } from 'preact/hooks'
 import uPlot from 'uplot'
 import 'uplot/dist/uPlot.min.css'
@@ -19,7 +19,7 @@ interface ChartProps {
   readonly samples: readonly Sample[]
   readonly seconds: number
   readonly format: (value: number | null | undefined) => string
-  /** The top of the scale, where it has one. */
+  /** The upper end of the scale, if fixed. */
   readonly max?: number
 }
 
@@ -37,7 +37,7 @@ export function Chart({ title, lines, samples, seconds, format, max }: ChartProp
   const latest = useRef({ data, seconds })
   latest.current = { data, seconds }
 
-  // Made anew only when the colours or the lines change; samples go into the one that is there.
+  // A new chart is made only when colours or lines change; samples go into the existing chart.
   useEffect(() => {
     const element = place.current!
     const made = new uPlot(
@@ -79,7 +79,7 @@ export function Chart({ title, lines, samples, seconds, format, max }: ChartProp
   )
 }
 
-/** Changes whenever colours do, by the switch or by the system. */
+/** Changes when the theme changes, by the setting or by the system. */
 function useShades(): string {
   const [isDark, setDark] = useState(() => matchMedia('(prefers-color-scheme: dark)').matches)
   useEffect(() => {
@@ -135,7 +135,7 @@ function clockTimes(_plot: uPlot, ticks: number[]): string[] {
   return ticks.map((tick) => new Date(tick * 1000).toLocaleTimeString('en-GB').slice(0, 8))
 }
 
-/** A canvas knows no style sheets: what colour a class has is asked of an element that has it. */
+/** A canvas does not use style sheets, so the colour is read from an element with the class. */
 function colourOf(place: HTMLElement, name: string): string {
   const probe = document.createElement('span')
   probe.className = name

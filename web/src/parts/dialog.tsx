@@ -1,4 +1,4 @@
-/** Modal dialogs: the browser's own, which keep the focus inside and close with Escape. */
+/** Modal dialogs: the browser's own element keeps the focus inside and closes with Escape. */
 import { signal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
 import { useEffect, useId, useRef } from 'preact/hooks'
@@ -18,12 +18,12 @@ export function Dialog({ title, onClose, children, isWide = false }: DialogProps
   useEffect(() => {
     const before = document.activeElement
     dialog.current?.showModal()
-    // Who is asked for something writes it; the browser would take the first button, which closes.
+    // Focus the first field. The browser would focus the first button, which closes the dialog.
     dialog.current?.querySelector<HTMLElement>('input, select, textarea')?.focus()
     return () => before instanceof HTMLElement && before.focus()
   }, [])
   const onCancel = (event: Event) => {
-    // Closing is the owner's: it takes the element away.
+    // The owner closes the dialog by removing the element.
     event.preventDefault()
     onClose()
   }
@@ -46,7 +46,7 @@ interface Question {
 
 const question = signal<Question | null>(null)
 
-/** Asks before something that cannot be taken back. */
+/** Asks for confirmation before something that cannot be undone. */
 export function confirmed(text: string, action: string): Promise<boolean> {
   return new Promise((resolve) => {
     const answer = (isYes: boolean) => {

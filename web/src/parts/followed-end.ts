@@ -1,7 +1,7 @@
-/** A list that grows and scrolls: its end stays in view until its reader goes up, and again when they are back there. */
+/** Keeps the end of a growing list in view until the user scrolls up, and again when they are back at the end. */
 import { useState } from 'preact/hooks'
 
-/** Pixels from the end that still count as being there. */
+/** Pixels from the end that still count as the end. */
 const NEAR = 40
 
 /** Of an element. */
@@ -14,7 +14,7 @@ interface Scrolled {
 export class FollowedEnd {
   #element: Scrolled | null = null
   #isFollowed = true
-  /** Where it was scrolled to when last looked at. */
+  /** The last known scroll position. */
   #top = 0
 
   /** A `ref`. */
@@ -23,8 +23,8 @@ export class FollowedEnd {
   }
 
   /**
-   * The event comes after the scroll, and the list may have grown in between: that the end is far says nothing. Only who
-   * goes up leaves it.
+   * The event comes after the scroll, and the list may have grown in between, so a distant end says nothing. Only
+   * scrolling up leaves the end.
    */
   readonly onScroll = (): void => {
     if (this.#element === null) return
@@ -41,7 +41,7 @@ export class FollowedEnd {
     this.#top = this.#element.scrollTop
   }
 
-  /** Wherever the reader is: what they have just made stands there. */
+  /** Scrolls to the end from anywhere, to show what the user has just added. */
   return(): void {
     this.#isFollowed = true
     this.update()

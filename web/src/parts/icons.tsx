@@ -1,4 +1,4 @@
-/** The goose mark and small line icons, drawn on a grid of 16. They are decoration: what they mean is said in text. */
+/** The goose mark and small line icons on a grid of 16. They are decoration; text says what they mean. */
 
 const PATHS = {
   overview: 'M2 13V8M6 13V3M10 13V6M14 13V9',

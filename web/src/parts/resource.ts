@@ -1,6 +1,5 @@
 /**
- * Something fetched for a component: loading, there, or failed, and fetched again when asked, with another key, and from a
- * server that is back.
+ * Data fetched for a component. It is fetched again on request, with a new key, and when the server is back.
  */
 import { useCallback, useEffect, useState } from 'preact/hooks'
 import { keyChanges } from '../lib/api.ts'
@@ -8,7 +7,7 @@ import { messageOf } from '../lib/errors.ts'
 import { returns } from '../lib/live.ts'
 
 export interface Resource<T> {
-  /** The newest that came; kept while it is fetched again. */
+  /** The latest value; it stays while it is fetched again. */
   readonly value: T | null
   readonly error: string | null
   readonly isLoading: boolean
@@ -25,7 +24,7 @@ export function useResource<T>(
   const [round, setRound] = useState(0)
   const numKeys = keyChanges.value
   const numReturns = returns.value
-  // What is loaded depends on the dependencies, the key, the server and the round; `load` itself is new at every rendering.
+  // Depends on the dependencies, the key, the server and the round; `load` itself is new at every render.
   useEffect(() => {
     const abort = new AbortController()
     setLoading(true)

@@ -1,4 +1,4 @@
-/** A button that picks text files. */
+/** A button to choose text files. */
 import { useRef } from 'preact/hooks'
 import { t } from '../lib/i18n.ts'
 import { Button } from './basics.tsx'
@@ -15,7 +15,7 @@ export function TextFilesButton({ onFiles }: { readonly onFiles: (files: File[])
         hidden
         aria-label={t('Add text files')}
         onChange={({ currentTarget }) => {
-          // A copy: the list itself is emptied with the value, so that the same file can be picked again.
+          // Copy the list: clearing the value, so that the same file can be chosen again, empties it.
           onFiles([...(currentTarget.files ?? [])])
           currentTarget.value = ''
         }}

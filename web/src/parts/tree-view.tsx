@@ -1,11 +1,11 @@
-/** A tree of turns drawn as commits are: a row each, a lane for every branch. The rows are buttons. */
+/** A tree of turns drawn like a commit graph: a row per turn, a lane per branch. The rows are buttons. */
 import type { ComponentChildren } from 'preact'
 import { layOut, type TreeNode } from '../lib/tree.ts'
 
 interface TreeViewProps<T extends TreeNode> {
   readonly label: string
   readonly nodes: readonly T[]
-  /** Where a next turn would go on. */
+  /** The turn that the next one would follow. */
   readonly head: number
   readonly selected?: number | null
   readonly describe: (node: T) => ComponentChildren
@@ -57,7 +57,7 @@ export function TreeView<T extends TreeNode>(props: TreeViewProps<T>) {
   )
 }
 
-/** Down the lane, or out of it with one bend just below the parent. */
+/** A line down the lane, or to another lane with one bend just below the parent. */
 function edge(x1: number, y1: number, x2: number, y2: number): string {
   if (x1 === x2) return `M${x1} ${y1}V${y2}`
   return `M${x1} ${y1}C${x1} ${y1 + ROW} ${x2} ${y1} ${x2} ${y1 + ROW}V${y2}`

@@ -1,4 +1,4 @@
-/** One answer while it grows: what its parts add up to, shown at a pace. */
+/** A growing answer: collects its parts and shows them at a limited rate. */
 import { Paced } from '../lib/paced.ts'
 import type { AnswerTimes } from '../lib/stats.ts'
 import { type Part, type TokenView, type ToolCall, type Usage, withToolCalls } from '../lib/wire.ts'
@@ -13,11 +13,11 @@ export interface Answer {
   readonly usage: Usage | null
   readonly finish: string | null
   readonly error: string | null
-  /** The server's number of the turn, while it has its state. */
+  /** The server's turn number, while the server has its state. */
   readonly turn: number | null
 }
 
-/** Before the first piece of it. */
+/** Before the first piece. */
 export const NO_ANSWER: Answer = {
   state: 'reading',
   thought: '',
@@ -31,7 +31,7 @@ export const NO_ANSWER: Answer = {
   turn: null,
 }
 
-/** To the end of the answer, or to the error that ended it; what came until then has been shown. */
+/** Runs to the end of the answer or to an error; everything received so far is shown. */
 export async function receive(
   parts: AsyncIterable<Part>,
   begun: Answer,

@@ -1,4 +1,4 @@
-/** A file as a part of a message: what is text, as code under its name. */
+/** A text file as part of a message: a code block under its name. */
 import type { Text } from '../lib/i18n.ts'
 
 const MOST_BYTES = 256 * 1024
@@ -15,7 +15,7 @@ export async function readTextFile(file: File): Promise<ReadFile> {
   }
 }
 
-/** In a fence that nothing in it ends. */
+/** Uses a fence longer than any in the text. */
 export function asQuoted(name: string, text: string): string {
   const runs = [...text.matchAll(/`{3,}/g)].map(([run]) => run.length)
   const fence = '`'.repeat(Math.max(3, ...runs.map((length) => length + 1)))

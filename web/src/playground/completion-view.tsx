@@ -1,4 +1,4 @@
-/** Raw completion: a text that the model goes on with, in place. The prompt is sent as it stands, without a template. */
+/** Raw completion: the model continues a text. The prompt is sent unchanged, without a template. */
 import { signal } from '@preact/signals'
 import { useEffect, useState } from 'preact/hooks'
 import { streamCompletion } from '../lib/chat.ts'
@@ -30,7 +30,7 @@ export function CompletionView({ choice, onChoice }: CompletionViewProps) {
   const [isSetting, setSetting] = useState(false)
   const end = useFollowedEnd()
   const { value: now } = answer
-  // The text is followed as it is written; what became of it stays beside the button that began it.
+  // The view follows the growing text; the result stays beside the button that started it.
   useEffect(() => end.update(), [now])
   const submit = (event: Event) => {
     event.preventDefault()
@@ -117,7 +117,7 @@ function isRunning(): boolean {
   return state === 'reading' || state === 'writing'
 }
 
-/** How it ended, in sight whatever the text has grown to. */
+/** How it ended, visible however long the text is. */
 function Outcome({ answer: now }: { readonly answer: Answer }) {
   if (isRunning()) return null
   const append = () => {

@@ -1,4 +1,4 @@
-/** The box to write in: for all conversations that are shown. Text files that are dropped on it become part of the message. */
+/** The input box for all visible conversations. Text files dropped on it become part of the message. */
 import { signal } from '@preact/signals'
 import { useState } from 'preact/hooks'
 import { type Text, t } from '../lib/i18n.ts'
@@ -25,7 +25,7 @@ export function Composer() {
   }
   const all = panes.value
   const isBusy = all.some((pane) => pane.isBusy.value)
-  // What is about to be shown is what the message is for.
+  // The message is for the conversations that are about to be shown.
   const isOpening = opening.value.state === 'loading'
   const hasModel = all.some(({ choice }) => choice.value !== null)
   const canSend = !isBusy && !isOpening && hasModel && text.trim() !== ''

@@ -1,4 +1,4 @@
-/** The settings or the tree of a conversation, beside it; over it on a phone. */
+/** The settings or tree of a conversation, beside it, or over it on a phone. */
 import { t } from '../lib/i18n.ts'
 import { Button, Field } from '../parts/basics.tsx'
 import { TreeView } from '../parts/tree-view.tsx'

@@ -1,4 +1,4 @@
-/** What stands open at the right: the settings or the tree of one conversation. */
+/** What is open at the right: the settings or tree of one conversation. */
 import { signal } from '@preact/signals'
 import type { Pane } from './pane.ts'
 

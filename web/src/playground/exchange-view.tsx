@@ -1,4 +1,4 @@
-/** One exchange of a conversation: the question, the answer as it is written, its figures, and what may be done with it. */
+/** One exchange of a conversation: the question, the growing answer, its figures and its actions. */
 import { useState } from 'preact/hooks'
 import { key } from '../lib/api.ts'
 import { count, milliseconds } from '../lib/format.ts'
@@ -70,14 +70,14 @@ export function ExchangeView({ pane, exchange, onFork }: ExchangeViewProps) {
   )
 }
 
-/** A link that opens a copy of the conversation up to here: for whoever has a key of this server, or may use it without one. */
+/** A link to a copy of the conversation up to here, for anyone who may use this server. */
 function ShareButton({ pane, exchange }: { readonly pane: Pane; readonly exchange: Exchange }) {
   const { turn } = exchange.answer.value
   const { model, sessionId } = pane
   if (turn === null || model === null || sessionId === null) return null
   const addressOf = (...parts: readonly (string | number)[]) =>
     `${location.origin}${location.pathname}${hashOf('playground', model, ...parts)}`
-  // Without keys everybody sees this session anyway.
+  // Without keys everybody can open this session anyway.
   if (key.value === '') {
     const link = () => addressOf(sessionId, turn)
     return <CopyButton icon="link" text={link} title={t('Copy a link to this conversation up to here')} />
@@ -121,7 +121,7 @@ function Question({ pane, exchange }: { readonly pane: Pane; readonly exchange: 
       </div>
     )
   }
-  // While an answer is running the draft waits.
+  // The draft waits for the running answer.
   const canSend = !pane.isBusy.value && draft.trim() !== ''
   const send = () => {
     if (!canSend) return
@@ -139,7 +139,7 @@ interface EditingProps {
   readonly onCancel: () => void
 }
 
-/** The one who asked to edit wants to write. The same function each time, or every rendering would take the focus. */
+/** The one who asked to edit wants to write. A constant function: a new one would take the focus at every render. */
 const takeFocus = (element: HTMLElement | null) => element?.focus()
 
 function Editing({ draft, canSend, onInput, onSend, onCancel }: EditingProps) {
@@ -171,7 +171,7 @@ function Editing({ draft, canSend, onInput, onSend, onCancel }: EditingProps) {
   )
 }
 
-/** ‹ 2/3 ›: the branches that begin beside this one. */
+/** ‹ 2/3 ›: switches between the branches that start here. */
 function Siblings({ pane, exchange }: { readonly pane: Pane; readonly exchange: Exchange }) {
   const all = pane.exchanges.value
   const siblings = childrenOf(all, exchange.parent)
@@ -232,7 +232,7 @@ function AnswerView({ answer, isElsewhere }: AnswerViewProps) {
   )
 }
 
-/** The server tells a thought that was asked for from the answer; one that the model began by itself is in the text. */
+/** The server splits off a requested thought; a thought that the model began by itself is in the text. */
 function thoughtOf({ thought, text }: Answer): Split {
   if (thought === '') return splitThought(text)
   return { thought, isThinking: text === '', answer: text }
@@ -247,13 +247,13 @@ function Thought({ thought, isThinking }: Split) {
   )
 }
 
-/** An answer that is JSON, which comes on one line, as code. */
+/** Shows a JSON answer, which is one line, as code. */
 function readable(answer: string): string {
   const json = /^\s*[[{]/.test(answer) ? indented(answer) : null
   return json === null ? answer : `\`\`\`json\n${json}\n\`\`\``
 }
 
-/** A stopped answer has none of the server's numbers. */
+/** A stopped answer has no figures from the server. */
 export function Figures({ answer }: { readonly answer: Answer }) {
   const { usage, times, state, finish } = answer
   const { ttftMs, tokensPerSecond } = answerFigures(times, usage?.completion ?? 0)

@@ -1,4 +1,4 @@
-/** What an answer is held to, and the tools that it may call. */
+/** Form fields for the required form of answers and for tools. */
 import { type Text, t } from '../lib/i18n.ts'
 import { FORMATS, type Settings, toolsOf } from '../lib/wire.ts'
 import { Field } from '../parts/basics.tsx'
@@ -8,7 +8,7 @@ type Format = Settings['format']
 interface FormatText {
   readonly name: Text
   readonly hint: Text
-  /** What a form may look like; absent: it needs none. */
+  /** An example of the form; absent if none is needed. */
   readonly example?: string
 }
 
@@ -48,7 +48,7 @@ export function FormFields({ settings, isChat, onChange }: FormFieldsProps) {
           <select
             {...ids}
             value={format}
-            // The options are all there are.
+            // The options are all possible values.
             onChange={({ currentTarget }) => onChange({ format: currentTarget.value as Format })}
           >
             {FORMATS.map((one) => (

@@ -1,4 +1,4 @@
-/** One conversation with its head (whom with, what may be set) and its exchanges. */
+/** One conversation: its header (model, settings) and its exchanges. */
 import { useEffect } from 'preact/hooks'
 import { t } from '../lib/i18n.ts'
 import { newestLeaf } from '../lib/tree.ts'
@@ -11,13 +11,13 @@ import { showNew } from './panes.ts'
 import { Starters } from './starters.tsx'
 import { PersonaSelect, TargetSelect } from './target-select.tsx'
 
-/** How many other tokens the token view can show. */
+/** The number of alternatives in the token view. */
 const ALTERNATIVES = 5
 
 interface PaneViewProps {
   readonly pane: Pane
   readonly onFork: (fork: Pane) => void
-  /** Absent where it is the only one. */
+  /** Absent if it is the only conversation. */
   readonly onClose?: () => void
 }
 
@@ -97,10 +97,10 @@ interface ExchangesProps {
 function Exchanges({ pane, onFork }: ExchangesProps) {
   const end = useFollowedEnd()
   const path = pane.path()
-  // Each piece of the last answer makes the list longer.
+  // The list grows with each piece of the last answer.
   const last = path.at(-1)?.answer.value
   useEffect(() => end.update(), [last, path.length])
-  // A question was asked, or another conversation is here.
+  // A new question, or another conversation.
   useEffect(() => end.return(), [pane, pane.exchanges.value.length])
   const leaf = newestLeaf(pane.exchanges.value, pane.head.value)
   return (

@@ -1,9 +1,9 @@
 /**
- * One conversation of the playground: a tree of exchanges (what was asked and the answer), each a turn of a session on the
- * server. It knows how to send, stop, answer anew, branch and fork, and nothing of how it is shown.
+ * One conversation of the playground: a tree of exchanges (question and answer), each a turn of a session on the
+ * server. Sends, stops, answers again, branches and forks; rendering is elsewhere.
  *
- * The server's state of a turn is used where there is one: then only the new message is sent. Where there is none (stopped
- * answers, another model, a pruned turn) the whole path is sent again, which gives the same.
+ * If the server has the state of a turn, only the new message is sent. If not (stopped answers, another model, a pruned
+ * turn), the whole path is sent again, with the same result.
  */
 import { type Signal, signal } from '@preact/signals'
 import { touch } from '../conversations/list.ts'
@@ -20,9 +20,9 @@ import { type Answer, NO_ANSWER, receive } from './answer.ts'
 import { type Choice, rootOf, targetOf } from './targets.ts'
 
 export interface Exchange extends TreeNode {
-  /** Null where the words are not known, or are no exchange: only the server's state knows them. */
+  /** Null if the text is unknown or not an exchange: only the server's state has it. */
   readonly question: string | null
-  /** Of the tools that the answer before called; null where it was asked something. */
+  /** Results of the tools that the previous answer called; null for a question. */
   readonly results: readonly string[] | null
   readonly answer: Signal<Answer>
 }
@@ -30,10 +30,10 @@ export interface Exchange extends TreeNode {
 const TEXTS_UNKNOWN =
   'Earlier turns were made elsewhere and their texts are not known here: only {model} can continue, and the system prompt cannot change.'
 
-/** A conversation that nobody used for a quarter of a year is forgotten by the server. */
+/** The server deletes a conversation after a quarter of a year without use. */
 const SESSION_SECONDS = 90 * 86_400
 
-/** The server may be ending the answer when it is asked about it. */
+/** The server may still be ending the answer when it is asked. */
 const STOPPED_TRIES = 10
 const STOPPED_PAUSE_MS = 150
 
@@ -57,7 +57,7 @@ export class Pane {
     this.#kept.value = session
   }
 
-  /** Null until the server has a turn of it under this pane's own name. */
+  /** Null until the server has a turn under this pane's session id. */
   get sessionId(): string | null {
     return this.#session === null || this.#session.isOthers ? null : this.#session.id
   }
@@ -67,17 +67,17 @@ export class Pane {
     return this.#session?.copiedFrom ?? null
   }
 
-  /** Whose session it is: a model by its own name. */
+  /** The model that the session belongs to, by its own name. */
   get model(): string | null {
     return this.#session === null ? null : rootOf(this.#session.choice.model)
   }
 
-  /** The server has a turn of it. */
+  /** The server has a turn of this conversation. */
   get isKept(): boolean {
     return this.exchanges.value.some(({ answer }) => answer.value.turn !== null)
   }
 
-  /** The first thing asked. */
+  /** The first question. */
   get firstWords(): string {
     const asked = this.exchanges.value.find(({ question }) => question !== null)?.question ?? ''
     return asked.replace(/\s+/g, ' ').trim().slice(0, 80)
@@ -91,7 +91,7 @@ export class Pane {
     return this.#ask(question, this.head.value)
   }
 
-  /** What the called tools gave, in their order. */
+  /** Sends the results of the called tools, in order. */
   sendResults(results: readonly string[]): Promise<void> {
     return this.#ask(results.join('\n'), this.head.value, results)
   }
@@ -100,12 +100,12 @@ export class Pane {
     return this.exchanges.value.find(({ id }) => id === parent)?.answer.value.toolCalls ?? []
   }
 
-  /** The same question once more: a new branch beside the old answer. */
+  /** Asks the same question again: a new branch beside the old answer. */
   again(exchange: Exchange): Promise<void> {
     return this.#ask(exchange.question ?? '', exchange.parent, exchange.results)
   }
 
-  /** Another question in its place: a new branch too. */
+  /** Replaces the question: a new branch, too. */
   edit(exchange: Exchange, question: string): Promise<void> {
     return this.#ask(question, exchange.parent)
   }
@@ -114,7 +114,7 @@ export class Pane {
     this.#abort?.abort()
   }
 
-  /** A token for others' copies of a turn; null where there is none, and the notice says why. */
+  /** A token with which others can copy a turn. Null if there is none; the notice says why. */
   async share(turn: number): Promise<string | null> {
     const { model, sessionId } = this
     if (model === null || sessionId === null) return null
@@ -126,7 +126,7 @@ export class Pane {
     }
   }
 
-  /** The next message follows this exchange. The server's head is moved as well, for those who use the session elsewhere. */
+  /** Makes the next message follow this exchange. Moves the server's head, too, for other users of the session. */
   async rewind(exchange: Exchange): Promise<void> {
     this.head.value = exchange.id
     const { turn } = exchange.answer.value
@@ -134,7 +134,7 @@ export class Pane {
     await this.#call(this.#session, 'rewind', { turn })
   }
 
-  /** A new conversation that begins as this one up to the exchange, and shares its states. */
+  /** A new conversation that starts as this one up to the exchange and shares its states. */
   async fork(exchange: Exchange): Promise<Pane> {
     const copy = new Pane()
     copy.choice.value = this.choice.value
@@ -163,11 +163,11 @@ export class Pane {
     this.notice.value = null
   }
 
-  /** Goes on with a session that the server has; `isOthers`: with a copy of it, which the next message makes. */
+  /** Continues a session of the server. With `isOthers` it continues a copy, which the next message makes. */
   adopt(choice: Choice, id: string, read: ReadSession, isOthers = false): void {
     this.reset()
     this.choice.value = choice
-    // It has its own beginning.
+    // The session has its own beginning.
     this.system.value = read.system
     this.#session = { id, choice, system: read.system.trim(), isOthers }
     if (read.tools.length > 0) {
@@ -210,8 +210,7 @@ export class Pane {
   }
 
   /**
-   * A stopped answer is a turn all the same (`on_cancel`), and nobody was left to be told which. It may have some words more
-   * than came here.
+   * A stopped answer becomes a turn (`on_cancel`), but its number was not sent. It may have more text than arrived here.
    */
   async #findStopped(answer: Signal<Answer>): Promise<void> {
     const { id, choice } = this.#session!
@@ -227,14 +226,14 @@ export class Pane {
           return
         }
       } catch {
-        // There is no session yet, or no such route: its words are sent again with the next message.
+        // No session yet, or no such route: the next message sends the text again.
         return
       }
       await new Promise((go) => setTimeout(go, STOPPED_PAUSE_MS))
     }
   }
 
-  /** The list of conversations has it first from now on. */
+  /** Moves it to the top of the list of conversations. */
   #tell(): void {
     const { sessionId } = this
     if (sessionId === null || !this.isKept) return
@@ -250,14 +249,14 @@ export class Pane {
       return
     }
     if (now !== null) {
-      // Left as it is, for when its model and its beginning are chosen again.
+      // Keep the session, in case its model and system prompt are chosen again.
       if (!this.#knowsAllTexts(parent)) throw new Error(t(TEXTS_UNKNOWN, { model: now.choice.id }))
       for (const { answer } of this.exchanges.value) answer.value = { ...answer.value, turn: null }
     }
     this.#session = { id: newSessionId(), choice, system, isOthers: false }
   }
 
-  /** Branches beside the way to `parent` are not in the copy. */
+  /** The copy has only the path to `parent`, no other branches. */
   async #copy(session: Session, parent: number): Promise<void> {
     const copy = { ...session, id: newSessionId(), isOthers: false, copiedFrom: session.id }
     const path = pathTo(this.exchanges.value, parent)
@@ -283,14 +282,14 @@ export class Pane {
       await attempt()
     } catch (thrown) {
       if (!isStateLost(thrown) || !this.#knowsAllTexts(id)) throw thrown
-      // The server forgot the turn: the texts are here.
+      // The server has deleted the turn, but the texts are here.
       this.#session = { ...this.#session!, id: newSessionId() }
       for (const one of this.exchanges.value) one.answer.value = { ...one.answer.value, turn: null }
       await attempt()
     }
   }
 
-  /** From the newest turn on the path that the server still has. */
+  /** Starts from the newest turn of the path that the server still has. */
   #prompt(id: number): { readonly messages: readonly Message[]; readonly from: number } {
     const path = pathTo(this.exchanges.value, id)
     const known = path.findLastIndex(({ answer }) => answer.value.turn !== null)
@@ -329,23 +328,23 @@ interface Session {
   readonly id: string
   readonly choice: Choice
   readonly system: string
-  /** It is read here, and another goes on from it. */
+  /** This session is only read; another continues from it. */
   readonly isOthers: boolean
   readonly copiedFrom?: string
 }
 
-/** 64 random bits; ids of others cannot be guessed, nor used with another key. */
+/** 64 random bits. Ids cannot be guessed, nor used with another key. */
 export function newSessionId(): string {
   const [a, b] = crypto.getRandomValues(new Uint32Array(2))
   return `play-${a!.toString(16).padStart(8, '0')}${b!.toString(16).padStart(8, '0')}`
 }
 
-/** It failed or was stopped before its first word: an empty answer in the prompt would ask for more of them. */
+/** It failed or stopped before its first word. An empty answer in the prompt would invite more of them. */
 function isUnanswered({ state, text }: Answer): boolean {
   return state !== 'done' && text === ''
 }
 
-/** What an earlier answer counts for in a later prompt: without its thought. */
+/** An earlier answer as part of a later prompt: without its thought. */
 function answerMessage({ text, toolCalls }: Answer): Message {
   const said = { role: 'assistant', content: splitThought(text).answer } as const
   if (toolCalls.length === 0) return said

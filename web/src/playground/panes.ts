@@ -1,4 +1,4 @@
-/** The conversations that are shown, and those that go on answering while another is. */
+/** The visible conversations, and hidden ones that are still answering. */
 import { effect, signal } from '@preact/signals'
 import { readSession } from '../conversations/read-session.ts'
 import { readTranscript } from '../conversations/transcript.ts'
@@ -10,9 +10,9 @@ import { allChoices, modelChoices } from './targets.ts'
 
 const MOST_PANES = 2
 
-/** They outlive the page: a conversation is still there when its reader comes back. */
+/** They outlive the page, so a conversation is still there when the user comes back. */
 export const panes = signal<readonly Pane[]>([new Pane()])
-/** Answering, and shown no more. */
+/** Hidden, but still answering. */
 export const hidden = signal<readonly Pane[]>([])
 
 export type Opening =
@@ -22,7 +22,7 @@ export type Opening =
 
 export const opening = signal<Opening>({ state: 'none' })
 
-/** Conversations without a model get the first one that can answer. */
+/** Gives conversations without a model the first one that can answer. */
 effect(() => {
   const choices = allChoices()
   const first = choices.find(({ isReady }) => isReady) ?? choices[0]
@@ -30,19 +30,19 @@ effect(() => {
   for (const pane of panes.value) if (pane.choice.value === null) pane.choice.value = first
 })
 
-/** What is shown is what the address names: there, a reload finds it again. */
+/** Writes the visible conversation into the address, so that a reload finds it. */
 effect(() => {
   const [first] = panes.value
   const { page, argument, rest } = route.value
   if (page !== 'playground' || opening.value.state !== 'none') return
   const { sessionId, isKept, model, copiedFrom } = first!
   if (sessionId === null || !isKept || model === null) return
-  // Another one may have just been named there, and is about to be opened; a copy has a name of its own once it is made.
+  // The address may just name another one that is about to open. A copy gets its own id once it is made.
   const isCopied = rest[1] !== undefined && rest[0] === copiedFrom
   if (argument === null || isCopied) standAt('playground', model, sessionId)
 })
 
-/** In the first place; whatever is answering there goes on. */
+/** Shows it in the first place; a running answer there continues. */
 export function show(pane: Pane): void {
   const [first, ...others] = panes.value
   if (pane === first) return
@@ -62,7 +62,7 @@ export function showNew(): void {
   standAt('playground')
 }
 
-/** A fork stands beside its original. */
+/** Shows a fork beside its original. */
 export function showBeside(pane: Pane): void {
   for (const other of panes.value.slice(1)) other.stop()
   panes.value = [...panes.value.slice(0, MOST_PANES - 1), pane]
@@ -82,7 +82,7 @@ export function close(pane: Pane): void {
   panes.value = panes.value.filter((other) => other !== pane)
 }
 
-/** The conversation of that session, with its words. `turn`: a copy, from there on. */
+/** Opens the conversation of a session with its text. With `turn`, opens a copy from there. */
 export function open(model: string, id: string, turn: number | null): void {
   const live = [...panes.value, ...hidden.value].find((pane) => pane.sessionId === id && pane.model === model)
   if (live !== undefined && turn === null) {
@@ -106,7 +106,7 @@ export function open(model: string, id: string, turn: number | null): void {
   )
 }
 
-/** A copy of somebody's conversation becomes one of this key's, and is opened as such. */
+/** Copies a shared conversation to this key and opens it. */
 export function openLink(model: string, token: string): void {
   opening.value = { state: 'loading' }
   const wanted = opening.value
@@ -114,7 +114,7 @@ export function openLink(model: string, token: string): void {
   openShared(model, id, token).then(
     () => {
       if (opening.value !== wanted) return
-      // Opened again, the link would make another copy.
+      // The link must not be opened again: it would make another copy.
       standAt('playground', model, id)
       open(model, id, null)
     },
@@ -126,7 +126,7 @@ export function openLink(model: string, token: string): void {
   )
 }
 
-/** Ends of branches that are read. */
+/** The number of branches that are read. */
 const MOST_BRANCHES = 16
 
 async function read(model: string, id: string, turn: number | null): Promise<Pane> {
@@ -135,7 +135,7 @@ async function read(model: string, id: string, turn: number | null): Promise<Pan
   const session = await getSession(model, id, AbortSignal.timeout(30_000))
   const ends = turn === null ? endsOf(session) : [turn]
   const transcripts = await Promise.all(
-    // A branch whose words cannot be read is there all the same, by its state.
+    // A branch with unreadable text is still shown, by its state.
     ends.map((end) =>
       readTranscript(target, id, { turn: end }).catch((thrown: unknown) => {
         if (end === (turn ?? session.head)) throw thrown
@@ -151,7 +151,7 @@ async function read(model: string, id: string, turn: number | null): Promise<Pan
   return pane
 }
 
-/** The head first, then other turns that nothing goes on from, newest first. */
+/** The head first, then the other last turns of branches, newest first. */
 function endsOf({ turns, head }: Session): number[] {
   const parents = new Set(turns.map(({ parent }) => parent))
   const ends = turns.map(({ turn }) => turn).filter((turn) => !parents.has(turn) && turn !== head)

@@ -1,4 +1,4 @@
-/** Chat: conversations to choose from, one of them or two side by side with one box to write in; or a raw completion. */
+/** Chat: the list of conversations, one or two of them side by side with one input box; or a raw completion. */
 import { signal } from '@preact/signals'
 import { useEffect } from 'preact/hooks'
 import { ConversationList } from '../conversations/list-view.tsx'
@@ -16,7 +16,7 @@ import { close, compare, open, opening, openLink, panes, showBeside } from './pa
 import { allChoices, type Choice } from './targets.ts'
 
 const mode = signal<'chat' | 'completion'>('chat')
-/** The list of conversations; on a narrow page it lies over the conversation. */
+/** The list of conversations; on a narrow page it covers the conversation. */
 const isListOpen = signal(matchMedia('(min-width: 1101px)').matches)
 
 export function PlaygroundPage() {
@@ -74,7 +74,7 @@ function followAddress(): void {
   const wanted = allChoices().find(({ worker }) => worker !== null && worker === argument)
   const pane = panes.value[0]!
   if (wanted !== undefined && pane.choice.value?.id !== wanted.id) pane.choice.value = wanted
-  // Left in the address, it would undo every later choice.
+  // If it stayed in the address, it would undo every later choice.
   if (wanted !== undefined) standAt('playground')
 }
 

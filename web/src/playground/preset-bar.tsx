@@ -1,4 +1,4 @@
-/** One click to known settings, and a way to keep one's own. */
+/** Buttons for preset settings, and a form to save one's own. */
 import type { Signal } from '@preact/signals'
 import { useState } from 'preact/hooks'
 import { t } from '../lib/i18n.ts'
@@ -15,7 +15,7 @@ export function PresetBar({ settings }: { readonly settings: Signal<Settings> })
     savePreset(name.trim(), now)
     setName(null)
   }
-  // It may stand inside another form.
+  // It may be inside another form.
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.key !== 'Enter' || event.isComposing) return
     event.preventDefault()

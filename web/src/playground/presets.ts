@@ -1,9 +1,9 @@
-/** Named settings: those that come with the page, and a reader's own, which this browser keeps. */
+/** Named settings: built-in ones, and the user's own, which this browser stores. */
 import { signal } from '@preact/signals'
 import type { Text } from '../lib/i18n.ts'
 import { DEFAULTS, type Settings } from '../lib/wire.ts'
 
-/** All that a preset says; the token view is no part of it. */
+/** The settings of a preset, without the token view. */
 export type PresetValues = Omit<Settings, 'alternatives'>
 
 export interface BuiltIn {
@@ -11,7 +11,7 @@ export interface BuiltIn {
   readonly values: Partial<PresetValues>
 }
 
-/** The first is what the server does by itself. */
+/** The first one is the server's defaults. */
 export const BUILT_IN: readonly BuiltIn[] = [
   { name: 'Server defaults', values: {} },
   {
@@ -51,7 +51,7 @@ export function dropPreset(name: string): void {
   write(rest)
 }
 
-/** What an answer is held to stays, unless the preset says. */
+/** The required form of answers stays, unless the preset sets it. */
 export function withPreset(settings: Settings, values: Partial<PresetValues>): Settings {
   const { alternatives, format, form, tools } = settings
   return { ...DEFAULTS, format, form, tools, ...values, alternatives }
@@ -78,7 +78,7 @@ function write(all: Readonly<Record<string, Partial<PresetValues>>>): void {
 function readOwn(): Readonly<Record<string, Partial<PresetValues>>> {
   try {
     const read: unknown = JSON.parse(localStorage.getItem(STORED) ?? '{}')
-    // Written by this file alone.
+    // Only this file writes it.
     return typeof read === 'object' && read !== null ? (read as typeof ownPresets.value) : {}
   } catch {
     return {}

@@ -1,4 +1,4 @@
-/** Every choice of a request as a control; an empty one is the server's default, which it shows. */
+/** A control for every setting of a request. An empty control shows the server's default. */
 import type { Signal } from '@preact/signals'
 import { useState } from 'preact/hooks'
 import { SAMPLING } from '../../../src/sampling.ts'
@@ -13,16 +13,16 @@ interface NumberChoice extends Partial<Dial> {
   readonly min: number
   readonly max: number
   readonly step: number
-  /** What the server takes without it. */
+  /** The server's default. */
   readonly otherwise: string
 }
 
-/** How a number is set by hand. */
+/** How a number is entered. */
 interface Dial {
   readonly hint: Text
-  /** What the slider reaches; absent: there is none. */
+  /** The range of the slider; absent: no slider. */
   readonly slider?: readonly [low: number, high: number]
-  /** Few change it. */
+  /** Rarely changed. */
   readonly isRare?: boolean
 }
 
@@ -72,7 +72,7 @@ const NUMBERS: readonly NumberChoice[] = [
 
 interface SettingsViewProps {
   readonly settings: Signal<Settings>
-  /** What is used where max_tokens is empty. */
+  /** The value for an empty max_tokens. */
   readonly maxTokens: string
   readonly isChat: boolean
 }
@@ -146,7 +146,7 @@ interface NumberFieldProps extends NumberChoice {
 
 function NumberField(props: NumberFieldProps) {
   const { label, hint, min, max, step, slider, otherwise, value, onChange } = props
-  // "0." is 0 already: written back as a number it would lose its point, and the caret its place, before "0.7" is there.
+  // "0." already means 0. Written back as a number it would lose its point before the user completes "0.7".
   const [typed, setTyped] = useState<{ readonly text: string; readonly value: number | null }>()
   const isOut = value !== null && (value < min || value > max)
   const error = isOut ? t('Expected {min} to {max}', { min, max }) : null
@@ -171,7 +171,7 @@ function NumberField(props: NumberFieldProps) {
             type="number"
             min={min}
             max={max}
-            // Any number in the range is right; the step is that of the arrows.
+            // Any number in the range is valid; the step is only for the arrows.
             step={step}
             placeholder={otherwise}
             value={typed !== undefined && typed.value === value ? typed.text : (value ?? '')}
@@ -200,7 +200,7 @@ function ThinkField({ value, onChange }: ThinkFieldProps) {
         <select
           {...ids}
           value={value}
-          // The options below are all there are.
+          // The options below are all possible values.
           onChange={({ currentTarget }) => onChange(currentTarget.value as Settings['think'])}
         >
           <option value="auto">{t('automatic')}</option>

@@ -1,4 +1,4 @@
-/** An empty conversation: what one could begin with. */
+/** An empty conversation: suggestions to start with. */
 import { language, t } from '../lib/i18n.ts'
 import { models } from '../lib/live.ts'
 import { hashOf } from '../lib/router.ts'
@@ -13,7 +13,7 @@ interface Starter {
 
 type Starters = Readonly<Record<'en' | 'zh', readonly Starter[]>>
 
-/** In the language of the page: a model answers in that of its question. */
+/** In the page's language, since a model answers in the language of the question. */
 const STARTERS: Starters = {
   en: [
     { title: 'Ask a fact', prompt: 'What is the capital of France?' },
@@ -38,7 +38,7 @@ const STARTERS: Starters = {
   ],
 }
 
-/** What the demo model's small world has. */
+/** Questions that the demo model can answer. */
 const DEMO_STARTERS: Starters = {
   en: [
     { title: 'Get to know it', prompt: 'What can you do?' },

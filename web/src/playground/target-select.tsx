@@ -1,4 +1,4 @@
-/** The controls that choose whom to talk to: a model, and who it is to be. */
+/** The controls that choose a model and its persona. */
 import { t } from '../lib/i18n.ts'
 import { allChoices, type Choice, modelChoices, personasOf, rootOf, workerChoices } from './targets.ts'
 
@@ -28,13 +28,13 @@ export function TargetSelect({ choice, onChange }: TargetSelectProps) {
   )
 }
 
-/** A persona is chosen beside its model. */
+/** Personas have their own control, beside the model. */
 function listedId(choice: Choice | null): string {
   if (choice === null) return ''
   return choice.worker === null && choice.id.includes('@') ? rootOf(choice.model) : choice.id
 }
 
-/** Absent where the model has no start states. */
+/** Absent if the model has no start states. */
 export function PersonaSelect({ choice, onChange }: TargetSelectProps) {
   if (choice === null || choice.worker !== null) return null
   const root = rootOf(choice.model)

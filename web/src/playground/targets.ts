@@ -1,4 +1,4 @@
-/** Whom a conversation is with: a model, by whichever of its workers the server chooses, or one worker by itself. */
+/** The target of a conversation: a model, on a worker that the server chooses, or one given worker. */
 import type { Target } from '../lib/chat.ts'
 import { type ModelEntry, models, workers } from '../lib/live.ts'
 
@@ -16,7 +16,7 @@ export function targetOf({ model, worker }: Choice): Target {
   return { base, model }
 }
 
-/** Models by their own names and others; a start state of one is `personasOf`. */
+/** Models by all their names; `personasOf` has their start states. */
 export function modelChoices(): Choice[] {
   return (models.value ?? []).filter((entry) => !isPersona(entry)).map(choiceOf)
 }
@@ -26,7 +26,7 @@ export interface Persona {
   readonly choice: Choice
 }
 
-/** The start states of a model: what it is before the first word. */
+/** The start states of a model. */
 export function personasOf(model: string): Persona[] {
   const root = rootOf(model)
   return (models.value ?? [])

@@ -1,4 +1,4 @@
-/** An answer as the tokens it was drawn as: shaded by probability, each with what else could have been drawn. */
+/** An answer as tokens, shaded by probability, each with its alternatives. */
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { percent } from '../lib/format.ts'
 import { t } from '../lib/i18n.ts'
@@ -9,7 +9,7 @@ export function Tokens({ tokens }: { readonly tokens: readonly TokenView[] }) {
   const list = useRef<HTMLDivElement>(null)
   const token = at === null ? undefined : tokens[at]
   const chosen = useRef<HTMLDivElement>(null)
-  // Who moves by keyboard or touch should see what came of it; a pointer that passes by should not make the page jump.
+  // Scroll only for keyboard and touch; a passing pointer must not make the page jump.
   useEffect(() => {
     const isFocused = list.current?.contains(document.activeElement) === true
     if (at !== null && isFocused) chosen.current?.scrollIntoView({ block: 'nearest' })
@@ -60,7 +60,7 @@ function Alternatives({ token }: { readonly token: TokenView }) {
   return (
     <ol class="alternatives" aria-live="polite">
       {rows.map(({ token: text, logprob }, i) => (
-        // Two tokens may read the same.
+        // Two tokens may have the same text.
         <li key={i} class={text === token.token ? 'drawn' : ''}>
           <code>{visible(text)}</code>
           <meter min={0} max={1} value={Math.exp(logprob)} />
@@ -71,7 +71,7 @@ function Alternatives({ token }: { readonly token: TokenView }) {
   )
 }
 
-/** 0, drawn against the odds, to 4, as good as sure. */
+/** 0 (unlikely) to 4 (almost certain). */
 function shadeOf(logprob: number): number {
   const probability = Math.exp(logprob)
   return [0.05, 0.25, 0.6, 0.9].filter((bound) => probability >= bound).length

@@ -1,11 +1,11 @@
-/** Functions that the model wants called: the calls, what they gave, and where that is written. */
+/** Function calls of the model, their results, and a form to enter results. */
 import { useState } from 'preact/hooks'
 import { t } from '../lib/i18n.ts'
 import type { ToolCall } from '../lib/wire.ts'
 import { Button } from '../parts/basics.tsx'
 import { Icon } from '../parts/icons.tsx'
 
-/** With its arguments as they come. */
+/** With its arguments as they arrive. */
 export function ToolCallView({ call }: { readonly call: ToolCall }) {
   return <Folded title={t('Calls {name}', { name: call.name })} text={indented(call.arguments) ?? call.arguments} />
 }
@@ -50,7 +50,7 @@ interface ResultsFormProps {
   readonly onSend: (results: readonly string[]) => void
 }
 
-/** Nothing is called here: whoever talks says what the functions give. */
+/** The page calls nothing: the user enters what the functions return. */
 export function ResultsForm({ calls, isDisabled, onSend }: ResultsFormProps) {
   const [results, setResults] = useState<readonly string[]>(calls.map(() => ''))
   const canSend = !isDisabled && results.every((one) => one.trim() !== '')
@@ -80,7 +80,7 @@ export function ResultsForm({ calls, isDisabled, onSend }: ResultsFormProps) {
   )
 }
 
-/** Null for what is no JSON, or not whole yet. */
+/** Null for text that is not JSON, or not complete yet. */
 export function indented(json: string): string | null {
   try {
     return JSON.stringify(JSON.parse(json), null, 2)

@@ -1,11 +1,11 @@
-/** One translation of a text: its paragraphs, each with what there is of its translation. */
+/** A translation job: the paragraphs of a text, each with its translation so far. */
 import { batch as atOnce, type Signal, signal } from '@preact/signals'
 import type { Target } from '../lib/chat.ts'
 import { messageOf } from '../lib/errors.ts'
 import { paragraphsOf } from '../lib/paragraphs.ts'
 import { type Translation, translate } from '../lib/translation.ts'
 
-/** A signal each, so that a cell changes alone. */
+/** One signal per paragraph, so only its cell renders again. */
 export interface Row {
   readonly original: string
   readonly text: Signal<string>
@@ -14,7 +14,7 @@ export interface Row {
 
 export interface Job {
   readonly rows: readonly Row[]
-  /** Paragraphs that are written to their end. */
+  /** Finished paragraphs. */
   readonly done: Signal<number>
   readonly isRunning: boolean
   readonly error: string | null
@@ -33,7 +33,7 @@ interface Languages {
   readonly target: string
 }
 
-/** Cells are drawn at most so often; hundreds are written at once. */
+/** Milliseconds between two updates of a cell; hundreds are written at once. */
 const DRAW_EVERY_MS = 60
 
 export async function runJob(text: string, by: Target, languages: Languages): Promise<void> {

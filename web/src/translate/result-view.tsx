@@ -1,4 +1,4 @@
-/** The paragraphs of a translation: beside their originals, or as a grid of cells that fill. */
+/** The paragraphs of a translation, beside their originals or as a grid of cells. */
 import { signal } from '@preact/signals'
 import { useState } from 'preact/hooks'
 import { t } from '../lib/i18n.ts'
@@ -8,14 +8,14 @@ import type { Job, Row } from './job.ts'
 
 type View = 'list' | 'grid'
 
-/** Null: as many paragraphs have it. */
+/** Null: the choice follows the number of paragraphs. */
 const chosen = signal<View | null>(null)
-/** From so many on they are a grid at first: all of them are in sight while they fill. */
+/** From this many paragraphs the grid is the default, so that all are visible while they fill. */
 const MANY = 24
 
 interface ResultViewProps {
   readonly job: Job
-  /** The languages are told of each paragraph. */
+  /** Names the languages of each paragraph. */
   readonly isAuto: boolean
 }
 

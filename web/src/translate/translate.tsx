@@ -1,4 +1,4 @@
-/** Translate: a text in, its paragraphs with their translations as they are written, all at once. */
+/** Translate: splits a text into paragraphs and streams their translations, all at once. */
 import { signal } from '@preact/signals'
 import { language, t } from '../lib/i18n.ts'
 import { Button, Empty, ErrorNote } from '../parts/basics.tsx'
@@ -16,7 +16,7 @@ const text = signal('')
 const source = signal(AUTO)
 const target = signal<string | null>(null)
 const choice = signal<Choice | null>(null)
-/** Of a file that could not be read. */
+/** Error for a file that could not be read. */
 const fault = signal<string | null>(null)
 
 function chosenTarget(): string {
@@ -131,7 +131,7 @@ function LanguageSelect({ label, value, hasAuto = false, onChange }: LanguageSel
   )
 }
 
-/** One below the other, in place of the text that was there. */
+/** Joins the files and replaces the text. */
 async function take(files: readonly File[]): Promise<void> {
   fault.value = null
   const texts: string[] = []
