@@ -1,6 +1,7 @@
-// What a cluster's database and storage cost: node scripts/bench-cluster.js postgres://… BLOBS [MiB of wkv, default 32]
-// Takes, turns of small and of large states, and moves of a session between two workers, from memory to memory and by way of
-// the storage in turn, milliseconds. Needs a build, and an empty database; BLOBS is s3://… or file:///….
+// Measures a cluster's database and storage: node scripts/bench-cluster.js postgres://… BLOBS [MiB of wkv, default 32]
+// Prints milliseconds of claims, of turns with small and large states, and of session moves between two workers, in
+// turn from memory to memory and through the storage. Needs a build and an empty database; BLOBS is s3://… or
+// file:///….
 import { loadavg } from 'node:os'
 import { openClusterStore } from '../dist/state/store/store-thread.js'
 import { startStateServer } from './state-server.js'

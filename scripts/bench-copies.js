@@ -1,8 +1,9 @@
-// What copies of states cost the steps beside them: node scripts/bench-copies.js [MODEL] [--device cuda:0] [--rows 320]
-// [--seconds 12] [--rounds 2] [--loads 'nothing kept,both']. The engine with so many requests at once, new ones coming as others end; once with nothing
-// kept, then with prefixes, with sessions (every other turn begins from memory), and with both, in turns, several rounds. Of each: tokens a
-// second, times between two steps, and how many of the copies that should be made were. Without a MODEL the states are
-// real ones of the CPU (those of a 7.2B) and the model a pause of 10 ms. Needs a build.
+// What state copies cost the steps beside them: node scripts/bench-copies.js [MODEL] [--device cuda:0] [--rows 320]
+// [--seconds 12] [--rounds 2] [--loads 'nothing kept,both']. Runs the engine with that many requests at once; new ones
+// start as others end. Four loads take turns for several rounds: nothing kept, prefixes kept, sessions kept (every
+// other turn starts from memory), and both. Prints tokens per second, times between two steps, and the share of copies
+// that were made. Without a MODEL the states are real CPU states of a 7.2B's size, and the model is a pause of 10 ms.
+// Needs a build.
 import { parseArgs } from 'node:util'
 import { plainRequest } from '../dist/bench/plain-request.js'
 import { Engine } from '../dist/engine/engine.js'
@@ -11,7 +12,7 @@ import { parseDevice } from '../dist/host/device-choice.js'
 import { loadRunner } from '../dist/host/load.js'
 import { createRunner, tokenBytes } from './large-states.js'
 
-/** What is kept of request number i. */
+/** What request number i keeps. */
 const LOADS = {
   'nothing kept': () => 'nothing',
   'prefixes kept': () => 'prefix',
@@ -33,7 +34,7 @@ const { values, positionals } = parseArgs({
 const [model] = positionals
 const [seconds, rounds] = [values.seconds, values.rounds].map(Number)
 const rows = Number(values.rows ?? (model === undefined ? 8 : 320))
-/** Slots beside those of the rows, for states of sessions and copies. */
+/** Further slots, for states of sessions and copies. */
 const SPARE_SLOTS = 16
 const PROMPT_TOKENS = 96
 const ANSWER_TOKENS = 256
@@ -62,12 +63,12 @@ function requestOf(load, vocabSize) {
     { length: PROMPT_TOKENS },
     (_, at) => 1 + ((i * 7919 + at * 104_729 + (i >> (at % 16))) % (vocabSize - 1)),
   )
-  // Lengths differ, so that not all end in one step.
+  // Lengths differ, so that not all answers end in one step.
   const maxTokens = ANSWER_TOKENS / 2 + ((i * 37) % ANSWER_TOKENS)
   const request = plainRequest({ id: `r${i}`, prompt, maxTokens })
   if (kept === 'prefix') return request
   if (kept === 'nothing') return { ...request, cache: 'no-store' }
-  // Two turns of a session, the second of them when its state has left the slots.
+  // Two turns per session; the second comes when its state has left the slots.
   const id = `s${Math.floor(i / 4 / rows) * rows + (i % (2 * rows))}`
   return { ...request, session: { ...TURN, id } }
 }
@@ -115,7 +116,7 @@ async function measure(engine, load) {
 }
 
 const runner = openRunner()
-/** Copies that were begun, as the runner sees them. */
+/** Copies started, counted at the runner. */
 const moves = { reads: 0, writes: 0 }
 for (const [name, key] of [
   ['readState', 'reads'],

@@ -1,6 +1,7 @@
 /**
- * What durable turns cost: sessions beside one another, a turn of eight tokens after the other, with states written behind and
- * with `--durable`, in turns. Of the built files with the demo model on a CPU; the store lies in the temporary folder.
+ * What durable turns cost: parallel sessions, each with one turn of eight tokens after the other, with states written
+ * behind and with `--durable`, in turn. Uses the built files with the demo model on a CPU; the store is in the
+ * temporary folder.
  *
  *   node scripts/bench-durable.js [seconds] [sessions, …]
  */

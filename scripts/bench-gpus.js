@@ -1,11 +1,11 @@
 #!/usr/bin/env node
 /**
- * One model on one GPU, by layers over 2 and 4, and whole on each of 2 and 4: a table of tokens/s, and whether the
- * layers over all GPUs, each with less memory than the model, give the tokens of one.
+ * Compares one model on one GPU, by layers over 2 and 4, and whole on each of 2 and 4: prints a table of tokens/s. Also
+ * checks that the layers over all GPUs, each with less memory than the model, give the same tokens as one GPU.
  *
  *   node scripts/bench-gpus.js [--size 7.2b] [--rows 64,320,960] [--memory-gb 10] [--out FOLDER]
  *
- * Runs the TypeScript sources: Node 22.18 or later. Everything a run says goes into FOLDER; the table to standard output.
+ * Runs the TypeScript sources: Node 22.18 or later. Logs go into FOLDER, the table to standard output.
  */
 import { spawn, spawnSync } from 'node:child_process'
 import { mkdirSync, openSync, readFileSync, writeFileSync } from 'node:fs'
@@ -29,7 +29,7 @@ const devices = (count) => Array.from({ length: count }, (_, i) => i).join(',')
 const started = Date.now()
 mkdirSync(out, { recursive: true })
 
-/** Runs a program of ours; resolves to its standard output, null when it failed (what it said is in FOLDER). */
+/** Runs one of our programs. Resolves to its standard output, or null on failure (its log is in FOLDER). */
 function run(name, ...args) {
   const log = openSync(join(out, `${name}.log`), 'w')
   const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', log] })
@@ -47,7 +47,7 @@ function run(name, ...args) {
   })
 }
 
-/** tokens/s of each case, by its name, of steps and through the engine's loop; nothing where the bench failed. */
+/** tokens/s of each case by name, of steps and through the engine's loop; empty if the bench failed. */
 async function bench(name, decode, prefill, ...where) {
   const text = await run(
     name,
@@ -68,7 +68,7 @@ const one = (device) => bench('one', [1, ...rows], PREFILL, '--device', `cuda:${
 const layers = (count, more = []) =>
   bench(`layers-${count}`, [1, ...rows, ...more], PREFILL, '--pp-devices', devices(count))
 
-/** Each worker has its part of the rows; the sum of what they do at the same time. */
+/** Each worker has its part of the rows. Returns the sum of their speeds at the same time. */
 async function workers(count) {
   const parts = [1, ...rows.map((n) => Math.floor(n / count))]
   const all = await Promise.all(

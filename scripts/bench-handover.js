@@ -1,5 +1,5 @@
-// How long both processes are held up while a large state is exported from a worker and imported again: node
-// scripts/bench-handover.js [layers, default 32] [times, default 10]. Three streams go on meanwhile. Needs a build.
+// How long both processes are blocked while a large state is exported from a worker and imported again: node
+// scripts/bench-handover.js [layers, default 32] [times, default 10]. Three streams run meanwhile. Needs a build.
 import { fork } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
 import { plainRequest } from '../dist/bench/plain-request.js'
@@ -13,7 +13,7 @@ import { createRunner, paused, tokenBytes } from './large-states.js'
 const [layers = 32, times = 10] = process.argv.slice(2).map(Number)
 const NUM_STREAMS = 3
 
-/** The longest that an immediate had to wait since it was last asked, without the pauses that are steps of the model. */
+/** The longest wait of an immediate since the last call, without the pauses that stand for model steps. */
 function watchLoop() {
   let longest = 0
   let last = performance.now()

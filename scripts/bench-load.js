@@ -1,10 +1,12 @@
 /**
- * A server under mixed load, prompts read while answers are generated: starts `skein serve` from dist, sends one load after
- * the other by `skein bench serve` (prompts of up to 512 tokens, answers of up to 256, both at random), and prints a table.
+ * A server under mixed load: prompts are read while answers are generated. Starts `skein serve` from dist, sends one
+ * load after the other with `skein bench serve` (random prompts of up to 512 tokens, answers of up to 256), and prints
+ * a table.
  *
  *   node scripts/bench-load.js MODEL LOADS [serve's flags …]
  *
- * LOADS, with commas: 64/s:1200 is 1,200 requests at 64 a second, 320:960 is 960 with 320 in flight at once.
+ * LOADS are separated by commas: 64/s:1200 is 1,200 requests at 64 per second, 320:960 is 960 with 320 in flight at
+ * once.
  */
 import { spawn } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
@@ -19,7 +21,7 @@ function skein(args) {
   return spawn(process.execPath, [main, ...args], { stdio: ['ignore', 'pipe', 'inherit'] })
 }
 
-/** When every worker is. @param {import('node:child_process').ChildProcess} server */
+/** Resolves when every worker is ready. @param {import('node:child_process').ChildProcess} server */
 async function whenReady(server) {
   for (;;) {
     if (server.exitCode !== null) throw new Error(`skein serve ended with ${server.exitCode}`)
@@ -61,7 +63,7 @@ const server = skein([...['serve', model, '--port', String(PORT), '--log-level',
 server.stdout?.resume()
 try {
   await whenReady(server)
-  // Shapes of steps that come for the first time are launched kernel by kernel.
+  // The first step of each shape is launched kernel by kernel.
   await send('32:96')
   console.log('| load | ok | req/s | out tok/s | TTFT median / p90 / p99 ms | ITL median / p90 / p99 ms |')
   for (const load of loads.split(',')) {

@@ -1,7 +1,8 @@
-// What answers that are held to a grammar cost their steps: node scripts/bench-masks.js [MODEL] [--device cuda:0] [--wkv fp16] [--rows 32,320]
-// [--seconds 3] [--rounds 2]. The engine with so many answers at once, all free, all held to any JSON object, to a JSON
-// schema (whose certain text is fed, not drawn), and to a pattern whose counts make masks dear, in turns.
-// The vocabulary is made up, of the World one's size. Without a MODEL its weights are random ones of 0.1B. Needs a build.
+// What grammars cost a step: node scripts/bench-masks.js [MODEL] [--device cuda:0] [--wkv fp16] [--rows 32,320]
+// [--seconds 3] [--rounds 2]. Runs the engine with that many answers at once. Four loads take turns: all free, all held
+// to any JSON object, to a JSON schema (whose certain text is fed, not drawn), and to a pattern whose counts make masks
+// slow. The vocabulary is artificial, as large as the World one. Without a MODEL the weights are random ones of 0.1B.
+// Needs a build.
 import { parseArgs } from 'node:util'
 import { plainRequest } from '../dist/bench/plain-request.js'
 import { randomModel } from '../dist/cli/bench/random-model.js'
@@ -40,7 +41,7 @@ const LOADS = {
   bounded: { type: 'regex', pattern: '([a-z]{1,9} [0-9]{1,3}[,;] ?)+' },
 }
 
-/** Tokens as a vocabulary has them: bytes, words with and without a space, marks, other letters. */
+/** Tokens like a real vocabulary's: bytes, words with and without a space, punctuation, other letters. */
 function tokens(vocabSize) {
   const all = new Set(Array.from({ length: 128 }, (_, byte) => String.fromCharCode(byte)))
   const signs = ['"', '{', '}', '[', ']', ':', ',', '(', ')', '.', ';', '=', '\\', '/', "'", ' ', '\n']
@@ -74,7 +75,7 @@ const runner = loadRunner({
 runner.warmUp()
 const engine = new Engine(runner, tokens(runner.info.vocabSize))
 
-// Those of any vocabulary that is measured.
+// Token ids below this exist in every measured vocabulary.
 const numAsked = Math.min(9000, runner.info.vocabSize - 1)
 let serial = 0
 async function measure(load, rows) {
@@ -103,7 +104,7 @@ async function measure(load, rows) {
     if (events !== null) {
       for (const { type, error } of events) {
         if (type === 'error') throw new Error(`an answer failed: ${error.message}`)
-        // Others take its place: random texts end where they like.
+        // New answers replace it: random texts end at random.
         if (type === 'finish') ask()
       }
     }

@@ -1,16 +1,17 @@
 /**
- * What sessions that come and go cost the streams of a node: starts `skein serve` as the only node of a cluster, keeps so many
- * answers streaming, and lets turns of other sessions in at a rate. Of three phases, repeated, the first has no such turns, in the
- * second their sessions stay on the node, in the third each is taken by another member before its turn and comes back for it,
- * state and all, from memory to memory. That member is this process: a store without a model, so that the device is the node's.
+ * What moving sessions cost the streams of a node. Starts `skein serve` as the only node of a cluster, keeps a number
+ * of answers streaming, and adds turns of other sessions at a rate. Three phases repeat: without such turns; with turns
+ * whose sessions stay on the node; with turns whose sessions another member takes before each turn, so that they return
+ * with their states from memory to memory. That member is this process: a store without a model, so the device is the
+ * node's.
  *
  *   node scripts/bench-moves.js MODEL postgres://… BLOBS [--streams 320] [--rates 4,16] [--seconds 8] [--rounds 2] [-- serve's flags …]
  *
- * At the end, where late tokens come from: of the gaps that are longer than 1.1 times the p99 of streams alone, how many fall into
- * each part of a move, beside the share of the time that it takes.
+ * At the end it prints where late tokens come from: of the gaps longer than 1.1 times the p99 of streams alone, how
+ * many fall into each part of a move, and the share of time that this part takes.
  *
- * The streams are read in a process of their own. Needs a build, an empty database, and --vocab FILE among serve's flags.
- * PROFILE=folder leaves CPU profiles of the node's processes there.
+ * A process of its own reads the streams. Needs a build, an empty database, and --vocab FILE among serve's flags.
+ * PROFILE=folder writes CPU profiles of the node's processes there.
  */
 import { fork, spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -22,11 +23,11 @@ import { parseArgs } from 'node:util'
 const PORT = 8114
 const BASE = `http://127.0.0.1:${PORT}`
 const SELF = fileURLToPath(import.meta.url)
-/** Enough that a turn of one is over before its next. */
+/** Enough that a session's turn ends before its next begins. */
 const NUM_SESSIONS = 48
 const TURN = { temperature: 0, ignore_eos: true, max_tokens: 4 }
 
-/** No shorter gap is told of one by one. */
+/** Shorter gaps are not reported one by one. */
 const LONG_MS = 10
 
 const quantile = (sorted, share) => sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? Number.NaN
@@ -34,7 +35,7 @@ const sortedOf = (values) => Float64Array.from(values).sort()
 
 // --- the streams, in their own process -------------------------------------------------------------------------------
 
-/** Keeps `count` answers streaming; between the messages `begin` and `end` the gaps between what each has sent are kept. */
+/** Keeps `count` answers streaming. Between the messages `begin` and `end` it records the gaps in each stream. */
 function readStreams(count) {
   const agent = new Agent({ keepAlive: true, maxSockets: Number.POSITIVE_INFINITY })
   let gaps = null
@@ -122,7 +123,7 @@ async function joinAsMember({ database: url, blobs, vocab }) {
   const seal = new CallerSeal(database.secret)
   const namespace = sessionNamespace(database.secret, PUBLIC_TENANT)
 
-  /** From the node into this memory. */
+  /** Takes a session from the node into this memory. */
   const take = async (id, timed = (_, work) => work) => {
     const released = fetch(`${BASE}/cluster/release`, {
       method: 'POST',
@@ -134,7 +135,7 @@ async function joinAsMember({ database: url, blobs, vocab }) {
     })
     const reply = await timed('let go and offered by the node', released)
     const text = await reply.text()
-    // Its last turn is being written.
+    // Its last turn is still being written.
     if (reply.status === 409) {
       await delay(20)
       return take(id, timed)
@@ -147,7 +148,7 @@ async function joinAsMember({ database: url, blobs, vocab }) {
     return { id, put: { key, floats: state, tokens, tail, namespace, isForeign: false } }
   }
 
-  /** Offered to whoever asks for it next. */
+  /** Offers it to the next member that asks. */
   const letGo = async ({ id, put }) => {
     await store.offer(put)
     await store.commit({ puts: [], sessions: [], deleteKeys: [], releases: [{ namespace, id }] })
@@ -167,7 +168,7 @@ async function joinAsMember({ database: url, blobs, vocab }) {
   return { take, letGo, moves, close, stateBytes: identity.layers * identity.channels * 66 * 4 }
 }
 
-/** Which part of a move a late token was waited for in; parts of several moves may overlap. */
+/** The part of a move during which a late token was awaited; parts of several moves may overlap. */
 function tellLate(phases, spans, lateMs) {
   const late = phases.flatMap(({ long }) => long).filter(([from, to]) => to - from > lateMs)
   const ms = phases.reduce((sum, phase) => sum + phase.ms, 0)
@@ -262,7 +263,7 @@ async function main() {
     )
     console.log('|---|--:|--:|--:|--:|--:|')
     let next = 0
-    /** Of moves: what was done from when to when, milliseconds since 1970. */
+    /** The parts of each move with start and end, milliseconds since 1970. */
     const spans = []
     const timed = async (what, work) => {
       const from = performance.timeOrigin + performance.now()

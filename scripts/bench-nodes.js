@@ -1,7 +1,7 @@
 /**
- * What gateways give of 1, 2 and 4 nodes: starts them with the demo model on the CPU, lets so many chats stream through one
- * `skein gateway` or more, each with a client of its own, and prints tokens a second. All of it is on this machine, gateways,
- * database and clients too: more nodes than it has cores for show nothing.
+ * Throughput of 1, 2 and 4 nodes: starts them with the demo model on the CPU, streams chats through one or more `skein
+ * gateway`, each with its own client, and prints tokens per second. Everything runs on this machine, so more nodes than
+ * it has cores for show nothing.
  *
  *   node scripts/bench-nodes.js postgres://… BLOBS [--nodes 1,2,4] [--gateways 1] [--threads 1] [--streams 64] [--tokens 256] [MODEL]
  *
@@ -79,7 +79,7 @@ async function loadOne(gateway, count) {
   return summary
 }
 
-/** Of all gateways at once: their sums, and times of the slowest. */
+/** For all gateways at once: sums, and the times of the slowest. */
 async function load(countOfEach) {
   const all = await Promise.all(gateways.map((gateway) => loadOne(gateway, countOfEach)))
   const slowest = (of) => Math.max(...all.map(of))

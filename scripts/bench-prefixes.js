@@ -1,6 +1,6 @@
 /**
- * What a beginning of prompts costs a node that has not read it: to read it, and to fetch what another node has read. Starts two
- * nodes of a cluster on this machine.
+ * Compares reading a shared prompt prefix with fetching the state that another node has made from it. Starts two nodes
+ * of a cluster on this machine.
  *
  *   node scripts/bench-prefixes.js MODEL postgres://… file:///… [--lengths 256,1024,4096] [--rounds 5] [-- serve's flags …]
  *
@@ -14,7 +14,7 @@ import { parseArgs } from 'node:util'
 const main = fileURLToPath(new URL('../dist/cli/main.js', import.meta.url))
 const PORT = 8130
 const urlOf = (node) => `http://127.0.0.1:${PORT + node}`
-/** Requests after which a beginning is published: the second and third meet where the first two part. */
+/** Requests that cause a prefix to be published: the second and third meet where the first two differ. */
 const ASKED = 5
 
 const at = process.argv.indexOf('--')
@@ -36,7 +36,7 @@ function startNode(node) {
   })
 }
 
-/** Milliseconds until one token has come, and how many of the prompt's were not read. */
+/** Milliseconds to the first token, and the number of prompt tokens that were not read. */
 async function ask(node, length, beginning, last) {
   const prompt = Array.from({ length }, (_, i) => 1 + ((i * 37 + beginning * 101) % 250))
   const began = performance.now()

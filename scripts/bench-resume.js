@@ -1,7 +1,7 @@
 /**
- * How soon a session goes on from each tier: the time to the first token of its next turn while its state is on the device, in
- * memory or on disk, beside a step of decoding and beside reading the whole history again. Every turn's tier is looked up
- * before it is timed. Starts `skein serve` from dist with its data in a new folder, which it removes.
+ * How soon a session continues from each tier: the time to the first token of its next turn while its state is on the
+ * device, in memory or on disk, compared with a decode step and with reading the whole history again. The tier is
+ * checked before each turn. Starts `skein serve` from dist with its data in a new folder, which it removes.
  *
  *   node scripts/bench-resume.js MODEL [--history 8192] [--rounds 40] [-- serve's flags …]
  */
@@ -27,11 +27,11 @@ const history = Number(values.history)
 const rounds = Number(values.rounds)
 const PORT = 8112
 const BASE = `http://127.0.0.1:${PORT}`
-/** Few, so that a handful of other sessions pushes one down a tier. */
+/** Few, so that some other sessions push one down a tier. */
 const SLOT_STATES = 2
 const MEMORY_STATES = 4
 const TIERS = ['device', 'memory', 'disk']
-/** Sessions that have a turn after it, so that it is where it shall be. */
+/** Sessions with a turn after it, so that it moves to the wanted tier. */
 const PUSHERS = [0, SLOT_STATES + 1, SLOT_STATES + MEMORY_STATES + 2]
 /** A cold read takes as long as the history. */
 const COLD_ROUNDS = 5
@@ -66,7 +66,7 @@ function turn(session_id, count, seed) {
   return stream({ prompt: tokens(count, seed), session_id, max_tokens: 2 })
 }
 
-/** The tier of a session's head, when it is saved and at rest. @param {string} id @param {string} wanted */
+/** The tier of a session's head, once it is saved and idle. @param {string} id @param {string} wanted */
 async function whenIn(id, wanted) {
   for (let attempt = 0; attempt < 500; attempt++) {
     const reply = await fetch(`${BASE}/v1/sessions/${id}`)

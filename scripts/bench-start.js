@@ -1,10 +1,10 @@
 /**
- * How long a server takes from its first instruction to its first token, the first time on a machine (nothing in the cache
- * folder) and the second, with what it says meanwhile and when. Needs dist.
+ * How long a server takes from its start to its first token, on a new machine (empty cache folder) and the second time,
+ * with its output and when each line came. Needs dist.
  *
  *   node scripts/bench-start.js MODEL [serve's flags …]
  *
- * SKEIN_START_TIMES (2): how often; the first is cold.
+ * SKEIN_START_TIMES (2): the number of starts; the first is cold.
  */
 import { spawn } from 'node:child_process'
 import { mkdtempSync, rmSync } from 'node:fs'

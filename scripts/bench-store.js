@@ -1,6 +1,6 @@
-// How long states of a large model take to and from the store, and how long the engine's thread is held up meanwhile:
-// node scripts/bench-store.js [MiB of wkv, default 32] [number of states, default 24]. Needs a build; writes to a new
-// folder under the temporary one and removes it.
+// How long it takes to store and load states of a large model, and how long the engine's thread is blocked meanwhile:
+// node scripts/bench-store.js [MiB of wkv, default 32] [number of states, default 24]. Needs a build. Writes to a new
+// temporary folder and removes it.
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -24,7 +24,7 @@ const state = [
 const dataFolder = mkdtempSync(join(tmpdir(), 'skein-bench-store-'))
 const bytes = state[0].byteLength + state[1].byteLength
 
-/** A tick every millisecond; the longest pause between two is what a step would have waited. */
+/** Ticks every millisecond. The longest pause between two ticks is how long a step would have waited. */
 let longest = 0
 let last = performance.now()
 let isOver = false

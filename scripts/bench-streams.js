@@ -1,14 +1,15 @@
 /**
- * The gateway's streams under pressure: clients that read at once, ten bytes a second, or not at all. The gateway is the
- * real one, in a process of its own; behind it is a scripted worker, which sends what an engine would send at a rate of
- * choice (and saves states meanwhile), or the real worker with a model.
+ * Many streams of one gateway, with clients that read at once, at ten bytes per second, or not at all. The gateway is
+ * the real one, in its own process. Behind it is a scripted worker, which sends an engine's messages at a chosen rate
+ * (and saves states meanwhile), or the real worker with a model.
  *
  *   node scripts/bench-streams.js [--rate 50] [--text-bytes 5] [--logprobs N] [--seconds 20] [--saves N] [--model FILE] GROUP=COUNT …
  *
- * Groups: measured (read at once, and timed), quick (read at once), slow (10 bytes a second), stopped (never read).
+ * Groups: measured (reads at once, and is timed), quick (reads at once), slow (10 bytes per second), stopped (never
+ * reads).
  *   many:  node scripts/bench-streams.js --saves 20 measured=100 quick=1900
  *   slow:  node scripts/bench-streams.js --rate 10 --text-bytes 1000 --seconds 75 measured=100 slow=1000 stopped=100
- * Needs a build and Linux. PROFILE=folder leaves a CPU profile of the gateway there.
+ * Needs a build and Linux. PROFILE=folder writes a CPU profile of the gateway there.
  */
 import { execFileSync, fork } from 'node:child_process'
 import { mkdtempSync, rmSync } from 'node:fs'
@@ -23,7 +24,7 @@ import { parseArgs } from 'node:util'
 const SELF = fileURLToPath(import.meta.url)
 const DIST = new URL('../dist/', import.meta.url)
 const DEMO = fileURLToPath(new URL('../models/demo.pth', import.meta.url))
-/** What is late by less is the timer's own. */
+/** Smaller delays are the timer's own. */
 const LOOP_TICK_MS = 10
 const LOOK_EVERY_MS = 500
 const SLOW_BYTES = 10
@@ -44,7 +45,7 @@ const { values: options, positionals } = parseArgs({
 })
 const [rate, numSaves, seconds] = [options.rate, options.saves, options.seconds].map(Number)
 
-/** What a token of the script says. */
+/** The text of a scripted token. */
 const WORD = ' word'
 const WORDS = Math.max(1, Math.floor(Number(options['text-bytes']) / WORD.length))
 
@@ -203,13 +204,13 @@ async function serveModel() {
 
 // --- the clients -----------------------------------------------------------------------------------------------------
 
-/** One for all: what has been read is looked at before anything else is. */
+/** One for all clients: data that was read is processed first. */
 const buffer = Buffer.alloc(2 ** 16)
 
 class Group {
   numOpen = 0
   numChunks = 0
-  /** Of a measured group, while it is. */
+  /** The figures of a measured group while it runs. */
   numTokens = 0
   /** @type {number[]} */
   gapsMs = []
@@ -244,7 +245,7 @@ class Group {
     socket.on('error', () => {})
     socket.on('close', () => this.numOpen--)
     if (isQuick) return
-    // What it holds of its own stays the same; beyond that the kernel does.
+    // Its own buffer stays the same; the kernel holds the rest.
     if (this.name === 'stopped') socket.pause()
     else {
       const timer = setInterval(() => socket.read(SLOW_BYTES), 1000)
@@ -254,14 +255,14 @@ class Group {
   }
 }
 
-/** Of the script; what is split between two reads is forgotten. @param {Buffer} chunk */
+/** Reads scripted tokens; ignores those split between two reads. @param {Buffer} chunk */
 function tokensIn(chunk) {
   let count = 0
   for (let at = chunk.indexOf(WORD); at !== -1; at = chunk.indexOf(WORD, at + WORD.length)) count++
   return count / WORDS
 }
 
-/** What the kernel holds for the server's ends: bytes to send, and the memory that these take. @param {string} url */
+/** What the kernel holds for the server's sockets: bytes to send, and their memory. @param {string} url */
 function kernelQueues(url) {
   const { port } = new URL(url)
   const args = ['-Htmno', 'state', 'all', 'sport', '=', `:${port}`]

@@ -1,11 +1,11 @@
 /**
- * Compiles kernels/cuda with nvcc for cards that are not here, into kernels/build/cuda-<version>/: what a package carries, so
- * that the first start of a released model on one of them compiles nothing. Which kernels those are is what recording the
- * model on such a card asks for. What is there stays; what no model asks for any more goes. Without nvcc this is a message,
- * not a failure: kernels are then compiled at the first start.
+ * Compiles kernels/cuda with nvcc for cards that this machine lacks, into kernels/build/cuda-<version>/. A package
+ * carries these, so the first start of a released model on such a card compiles nothing. Recording the model for a card
+ * tells which kernels are needed. Existing files stay; files that no model needs any more are removed. Without nvcc it
+ * prints a message and succeeds: kernels are then compiled at the first start.
  *
  *   node scripts/build-cubins.js                              all of CARDS and SIZES below
- *   node scripts/build-cubins.js --cards h200 --sizes 7.2b    those alone; what is there of others stays
+ *   node scripts/build-cubins.js --cards h200 --sizes 7.2b    only those; files of others stay
  */
 import { spawn, spawnSync } from 'node:child_process'
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
@@ -36,7 +36,7 @@ const isAll = !process.argv.slice(2).some((word) => /^--(cards|sizes)/.test(word
 /** Types of weights; undefined is the file's own, f16 on the device. @type {(undefined | 'i8' | 'q4')[]} */
 const TYPES = [undefined, 'i8', 'q4']
 const SIZE = { maxTokens: 2048, fingerprint: '' }
-/** As `serve` chooses where there is room, and so few that states have no log. */
+/** As `serve` chooses when there is room, and so few that states have no log. */
 const SLOTS = [256, 1]
 
 /** file name → how it is made. */

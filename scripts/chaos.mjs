@@ -1,8 +1,9 @@
 #!/usr/bin/env node
 /**
- * A server of its own under faults of every kind, by a seed: `node scripts/chaos.mjs [seconds] [seed]`. Clients ask all the while;
- * what must hold is checked: an acknowledged turn of a session is never lost, no answer becomes a turn twice, every whole
- * answer is that of a quiet server, and the server recovers. Needs dist/ and pgrep. Exit code 1 and the list where it does not hold.
+ * Runs a server under faults of every kind, by a seed: `node scripts/chaos.mjs [seconds] [seed]`. Clients send requests
+ * all the time. It checks that no acknowledged turn of a session is lost, no answer becomes a turn twice, every whole
+ * answer is that of a quiet server, and the server recovers. Needs dist/ and pgrep. On a violation it prints a list and
+ * exits with 1.
  */
 import { execFileSync, spawn } from 'node:child_process'
 import { mkdtempSync, rmSync } from 'node:fs'
@@ -14,7 +15,7 @@ import { freePort, question } from './questions.mjs'
 
 const seconds = Number(process.argv[2] ?? 120)
 const seed = Number(process.argv[3] ?? Date.now() % 1_000_000)
-/** What must hold is broken on purpose: the run has to say so. */
+/** Breaks what must hold on purpose; the run must report it. */
 const isSabotage = process.env.CHAOS_SABOTAGE === '1'
 const MAIN = join(import.meta.dirname, '../dist/cli/main.js')
 const folder = mkdtempSync(join(tmpdir(), 'skein-chaos-'))
@@ -44,7 +45,7 @@ function signal(pid, name) {
   try {
     process.kill(pid, name)
   } catch {
-    // It has gone by itself.
+    // It has exited by itself.
   }
 }
 
@@ -61,7 +62,7 @@ function count(how) {
   counts.unanswered[how] = (counts.unanswered[how] ?? 0) + 1
 }
 
-/** The parsed reply; null where there is none that is whole and 200. */
+/** The parsed reply; null unless it is complete with status 200. */
 async function post(path, body, abort) {
   try {
     const reply = await fetch(url + path, {
@@ -105,7 +106,7 @@ async function client(index) {
 
 const talks = []
 
-/** One conversation: every turn is asked until it is known whether it became one. */
+/** One conversation: repeats each turn until it is known whether the server has it. */
 async function talk(index) {
   const id = `talk ${index}`
   const path = `/v1/sessions/${encodeURIComponent(id)}`
@@ -129,7 +130,7 @@ async function talk(index) {
   }
 }
 
-/** The outcome is unknown: the session says what became of it. */
+/** The outcome is unknown, so the session is asked. */
 async function settle(own, path, asked) {
   for (;;) {
     const reply = await fetch(url + path).catch(() => null)
@@ -156,7 +157,7 @@ async function settle(own, path, asked) {
   }
 }
 
-/** Each conversation once more, in a session that no fault has met: the same texts. */
+/** Repeats each conversation in a session without faults; the texts must be the same. */
 async function replay({ id, turns }) {
   const again = `${id} again`
   for (const [i, { asked, text }] of turns.entries()) {
@@ -181,7 +182,7 @@ const FAULTS = {
   'worker hangs': async () => {
     const [pid] = workers()
     if (pid) signal(pid, 'SIGSTOP')
-    // It is found and ended by the server.
+    // The server notices the hang and ends it.
     await delay(12_000)
   },
   'server killed': async () => {
@@ -225,11 +226,11 @@ async function faults() {
   const end = performance.now() + 1000 * seconds
   for (let round = 0; performance.now() < end; round++) {
     await delay(500 + 2500 * random())
-    // Each of them once before any is drawn a second time.
+    // Each fault once before any is drawn again.
     const kind = kinds[round < kinds.length ? (round + seed) % kinds.length : Math.floor(random() * kinds.length)]
     counts.faults[kind] = (counts.faults[kind] ?? 0) + 1
     await FAULTS[kind]()
-    // Otherwise most of what is asked would meet no server at all.
+    // Otherwise most requests would meet no server.
     await ready()
   }
 }
@@ -242,7 +243,7 @@ try {
   const clients = [...Array.from({ length: 12 }, (_, i) => client(i)), ...Array.from({ length: 6 }, (_, i) => talk(i))]
   if (isSabotage) await sabotage()
   await faults()
-  // Nothing may wait for ever: the runner of this command has a limit, and this says where it was reached.
+  // Nothing may wait for ever. This says where the time limit was reached.
   console.log('faults are over')
   await ready()
   isOver = true

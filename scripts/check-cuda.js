@@ -1,9 +1,9 @@
 /**
- * Compiles the kernels of kernels/cuda with nvcc, so that an error in one is found on machines without a GPU: a variant of
- * each for Hopper, another for the oldest chip generation that Skein supports. --all compiles every variant for Hopper, the
- * first for every generation, and what models ask for on every card of backend/cuda/driver/cards.ts (needs dist), where ptxas
- * counts the registers that are spilled. What passed before with the same text is not compiled again. Without nvcc this is a message, not a failure. Knows nothing of what
- * the kernels compute.
+ * Compiles the kernels of kernels/cuda with nvcc, to find errors on machines without a GPU: one variant of each for
+ * Hopper and one for the oldest supported chip generation. --all compiles every variant for Hopper, the first for every
+ * generation, and what models need on every card of backend/cuda/driver/cards.ts (needs dist), where ptxas counts
+ * spilled registers. A text that passed before is not compiled again. Without nvcc it prints a message and succeeds. It
+ * does not check results.
  */
 import { spawn, spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
@@ -21,17 +21,17 @@ const passedFile = join(buildDir, 'cuda-passed.json')
 const ALL_TARGETS = ['90a', '75', '80', '86', '89', '100', '120']
 
 /**
- * What a kernel may store of a thread's registers in memory; ptxas itself refuses too much shared memory. Eight blocks of
+ * Bytes of registers that a kernel may spill; ptxas itself refuses too much shared memory. Eight blocks of
  * `sample` hold a row's scores in registers, and some of the rest is stored.
  * @param {string} file
  */
 const mostSpilledBytes = (file) => (file === 'sample' ? 256 : 128)
 
 const isAll = process.argv.includes('--all')
-/** A mistake in the text shows on any chip; what only newer ones have is missed by the oldest. */
+/** An error in the source shows on any chip; the oldest misses code for newer ones. */
 const TARGETS = isAll ? ALL_TARGETS : ALL_TARGETS.slice(0, 2)
 
-/** The narrowest and the widest rows that a model has; THREADS as backend/cuda/ops/norm.ts chooses it. */
+/** The narrowest and widest rows of a model; THREADS as backend/cuda/ops/norm.ts chooses it. */
 const ROWS = ['CHANNELS=768 THREADS=192', 'CHANNELS=4096 THREADS=512']
 const TOKENS = ['TOKENS=1 MIXES=6', 'TOKENS=2 MIXES=1']
 
@@ -125,7 +125,7 @@ const files = readdirSync(sourceDir)
   .filter((name) => name.endsWith('.cu'))
   .map((name) => name.slice(0, -'.cu'.length))
 
-/** The text of a file and of all that it includes from here. @param {string} name @param {Map<string, string>} seen */
+/** The text of a file and of all its includes from this folder. @param {string} name @param {Map<string, string>} seen */
 function textsOf(name, seen = new Map()) {
   if (seen.has(name)) return seen
   const text = readFileSync(join(sourceDir, name), 'utf8')
@@ -134,10 +134,10 @@ function textsOf(name, seen = new Map()) {
   return seen
 }
 
-/** Of few-rows a commit compiles one for each FEED, which chooses other text. */
+/** A commit compiles few-rows once for each FEED, which selects other source. */
 const FEEDS = /TOKENS=2 .*FEED=0|STATE_F16=1 .*FEED=[12]/
 
-/** Of a file for the first target, and for any other. @param {string} file @param {boolean} isFirst */
+/** The variants of a file for the first target, and for any other. @param {string} file @param {boolean} isFirst */
 function variantsOf(file, isFirst) {
   const variants = VARIANTS[file] ?? ['']
   if (!isFirst) return variants.slice(0, 1)
@@ -166,10 +166,10 @@ function listJobs(version, known) {
   })
 }
 
-/** Widths and types that ask for every kernel; the others differ by numbers. */
+/** Widths and types that need every kernel; others differ only in numbers. */
 const CARD_MODELS = ['0.1b', '7.2b'].flatMap((size) => [undefined, 'i8', 'q4', 'fp8'].map((type) => ({ size, type })))
 
-/** What models ask for on each card. @param {string} version @param {string} known */
+/** The kernels that models need on each card. @param {string} version @param {string} known */
 async function listCardJobs(version, known) {
   const [{ kernelsOf }, { CARDS, infoOf }, { shapesOnly }, { loadRwkv7 }, { ModelRunner }] = await Promise.all(
     [
@@ -202,7 +202,7 @@ async function listCardJobs(version, known) {
   return [...jobs.values()]
 }
 
-/** Which of ptxas' counts is too much, in a sentence; null where all is well. @param {string} file @param {string} output */
+/** Says which of ptxas' counts is too high; null if none. @param {string} file @param {string} output */
 function excessIn(file, output) {
   const spilled = [...output.matchAll(/(\d+) bytes spill stores/g)].map(([, bytes]) => Number(bytes))
   const most = Math.max(0, ...spilled)
@@ -271,7 +271,7 @@ async function main() {
   }
   await Promise.all(Array.from({ length: availableParallelism() }, worker))
   mkdirSync(buildDir, { recursive: true })
-  // A check of fewer does not forget what a check of all has passed.
+  // A smaller check keeps the results of a full one.
   writeFileSync(passedFile, JSON.stringify([...new Set([...(isAll ? [] : before), ...passed])]))
   const seconds = ((performance.now() - started) / 1000).toFixed(1)
   console.log(

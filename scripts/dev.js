@@ -1,6 +1,6 @@
 /**
- * `npm run dev -- [words of skein serve]`: builds src/ on every save and starts the server again when that has succeeded, and
- * serves the dashboard from web/ as it is being written, with what it asks passed on to that server. Kernels are built apart
+ * `npm run dev -- [words of skein serve]`: builds src/ on every save and restarts the server after a successful build.
+ * Serves the dashboard from web/ with hot reload and forwards its requests to that server. Kernels are built separately
  * (npm run build:native).
  */
 import { spawn } from 'node:child_process'
@@ -22,7 +22,7 @@ let server = null
 let restarted = Promise.resolve()
 let isEnding = false
 
-/** The old one saves its sessions and frees its port before the next begins. */
+/** The old server saves its sessions and frees its port before the next starts. */
 async function restart() {
   const old = server
   server = null
@@ -39,12 +39,12 @@ async function restart() {
 const compiler = spawn(process.execPath, tool('tsc', '-p', '.', '--watch', '--preserveWatchOutput'), {
   cwd: root,
   stdio: ['ignore', 'pipe', 'inherit'],
-  // A group of its own: what tsc starts does not end with it, nor before its build is done.
+  // A process group of its own: children of tsc do not end with it, nor before its build is done.
   detached: true,
 })
 createInterface({ input: compiler.stdout }).on('line', (line) => {
   console.log(line)
-  // A build with errors leaves the server as it is.
+  // After a failed build the server stays.
   if (/Found 0 errors/.test(line)) restarted = restarted.then(restart)
 })
 
@@ -61,7 +61,7 @@ function end(code) {
   process.exitCode = code
   server?.kill('SIGTERM')
   if (compiler.pid !== undefined && compiler.exitCode === null) process.kill(-compiler.pid, 'SIGKILL')
-  // It waits for streams of events that do not end, and has nothing to save.
+  // Vite would wait for event streams that never end, and has nothing to save.
   pages.kill('SIGKILL')
 }
 for (const signal of /** @type {const} */ (['SIGINT', 'SIGTERM'])) process.on(signal, () => end(0))

@@ -1,11 +1,11 @@
 #!/usr/bin/env node
 /**
- * Every route of a server under bodies that its OpenAPI document allows, and under broken ones, by a seed:
- * `node scripts/fuzz-api.mjs [calls] [seed] [at once] [part of the routes' paths]`. The server is one of the built files
- * with the demo model and a key, a user's, which makes the calls. What must hold: no 5xx but a refusal that says when to
- * come back and the end of a time that the call set; no reply after more than 5 s; an error says what is wrong (and where,
- * in OpenAI's form) and nothing of the machine; and the server answers afterwards as before. Prints what came back; exit
- * code 1 and examples where it does not hold.
+ * Fuzzes every route of a server with bodies that its OpenAPI document allows, and with broken ones, by a seed: `node
+ * scripts/fuzz-api.mjs [calls] [seed] [at once] [part of the routes' paths]`. The server runs the built files with the
+ * demo model; the calls use a user's key. It checks: no 5xx except a refusal that says when to retry and the end of a
+ * timeout that the call set; no reply after more than 5 s; an error says what is wrong (and where, in OpenAI's form)
+ * and nothing about the machine; the server then answers as before. Prints the replies; on a violation prints examples
+ * and exits with 1.
  */
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -19,7 +19,7 @@ const [calls = 20_000, seed = 1, atOnce = 16] = process.argv.slice(2, 5).map(Num
 const part = process.argv[5] ?? ''
 const MAIN = join(import.meta.dirname, '../dist/cli/main.js')
 const SLOW_MS = 5000
-/** Sentences of the machine: places of source, stack traces, folders. */
+/** Texts about the machine: source positions, stack traces, folders. */
 const INNARDS = /\n\s+at |node_modules|\.[jt]s:\d+|\/(?:tmp|root|home|work|usr)\/|0x[0-9a-f]{8,}/
 const LENGTHS = /^(?:max_tokens|max_completion_tokens|max_output_tokens|max_length|n_predict|num_predict)$/
 
@@ -219,7 +219,7 @@ function fault(kind, example) {
   found.set(kind, seen)
 }
 
-/** A call of a route: as its document wants it, with a part of it broken, or with broken bytes. */
+/** A call of a route: valid, partly broken, or with broken bytes. */
 function callOf({ method, path, operation }) {
   const filled = path.replaceAll(/\{[^}]+\}/g, () => encodeURIComponent(pick(IDS)))
   const query =
@@ -262,7 +262,7 @@ function callOf({ method, path, operation }) {
   }
 }
 
-/** JSON, with lone surrogates as they are, and sometimes a field twice. */
+/** JSON with lone surrogates, and sometimes a field twice. */
 function text(value) {
   const written = JSON.stringify(value) ?? 'null'
   return random() < 0.01 ? written.replace('{', `{"model":${JSON.stringify(pick(STRINGS))},`) : written
@@ -290,7 +290,7 @@ function broken(body) {
   }
 }
 
-/** A value that a schema allows, or nearly so: patterns and formats are not read. */
+/** A value that a schema allows or almost allows: patterns and formats are ignored. */
 function valueFor(schema, depth) {
   if (schema.$ref)
     return valueFor(
@@ -345,7 +345,7 @@ function valueFor(schema, depth) {
   }
 }
 
-/** Every part of a value may become something else, go, or come twice. */
+/** Changes, removes or doubles parts of a value. */
 function mutated(value, chance) {
   if (random() < chance) return pick(HOSTILE)()
   if (Array.isArray(value))
@@ -359,7 +359,7 @@ function mutated(value, chance) {
   return kept
 }
 
-/** Long answers are no hangs: lengths become short, those inside of `options` too, and are said where the schema knows one. */
+/** Shortens answers, so that long ones do not look like hangs: sets every length field, also inside `options`. */
 function shorten(value, schema) {
   if (value === null || typeof value !== 'object') return
   for (const [name, of] of Object.entries(value)) {
@@ -385,7 +385,7 @@ async function answer() {
   return JSON.parse(said).choices?.[0]?.message.content ?? said
 }
 
-/** A reply, or what had come of it when it was left. */
+/** A reply, or its part when the client left. */
 function send(method, path, type, body, patienceMs = 30_000) {
   return new Promise((resolve, reject) => {
     const headers = {

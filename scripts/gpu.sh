@@ -5,17 +5,17 @@
 #   scripts/gpu.sh [step …]          there: runs the steps and prints one short table last; logs in $OUT, or .gpu/out
 #
 # Steps: tests, sanitizer, bench (all three without arguments), pipeline (of 2 or 4 GPUs), or any file or folder of tests.
-# numerics: logits and greedy answers of a GPU beside f32 on the CPU (SKEIN_NUMERICS_SIZES, default "0.1b 0.4b 1.5b 7.2b").
-# gpus: a server with a worker on each GPU, and 320 chats a GPU through it. resume: how soon a session goes on from each tier.
-# Also: serve, tokens through HTTP beside those of the engine alone (SKEIN_SERVE_SIZE, default 7.2b; SKEIN_SERVE_STREAMS, 320).
+# numerics: compares logits and greedy answers of a GPU with f32 on the CPU (SKEIN_NUMERICS_SIZES, default "0.1b 0.4b 1.5b 7.2b").
+# gpus: a server with a worker per GPU and 320 chats per GPU. resume: how soon a session continues from each tier.
+# serve: tokens through HTTP compared with the engine alone (SKEIN_SERVE_SIZE, default 7.2b; SKEIN_SERVE_STREAMS, 320).
 # load: the same server under prompts and answers at once (SKEIN_LOADS, scripts/bench-load.js).
 # SKEIN_BENCH_SIZES (default "0.1b 1.5b 7.2b"), SKEIN_BENCH_ARGS: what the bench runs.
-# SKEIN_STEP_SECONDS (900): what any one step may take. A kernel that hangs holds the device until its process is killed.
+# SKEIN_STEP_SECONDS (900): time limit of a step. A kernel that hangs holds the device until its process is killed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 box=.gpu
 out=${OUT:-$box/out}
-# This script's own: `skein` would say that they are no settings of its.
+# This script's own variables: `skein` would warn that it does not know them.
 export -n SKEIN_LOADS SKEIN_LOAD_FLAGS SKEIN_SERVE_SIZE SKEIN_SERVE_STREAMS SKEIN_SERVE_TOKENS SKEIN_SERVE_WKV SKEIN_BENCH_SIZES SKEIN_BENCH_ARGS \
   SKEIN_STEP_SECONDS SKEIN_SANITIZER_SECONDS SKEIN_NUMERICS_SIZES
 
@@ -27,7 +27,7 @@ pack() {
   strip "$temporary/package/bin/node"
   xz -T0 -9 -c "$temporary/package/bin/node" >"$box/node.xz"
   rm -r "$temporary"
-  # What neither the tests of the backend nor the benches load.
+  # Packages that neither the backend tests nor the benches load.
   tar c --exclude='*.map' --exclude='*.md' --exclude='*.d.ts' --exclude=@types --exclude=node_modules/webgpu --exclude='@*/*arm64*' --exclude='*musl*' \
     --exclude='*/sqlite/src' --exclude='*/prebuilds/win32*' --exclude='*/prebuilds/darwin*' \
     $(printf -- '--exclude=node_modules/%s ' @biomejs @typescript typescript openai recheck recheck-jar recheck-linux-x64 @anthropic-ai \
@@ -52,7 +52,7 @@ unpack() {
   [ -d node_modules/koffi ] || tar xJf "$box/modules.tar.xz"
 }
 
-# step NAME COMMAND…: the log goes to a file, one line of the outcome to the table.
+# step NAME COMMAND…: writes the log to a file and one result line to the table.
 table=()
 failed=0
 step() {
@@ -62,14 +62,14 @@ step() {
   table+=("$(printf '%-28s %-12s %4d s  %s' "$name" "$verdict" $((SECONDS - start)) "$(summary "$out/$name.log")")")
 }
 
-# The last line that says something: vitest's count, the sanitizer's verdict.
+# The last informative line: vitest's count, the sanitizer's verdict.
 summary() {
   grep -aE 'Tests  |ERROR SUMMARY|RACECHECK SUMMARY' "$1" | tail -n 1 | sed 's/\x1b\[[0-9;]*m//g; s/^[ =]*//' || true
 }
 
 vitest=(node node_modules/vitest/vitest.mjs run --no-file-parallelism)
 
-# Three files at a time, most of which is compiling; then those that start servers, which take all the memory that is free.
+# Three files at a time, since most time is compiling; then files that start servers, which take all free memory.
 tests() {
   step tests node node_modules/vitest/vitest.mjs run --maxWorkers=3 test/cuda --exclude '**/{gpus,pipeline}.test.ts'
   step tests-servers "${vitest[@]}" test/cuda/gpus.test.ts test/cuda/pipeline.test.ts
@@ -86,14 +86,14 @@ sanitizer() {
       --kernel-name-exclude kns=nvjet \
       "${vitest[@]}" --testTimeout=300000 \
       test/cuda/device.test.ts test/cuda/ops.test.ts test/cuda/mixed.test.ts test/cuda/sample.test.ts test/cuda/flights.test.ts
-    # These two without the library: beside excluded kernels racecheck itself breaks down in some of them.
+    # These two run without the library: racecheck breaks down in some kernels beside excluded ones.
     step "sanitizer-$tool-rounded" timeout -k 10 "${SKEIN_SANITIZER_SECONDS:-300}" compute-sanitizer \
       --tool "$tool" --target-processes all --error-exitcode 9 --print-limit 20 --report-api-errors no \
       "${vitest[@]}" --testTimeout=300000 \
       -t 'integers.*of (1|9|32) tokens|fp8.*of (1|9|31) tokens|of RWKV-6|wkv6' \
       test/cuda/ops-rounded.test.ts test/cuda/ops-fp8.test.ts test/cuda/ops-rwkv6.test.ts
   done
-  # racecheck breaks down in the first, and takes one arrival for a warp's as none in the second (docs/dev/kernels.md).
+  # racecheck breaks down in the first, and ignores one lane's arrival for a warp in the second (docs/dev/kernels.md).
   local kernel
   for kernel in few_rows:few-rows linear_tiles:ops-tiles; do
     SKEIN_SANITIZER=memcheck step "sanitizer-memcheck-${kernel#*:}" timeout -k 10 "${SKEIN_SANITIZER_SECONDS:-300}" \
@@ -116,7 +116,7 @@ bench() {
 }
 rows=()
 
-# The vocabulary of the World models, where pack was given it in SKEIN_VOCAB, else that of the demo model.
+# The vocabulary of the World models if pack got it in SKEIN_VOCAB, else that of the demo model.
 serve() {
   local size=${SKEIN_SERVE_SIZE:-7.2b} streams=${SKEIN_SERVE_STREAMS:-320} wkv=${SKEIN_SERVE_WKV:-fp32}
   local vocab=models/demo.vocab.txt rate model
@@ -143,7 +143,7 @@ load() {
   rows+=("$size, states $wkv" "$(cat "$out/load.log")")
 }
 
-# Chats through one gateway to a worker on each GPU, beside the same on one GPU.
+# Chats through one gateway to a worker on each GPU, compared with one GPU.
 gpus() {
   local size=${SKEIN_SERVE_SIZE:-7.2b} wkv=${SKEIN_SERVE_WKV:-fp16} count model list=0 i
   count=$(nvidia-smi -L | grep -c '^GPU ')
@@ -188,7 +188,7 @@ main() {
       resume) resume ;;
       numerics) numerics ;;
       pipeline)
-        # Writing the model takes as long as the tests.
+        # Writing the model takes as long as the tests do.
         node -e "import('./src/cli/bench/random-model.ts').then((m) => m.randomModel('7.2b'))" &
         step pipeline-tests "${vitest[@]}" test/cuda/pipeline.test.ts
         wait

@@ -1,10 +1,10 @@
 /**
- * A thousand clients that mean no good, against `skein serve` of the built files: node scripts/hostile-clients.mjs [clients] [seconds].
- * Prints what the gateway takes of memory, how long another user's stream stands still, what /livez takes, and whether SIGTERM
- * is heard. The clients, and what is measured, are processes of their own. On Linux SERVER_CORES=0,1 keeps the server on these
- * cores; `taskset -c 2-5` before the command keeps the others off them; CLIENT_NICE=19 has the hostile clients run when nobody else
- * wants to. Of the longest gaps and the slowest /livez it prints how long the gateway's loop and the worker's threads ran
- * meanwhile, and how long they could have run and had no core (/proc/PID/schedstat).
+ * A thousand hostile clients against `skein serve` of the built files: node scripts/hostile-clients.mjs [clients]
+ * [seconds]. Prints the gateway's memory, the gaps in another user's stream, the time of /livez, and whether SIGTERM is
+ * heard. The clients and the measuring parts are separate processes. On Linux SERVER_CORES=0,1 keeps the server on
+ * these cores; `taskset -c 2-5` before the command keeps the others off them; CLIENT_NICE=19 gives the hostile clients
+ * the lowest priority. For the longest gaps and the slowest /livez it prints how long the gateway's loop and the
+ * worker's threads ran meanwhile, and how long they waited for a core (/proc/PID/schedstat).
  */
 import { fork, spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -42,7 +42,7 @@ async function main() {
     fork(fileURLToPath(import.meta.url), [String(clients), String(seconds)], {
       env: { ...process.env, ...own, HOSTILE_ROLE: role },
     })
-  // Their bodies take seconds to make, on a busy machine many.
+  // Their bodies take seconds to make, many on a busy machine.
   const attackers = child('clients')
   await once(attackers, 'message')
   const quiet = await measured(child('watch'), server.pid)
@@ -93,7 +93,7 @@ async function measured(watcher, pid) {
   return { 'RSS MB': Math.round(rss), ...figures }
 }
 
-/** What passed between two looks at it, and the time. */
+/** The change between two readings, with the time. */
 function passed(ms, from, to) {
   const differences = Object.keys(to).map((key) => [key, round(to[key] - from[key])])
   return { ms: round(ms), ...Object.fromEntries(differences) }
@@ -103,14 +103,14 @@ function longest(looks) {
   return looks.toSorted((a, b) => b.ms - a.ms).slice(0, 8)
 }
 
-/** A stream, another when it ends, and /livez, for as long as the run; the watcher's own delays are told beside them. */
+/** Watches a stream (a new one when it ends) and /livez during the run; also reports its own delays. */
 async function watch(port) {
   const end = performance.now() + seconds * 1000 + 2000
   const [gaps, lives, own, firsts] = [[], [], [], []]
   const [gapLooks, liveLooks] = [[], []]
   const gateway = Number(process.env.HOSTILE_GATEWAY)
   const look = schedulerOf(gateway)
-  // Token 0 has no text: the demo model draws it up to 35 times in a row, which looks like a stream that stands still.
+  // Token 0 has no text. The demo model draws it up to 35 times in a row, which looks like a stalled stream.
   const logit_bias = { 0: -100 }
   const answer = { prompt: 'One', max_tokens: 65_536, ignore_eos: true, stream: true, logit_bias }
   let last = performance.now()
@@ -166,7 +166,7 @@ async function watch(port) {
     'livez p50': round(rank(lives, 0.5)),
     'livez p99': round(rank(lives, 0.99)),
     'livez max': round(Math.max(...lives)),
-    // What the two processes ran in a gap, and the gateway's loop in a call: all there would be had nobody else wanted the cores.
+    // Time that both processes ran in a gap, and the gateway's loop in a call: what would remain on idle cores.
     'gap ran max': round(Math.max(...gapLooks.map(({ gatewayRan, workerRan }) => gatewayRan + workerRan))),
     'livez ran p99': round(
       rank(
@@ -198,7 +198,7 @@ function attack(port) {
   })
   process.send('ready')
 
-  /** Sends, reads the reply (or never does), and begins anew. */
+  /** Sends, reads the reply (or never does), and repeats. */
   function again({ name, path, key, body, type = 'application/json', length, holds, isDeaf }) {
     const socket = connect(port, '127.0.0.1')
     let text = ''

@@ -1,9 +1,9 @@
 /**
- * Turns plans that were tuned on a card (the file in the cache folder's gemm/) into those that come with Skein:
+ * Converts plans that were tuned on a card (the file in the cache folder's gemm/) into plans that ship with Skein:
  *
  *   node scripts/known-plans.js FILE kernels/plans/h200-130100.json "NVIDIA H200" ["NVIDIA H100 80GB HBM3" …]
  *
- * Every card named has the chip that the plans were tuned on. What OUT holds already stays.
+ * Every named card has the chip that the plans were tuned on. Plans that OUT already has stay.
  */
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 

@@ -1,12 +1,12 @@
-// A runner for benches of what is done with large states: they are real ones of the CPU (4096 channels: with 32 layers those
-// of a 7.2B model); the model is a pause of 10 ms that draws a fixed token. Needs a build.
+// A runner for benches that handle large states. The states are real CPU states (4096 channels; with 32 layers those of
+// a 7.2B model); the model is a pause of 10 ms that draws a fixed token. Needs a build.
 import { createCpuBackend } from '../dist/backend/cpu/cpu.js'
 
 const NUM_SLOTS = 16
 const PAUSE_MS = 10
 
 export const tokenBytes = { bytesOf: () => Uint8Array.of(97), encode: () => new Int32Array(0) }
-/** What steps have waited since it was set to 0. */
+/** Time that steps have waited since it was set to 0. */
 export const paused = { ms: 0 }
 
 const nothing = new Int32Array(new SharedArrayBuffer(4))

@@ -1,7 +1,8 @@
 /**
- * One session for long: node scripts/long-session.mjs [turns] [tokens of a turn's prompt], of the built files with the demo model
- * on a CPU. The same turns twice: saved and read back from the disk every turn (no state stays in memory or in a slot), and never
- * saved. Every answer has to be the same, and the first token of the last turns to come as soon as that of the first.
+ * One long session: node scripts/long-session.mjs [turns] [prompt tokens per turn], with the built files and the demo
+ * model on a CPU. Runs the same turns twice: saved and read back from the disk every turn (no state stays in memory or
+ * in a slot), and never saved. All answers must be equal, and the first token of the last turns must come as soon as
+ * that of the first.
  */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'

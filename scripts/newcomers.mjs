@@ -1,8 +1,8 @@
 /**
- * What newcomers notice of another key's floods, with and without answers that give their slots up for a while:
- * node scripts/newcomers.mjs [seconds] [flood] runs the built files with the demo model. Every newcomer has a key of its own that the
- * server has not seen, so no slot is kept for it. Prints one table; compare within it. SERVER_CORES=0,1 (Linux) keeps the
- * server on these cores.
+ * What new keys notice of another key's floods, with and without preemption: node scripts/newcomers.mjs [seconds]
+ * [flood] runs the built files with the demo model. Every newcomer has a key that the server has not seen, so no slot
+ * is reserved for it. Prints one table; compare only within it. SERVER_CORES=0,1 (Linux) keeps the server on these
+ * cores.
  */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -13,13 +13,13 @@ const seconds = Number(process.argv[2] ?? 8)
 const PATIENCE_MS = 10_000
 const MAIN = join(import.meta.dirname, '../dist/cli/main.js')
 const BOB = 'sk-bob-who-floods'
-/** Has the slot that is kept for the request with which the server tried its worker. */
+/** Her stream takes the slot that is reserved since the server probed its worker. */
 const CAROL = 'sk-carol-who-streams'
 const NEWCOMERS = Array.from({ length: 400 }, (_, i) => `sk-newcomer-${i}`)
 const words = (count) => Array.from({ length: count }, () => Math.random().toString(36).slice(2, 7)).join(' ')
-/** 7.8 MB that are read until they hold too many objects. */
+/** 7.8 MB, read until they hold too many objects. */
 const REFUSED = `{"prompt":"x","metadata":[${'{},'.repeat(2_600_000)}0]}`
-/** `isRefused`: it takes no slots, and nobody streams beside it. */
+/** `isRefused`: it takes no slots, and no stream runs beside it. */
 const FLOODS = {
   quiet: { clients: 0, body: () => ({}) },
   '300 × 65,536 tokens': {
@@ -92,7 +92,7 @@ async function measure({ clients, body, isRefused = false }, preemptMb) {
   }
 }
 
-/** The flood has all slots, or as many as it takes: no other number for two seconds. */
+/** Waits until the flood holds all its slots: the number has not changed for two seconds. */
 async function begun(url) {
   const headers = { authorization: `Bearer ${BOB}` }
   const free = []
@@ -136,7 +136,7 @@ async function repeat(url, key, body, signal) {
   }
 }
 
-/** Milliseconds to the first text and between others; all of the patience where none came. */
+/** Milliseconds to the first text and between texts; the whole timeout if none came. */
 async function ask(url, key) {
   const start = performance.now()
   // Without token 0, which has no text: gaps are between texts.
@@ -146,7 +146,7 @@ async function ask(url, key) {
     const reply = await post(url, key, body, AbortSignal.timeout(PATIENCE_MS))
     for await (const bytes of reply.body) if (Buffer.from(bytes).includes('"text"')) times.push(performance.now())
   } catch {
-    // Its patience is over.
+    // Its timeout is over.
   }
   const [first = start + PATIENCE_MS] = times
   return { first: first - start, gaps: times.slice(1).map((time, i) => time - times[i]) }

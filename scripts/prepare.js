@@ -1,6 +1,6 @@
 /**
- * What npm runs after an install in a clone: builds dist and the kernels, each only when what it is made from has changed.
- * `npx skein` installs the clone once more for itself, which then takes seconds, not minutes.
+ * npm runs this after an install in a clone. Builds dist and the kernels, each only if its sources have changed. `npx
+ * skein` installs the clone once more for itself, which then takes seconds, not minutes.
  */
 import { spawn } from 'node:child_process'
 import { createHash } from 'node:crypto'
@@ -55,13 +55,13 @@ async function buildDist() {
   }
 }
 
-// npm runs this after prepack, too, whose kernels are for every machine: one of this machine's compiler needs this machine's
-// libraries.
+// npm also runs this after prepack, whose kernels are for every machine. A kernel from this machine's compiler needs
+// this machine's libraries.
 if (!/^(pack|publish)$/.test(process.env.npm_command ?? ''))
-  // At once: the longest file of the kernels takes one core for most of the time.
+  // In parallel: the longest kernel file occupies one core for most of the time.
   await Promise.all([buildDist(), run(process.execPath, [join(root, 'scripts/build-native.js')])])
 else {
   await buildDist()
-  // From what dist says of models; some minutes on many cores, an hour on two.
+  // Uses the models of dist; takes minutes on many cores, an hour on two.
   await run(process.execPath, [join(root, 'scripts/build-cubins.js')])
 }

@@ -1,10 +1,10 @@
-/** What scripts ask a server of the demo model, by numbers, and the server itself. */
+/** Questions for the demo model, by number, and the server that scripts ask. */
 import { createServer } from 'node:net'
 import { seededRandom } from '../dist/bench/serve/random.js'
 
 const WORDS = 'once upon a time there was a goose that could write all night about rivers'.split(' ')
 
-/** A request that has one right answer. */
+/** A request with one right answer. */
 export function question(number) {
   const random = seededRandom(number)
   const prompt = Array.from({ length: 5 + (number % 60) }, () => WORDS[Math.floor(random() * 15)])

@@ -1,9 +1,10 @@
 /**
- * Records docs/images/cast.svg, or with `tools` docs/images/tools.svg: `node scripts/record-cast.js [tools]` after
- * `npm run build`, where tmux is.
+ * Records docs/images/cast.svg, or with `tools` docs/images/tools.svg: `node scripts/record-cast.js [tools]` after `npm
+ * run build`. Needs tmux.
  *
- * What is seen is what the programs printed: tmux plays the terminal, its screen is read as it changes, and each line of
- * each screen becomes a line of one animated picture. Only the keys and the waits of more than a second are ours.
+ * The picture shows what the programs printed: tmux is the terminal, the script reads its screen as it changes, and
+ * each line of each screen becomes a line of one animated picture. Only the keys and the waits of more than a second
+ * are scripted.
  */
 import { execFileSync } from 'node:child_process'
 import { mkdtempSync, writeFileSync } from 'node:fs'
@@ -20,7 +21,7 @@ const TYPING_MS = 45
 const LONGEST_WAIT_MS = 900
 const LAST_SCREEN_MS = 4000
 
-/** Keys, what the screen shows when they have done their work, and how long one reads it. */
+/** Keys, the text on the screen when they are done, and the time to read it. */
 const CASTS = {
   cast: {
     title: 'npx skein serve, then npx skein chat, a question, a fork, and back to the first branch',
@@ -66,14 +67,14 @@ function openTerminal(name) {
   tmux('new-session', '-d', '-x', String(COLUMNS), '-y', String(ROWS), '-s', name, shell)
 }
 
-/** The screens of a terminal as they change: each with the milliseconds since the one before. */
+/** The changing screens of a terminal, each with the milliseconds since the previous one. */
 async function record(scene, screens) {
   const name = `scene-${screens.length}`
   openTerminal(name)
   let shown
   let at = performance.now()
   const look = () => {
-    // npx turns a wheel while it looks for the program.
+    // npx shows a spinner while it looks for the program.
     const screen = tmux('capture-pane', '-e', '-p', '-t', name).replace(/[\u2800-\u28ff]/g, ' ')
     if (screen === shown) return
     const waited = Math.min(performance.now() - at, LONGEST_WAIT_MS)
@@ -106,7 +107,7 @@ async function record(scene, screens) {
 }
 
 const COLOURS = ['#3b4048', '#e06c75', '#98c379', '#e5c07b', '#61afef', '#c678dd', '#56b6c2', '#d7dae0']
-/** How a terminal is told of colours, as `tmux capture-pane -e` writes it. */
+/** Colour escape codes, as `tmux capture-pane -e` writes them. */
 const STYLE = new RegExp(`(${String.fromCharCode(27)}\\[[\\d;]*m)`)
 const ESCAPES = { '&': '&amp;', '<': '&lt;', '>': '&gt;' }
 const escaped = (text) => text.replace(/[&<>]/g, (sign) => ESCAPES[sign])
@@ -142,7 +143,7 @@ function styled(style, code) {
   return code >= base && code < base + 8 ? { ...style, colour: COLOURS[code - base] } : style
 }
 
-/** Every line with the time from which and until which it stands. */
+/** Every line with its start and end time. */
 function linesOf(screens) {
   const lines = []
   const open = new Map()
@@ -165,7 +166,7 @@ function linesOf(screens) {
   return { total, lines: seen.map((line) => ({ ...line, end: Math.min(line.end, total) })) }
 }
 
-/** Lines are shown by CSS alone; who wants no motion sees the last screen. */
+/** CSS alone shows the lines; with reduced motion only the last screen is visible. */
 function svgOf({ lines, total }) {
   const width = 2 * LEFT + COLUMNS * WIDTH
   const height = TOP + ROWS * HEIGHT + 12

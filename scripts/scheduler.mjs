@@ -1,8 +1,8 @@
-/** What the scheduler of Linux gave a server, and how long it had no core for it (/proc/PID/schedstat). */
+/** How long Linux's scheduler ran a server's threads, and how long they waited for a core (/proc/PID/schedstat). */
 import { execFileSync } from 'node:child_process'
 import { readdirSync, readFileSync } from 'node:fs'
 
-/** Tells milliseconds that the gateway's loop, the worker's loop and all the worker's threads ran and waited so far; elsewhere nothing. */
+/** Milliseconds that the gateway's loop, the worker's loop and all worker threads ran and waited so far; Linux only. */
 export function schedulerOf(gateway) {
   if (process.platform !== 'linux') return () => ({})
   const worker = Number(execFileSync('pgrep', ['-P', String(gateway)], { encoding: 'utf8' }).split('\n')[0])

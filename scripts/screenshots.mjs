@@ -1,7 +1,7 @@
 /**
- * Pictures of the dashboard: `node scripts/screenshots.mjs [FOLDER]`, into docs/images unless a folder is named. With
- * `--all` every page, light and dark, on a desk and on a phone, to look at. Wants `npm run build`, and a Chromium on PATH
- * or CHROMIUM_PATH.
+ * Takes pictures of the dashboard: `node scripts/screenshots.mjs [FOLDER]`, into docs/images by default. With `--all`
+ * it takes every page, light and dark, on a desktop and on a phone, for review. Needs `npm run build`, and a Chromium
+ * on PATH or CHROMIUM_PATH.
  */
 import { execFileSync, spawn } from 'node:child_process'
 import { mkdirSync, mkdtempSync } from 'node:fs'
@@ -20,7 +20,7 @@ const DESK = { width: 1200, height: 750 }
 const PHONE = { width: 390, height: 844 }
 const PAGES = ['home', 'playground', 'translate', 'batch', 'models', 'workers', 'overview']
 PAGES.push('machines', 'requests', 'sessions', 'keys', 'api', 'docs', 'settings')
-/** Those that pages of docs/ show. */
+/** The pictures in docs/. */
 const COMMITTED = [
   ...PAGES.filter((page) => !['translate', 'docs', 'settings'].includes(page)).map((page) => ({
     page,
@@ -32,13 +32,13 @@ const COMMITTED = [
 
 const WHO = ['The cat', 'The dog', 'The panda', 'The lion', 'My mother', 'My father', 'Tom', 'Linda']
 const WHAT = ['is happy.', 'is tired.', 'likes apples.', 'has two red apples.', 'sees three birds.']
-/** Of the demo model's small world. */
+/** Sentences of the demo model's domain. */
 const SENTENCES = WHO.flatMap((who) => WHAT.map((what) => `${who} ${what}`))
 
 const scratch = mkdtempSync(join(tmpdir(), 'skein-pictures-'))
 const variables = { XDG_DATA_HOME: scratch, XDG_CACHE_HOME: scratch }
 const env = { ...process.env, ...variables }
-/** Keys for the page that lists them, and to look at all others with. */
+/** Keys for the Keys page, and one to open all other pages. */
 const addKey = (...words) =>
   execFileSync(process.execPath, ['dist/cli/main.js', 'keys', 'add', ...words, '--json'], { env })
 const { secret } = JSON.parse(addKey('boss', '--role', 'admin'))
@@ -74,7 +74,7 @@ function everything() {
   ])
 }
 
-/** Some conversations and load, so that there is something to see. */
+/** Makes some conversations and load. */
 async function makeHistory() {
   const page = await open({})
   await page.goto(`${url}/#/playground`)
@@ -116,7 +116,7 @@ async function take(picture) {
   await page.context().close()
 }
 
-/** What a page shows only when something was done on it. */
+/** Actions that a page needs before its picture. */
 async function fill(page, name) {
   if (name === 'playground') {
     await ask(page, 'What is the capital of France?')
@@ -131,7 +131,7 @@ async function fill(page, name) {
   if (name === 'batch') {
     await page.locator('form.batch select').last().selectOption('512')
     await page.locator('form.batch button.primary').click()
-    // Caught while it fills.
+    // Taken while it fills.
     await page.locator('ol.cells li').nth(511).waitFor()
     await page.waitForTimeout(4000)
   }

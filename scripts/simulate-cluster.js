@@ -1,9 +1,9 @@
 /**
- * A cluster of a thousand nodes in virtual time, over the code of gateways and members themselves: routes (gateway/cluster), leases,
- * members and owners of sessions (cluster/), whose statements a database in memory answers and counts. Windows of a day from
- * night to peak, then racks that fail and come back. Says how often sessions and prefixes were met where they are, how often
- * sessions moved, what the database was asked, how many answers broke off, how long sessions of failed racks were away, and
- * for how long anybody noticed.
+ * Simulates a cluster of a thousand nodes in virtual time, with the code of gateways and members: routes
+ * (gateway/cluster), leases, members and owners of sessions (cluster/). A database in memory answers and counts their
+ * statements. Simulates windows of a day from night to peak, then racks that fail and return. Prints how often requests
+ * met their session or prefix in place, how often sessions moved, the load of the database, how many answers broke off,
+ * how long sessions of failed racks were unreachable, and how long users noticed.
  *
  *   node scripts/simulate-cluster.js [--nodes 1000] [--sessions 1000000] [--gateways 8] [--seconds 30] [--seed 1]
  */
@@ -28,9 +28,9 @@ const NUM_GATEWAYS = read('gateways', 8)
 const WINDOW_S = read('seconds', 30)
 
 const SLOTS = 64
-/** Of a thousand nodes, 40. */
+/** Racks of 40 nodes each, with a thousand nodes. */
 const RACKS = 25
-/** Of a request in a slot, exponentially distributed. */
+/** Time of a request in a slot, exponentially distributed. */
 const MEAN_S = 8
 /** Share of requests that belong to a session. */
 const IN_SESSION = 0.6
@@ -38,7 +38,7 @@ const NUM_PREFIXES = 20_000
 /** Prefixes that a node keeps. */
 const KEPT_PREFIXES = 512
 const RENEW_S = 2
-/** Share of all slots that are busy, and how many racks are down while a window is counted. */
+/** The share of busy slots, and the number of failed racks in a window. */
 const DAY = [
   ['night', 0.15, 0],
   ['morning', 0.45, 0],
@@ -50,14 +50,14 @@ const DAY = [
 ]
 
 let seed = read('seed', 1)
-/** Evenly in [0, 1): xorshift, so that a run can be repeated. */
+/** Uniform in [0, 1): xorshift, so that a run can be repeated. */
 function random() {
   seed ^= seed << 13
   seed ^= seed >>> 17
   seed ^= seed << 5
   return (seed >>> 0) / 2 ** 32
 }
-/** Few are asked for often. */
+/** A few are requested often. */
 const skewed = (count) => Math.floor(count ** random()) - 1
 
 /** Events by their time. */
@@ -68,7 +68,7 @@ class Heap {
     return this.#all.length
   }
 
-  /** When the first is. */
+  /** The time of the first event. */
   get next() {
     return this.#all[0].at
   }
@@ -114,7 +114,7 @@ const gateways = Array.from({ length: NUM_GATEWAYS }, () => ({
   owners: new SessionOwners(Math.ceil((2 * NUM_SESSIONS) / NUM_GATEWAYS)),
 }))
 
-/** A process that has not been here before. Its timer of renewals is this script's, over virtual time. */
+/** A new process. This script renews its lease, in virtual time. */
 async function startNode(index) {
   const node = {
     ...{ id: `n${index}`, inFlight: 0, isUp: true, prefixes: new Map(), running: new Set() },
@@ -144,7 +144,7 @@ const EMPTY = {
 }
 let counts = { ...EMPTY }
 let countedFrom = 0
-/** Seconds that turns waited for a lease to be over. */
+/** Seconds that turns waited for a lease to expire. */
 let away = []
 
 const trouble = () => {
@@ -157,14 +157,14 @@ async function renew() {
     await members.refresh()
     known.update(members.list)
   }
-  // Keys, at each member; batches that nobody runs, at nodes. Limits of keys are not in it: two a second of each member with such keys.
+  // Polls: keys at each member, unclaimed batches at nodes. Not included: key limits, two per second for each member.
   for (let i = 0; i < NUM_GATEWAYS + 2 * NUM_NODES; i++) database.other()
   events.push(now + RENEW_S, renew)
 }
 
 const sessionKey = (id) => ({ model: 'm', tenant: 't', id })
 
-/** As shared-store.ts claims a session: null, or who has it. */
+/** Claims a session as shared-store.ts does: null, or its owner. */
 async function claim(node, session) {
   const taken = await take(database, sessionKey(session), {
     worker: node.worker,
@@ -178,7 +178,7 @@ async function claim(node, session) {
   return null
 }
 
-/** What a node does with a request, or why not. */
+/** A node handles a request, or says why not. */
 async function askNode({ node: target, mayTake }, session) {
   const node = byId.get(target.id)
   if (!node.isUp) return { failure: { kind: 'unavailable' } }
@@ -192,7 +192,7 @@ async function askNode({ node: target, mayTake }, session) {
   return { node, waits: !(await takeFrom(node, session, refused.owner)) }
 }
 
-/** As taking.ts: it asks the owner to let the session go. False: the owner does not answer. */
+/** As taking.ts: asks the owner to release the session. False if the owner does not answer. */
 async function takeFrom(node, session, owner) {
   const other = owner === null ? null : byId.get(owner.node)
   const isThere = other?.isUp === true && other.worker === owner.owner
@@ -273,7 +273,7 @@ function begin({ node, leave, isTurn, prefix, isHome }) {
   })
 }
 
-/** What runs there breaks off. */
+/** Running answers break off. */
 function fail(node) {
   node.isUp = false
   counts.cut += node.running.size
@@ -290,7 +290,7 @@ async function runWindow(name, load, racksDown) {
     events.push(now - Math.log(1 - random()) / perSecond, arrive)
   }
   events.push(now, arrive)
-  // Until the load is as it will be.
+  // Until the load is steady.
   await runUntil(now + 2 * MEAN_S)
   counts = { ...EMPTY }
   away = []
@@ -298,7 +298,7 @@ async function runWindow(name, load, racksDown) {
   database.numStatements = 0
   const numDown = Math.round((racksDown * NUM_NODES) / RACKS)
   for (const node of nodes.slice(0, numDown)) fail(node)
-  // Of the first seconds, what a failure costs at most.
+  // The first seconds show the most that a failure costs.
   await runUntil(countedFrom + Math.min(10, WINDOW_S))
   const early = database.numStatements / Math.min(10, WINDOW_S)
   await runUntil(countedFrom + WINDOW_S)

@@ -1,11 +1,11 @@
-// How large the source is: lines and files of every folder of src/, what changed since a commit, and the longest files.
-//   node scripts/size.js [COMMIT]          default: the commit before this one
-//   node scripts/size.js --by capability   what came after ea8ed63, and what is left: the system as it was
+// The size of the source: lines and files of every folder of src/, changes since a commit, and the longest files.
+//   node scripts/size.js [COMMIT]          default: the previous commit
+//   node scripts/size.js --by capability   what came after ea8ed63, and the rest: the system as it was
 import { execFileSync } from 'node:child_process'
 
 const git = (...words) => execFileSync('git', words, { encoding: 'utf8', maxBuffer: 2 ** 28 })
 
-/** file → lines of src/ as a commit has it. */
+/** file of src/ → number of lines in a commit. */
 function linesAt(commit) {
   const counted = git('grep', '-c', '', commit, '--', 'src/*.ts').trim().split('\n')
   return new Map(
@@ -35,7 +35,7 @@ function hasCommit(name) {
   }
 }
 
-/** A capability that came after ea8ed63 → the folders and files that only it needs. What is shared is counted as the rest. */
+/** Capability since ea8ed63 → the folders and files that only it needs. Shared files count as the rest. */
 const CAPABILITIES = {
   'WebGPU backend': 'backend/webgpu/',
   'a model in a page': 'browser/',

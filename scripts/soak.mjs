@@ -1,9 +1,10 @@
 #!/usr/bin/env node
 /**
- * A server for long: `node scripts/soak.mjs [seconds] [requests a second] [seed]`. Mixed calls at a steady rate: answers, streams, clients
- * that leave, sessions (forked, taken back, exported, deleted, asked anew), batches, echoed prompts, translations, bad requests. What must
- * hold: every answer is the right one, no other status than the expected one, nothing left in the line at the end. Each minute a
- * line of what the gateway and its workers have of memory, descriptors and processor. Linux; needs dist/ and pgrep.
+ * Runs a server for a long time: `node scripts/soak.mjs [seconds] [requests per second] [seed]`. Sends mixed calls at a
+ * steady rate: answers, streams, clients that leave, sessions (forked, undone, exported, deleted, continued), batches,
+ * echoed prompts, translations, bad requests. It checks that every answer is right, every status is the expected one,
+ * and the queue is empty at the end. Each minute it prints memory, descriptors and processor time of gateway and
+ * workers. Needs Linux, dist/ and pgrep.
  */
 import { execFileSync, spawn } from 'node:child_process'
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
@@ -29,7 +30,7 @@ function fail(line) {
   console.log(`BROKEN: ${line}`)
 }
 
-/** The reply, which has to be of this status. */
+/** The reply, which must have this status. */
 async function call(method, path, body, expected = 200) {
   const isJson = body !== undefined && !(body instanceof Uint8Array) && !(body instanceof FormData)
   const type = isJson ? 'application/json' : 'application/octet-stream'
@@ -60,7 +61,7 @@ async function turn(id, asked) {
   return choices[0].text
 }
 
-/** A conversation that nobody else uses now. */
+/** A conversation that no other call is using. */
 async function withTalk(use) {
   const own = talks[pick(talks.length)]
   if (own.isBusy) return
@@ -76,7 +77,7 @@ async function withTalk(use) {
 const askedOf = ({ id, texts }) => question(7000 + 31 * Number(id.split(' ')[1]) + texts.length)
 const next = async (own) => own.texts.push(await turn(own.id, askedOf(own)))
 
-/** Ends it, in the middle of a stream unless it is shorter. */
+/** Aborts it, in the middle of the stream unless that is shorter. */
 async function leave(body) {
   const reply = await fetch(`${url}/v1/chat/completions`, {
     method: 'POST',
@@ -176,13 +177,13 @@ const CALLS = {
 const KINDS = Object.keys(CALLS)
 
 async function one() {
-  // A batch is three requests and a file of its own: seldom.
+  // A batch is three requests and a file, so it is rare.
   const kind = random() < 0.01 ? 'batch' : KINDS[pick(KINDS.length - 1)]
   counts[kind] = (counts[kind] ?? 0) + 1
   await CALLS[kind]().catch((error) => fail(`${kind}: ${error.message}`))
 }
 
-/** MB, descriptors, and seconds of the processor. */
+/** Memory in MB, descriptors, and processor seconds. */
 function figures(pid) {
   const rss = /VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1]
   const [user, system] = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1].split(' ').slice(11, 13)

@@ -1,4 +1,6 @@
-/** The server of a bench that is a member of a cluster without a node: it leads to the sockets of its workers. Needs a build. */
+/**
+ * The HTTP server of a bench that is a cluster member without a node: forwards to its workers' sockets. Needs a build.
+ */
 import { once } from 'node:events'
 import { createServer, request } from 'node:http'
 import { stateSocketOf } from '../dist/cluster/state-socket.js'

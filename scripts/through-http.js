@@ -1,10 +1,11 @@
 /**
- * What of the engine's speed arrives through HTTP: starts `skein serve` from dist, lets so many chats stream at once, and
- * prints tokens a second, CPU time a token of gateway, workers and load generator, and the gateway's event-loop delay.
+ * How much of the engine's speed arrives through HTTP: starts `skein serve` from dist, streams a number of chats at
+ * once, and prints tokens per second, CPU time per token of gateway, workers and load generator, and the gateway's
+ * event-loop delay.
  *
  *   node scripts/through-http.js MODEL STREAMS [OUTPUT_TOKENS] [ENGINE_RATE] [serve's flags …]
  *
- * ENGINE_RATE: tokens a second of the engine alone (`skein bench engine`), for the ratio; 0 is unknown.
+ * ENGINE_RATE: tokens per second of the engine alone (`skein bench engine`), for the ratio; 0 is unknown.
  */
 import { spawn } from 'node:child_process'
 import { readFileSync } from 'node:fs'
@@ -45,7 +46,7 @@ async function metric(name) {
   )
 }
 
-/** When every worker is. @param {import('node:child_process').ChildProcess} server */
+/** Resolves when every worker is ready. @param {import('node:child_process').ChildProcess} server */
 async function whenReady(server) {
   for (;;) {
     if (server.exitCode !== null) throw new Error(`skein serve ended with ${server.exitCode}`)
@@ -97,7 +98,7 @@ try {
   const after = used()
   const delayMs = 1000 * (await metric('nodejs_eventloop_lag_p99_seconds'))
   const tokens = summary.outputTokens.total
-  // While every stream runs: the streams' own rate between their first and last token.
+  // The rate while every stream runs, between the first and last token.
   const steady = (1000 * Number(streams)) / summary.tpotMs.mean
   const [gatewayUs, workerUs] = after.map((ms, i) => (1000 * (ms - (before[i] ?? 0))) / tokens)
   const rows = {

@@ -1,10 +1,10 @@
 /**
- * Three figures of a server under load, of the built files with the demo model on a CPU: node scripts/under-load.mjs WHAT [seconds].
- * overload: five times what it can answer, what becomes of it, of those who are refused, and of who comes afterwards.
+ * Tests a server under load, with the built files and the demo model: node scripts/under-load.mjs WHAT [seconds].
+ * overload: five times the load that it can answer; reports goodput, refusals, and how soon it is back to normal.
  * long-prompts: what 64 streams and a short request notice of a prompt of 100,000 tokens.
- * leaving: how soon somebody else has the slot of a client that left, while it was answered or its prompt was read.
- * What follows the seconds the server gets: --max-waiting 512. SERVER_CORES=0,1 (Linux) keeps the server on these cores;
- * `taskset -c 2-5` before the command keeps the clients off them.
+ * leaving: how soon another request gets the slot of a client that left, during its answer or its prompt.
+ * Arguments after the seconds go to the server, such as --max-waiting 512. SERVER_CORES=0,1 (Linux) keeps the server on
+ * these cores; `taskset -c 2-5` before the command keeps the clients off them.
  */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -43,7 +43,7 @@ async function withServer(flags, use) {
   }
 }
 
-/** Its status, when texts came (milliseconds of the clock), whether it was whole; `leave` ends it. */
+/** Its status, the times of its texts (clock milliseconds), and whether it completed; `leave` ends it. */
 function ask(port, body) {
   const seen = {
     began: performance.now(),
@@ -70,7 +70,7 @@ function ask(port, body) {
       reply.on('close', over)
     })
   })
-  // Without token 0, which has no text: what is measured is the time between texts.
+  // Without token 0, which has no text: the test measures the time between texts.
   sent.end(JSON.stringify({ stream: true, ignore_eos: true, logit_bias: { 0: -100 }, ...body }))
   return { seen, ended, leave: () => sent.destroy() }
 }
@@ -95,7 +95,7 @@ async function overload() {
     const good = done.filter(({ isWhole }) => isWhole)
     const refused = done.filter(({ status }) => status === 429)
     const inTime = good.filter(({ began: at, ms }) => at + ms <= overAt)
-    // Those who come afterwards, until one is answered as on a quiet server.
+    // Later requests, until one is answered as on a quiet server.
     const normal = async () => {
       for (;;) {
         const { ms } = await ask(port, body()).ended
@@ -123,7 +123,7 @@ async function overload() {
         ),
         'line empty and normal after s': round(backMs / 1000),
         'quiet p99 ms': at(alone, 0.99),
-        // Percent of the overload's time in which the loops ran, and in which they could have and had no core.
+        // Percent of the overload's time in which the loops ran, and in which they waited for a core.
         ...Object.fromEntries(
           ['gatewayRan', 'gatewayWaited', 'loopRan', 'loopWaited'].map((name) => [
             `${name} %`,
@@ -135,14 +135,14 @@ async function overload() {
   })
 }
 
-/** Milliseconds of whole answers, one after another. */
+/** Milliseconds of whole answers in sequence. */
 async function oneByOne(port, body, count) {
   const times = []
   for (let i = 0; i < count; i++) times.push((await ask(port, body()).ended).ms)
   return times
 }
 
-/** Whole answers a second with so many in flight. */
+/** Whole answers per second with that many in flight. */
 async function closed(port, body, inFlight, forSeconds) {
   const end = performance.now() + forSeconds * 1000
   let whole = 0

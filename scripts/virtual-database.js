@@ -1,11 +1,11 @@
 /**
- * The database of a cluster for the simulator: it understands the statements that lease.ts, members.ts and ownership.ts send and
- * no others, over memory and virtual time, and counts them. A statement that it does not know is an error: the code has changed.
+ * The simulator's cluster database, in memory and virtual time. It understands only the statements that lease.ts,
+ * members.ts and ownership.ts send, and counts them. An unknown statement is an error: the code has changed.
  */
 import process from 'node:process'
 
 export class VirtualDatabase {
-  /** Since `numStatements` was set to 0 last. */
+  /** Since `numStatements` was last set to 0. */
   numStatements = 0
   #now
   /** Rows of workers by id, `expires` in seconds. */
@@ -17,11 +17,11 @@ export class VirtualDatabase {
   /** `now`: seconds. */
   constructor(now) {
     this.#now = now
-    // What lease-view.ts takes for the time.
+    // The time for lease-view.ts.
     process.hrtime.bigint = () => BigInt(Math.round(1e9 * (now() + 1)))
   }
 
-  /** A session that was there before. */
+  /** A session from before the run. */
   seed(id, owner) {
     this.#sessions.set(id, { owner, fence: 1 })
   }
@@ -30,7 +30,7 @@ export class VirtualDatabase {
     return this.#sessions.get(id)?.owner ?? null
   }
 
-  /** What rows.ts sends, as one statement each: a turn that is published, a session that is let go. */
+  /** rows.ts's statements, one each: publish a turn, release a session. */
   publish() {
     this.numStatements++
   }
@@ -40,7 +40,7 @@ export class VirtualDatabase {
     this.#sessions.get(id).owner = null
   }
 
-  /** One of the kinds whose answers change nothing here: keys, rates, the use of a tenant. */
+  /** A statement whose result does not matter here: keys, rates, the use of a tenant. */
   other() {
     this.numStatements++
   }
@@ -66,7 +66,7 @@ export class VirtualDatabase {
     return [{ wasOver: old === undefined || old.expires <= this.#now() }]
   }
 
-  /** All gateways ask in the same moment of virtual time. */
+  /** All gateways ask at the same virtual time. */
   alive() {
     const now = this.#now()
     if (this.#list?.now !== now) {
@@ -100,7 +100,7 @@ export class VirtualDatabase {
   nothing() {}
 }
 
-/** How each begins, and the method that answers it. */
+/** The beginning of each statement, and the method that answers it. */
 const STATEMENTS = [
   ['with old as (select expires', 'renew'],
   ['select id, node, url, model', 'alive'],

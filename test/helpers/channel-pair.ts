@@ -1,7 +1,7 @@
-/** A gateway and a worker in one process: an in-memory channel whose messages are cloned and delivered later. */
+/** A gateway and a worker in one process: an in-memory channel that clones messages and delivers them later. */
 import type { Channel } from '../../src/engine/client/channel.ts'
 
-/** Two ends in one process. Messages are cloned as IPC would, so that neither side sees the other's objects. */
+/** Both ends in one process. Messages are cloned, as with IPC, so neither side sees the other's objects. */
 export function channelPair<A, B>(): readonly [ChannelEnd<A, B>, ChannelEnd<B, A>] {
   const left = new ChannelEnd<A, B>()
   const right = new ChannelEnd<B, A>()
@@ -14,7 +14,7 @@ export class ChannelEnd<Out, In> implements Channel<Out, In> {
   peer: ChannelEnd<In, Out> | null = null
   readonly #messageListeners: ((message: In) => void)[] = []
   readonly #closeListeners: ((reason: string) => void)[] = []
-  /** All that was sent from this end, for tests that look at the protocol itself. */
+  /** All messages sent from this end, for tests of the protocol itself. */
   readonly sent: Out[] = []
   #isClosed = false
 
@@ -38,7 +38,7 @@ export class ChannelEnd<Out, In> implements Channel<Out, In> {
     this.end('closed')
   }
 
-  /** Ends both sides as the death of one would, the other one after the messages that are on their way to it. */
+  /** Closes both ends, as if this process died; the other end first gets the messages in flight. */
   end(reason: string): void {
     if (this.#isClosed) return
     this.#isClosed = true

@@ -1,11 +1,11 @@
-/** A Chromium of this machine, driven without a window; every page watches for what must never happen on one. */
+/** Drives a local headless Chromium. Every page records errors that must never happen. */
 import { existsSync } from 'node:fs'
 import { delimiter, join } from 'node:path'
 import { type Browser, type BrowserContextOptions, chromium, type Page } from 'playwright-core'
 
 const NAMES = ['chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable', 'chrome']
 
-/** CHROMIUM_PATH, or the first of the usual names on PATH; null where there is none. */
+/** CHROMIUM_PATH, or the first of the usual names on PATH; null if none exists. */
 export function findChromium(): string | null {
   const { CHROMIUM_PATH, PATH = '' } = process.env
   if (CHROMIUM_PATH) return CHROMIUM_PATH
@@ -14,20 +14,20 @@ export function findChromium(): string | null {
 }
 
 export function launchChromium(executablePath: string): Promise<Browser> {
-  // Containers have no user namespaces for its sandbox; it opens pages of these tests only.
+  // Containers have no user namespaces for its sandbox; it opens only pages of these tests.
   return chromium.launch({ executablePath, args: ['--no-sandbox'] })
 }
 
 export interface WatchedPage {
   readonly page: Page
-  /** Uncaught errors, violations of the content policy, and errors on the console but replies of status ≥ 400. */
+  /** Uncaught errors, violations of the content policy, and console errors except replies of status ≥ 400. */
   readonly faults: string[]
 }
 
 export async function openPage(browser: Browser, options: BrowserContextOptions = {}): Promise<WatchedPage> {
   const context = await browser.newContext({
     locale: 'en-GB',
-    // What a service worker answers, a test that answers itself never sees.
+    // A test that answers requests itself would not see those that a service worker answers.
     serviceWorkers: 'block',
     ...options,
   })

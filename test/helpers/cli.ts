@@ -1,4 +1,4 @@
-/** The built command as a user runs it: `dist/cli/main.js` in its own process. */
+/** Runs the built command as a user does: `dist/cli/main.js` in its own process. */
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import { existsSync, mkdtempSync, readFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -15,7 +15,7 @@ export interface Finished {
   readonly stderr: string
 }
 
-/** The variables as they are now (tests set some), without those that ask the tests for more: they are no settings. */
+/** The current environment (tests set some of it), without SKEIN_ variables for tests, which are not settings. */
 function environment(): NodeJS.ProcessEnv {
   const { SKEIN_SLOW: _slow, SKEIN_SEED: _seed, ...others } = process.env
   return others
@@ -47,15 +47,15 @@ export function skein(
 export interface RunningServer {
   readonly url: string
   readonly process: ChildProcess
-  /** Everything it has printed. */
+  /** Its whole output. */
   readonly output: string[]
   /** SIGTERM; resolves with the exit code. */
   stop(): Promise<number>
 }
 
 /**
- * `skein serve`, or another command that listens, on a free port; resolves when it says where. `within`: what the command is
- * put behind, and what takes its place when it has done its own work.
+ * Runs `skein serve`, or another listening command, on a free port; resolves when it prints the address. `within`: a command
+ * to run it under, which replaces itself with it.
  */
 export function serve(
   args: readonly string[] = [],
@@ -63,7 +63,7 @@ export function serve(
   variables: Readonly<Record<string, string>> = {},
   within: readonly string[] = [],
 ): Promise<RunningServer> {
-  // Sessions go to a folder of this test's own, not to the user's.
+  // Sessions go to a folder of this test, not to the user's.
   const XDG_DATA_HOME = mkdtempSync(join(tmpdir(), 'skein-data-'))
   const words = [...within, process.execPath, MAIN, command, '--port', '0', ...args]
   const child = spawn(words[0]!, words.slice(1), {
@@ -93,15 +93,15 @@ export async function childrenOf(pid: number): Promise<number[]> {
   return stdout.trim().split('\n').map(Number)
 }
 
-/** What the PyTorch evaluation of the demo model answered, and how sure it was. */
+/** Answers of the demo model's PyTorch evaluation, and their margins. */
 export interface GoldenSample {
   readonly prompt: string
   readonly prompt_ids: readonly number[]
   readonly answer: string
   readonly argmax: number
-  /** Smallest distance of the best to the second best logit along the answer. */
+  /** The smallest distance between the best and second best logit along the answer. */
   readonly lead: number
-  /** Of the last prompt position, from token 0 on. */
+  /** Logits at the last prompt position, from token 0 on. */
   readonly first_logits: readonly number[]
 }
 

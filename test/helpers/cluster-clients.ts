@@ -1,4 +1,4 @@
-/** Clients of a cluster of whole members: each goes on with its session over HTTP, at whichever gateway, and checks what it is told. */
+/** Clients of a whole cluster: each continues its session over HTTP at any gateway, and checks the replies. */
 import { randomUUID } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
 import { expect } from 'vitest'
@@ -7,7 +7,7 @@ import { note, type Talk, type Tally, think } from './cluster-faults.ts'
 
 /** Longest that a client waits for an answer. */
 const TURN_MS = 30_000
-/** A request that takes longer is looked into. */
+/** A slower request is investigated. */
 const LONG_MS = 10_000
 
 interface Told {
@@ -15,7 +15,7 @@ interface Told {
   readonly session: { readonly turn: number; readonly version: number }
 }
 
-/** What is said in turn `turn` of the session with that index, which goes on from the turn `from`. */
+/** The message of turn `turn` of session `index`, after the turn `from`. */
 interface Question {
   readonly index: number
   readonly turn: number
@@ -62,7 +62,7 @@ interface Body {
 }
 
 function whole(text: string): Told {
-  // An answer that began as white space may end as an error, or nowhere.
+  // An answer that starts with white space may end with an error, or without an end.
   const { choices, session } = JSON.parse(text) as Body
   if (choices === undefined || session === undefined) throw new Refused('error in an answer')
   return { text: choices[0]!.text, session }
@@ -85,13 +85,13 @@ function streamed(stream: string): Told {
 }
 
 export interface Clients {
-  /** What any of them has found wrong. */
+  /** Errors that clients found. */
   readonly failures: readonly unknown[]
   /** After their last turns. */
   stop(): Promise<void>
 }
 
-/** Has each session go on, now at one gateway and now at another, until it is stopped. */
+/** Continues each session at changing gateways until stopped. */
 export function startClients(
   talks: readonly Talk[],
   gatewayUrls: () => readonly string[],
@@ -113,7 +113,7 @@ export function startClients(
         await think()
       } catch (error) {
         if (error instanceof Error && error.name === 'AssertionError') throw error
-        // An answer that was cut is no JSON, and a connection that was no answer.
+        // A cut answer is not JSON, and a cut connection has no answer.
         count(error instanceof Refused ? error.message : 'cut off')
         await delay(50)
       }
@@ -133,7 +133,7 @@ export function startClients(
   }
 }
 
-/** That every answer is what one server alone says. */
+/** Checks that every answer equals that of a single server. */
 export async function checkAgainstSolo(talks: readonly Talk[], flags: readonly string[]): Promise<void> {
   const solo: RunningServer = await serve(flags)
   try {

@@ -1,4 +1,4 @@
-/** What the tests of a cluster under faults have in common: clients that talk in sessions, and faults that come one after the other. */
+/** Shared by the tests of a cluster under faults: clients that talk in sessions, and a sequence of faults. */
 import { setTimeout as delay } from 'node:timers/promises'
 import { expect } from 'vitest'
 import type { Database } from '../../src/cluster/database.ts'
@@ -6,11 +6,11 @@ import { retried } from './cluster-history.ts'
 import type { Postgres } from './postgres.ts'
 import type { S3Double } from './s3-double.ts'
 
-/** One session as its client knows it. */
+/** A session as its client knows it. */
 export interface Talk {
   readonly id: string
   readonly answers: string[]
-  /** The turn that was told of last, and its version. */
+  /** The last confirmed turn, and its version. */
   head: number
   version: number
 }
@@ -24,7 +24,7 @@ export function newTalks(count: number): Talk[] {
   }))
 }
 
-/** What a client was told: later than all that it was told before. */
+/** Checks a confirmation: it must be newer than all earlier ones. */
 export function note(
   talk: Talk,
   text: string,
@@ -37,7 +37,7 @@ export function note(
   talk.version = version
 }
 
-/** Between two turns, so that hours of them are not said again at the end. */
+/** A pause between two turns. It limits the number of turns, which the end repeats. */
 export function think(): Promise<void> {
   return delay(Math.random() * 80)
 }
@@ -59,7 +59,7 @@ export function newTally(): Tally {
 
 export type Faults = Readonly<Record<string, () => Promise<void>>>
 
-/** Of what all members share: the database ends and comes back, or its clock jumps; the storage is not well for a while. */
+/** Faults of shared parts: the database restarts, or its clock jumps; the storage fails for a while. */
 export function sharedFaults(
   postgres: Postgres,
   database: Database,
@@ -73,7 +73,7 @@ export function sharedFaults(
       await delay(random(1000))
       postgres.start()
     },
-    /** As leases see it: all of them are over at once, or last for an hour more, until they are renewed. */
+    /** The jump as leases see it: all expire at once, or last an hour longer until renewed. */
     async 'database clock'() {
       const hours = random(2) === 0 ? -1 : 1
       const sql = "update worker set expires = expires + $1 * interval '1 hour'"
@@ -93,7 +93,7 @@ export function sharedFaults(
   }
 }
 
-/** Until every session has been told of another turn, or a client has found something wrong. `what`: for the message. */
+/** Waits until every session has a new confirmed turn, or a client reports an error. `what` is for the message. */
 export async function untilAllWentOn(
   talks: readonly Talk[],
   failures: readonly unknown[],

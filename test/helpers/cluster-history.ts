@@ -1,8 +1,8 @@
-/** What a cluster under faults must never do, read from every row of a session that was ever written. */
+/** Checks from all session rows ever written that a cluster under faults never broke its rules. */
 import { expect } from 'vitest'
 import type { Database } from '../../src/cluster/database.ts'
 
-/** Keeps every row that is ever published, in order. */
+/** Records every published row, in order. */
 const HISTORY = `
   create table history (n bigserial, id text, owner text, fence bigint, version bigint, turns jsonb);
   create function tell() returns trigger language plpgsql as $$ begin
@@ -25,7 +25,7 @@ interface Row {
   readonly turns: readonly { turn: number; key: string }[] | null
 }
 
-/** One owner a fence, fences and versions that only grow, and a number of a turn that means one turn for ever. */
+/** Checks: one owner per fence, fences and versions only grow, and a turn number means one turn for ever. */
 export async function checkHistory(database: Database): Promise<{ readonly rows: number; readonly fences: number }> {
   const { rows } = await database.query<Row>('select id, owner, fence, version, turns from history order by n')
   const owners = new Map<string, string>()
@@ -48,7 +48,7 @@ export async function checkHistory(database: Database): Promise<{ readonly rows:
   return { rows: rows.length, fences: owners.size }
 }
 
-/** The same numbers for the same seed. */
+/** The same seed gives the same numbers. */
 export function randomOf(seed: number): (below: number) => number {
   let state = seed
   return (below) => {
@@ -57,11 +57,11 @@ export function randomOf(seed: number): (below: number) => number {
   }
 }
 
-/** How long a clock of several times stays as it is. */
+/** How long a clock stays at each of several offsets. */
 const JUMP_MS = 1500
 
 /**
- * An argument of Node's `--import`: what all of a process, its threads too, takes for the time. Off by `ms`; of several the clock
+ * An argument of Node's `--import` that shifts the clock of a process and its threads by `ms`. With several offsets the clock
  * jumps from one to the next.
  */
 export function shiftedClock(...ms: readonly number[]): string {
@@ -74,7 +74,7 @@ export function shiftedClock(...ms: readonly number[]): string {
   return `data:text/javascript,${encodeURIComponent(script)}`
 }
 
-/** While a database may be away. */
+/** Retries while the database may be away. */
 export async function retried<T>(work: () => Promise<T>): Promise<T> {
   for (let i = 0; ; i++) {
     try {

@@ -1,14 +1,14 @@
 /**
- * Any runner, with flights that are late: nothing that is launched runs before its results are asked for, or before
- * something else is asked of the runner, which must see what the flight did. So a loop that looks at a draw too early,
- * or relies on a slot being as it was before a launch, fails in every test and not only on a GPU. States are as late, arrive
- * in another order than they were asked for, and cannot be waited for.
+ * Wraps any runner and delays its flights: a launched step runs only when its results are requested, or when another
+ * call on the runner must see its effect. So a loop that reads a draw too early, or relies on a slot's content before a
+ * launch, fails in every test and not only on a GPU. States are delayed as well, arrive in another order than
+ * requested, and cannot be waited for.
  */
 import type { BatchRow, Flight, GuessCosts, ModelInfo, RowResult, Runner, StateData } from '../../src/model/runner.ts'
 
-/** States on their way at once. */
+/** State flights at once. */
 const MAX_MOVES = 2
-/** A flight of a state is done when it has been asked fewer times than this. */
+/** A state flight is done after fewer than this many polls. */
 const MAX_LOOKS = 7
 
 interface Move {
@@ -16,15 +16,15 @@ interface Move {
   readonly kind: 'read' | 'write'
 }
 
-/** A step that runs when somebody needs it. */
+/** A step that runs when its result is needed. */
 class LateFlight implements Flight<RowResult[]> {
   readonly #runner: Runner
   readonly #rows: readonly BatchRow[]
   readonly #before: () => void
   #flight: Flight<RowResult[]> | null = null
-  /** Masks that have come, to be drawn with when the step runs. */
+  /** Masks that have arrived, for the draws when the step runs. */
   #masks: readonly (Uint32Array | null)[] | null = null
-  /** Its draws are left. */
+  /** Its draws are late. */
   isUndrawn: boolean
   #looksLeft: number
 
@@ -52,7 +52,7 @@ class LateFlight implements Flight<RowResult[]> {
     else this.#runner.drawLater(copies)
   }
 
-  /** What was asked of it so far. */
+  /** Calls so far. */
   run(): void {
     this.#flight ??= this.#runner.launch(this.#rows)
     if (this.#masks !== null) this.#runner.drawLater(this.#masks)
@@ -79,14 +79,14 @@ export class DeferredRunner implements Runner {
   readonly numSpares: number
   readonly guessCosts: GuessCosts
   readonly drawsLater: boolean
-  /** Most flights that were on their way at once. */
+  /** The most flights at once. */
   deepest = 0
-  /** How often a flight says that it is not done. */
+  /** How often a flight reports that it is not done. */
   patience = 1
   readonly #runner: Runner
   readonly #moves = new Set<Move>()
   #numMoves = 0
-  /** Launched, and not asked for its results. */
+  /** Launched, with results not yet requested. */
   readonly #waiting: LateFlight[] = []
 
   constructor(runner: Runner, maxFlights = 2, feedsDraws = true) {
@@ -165,7 +165,7 @@ export class DeferredRunner implements Runner {
     return this.#moves.size < MAX_MOVES
   }
 
-  /** The state as it is now; handed out late. Until then what it was given to copy to holds nothing of use. */
+  /** The state as it is now, returned late. Until then the target memory has useless content. */
   readState(slot: number, into?: StateData): Flight<StateData> {
     const now = into?.map((array) => array.slice())
     const state = this.#settledFor(slot).readState(slot, now).result()
@@ -177,7 +177,7 @@ export class DeferredRunner implements Runner {
     })
   }
 
-  /** Until it is there the slot holds what fails every use of it. */
+  /** Until it arrives, the slot holds a state that makes every use fail. */
   writeState(slot: number, state: StateData): Flight<void> {
     const runner = this.#settledFor(slot)
     const given = state.map((array) => array.slice())
@@ -191,7 +191,7 @@ export class DeferredRunner implements Runner {
     })
   }
 
-  /** Flights of states end in any order, each when it has been asked some times, and cannot be waited for. */
+  /** State flights end in any order, each after some polls, and cannot be waited for. */
   #move<T>(slot: number, kind: Move['kind'], land: () => T): Flight<T> {
     if (!this.canMove) throw new Error('too many states on their way')
     const move: Move = { slot, kind }
@@ -219,7 +219,7 @@ export class DeferredRunner implements Runner {
     this.#runner.dispose()
   }
 
-  /** Likewise; nobody may name a slot into which a state is on its way. */
+  /** The same; no call may name a slot into which a state is in flight. */
   #settledFor(...slots: readonly number[]): Runner {
     this.#refuseWritten(slots)
     return this.#settled
@@ -237,7 +237,7 @@ export class DeferredRunner implements Runner {
     return this.#runner
   }
 
-  /** Runs what was launched before a flight; it and they are over. */
+  /** Runs everything up to and including a flight. */
   #end(flight: LateFlight): void {
     if (!this.#waiting.includes(flight)) return
     for (let next = this.#waiting.shift(); next !== flight; next = this.#waiting.shift()) next!.run()

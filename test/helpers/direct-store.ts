@@ -1,6 +1,6 @@
 /**
  * A Store over a database in the test's own thread, since a thread needs built code. Like the real one it answers
- * later, in order, and copies what it is given. Reopening the folder is a restart.
+ * later, in order, and copies its arguments. Reopening the folder is a restart.
  */
 import { createHash } from 'node:crypto'
 import { mkdtempSync } from 'node:fs'
@@ -17,7 +17,7 @@ import { openDatabase } from '../../src/state/store/sqlite.ts'
 import type { SessionName, Store, StoreChange, StoredSession } from '../../src/state/store/store.ts'
 import { type Postgres, startPostgres } from './postgres.ts'
 
-/** Of a small model. */
+/** The identity of a small model. */
 export const IDENTITY: ModelIdentity = {
   architecture: 'rwkv7',
   layers: 2,
@@ -35,9 +35,9 @@ export function newFolder(): string {
 export interface DirectStore extends Store {
   /** Called before each commit; may throw. */
   onCommit: (change: StoreChange) => void
-  /** While set, no state is read and nothing written. */
+  /** While set, reads and writes wait. */
   isHeld: boolean
-  /** What was asked of it beside that has been answered. */
+  /** Resolves when all calls that are not held have been answered. */
   answered(): Promise<void>
 }
 
@@ -90,7 +90,7 @@ const overShared =
       ...options,
       isToldFirst: options.isToldFirst ?? true,
     })
-    // Whoever asks first is told why it cannot be opened.
+    // The first caller gets the reason why it cannot be opened.
     store.catch(() => {})
     return {
       secret,
@@ -113,7 +113,7 @@ const overShared =
 
 let maker = overSqlite
 
-/** What is stored for a folder, as any other process may see it. */
+/** The stored rows of a folder, as another process sees them. */
 export async function storedIn(folder: string): Promise<StoredSession[]> {
   const url = databases.get(folder)
   if (url === undefined) {
@@ -131,7 +131,7 @@ export async function storedIn(folder: string): Promise<StoredSession[]> {
   return [...rows]
 }
 
-/** From here on the stores of this file's tests are those of a cluster. */
+/** From here on the tests of this file use a cluster's stores. */
 export function useSharedStores(): void {
   let postgres: Postgres | null = null
   maker = overShared(() => postgres!)
@@ -139,7 +139,7 @@ export function useSharedStores(): void {
     postgres = await startPostgres()
   })
   afterAll(async () => {
-    // Other files run in this process after this one.
+    // Other test files run in this process after this one.
     maker = overSqlite
     await postgres?.remove()
   })

@@ -1,4 +1,6 @@
-/** Server-sent events of a reply as they arrive: the type (`message` when none is said) and the data, parsed if it is JSON. */
+/**
+ * Yields server-sent events of a reply as they arrive: the type (default `message`) and the data, parsed if it is JSON.
+ */
 export async function* readEvents(reply: Response): AsyncGenerator<{ readonly type: string; readonly data: unknown }> {
   const decoder = new TextDecoder()
   let rest = ''

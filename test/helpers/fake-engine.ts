@@ -1,6 +1,6 @@
 /**
- * An EngineClient that plays a script instead of running a model, and remembers what it was asked. With it, a codec
- * of one token per byte, so that every expected token can be read off the text.
+ * An EngineClient that plays a script instead of running a model, and records its calls. Its codec has one token per
+ * byte, so every expected token can be read off the text.
  */
 import type { ModelRegistry, ServedModel, TextCodec } from '../../src/api/models.ts'
 import type { EngineClient } from '../../src/engine/client.ts'
@@ -44,7 +44,7 @@ export const FAKE_INFO: EngineInfo = {
   maxPromptTokens: 5000,
 }
 
-/** What the fake does with a request: events to give, or an error to throw where it stands. */
+/** What the fake does with a request: events to yield, or an error to throw at its position. */
 export type Script = (
   request: GenerateRequest,
   signal: AbortSignal | undefined,
@@ -56,7 +56,7 @@ export class FakeEngineClient implements EngineClient {
   /** Ids of requests whose consumer left or aborted before the end. */
   readonly cancelled: string[] = []
   script: Script
-  /** Requests in line, as the counters have them. */
+  /** Queued requests, for the counters. */
   waiting = 3
 
   constructor(script: Script = (request) => answer(request, 'Hello, world.'), info = FAKE_INFO) {
@@ -88,7 +88,7 @@ export class FakeEngineClient implements EngineClient {
     }
   }
 
-  /** What it was called with; `answerCall` gives the replies. */
+  /** Recorded calls; `answerCall` returns the replies. */
   readonly calls: { readonly method: EngineCall; readonly params: unknown }[] = []
   answerCall: (method: EngineCall, params: unknown) => unknown = () => null
 
@@ -101,7 +101,7 @@ export class FakeEngineClient implements EngineClient {
   async close(): Promise<void> {}
 }
 
-/** One answer per choice, a token per byte; text events hold whole characters only, as the engine's do. */
+/** One answer per choice, a token per byte. Text events hold only whole characters, as the engine's do. */
 export function* answer(
   request: GenerateRequest,
   text: string | ((index: number) => string),
@@ -131,7 +131,7 @@ export function* answer(
   }
 }
 
-/** [64]: how often each of as many remainders of the tokens is there. Texts of the same letters are the same. */
+/** [64]: counts of the tokens modulo 64. Texts with the same letters have the same vector. */
 function countsOf(prompt: Int32Array): Float32Array {
   const counts = new Float32Array(64)
   for (const token of prompt) counts[token % 64]!++
@@ -153,7 +153,7 @@ export function tokenText(token: number, k: number): TokenText {
   }
 }
 
-/** A script that gives the prompt event and then words for ever, one a millisecond, until it is cancelled. */
+/** A script that yields the prompt event and then a word per millisecond, until cancelled. */
 export async function* endless(
   request: GenerateRequest,
   signal: AbortSignal | undefined,

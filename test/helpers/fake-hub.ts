@@ -1,4 +1,4 @@
-/** A Hugging Face hub on this machine, as far as pulling needs one: lists, redirects, ranges, and faults on request. */
+/** A local Hugging Face hub with the parts that pulling needs: lists, redirects, ranges, and faults on request. */
 import { createHash } from 'node:crypto'
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -11,7 +11,7 @@ export interface FakeHub {
   readonly requests: string[]
   /** The authorization headers that came with them. */
   readonly tokens: (string | undefined)[]
-  /** Answers that replace the normal ones, one a request, by path. */
+  /** Replies that replace the normal ones, one per request, by path. */
   readonly faults: Map<string, Fault[]>
   close(): Promise<void>
 }
@@ -19,13 +19,13 @@ export interface FakeHub {
 export type Fault =
   | { readonly kind: 'status'; readonly status: number }
   | { readonly kind: 'redirect'; readonly location: string }
-  /** The connection ends after so many bytes of the body. */
+  /** The connection ends after this many bytes of the body. */
   | { readonly kind: 'cut'; readonly bytes: number }
-  /** Nothing comes after so many bytes of the body. */
+  /** The body stalls after this many bytes. */
   | { readonly kind: 'stall'; readonly bytes: number }
-  /** The connection ends before the answer. */
+  /** The connection ends before the reply. */
   | { readonly kind: 'reset' }
-  /** Everything is sent although a part was asked for. */
+  /** Sends the whole file although a range was requested. */
   | { readonly kind: 'no range' }
   | { readonly kind: 'body'; readonly body: string | Buffer }
 
@@ -33,7 +33,7 @@ export interface FakeFile {
   readonly content: Buffer
   /** Large files have a sha256, small ones git's digest. */
   readonly isLarge?: boolean
-  /** What the list claims, if not the truth. */
+  /** A false digest for the list. */
   readonly digest?: string
 }
 
@@ -94,7 +94,7 @@ function answer(
   sendFile(file, request, response, fault)
 }
 
-/** Of a search, as the hub has it: more fields than anybody reads. */
+/** A search result as the hub sends it, with unused fields. */
 function found(repositories: Readonly<Record<string, unknown>>, query: URLSearchParams): readonly object[] {
   return Object.keys(repositories)
     .filter((id) => id.toLowerCase().includes(query.get('search')!.toLowerCase()))

@@ -25,16 +25,16 @@ export interface FakeOptions {
   readonly maxTokens?: number
   readonly maxLogits?: number
   readonly maxSamples?: number
-  /** Rows of a step that may have guesses. */
+  /** The most rows of a step with guesses. */
   readonly numSpares?: number
   readonly vocabSize?: number
   /** Of its states. */
   readonly layers?: number
-  /** As the device would hold one; by default f32. */
+  /** The type in which the device holds a state; default f32. */
   readonly stateBytes?: number
 }
 
-/** What a slot has consumed: enough to say what comes next, cheap to copy for a prompt of 100k tokens. */
+/** What a slot has consumed: enough to derive the next token, cheap to copy for a prompt of 100k tokens. */
 interface History {
   readonly hash: number
   readonly length: number
@@ -65,7 +65,7 @@ export function logitsAfter({ hash }: History, vocabSize: number): Float32Array 
 const halves = (value: number): number[] => [value >>> 16, value & 0xffff]
 const whole = (values: Float32Array, at: number): number => ((values[at]! << 16) | values[at + 1]!) >>> 0
 
-/** A history as numbers, other ones in every layer; the second array checks the first, so that parts of two states are noticed. */
+/** A history as numbers that differ by layer. The second array checks the first, so mixed states are noticed. */
 function stateOf({ hash, length }: History, layers: number): readonly [Float32Array, Float32Array] {
   const shift: number[] = []
   const wkv: number[] = []
@@ -94,7 +94,7 @@ export function stateAfter(tokens: Iterable<number>, layers = 1): StateData {
   return stateOf(consume(EMPTY, tokens), layers)
 }
 
-/** What the penalties of a slot have seen. */
+/** The tokens counted for a slot's penalties. */
 interface Seen {
   readonly prompt: number
   readonly answer: number
@@ -132,7 +132,7 @@ function logprobAfter(history: History, token: number, k: number, vocabSize: num
   return { ...entry(token), top: order.slice(0, k).map(entry) }
 }
 
-/** What the fake model answers to a prompt by itself, without any engine: the oracle of every test. */
+/** The fake model's answer without an engine: the oracle of every test. */
 export function answerOf(prompt: Int32Array, spec: SampleSpec, numTokens: number, vocabSize: number): number[] {
   let history = consume(EMPTY, prompt)
   let seen = { prompt: history.hash, answer: 0 }
@@ -161,12 +161,12 @@ export class FakeRunner implements Runner {
   isDisposed = false
   /** Called before each step with its rows; may throw. */
   onStep: (rows: readonly BatchRow[]) => void = () => {}
-  /** Draws of these slots are −1, as if their logits were not finite. */
+  /** Draws of these slots are −1, as for logits that are not finite. */
   readonly notFinite = new Set<number>()
-  /** Whether logits of scored prompts have a NaN. */
+  /** Makes logits of scored prompts contain a NaN. */
   hasNanPromptLogits = false
   readonly #states: (History | null)[]
-  /** From before rows with guesses, each to be used once. */
+  /** States from before rows with guesses, each used once. */
   readonly #spares: (History | null)[]
   readonly #seen: Seen[]
 
@@ -185,15 +185,15 @@ export class FakeRunner implements Runner {
     this.info = { ...info, stateBytes: options.stateBytes ?? info.stateBytes }
   }
 
-  /** One, over before launch() returns; DeferredRunner makes it more. */
+  /** One, complete before launch() returns; DeferredRunner allows more. */
   readonly maxFlights = 1
   readonly feedsDraws = true
   readonly drawsLater = true
   readonly waitsForDraws = true
   #results: RowResult[] = []
-  /** Draws that are left of the last launch: of which row, after what; null where the row did not run. */
+  /** Late draws of the last launch: their row and history; null if the row did not run. */
   #left: { readonly b: number; readonly spec: SampleSpec; readonly after: History | null }[] = []
-  /** By place: after what an answer draws whose draw was not made. */
+  /** By place: the history of an answer whose draw was not made. */
   readonly #kept = new Map<number, History>()
 
   launch(rows: readonly BatchRow[]): Flight<RowResult[]> {
@@ -223,7 +223,7 @@ export class FakeRunner implements Runner {
     }
   }
 
-  /** What steps are padded to. */
+  /** Steps are padded to multiples of this. */
   grain = 1
 
   stepSize(tokens: number): number {
@@ -234,7 +234,7 @@ export class FakeRunner implements Runner {
     return this.launch(rows).result()
   }
 
-  /** With the token in place of the draw that it feeds; null where it does not run. */
+  /** Replaces a fed draw by its token; null if the row does not run. */
   #known(row: BatchRow, lastDrawn: readonly number[]): BatchRow | null {
     const draw = fedDraw(row)
     if (draw === null) return row
@@ -369,7 +369,7 @@ export class FakeRunner implements Runner {
   }
 }
 
-/** A row of no tokens only draws, and one that draws later has one draw, which knows no mask yet. */
+/** A row without tokens only draws. A row that draws later has one draw, without a mask yet. */
 function isWhole({ tokens, samples, drawsLater }: BatchRow): boolean {
   const [first] = samples
   if (drawsLater === true) return tokens.length === 1 && samples.length === 1 && first!.mask === undefined

@@ -1,6 +1,6 @@
 /**
  * Writes one model in every format: a list of native tensors as safetensors, web-rwkv `.st`, Hugging Face directory,
- * GGUF and older torch file. Made from each format's own description, not from the tables of the readers under test.
+ * GGUF and older torch file. Follows each format's own description, not the tables of the tested readers.
  */
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -32,7 +32,7 @@ export function readTensors(path: string): NamedValues[] {
   }
 }
 
-/** Every value made one that f32, f16 and bf16 all hold exactly, even divided by a few powers of two. */
+/** Makes every value exact in f32, f16 and bf16, even when divided by a few powers of two. */
 export function exactIn16Bits(tensors: readonly NamedValues[]): NamedValues[] {
   return tensors.map(({ values, ...rest }) => {
     const rounded = values.map((value) => {
@@ -170,15 +170,15 @@ const GGUF_NAMES: readonly (readonly [RegExp, string])[] = [
 
 export interface GgufModelOptions {
   readonly architecture: 'rwkv6' | 'rwkv7'
-  /** Of the large matrices; everything else is F32. */
+  /** Type of the large matrices; everything else is F32. */
   readonly type: GgufType
-  /** Of the head; `type` when absent. */
+  /** Type of the head; default `type`. */
   readonly headType?: GgufType
-  /** Of large tensors, numbers that are encoded; they stand for the rest. */
+  /** How many numbers of a large tensor are encoded; they repeat for the rest. */
   readonly repeats?: number
   readonly headSize?: number
   readonly rescaleEvery?: number
-  /** RWKV-6 files of before the mixes were fused. */
+  /** RWKV-6 files from before the mixes were fused. */
   readonly separateMixes?: boolean
   readonly metadata?: Readonly<Record<string, GgufValue>>
 }

@@ -1,6 +1,6 @@
 /**
- * Writes GGUF files for tests, by the format's own description: metadata, tensor infos, aligned data, and the block
- * types with quantisers of our own (plain ones: what a block means is under test, not how good it is).
+ * Writes GGUF files for tests after the format's own description: metadata, tensor infos, aligned data, and the block
+ * types with simple quantisers of our own. The tests check what a block means, not how good it is.
  */
 import { writeFileSync } from 'node:fs'
 import { decodeFloats, encodeFloats } from '../../src/backend/half.ts'
@@ -20,7 +20,7 @@ export interface GgufTensorValues {
   readonly shape: readonly number[]
   readonly type: GgufType
   readonly values: Float32Array
-  /** Only so many are encoded, and stand for all: for files of true size. */
+  /** Encodes only this many values and repeats them, for files of real size. */
   readonly repeats?: number | undefined
 }
 
@@ -58,7 +58,7 @@ export function writeGguf(
   return path
 }
 
-/** Numbers become u32 where they are whole and f32 where not. */
+/** Whole numbers become u32, others f32. */
 function encodeValue(value: GgufValue): Buffer {
   if (typeof value === 'string') return Buffer.concat([u32(8), text(value)])
   if (typeof value === 'boolean') return Buffer.concat([u32(7), Buffer.of(value ? 1 : 0)])

@@ -1,4 +1,4 @@
-/** Grammars without a thread: what is asked is done at once, in this process. */
+/** Grammars without a thread: every call completes at once, in this process. */
 import { MatcherRows } from '../../src/grammar/matcher-rows.ts'
 import type { StartThread } from '../../src/grammar/matchers.ts'
 import { type Binding, openXgrammar } from '../../src/grammar/xgrammar.ts'

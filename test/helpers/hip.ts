@@ -1,4 +1,4 @@
-/** A compiler of HIP for tests: hipRTC's library, or clang with HIP's headers. Neither needs a GPU. */
+/** A HIP compiler for tests: hipRTC, or clang with HIP's headers. Neither needs a GPU. */
 import { spawnSync } from 'node:child_process'
 import { existsSync, mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -7,7 +7,7 @@ import { bindAll, type NativeLibrary, openLibrary } from '../../src/backend/ffi.
 
 export interface HipCompiler {
   readonly name: string
-  /** What the compiler complains about; null where it compiles. */
+  /** The compiler's errors; null if it compiles. */
   problem(path: string, text: string, chip: string, flags: readonly string[]): string | null
 }
 
@@ -61,7 +61,7 @@ function openFirst(names: readonly string[]): NativeLibrary | null {
   return null
 }
 
-/** 19 is the first that knows all the chips. The device's library of mathematics is not asked for: its functions stay open. */
+/** 19 is the first version with all the chips. The device's maths library is not linked. */
 const CLANGS = ['clang++-22', 'clang++-21', 'clang++-20', 'clang++-19', 'clang++']
 const LEAST_CLANG = 19
 const HEADERS = [process.env.SKEIN_HIP_INCLUDE, '/usr/include', '/opt/rocm/include']

@@ -1,4 +1,4 @@
-/** A file in memory that remembers the largest read that was asked of it. */
+/** A file in memory that records the largest requested read. */
 import type { ByteSource } from '../../src/model/formats/byte-source.ts'
 
 export function memorySource(bytes: Uint8Array): ByteSource & { readonly largestRead: number } {

@@ -1,11 +1,11 @@
 /**
- * A network of the tests' own: places in network namespaces, each at a wire (veth) of its own to a router, which is one more
- * namespace. The router can throw away what goes from one place to another, that way alone and without a word to either, as a
- * network that is broken does: connections stay open and hear nothing. This process is at a wire, too.
+ * A test network: places in network namespaces, each with a wire (veth) to a router in one more namespace. The router
+ * can drop the packets from one place to another, in one direction and silently, like a broken network: connections
+ * stay open and hear nothing. This process has a wire, too.
  */
 import { execFileSync, spawnSync } from 'node:child_process'
 
-/** Why none can be made; null: they can. */
+/** Why namespaces cannot be made; null if they can. */
 export const NO_NAMESPACES: string | null = (() => {
   if (process.platform !== 'linux') return 'network namespaces are of Linux'
   if (process.getuid?.() !== 0) return 'network namespaces need root'
@@ -19,17 +19,17 @@ if (NO_NAMESPACES !== null) process.stderr.write(`partitions are not tested: ${N
 
 export interface Place {
   readonly address: string
-  /** What a command is put behind to run there. */
+  /** The command prefix that runs a command there. */
   readonly within: readonly string[]
 }
 
 export interface Network {
-  /** Of all addresses, for those who trust them. */
+  /** The subnet of all addresses. */
   readonly subnet: string
-  /** Where this process is. */
+  /** The address of this process. */
   readonly here: Place
   place(): Place
-  /** Throws away what goes from one to another, until `heal`. */
+  /** Drops packets from one place to another until `heal`. */
   cut(from: Place, to: Place): void
   cutBoth(one: Place, other: Place): void
   heal(): void
@@ -37,7 +37,7 @@ export interface Network {
 }
 
 export function makeNetwork(): Network {
-  // Of the addresses that are set aside for tests of networks; another run has others.
+  // From the addresses reserved for network tests; another run uses others.
   const prefix = `198.${18 + ((process.pid >> 8) & 1)}.${process.pid & 255}`
   const name = `skein${process.pid}`
   const router = `${name}-router`
@@ -51,7 +51,7 @@ export function makeNetwork(): Network {
   }
 
   let numPlaces = 0
-  /** Four addresses each: the router's and the place's are the middle ones. */
+  /** Four addresses each; the middle two are the router's and the place's. */
   const wire = () => {
     const at = 4 * numPlaces++
     return { outer: `${prefix}.${at + 1}`, inner: `${prefix}.${at + 2}`, link: `w${at}` }
@@ -98,7 +98,7 @@ export function makeNetwork(): Network {
     },
     remove() {
       for (const one of namespaces.reverse()) ip(`netns del ${one}`)
-      // Its wire went with the router's end, when the last process there has ended.
+      // Its wire is gone with the router's end once the last process there has ended.
       spawnSync('ip', ['link', 'del', name])
     },
   }

@@ -1,4 +1,4 @@
-/** Random matrices in GGUF's blocks, as a checkpoint hands them over. */
+/** Random matrices in GGUF's blocks, as a checkpoint returns them. */
 import { PACKED_BLOCKS, packedRowBytes } from '../../src/backend/quantised.ts'
 import type { MatrixSource, PackedType } from '../../src/backend/weight-types.ts'
 import { unpackBlocks } from '../../src/model/formats/gguf/blocks.ts'
@@ -7,10 +7,10 @@ import { encodeAs } from './gguf.ts'
 
 const sources = new Map<string, MatrixSource>()
 
-/** Which scales are not those of an encoder: every third one is negative, or that of the third row's last block is NaN. */
+/** Unusual scales: every third one is negative, or that of the third row's last block is NaN. */
 export type OddScales = 'negative' | 'NaN'
 
-/** Rows of different sizes, so that scales differ, and with a mean, so that minimums do. Made once for all devices. */
+/** Rows with different magnitudes and means, so that scales and minimums differ. Made once for all devices. */
 export function packedSource(type: PackedType, rows: number, columns: number, scales?: OddScales): MatrixSource {
   const key = `${type} ${rows}×${columns} ${scales}`
   const source = sources.get(key) ?? encodedSource(type, rows, columns, scales)

@@ -1,19 +1,22 @@
-/** Two ends of a line between processes, in one: the socket holds few bytes, and a process reads all of it in each of its turns. */
+/**
+ * Both ends of a connection between processes, in one process: the socket holds few bytes; a process reads all of it
+ * per turn.
+ */
 import { deserialize, serialize } from 'node:v8'
 import { type IpcPort, ProcessEnd } from '../../src/engine/client/process-channel.ts'
 import type { FromWorker, ToWorker } from '../../src/engine/messages.ts'
 
 const SOCKET_BYTES = 200_000
 
-/** One process's end. What the socket has no room for waits in the process, as Node has it. */
+/** One process's end. Data without room in the socket waits in the process, as in Node. */
 export class SmallPort implements IpcPort {
   connected = true
   peer: SmallPort | null = null
-  /** Sizes of all that was sent. */
+  /** Sizes of all sent messages. */
   readonly sent: number[] = []
   readonly #listeners: ((message: unknown) => void)[] = []
   readonly #unsent: { bytes: Buffer; left: number; callback: (error: null) => void }[] = []
-  /** Of the first unsent ones, in the socket. */
+  /** Bytes of the first unsent messages that are in the socket. */
   #inSocket = 0
 
   get isIdle(): boolean {
@@ -36,7 +39,7 @@ export class SmallPort implements IpcPort {
     return this.#listeners.push(listener)
   }
 
-  /** This process has a turn: it reads what the socket has, and the other one may write on. */
+  /** One turn of this process: it reads the socket, and the other process can write again. */
   turn(): void {
     const from = this.peer!
     let read = from.#inSocket

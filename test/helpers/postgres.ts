@@ -1,6 +1,6 @@
 /**
- * A PostgreSQL server of the tests' own, in a temporary folder: Debian's programs, as its user where this one is root.
- * Where none is installed the tests that need it say so and are skipped.
+ * A PostgreSQL server for tests, in a temporary folder: Debian's programs, run as its user if this process is root.
+ * Without an installation the tests that need it say so and are skipped.
  */
 import { execFileSync, spawnSync } from 'node:child_process'
 import {
@@ -23,7 +23,7 @@ import type { Place } from './namespaces.ts'
 
 const VERSIONS = '/usr/lib/postgresql'
 
-/** The newest one's programs; null: none. */
+/** The newest version's programs; null: none. */
 const PROGRAMS = ((): string | null => {
   if (!existsSync(VERSIONS)) return null
   const found = readdirSync(VERSIONS)
@@ -42,11 +42,11 @@ const ACCOUNT = ((): { uid: number; gid: number } | null | undefined => {
   return { uid, gid }
 })()
 
-/** What `initdb` has made for the first server of a run: to copy it takes a tenth of the time. */
+/** The result of `initdb` for the first server of a run; copying it takes a tenth of the time. */
 const TEMPLATE = join(tmpdir(), 'skein-postgres-template')
 const copy = (from: string, to: string) => execFileSync('cp', ['-a', from, to])
 
-/** Why there is no server, for the name of what is skipped. */
+/** Why there is no server, for the names of skipped tests. */
 export const NO_POSTGRES: string | null =
   PROGRAMS === null
     ? 'no PostgreSQL is installed (Debian: postgresql)'
@@ -57,20 +57,20 @@ export const NO_POSTGRES: string | null =
 if (NO_POSTGRES !== null) process.stderr.write(`tests of clusters are skipped: ${NO_POSTGRES}\n`)
 
 export interface Postgres {
-  /** Of an empty database of its own each. */
+  /** URL of a new empty database. */
   newDatabase(): string
-  /** As a crash: nothing is written down first. */
+  /** Crashes it: nothing is flushed first. */
   crash(): void
   start(): void
   /** Where it listens now. */
   readonly port: number
-  /** Of one with a standby: the server crashes, its synchronous standby takes its place, and gets a new one. */
+  /** With a standby: crashes the server; its synchronous standby takes over and gets a new standby. */
   failOver(): Promise<void>
-  /** Of one that archives its log: the base of what `restore` brings back. */
+  /** With an archive: makes the base backup for `restore`. */
   backUp(): void
-  /** Names this moment, and waits until the log up to it is in the archive. */
+  /** Marks this moment, and waits until the log up to it is archived. */
   markMoment(name: string): Promise<void>
-  /** The server crashes and its folder is lost; base and log bring it back as it was at that moment. */
+  /** Crashes the server, deletes its folder, and restores that moment from base and log. */
   restore(name: string): Promise<void>
   /** Ends it and removes its folder. */
   remove(): void
@@ -79,9 +79,9 @@ export interface Postgres {
 interface PostgresOptions {
   /** Commits wait for a second server, which streams what the first one writes. */
   readonly hasStandby?: boolean
-  /** Its log is kept, to restore it to any moment. */
+  /** Archives its log, to restore any moment. */
   readonly isArchived?: boolean
-  /** Where it runs and listens, instead of beside this process; who is of the subnet is trusted. */
+  /** Runs and listens there instead of beside this process; trusts the subnet. */
   readonly place?: Place & { readonly subnet: string }
 }
 
@@ -90,7 +90,7 @@ export async function startPostgres({
   isArchived = false,
   place,
 }: PostgresOptions = {}): Promise<Postgres> {
-  // Not below the run's folder, which is root's alone.
+  // Not below the run's folder, which only root may enter.
   const folder = mkdtempSync(join(realTmp(), 'skein-postgres-'))
   let data = join(folder, 'data')
   if (ACCOUNT) chownSync(folder, ACCOUNT.uid, ACCOUNT.gid)
@@ -98,7 +98,7 @@ export async function startPostgres({
   const address = place?.address ?? '127.0.0.1'
   const run = (program: string, ...args: string[]) => {
     const words = [join(PROGRAMS!, program), ...args]
-    // Only root goes elsewhere, and becomes who the server is there.
+    // Only root enters a namespace, and then becomes the server's user.
     if (place !== undefined) {
       const { uid, gid } = ACCOUNT!
       words.unshift(...place.within, 'setpriv', `--reuid=${uid}`, `--regid=${gid}`, '--clear-groups')
@@ -118,7 +118,7 @@ export async function startPostgres({
     try {
       renameSync(join(own, 'data'), TEMPLATE)
     } catch {
-      // Another was here first.
+      // Another process was first.
     }
   }
   if (place !== undefined) appendFileSync(join(data, 'pg_hba.conf'), `host all all ${place.subnet} trust\n`)
@@ -169,7 +169,7 @@ export async function startPostgres({
       appendFileSync(join(data, 'postgresql.auto.conf'), settings)
       writeFileSync(join(data, 'recovery.signal'), '')
       start()
-      // It answers before it has read the log to its end.
+      // It accepts connections before it has replayed the whole log.
       while (ask('select pg_is_in_recovery()') !== 'f') await delay(50)
     },
     async failOver() {
@@ -202,7 +202,7 @@ export async function startPostgres({
   }
 }
 
-/** The system's, whatever the run has made of TMPDIR. */
+/** The system's temporary folder, whatever the run has set TMPDIR to. */
 function realTmp(): string {
   return userInfo().uid === 0 && existsSync('/tmp') ? '/tmp' : tmpdir()
 }

@@ -86,7 +86,7 @@ export function writeRandomRwkv6(path: string, options: RandomRwkv6Options = {})
   return path
 }
 
-/** A stored zip of the given entries, for checkpoints whose pickle no writer of ours would make. */
+/** An uncompressed zip of the given entries, for checkpoints whose pickle our writers would not make. */
 export function writeZip(
   path: string,
   entries: Readonly<Record<string, Uint8Array | string>>,

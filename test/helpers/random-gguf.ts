@@ -9,7 +9,7 @@ import { RANDOM_MODEL_SIZES, type RandomModelSize, writeRandomModel } from '../.
 import type { GgufType } from '../../src/model/formats/gguf/types.ts'
 import { readTensors, writeAsGguf } from './formats.ts'
 
-/** Of a matrix; a quantiser written for tests takes its time. */
+/** Encoded values per matrix; the tests' quantiser is slow. */
 const ENCODED = 2 ** 16
 
 export function writeRandomGguf(path: string, size: RandomModelSize, type: GgufType, headType: GgufType): void {

@@ -17,7 +17,7 @@ export type TestArchitecture = (typeof ARCHITECTURES)[number]
 const RANKS = { rwkv7: { ranks: { v: 32 } }, rwkv7a: { ranks: { v: 32, s: 16 } }, rwkv6: {} }
 const paths = new Map<TestArchitecture, string>()
 
-/** Three layers, 128 channels, 512 tokens, f32; of RWKV-7 with ranks that few-rows.cu takes. */
+/** Three layers, 128 channels, 512 tokens, f32; RWKV-7 with ranks that few-rows.cu accepts. */
 export function tinyModel(architecture: TestArchitecture = 'rwkv7'): string {
   const known = paths.get(architecture)
   if (known !== undefined) return known

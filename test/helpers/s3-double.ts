@@ -1,7 +1,6 @@
 /**
- * A double of an S3 server: one bucket in memory, of which whole objects can be put, read, listed and deleted. It checks the
- * signature of a request by the rules of AWS4-HMAC-SHA256, written here anew. No server of S3 is to be had from the
- * registries that tests use.
+ * An S3 test server: one bucket in memory, with put, read, list and delete of whole objects. It checks signatures by
+ * the rules of AWS4-HMAC-SHA256, implemented here again. The registries that tests use have no S3 server.
  */
 import { createHash, createHmac, timingSafeEqual } from 'node:crypto'
 import { createServer, type IncomingMessage } from 'node:http'
@@ -15,9 +14,9 @@ const SLOW_MS = 300
 export interface S3Double {
   readonly url: string
   readonly objects: Map<string, Buffer>
-  /** Answers of this status to the next requests, one each. */
+  /** Statuses of the next replies, one each. */
   readonly failures: number[]
-  /** What becomes of each request: late, refused, without room for more, or an answer that ends in the middle. */
+  /** Faults per request: late, refused, out of space, or cut in the middle. */
   mood: 'well' | 'slow' | 'failing' | 'full' | 'cut'
   close(): Promise<void>
 }

@@ -1,8 +1,8 @@
-/** Random JSON Schemas of what answers can be held to, and documents that are valid against them or nearly so. */
+/** Random JSON Schemas that answers can be held to, and documents that are valid against them or nearly so. */
 import fc from 'fast-check'
 import type { JsonSchema } from '../../src/grammar/constraint.ts'
 
-/** Schemas of what is understood, to a depth. */
+/** Schemas of supported features, to a depth. */
 export function schemas(depth: number): fc.Arbitrary<JsonSchema> {
   const bounds = fc.tuple(fc.integer({ min: -40, max: 40 }), fc.nat(60))
   const leaves: fc.Arbitrary<JsonSchema>[] = [
@@ -41,7 +41,7 @@ export function schemas(depth: number): fc.Arbitrary<JsonSchema> {
   return fc.oneof({ weight: 3, arbitrary: objects }, lists, choices, ...leaves.slice(0, 3))
 }
 
-/** Any JSON of a few letters: what a document may have where something else belongs. */
+/** Random short JSON, to put in wrong places of a document. */
 const ODD: readonly unknown[] = [
   null,
   true,
@@ -61,7 +61,7 @@ const ODD: readonly unknown[] = [
 ]
 const WORDS = ['', 'a', 'ab', 'abc', 'x y', '世é', 'xyz abc', 'a"b']
 
-/** A document after a schema, at times with something else in it. Its properties are in the order of the schema. */
+/** A document for a schema, sometimes with a wrong part. Its properties are in the order of the schema. */
 export function documentOf(schema: JsonSchema, pick: (count: number) => number): unknown {
   if (pick(12) === 0) return ODD[pick(ODD.length)]
   if (typeof schema === 'boolean') return ODD[pick(ODD.length)]

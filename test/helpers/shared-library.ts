@@ -1,10 +1,10 @@
-/** What a compiled library is for and what it exports, read from its own tables: ELF, Mach-O and PE, 64-bit little-endian. */
+/** Reads the target and exports of a compiled library from its own tables: ELF, Mach-O and PE, 64-bit little-endian. */
 
 export interface SharedLibrary {
-  /** As in names of kernels/build: "linux-x64". */
+  /** As in the names of kernels/build: "linux-x64". */
   readonly platform: string
   readonly exports: readonly string[]
-  /** Names and versions of what it needs of the system: "GLIBC_2.17", "KERNEL32.dll", "/usr/lib/libSystem.B.dylib". */
+  /** Names and versions of system libraries that it needs: "GLIBC_2.17", "KERNEL32.dll", "/usr/lib/libSystem.B.dylib". */
   readonly needs: readonly string[]
 }
 
@@ -69,7 +69,7 @@ function readMachO(file: Buffer): SharedLibrary {
         exports!.push(textAt(file, strings! + file.readUInt32LE(symbol)).replace(/^_/, ''))
       }
     }
-    // LC_LOAD_DYLIB, and the signature without which an Apple processor runs nothing.
+    // LC_LOAD_DYLIB, and the signature that Apple processors require.
     if (kind === 0xc) needs!.push(textAt(file, command + file.readUInt32LE(command + 8)))
     if (kind === 0x1d) needs!.push('signature')
     command += size

@@ -1,5 +1,5 @@
 // Writes to a store until it is killed: node store-child.mjs <folder> <maxInlineBytes> <seed>
-// Says "ack <session> <version>" once a commit has returned. The values of a state are those of its version.
+// Prints "ack <session> <version>" after each commit. A state's values follow from its version.
 import { writeSync } from 'node:fs'
 import { StoreDatabase } from '../../dist/state/store/database.js'
 

@@ -1,5 +1,5 @@
-// Reads a store's database for ever: node store-reader.mjs <database> <milliseconds>. Of two transactions, each so long, one is
-// open at any time; with 0 one is, which never ends. Says "reading" when the first has begun.
+// Reads a store's database for ever: node store-reader.mjs <database> <milliseconds>. Two transactions of that length take
+// turns, so one is always open; with 0 there is one that never ends. Prints "reading" when the first has begun.
 import { DatabaseSync } from '@photostructure/sqlite'
 
 const [path, length] = [process.argv[2], Number(process.argv[3])]
@@ -18,7 +18,7 @@ else
   setInterval(() => {
     const next = begin()
     setTimeout(() => {
-      // A connection that is closed with a statement goes on reading until that is collected.
+      // A closed connection with an open statement keeps reading until the statement is collected.
       open.exec('COMMIT')
       open.close()
     }, 0)

@@ -1,5 +1,5 @@
 // One of several writers of one store, until it is killed: node store-sharer.mjs <folder> <maxInlineBytes> <seed>
-// Claims one of five sessions after another, adds a version, says "ack <session> <version>", and sometimes lets it go.
+// Claims one of five sessions after another, adds a version, prints "ack <session> <version>", and sometimes releases it.
 import { writeSync } from 'node:fs'
 import { StoreDatabase } from '../../dist/state/store/database.js'
 
@@ -34,7 +34,7 @@ for (let i = Number(seed); ; i += 1 + (i % 3)) {
   try {
     const { session } = database.claim(name, true)
     write(name, session?.record)
-    // What another process wrote is whole.
+    // What another process wrote is complete.
     if (session !== null) {
       const { state } = database.load(`${name.id} ${session.record.version + 1} ${seed}`, 'n')
       if (state[1][0] !== session.record.version + 1.5) throw new Error('mixed content')

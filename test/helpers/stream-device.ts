@@ -1,7 +1,7 @@
 /**
- * A device whose two streams and whose other threads run as late and in as odd an order as the driver would let them: what
- * no event orders may happen in any order. Memory is ordinary memory, so that what is read too early or overwritten too
- * soon is seen in the numbers. What StateLanes needs of a CudaDevice, and nothing else.
+ * A device that runs its two streams and other threads as late and in as odd an order as a driver may: what no event
+ * orders happens in any order. Memory is ordinary memory, so reads that come too early and overwrites that come too
+ * soon show in the numbers. It has only what StateLanes needs of a CudaDevice.
  */
 import type { CudaDevice } from '../../src/backend/cuda/device/device.ts'
 
@@ -29,7 +29,7 @@ export class StreamDevice {
   readonly #threads: (() => void)[] = []
   readonly #pinned = new Map<bigint, ArrayBuffer>()
   readonly #ends: (() => void)[] = []
-  /** By event: how often it was recorded, and how many of those were reached. */
+  /** By event: how often it was recorded, and how many records were reached. */
   readonly #recorded = new Map<bigint, number>()
   readonly #reached = new Map<bigint, number>()
   #numBytes = 0
@@ -41,9 +41,9 @@ export class StreamDevice {
     this.#pick = pick
   }
 
-  /** As the type that lanes take. */
+  /** As the type that lanes expect. */
   get asCuda(): CudaDevice {
-    // It has every member that they use.
+    // It has every member that lanes use.
     return this as unknown as CudaDevice
   }
 
@@ -81,7 +81,7 @@ export class StreamDevice {
     for (const destroy of this.#ends) destroy()
   }
 
-  /** Puts something on a stream. */
+  /** Adds work to a stream. */
   push(run: () => void, stream = this.stream): void {
     this.#streams.get(stream)!.push({ run })
   }
@@ -110,7 +110,7 @@ export class StreamDevice {
     })
   }
 
-  /** Runs one of the things that could be next; false when there is none. */
+  /** Runs one piece of work that may be next; false if there is none. */
   runOne(): boolean {
     const ready = [...this.#streams.values()].filter(([op]) => op && op.isBlocked?.() !== true)
     const choice = this.#pick(ready.length + this.#threads.length)
@@ -135,7 +135,7 @@ export class StreamDevice {
       this.#recorded.set(first, count)
       this.push(() => this.#reached.set(first, count), second)
     } else if (name === 'cuStreamWaitEvent') {
-      // For what was recorded by now; a later record of it is another's.
+      // Waits for the records so far; a later record does not count.
       const count = this.#target(second)
       const isBlocked = () => !this.#isReached(second, count)
       this.#streams.get(first)!.push({ run: () => {}, isBlocked })

@@ -1,8 +1,8 @@
-/** Streams of a running server as clients see them: how many, how far, how they ended. */
+/** Streams of a running server as clients see them: how many, how far, and how they ended. */
 import { readEvents } from './event-reader.ts'
 
 export interface StreamEnd {
-  /** Text events that came. */
+  /** Received text events. */
   readonly numEvents: number
   readonly model: string | null
   readonly finishReason: string | null
@@ -32,7 +32,7 @@ export const ENDLESS = { temperature: 0, ignore_eos: true, logit_bias: { 0: -100
 export function openStream(url: string, fields: object): OpenStream {
   const stream: { end: Promise<StreamEnd>; numEvents: number } = {
     numEvents: 0,
-    // Set below, before anybody can look.
+    // Set below, before it is read.
     end: Promise.resolve(null as unknown as StreamEnd),
   }
   stream.end = follow(url, fields, () => {

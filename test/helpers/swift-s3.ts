@@ -1,6 +1,6 @@
 /**
- * A server of S3 in earnest: OpenStack Swift with its s3api, as Debian has it (python3-swift), in a temporary folder, with an empty
- * bucket. It knows signatures, errors and lists as S3 has them; the double of s3-double.ts is for storage that is not well.
+ * A real S3 server: OpenStack Swift with its s3api from Debian (python3-swift), in a temporary folder, with an empty
+ * bucket. Its signatures, errors and lists follow S3. s3-double.ts is for faulty storage.
  */
 import { spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
@@ -9,10 +9,10 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { AwsClient } from 'aws4fetch'
 
-/** Debian's, whatever else is on the path. */
+/** Debian's Python, whatever else is on the path. */
 const PYTHON = '/usr/bin/python3'
 
-/** Why there is none, for the name of what is skipped. */
+/** Why there is none, for the names of skipped tests. */
 export const NO_SWIFT: string | null =
   spawnSync(PYTHON, ['-c', 'import swift']).status === 0
     ? null
@@ -21,7 +21,7 @@ export const NO_SWIFT: string | null =
 if (NO_SWIFT !== null) process.stderr.write(`${NO_SWIFT}\n`)
 
 export interface Swift {
-  /** What a process needs to use its bucket `bucket`. */
+  /** The environment for a process that uses its bucket `bucket`. */
   readonly variables: Readonly<Record<string, string>>
   close(): void
 }

@@ -1,9 +1,9 @@
-/** A way to a server that can be cut: what is sent meanwhile comes when it is whole again, late, as over a broken network. */
+/** A TCP proxy that can be cut: data sent meanwhile arrives late, after the repair, as over a broken network. */
 import { connect, createServer, type Socket } from 'node:net'
 
 export interface TcpProxy {
   readonly port: number
-  /** Nothing goes through and nothing is refused, until `mend`. */
+  /** Holds all data, without refusing it, until `mend`. */
   cut(): void
   mend(): void
   /** Ends all connections. */

@@ -1,4 +1,4 @@
-/** A folder for the tests of one file, removed when they are over. */
+/** A folder for the tests of one file, removed at their end. */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'

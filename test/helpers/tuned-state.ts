@@ -2,7 +2,7 @@ import { openCheckpoint } from '../../src/model/checkpoint.ts'
 import { normals } from '../backend/kit.ts'
 import { writePth } from './pth.ts'
 
-/** A tuned state for a checkpoint: numbers that nobody trained, but of its shape, unless it is to have other heads. */
+/** A random tuned state with a checkpoint's shape, or with other heads on request. */
 export function writeTunedState(path: string, checkpointPath: string, heads: number | null = null): void {
   const checkpoint = openCheckpoint(checkpointPath)
   const [H, N] = checkpoint.tensors.get('blocks.0.att.r_k')!.shape as [number, number]

@@ -1,11 +1,11 @@
-/** Vocabularies for tests: a small one made here, and the World vocabulary where the machine has it. */
+/** Vocabularies for tests: a small one made here, and the World vocabulary if the machine has it. */
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { Tokenizer } from '../../src/tokenizer/tokenizer.ts'
 
 const BESIDE_REPOSITORY = join(import.meta.dirname, '../../../shared/data/rwkv_vocab_v20230424.txt')
 
-/** Path of the World vocabulary, which is not part of the repository; null where it is absent. */
+/** Path of the World vocabulary, which is not part of the repository; null if absent. */
 export const WORLD_VOCABULARY_PATH =
   [process.env.SKEIN_VOCAB, BESIDE_REPOSITORY].find((path) => path && existsSync(path)) ?? null
 

@@ -1,4 +1,4 @@
-/** Whether tests can use WebGPU here, and one device for all of a file where it computes on the processor. */
+/** Whether tests can use WebGPU here, and one device for a whole file if it computes on the processor. */
 /// <reference types="@webgpu/types" />
 import { existsSync } from 'node:fs'
 import { vi } from 'vitest'
@@ -10,24 +10,24 @@ const SWIFTSHADER = '/usr/lib/chromium/vk_swiftshader_icd.json'
 if (process.env.VK_DRIVER_FILES === undefined && existsSync(SWIFTSHADER)) process.env.VK_DRIVER_FILES = SWIFTSHADER
 
 const { adapters, problem } = await webgpuReport()
-/** Why not; null where an adapter was found. */
+/** Why not; null if an adapter was found. */
 export const WEBGPU_PROBLEM = problem
 if (WEBGPU_PROBLEM !== null) console.log(`tests of webgpu are skipped: ${WEBGPU_PROBLEM}`)
-// A processor that plays a GPU takes its time, above all beside other tests.
+// A software GPU is slow, above all beside other tests.
 else vi.setConfig({ testTimeout: 300_000, hookTimeout: 300_000 })
 
 const ownDevice = adapters[0]?.isSoftware === true ? await shareDevice() : null
 
 /**
- * From here on every backend of the file is opened on one device of Dawn, which compiles a kernel once: a processor takes
- * seconds for each. What belongs to a backend (buffers, tensors, errors) stays its own but for the end of the device.
+ * From here on all backends of the file share one Dawn device, which compiles each kernel once: a processor takes seconds
+ * for each. Each backend keeps its own buffers, tensors and errors, but does not end the device.
  */
 async function shareDevice(): Promise<() => void> {
   const { adapter, device } = await openDevice(0)
   const prototype = Object.getPrototypeOf(adapter) as GPUAdapter
   const { requestDevice } = prototype
   const compile = device.createComputePipeline.bind(device)
-  // Dawn gives the same pipeline again for as long as somebody has it.
+  // Dawn returns the same pipeline while a reference to it exists.
   const compiled: GPUComputePipeline[] = []
   device.createComputePipeline = (descriptor) => {
     const pipeline = compile(descriptor)
@@ -47,7 +47,7 @@ async function shareDevice(): Promise<() => void> {
   }
 }
 
-/** The next backend is opened on a device of its own: for tests that lose it. */
+/** Opens the next backend on its own device, for tests that lose it. */
 export function nextDeviceIsOwn(): void {
   ownDevice?.()
 }
