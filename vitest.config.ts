@@ -3,13 +3,12 @@ import { defineConfig } from 'vitest/config'
 import { IS_SLOW } from './test/helpers/slow.ts'
 import { RunReporter } from './test/reporter.ts'
 
-const files = (folders: string) => `test/${folders}/**/*.test.ts`
-/** One after another in the same processes: what one has loaded and compiled is there for the next, which halves their time. */
-const TOGETHER = 'api|cluster|cuda|engine|unit|web'
-/** Pages need one Chromium. */
-const DASHBOARD = files('e2e/dashboard')
-/** Imports files of tests, which must not have been imported in its process before. */
-const IMPORTING = 'test/cluster/engine-stores.test.ts'
+/** A process of its own: for vi.mock, and for who imports files of tests, which must not have been imported there before. */
+const ALONE = ['test/model/load.test.ts', 'test/cluster/engine-stores.test.ts']
+/** They have longer timeouts: a software GPU is slow, above all beside other tests. */
+const DEVICES = 'test/{backend,model}/**/*.test.ts'
+/** One file after another in the same processes: what one has loaded and compiled is there for the next. */
+const shared = { isolate: false, exclude: ALONE }
 
 export default defineConfig({
   test: {
@@ -18,14 +17,14 @@ export default defineConfig({
     // A test is given it by its options, a file by a line of its head: // @module-tag night
     tags: [{ name: 'night', description: 'what a commit does not wait for: runs with SKEIN_SLOW=1', skip: !IS_SLOW }],
     projects: [
+      { extends: true, test: { name: 'alone', include: ALONE } },
       {
         extends: true,
-        test: { name: 'together', include: [files(`@(${TOGETHER})`), DASHBOARD], exclude: [IMPORTING], isolate: false },
+        test: { ...shared, name: 'devices', include: [DEVICES], testTimeout: 300_000, hookTimeout: 300_000 },
       },
-      // A process for each file: those with vi.mock, native code, a browser, or servers of their own.
       {
         extends: true,
-        test: { name: 'alone', include: [files(`!(${TOGETHER})`), IMPORTING], exclude: [DASHBOARD] },
+        test: { ...shared, name: 'together', include: ['test/**/*.test.ts'], exclude: [...ALONE, DEVICES] },
       },
     ],
     // Vitest leaves a core to itself; of two it would use one. Most files of test/e2e wait for other processes, so three run.
@@ -37,7 +36,8 @@ export default defineConfig({
     reporters: ['default', new RunReporter()],
     testTimeout: 60_000,
     hookTimeout: 120_000,
-    // What a busy machine takes longer for is right as well.
+    // What a busy machine takes longer for is right as well: the end of a process, and conditions that are waited for.
+    teardownTimeout: 60_000,
     expect: { poll: { timeout: 10_000 } },
     env: {
       // Freed slots are filled with NaN.

@@ -4,13 +4,18 @@
  */
 import { expect } from 'vitest'
 
-expect.addEqualityTesters([
-  (a: unknown, b: unknown): true | undefined => {
-    if (!ArrayBuffer.isView(a) || !ArrayBuffer.isView(b)) return undefined
-    if (a.constructor !== b.constructor || a.byteLength !== b.byteLength) return undefined
-    return bytesOf(a).equals(bytesOf(b)) ? true : undefined
-  },
-])
+// Once in a process: each file of it comes by here, and every comparison asks all that were added.
+const ADDED = Symbol.for('skein.equal-bytes')
+if (!(ADDED in globalThis)) {
+  Object.defineProperty(globalThis, ADDED, { value: true })
+  expect.addEqualityTesters([equalBytes])
+}
+
+function equalBytes(a: unknown, b: unknown): true | undefined {
+  if (!ArrayBuffer.isView(a) || !ArrayBuffer.isView(b)) return undefined
+  if (a.constructor !== b.constructor || a.byteLength !== b.byteLength) return undefined
+  return bytesOf(a).equals(bytesOf(b)) ? true : undefined
+}
 
 function bytesOf(view: ArrayBufferView): Buffer {
   return Buffer.from(view.buffer, view.byteOffset, view.byteLength)

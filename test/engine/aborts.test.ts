@@ -14,7 +14,7 @@ import { trials } from '../helpers/slow.ts'
 import { Collected, LOOPS, promptOf, requestOf, SAMPLING, soloAnswer } from './kit.ts'
 import { call, IDENTITY, settle, setUp, toldOf, turnOf } from './session-kit.ts'
 
-const NUM_ROUNDS = Number(process.env.SKEIN_ABORTS ?? trials(200, 1500))
+const NUM_ROUNDS = Number(process.env.SKEIN_ABORTS ?? trials(100, 1500))
 const SEED = Number(process.env.SKEIN_SEED ?? 11)
 const LAYERS = 3
 const NUM_SLOTS = 4

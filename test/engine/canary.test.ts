@@ -17,7 +17,7 @@ import { call, IDENTITY, settle, setUp, toldOf, turnOf, withSteps } from './sess
 /** States that are copied out of their slots a layer at a time. */
 const LAYERS = 4
 
-const NUM_TURNS = Number(process.env.SKEIN_CANARIES ?? trials(150, 1000))
+const NUM_TURNS = Number(process.env.SKEIN_CANARIES ?? trials(80, 1000))
 const SEED = Number(process.env.SKEIN_SEED ?? 4)
 
 /** A conversation as a client knows it. */

@@ -5,6 +5,7 @@ import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { joinTokens } from '../../src/state/snapshot.ts'
 import { decodeSnapshot, encodeSnapshot } from '../../src/state/snapshot-file.ts'
 import { newFolder } from '../helpers/direct-store.ts'
+import { trials } from '../helpers/slow.ts'
 import { Collected, drain, LOOPS, promptOf, requestOf, SAMPLING, soloAnswer, textOf, V } from './kit.ts'
 import {
   answerAfter,
@@ -87,7 +88,8 @@ describe('a turn', () => {
     expect(engine.stats).toMatchObject({ freeSlots: 8, states: { sessions: 1 } })
   })
 
-  test('300 conversations with stops of every kind: the kept state, its tokens and the text agree', async () => {
+  const numTalks = trials(100, 300)
+  test(`${numTalks} conversations with stops of every kind: the kept state, its tokens and the text agree`, async () => {
     const seen = { stop: 0, length: 0 }
     const stops = fc.record({
       strings: fc.array(fc.constantFrom('ab', 'b', 'ca', 'aab', 'c', 'é', 'ba', '世'), {
@@ -116,9 +118,9 @@ describe('a turn', () => {
         seen.length += engine.stats.finishedLength
         engine.dispose()
       }),
-      { numRuns: 300, seed: 11 },
+      { numRuns: numTalks, seed: 11 },
     )
-    expect(Math.min(seen.stop, seen.length)).toBeGreaterThan(50)
+    expect(Math.min(seen.stop, seen.length)).toBeGreaterThan(numTalks / 6)
   })
 
   test('of a slot that is needed elsewhere moves to memory and comes back', async () => {

@@ -18,7 +18,7 @@ const LAYERS = 4
 /** The same lives each time; SKEIN_LIVES=5000 is that many new ones. */
 const RUNS =
   process.env.SKEIN_LIVES === undefined
-    ? { numRuns: trials(40, 80), seed: 7 }
+    ? { numRuns: trials(20, 80), seed: 7 }
     : { numRuns: Number(process.env.SKEIN_LIVES) }
 
 type Action =

@@ -85,7 +85,7 @@ async function live(loop: Loop, seed: number): Promise<{ cachedTokens: number; r
   return { cachedTokens, reused: runner.calls.reused }
 }
 
-const NUM_LIVES = trials(6, 40)
+const NUM_LIVES = trials(3, 40)
 
 test.each(LOOPS)(`${NUM_LIVES} lives: every answer and every kept state is that of its tokens; %s`, async (loop) => {
   let [cachedTokens, reused] = [0, 0]

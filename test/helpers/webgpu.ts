@@ -1,7 +1,6 @@
-/** Whether tests can use WebGPU here, and one device for a whole file if it computes on the processor. */
+/** Whether tests can use WebGPU here, and one device for a whole process if it computes on the processor. */
 /// <reference types="@webgpu/types" />
 import { existsSync } from 'node:fs'
-import { vi } from 'vitest'
 import { openDevice, webgpuReport } from '../../src/backend/webgpu/adapter.ts'
 
 /** Debian's Chromium brings a Vulkan driver that computes on the processor. */
@@ -13,13 +12,11 @@ const { adapters, problem } = await webgpuReport()
 /** Why not; null if an adapter was found. */
 export const WEBGPU_PROBLEM = problem
 if (WEBGPU_PROBLEM !== null) console.log(`tests of webgpu are skipped: ${WEBGPU_PROBLEM}`)
-// A software GPU is slow, above all beside other tests.
-else vi.setConfig({ testTimeout: 300_000, hookTimeout: 300_000 })
 
 const ownDevice = adapters[0]?.isSoftware === true ? await shareDevice() : null
 
 /**
- * From here on all backends of the file share one Dawn device, which compiles each kernel once: a processor takes seconds
+ * From here on all backends of the process share one Dawn device, which compiles each kernel once: a processor takes seconds
  * for each. Each backend keeps its own buffers, tensors and errors, but does not end the device.
  */
 async function shareDevice(): Promise<() => void> {
