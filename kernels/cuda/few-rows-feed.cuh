@@ -29,6 +29,14 @@ constexpr int kLowSums = 64 * kLow;
 /** Stages on their way at once, 32 to 64 KB: fewer, and the memory waits; more, and others do. */
 constexpr int kAhead = RING > 2 ? 2 : 1;
 
+#if QUANT
+/** The scales of the block's columns of a value turned round, [group][columns]: a stage, where that has
+ * room for them. */
+constexpr int kTurnedScaleRows = KEYS / kGroup * kGroupScales;
+constexpr bool kStagesScales = ACTIVE && !kHasRowScales && CHANNELS % value_columns() == 0 &&
+                               2 * kTurnedScaleRows * value_columns() <= kStageBytes;
+#endif
+
 struct StreamShared {
   /** Of each stage of the ring: its weights are there, all warps are done with them. */
   Barrier full[RING], empty[RING];
@@ -193,6 +201,20 @@ __device__ __forceinline__ void feed_rounded(Feeder& f, const f16* values, const
 }
 #endif
 
+#if QUANT
+/** Those of a value turned round, as often as the block has columns. */
+__device__ __forceinline__ void feed_turned_scales(Feeder& f, const f16* scales) {
+  constexpr int kColumns = value_columns();
+#pragma unroll 1
+  for (int begin = blockIdx.x * kColumns; begin < CHANNELS; begin += BLOCKS * kColumns) {
+    u8* const to = make_room(f);
+    copy_rows<2 * kColumns>(to, reinterpret_cast<const u8*>(scales + begin), kTurnedScaleRows,
+                            2 * CHANNELS, f.policy);
+    end_stage(f);
+  }
+}
+#endif
+
 /** Rows of a matrix of CHANNELS columns, `scales` being its place among those. */
 __device__ __forceinline__ void feed_large(Feeder& f, const Matrices& m, int matrix, int scales,
                                            Place rows) {
@@ -235,6 +257,8 @@ __device__ __forceinline__ void feed_layers(const FewRows& op, StreamShared& sh,
     feed_large(f, m, kKeyMatrix, kFirstLow + 1, share_of(KEYS));
 #if !ACTIVE
     feed_rounded<kValueChunks>(f, m.of[kValueMatrix], m.scales[kFirstLow + 2], share_of(CHANNELS));
+#elif QUANT
+    if constexpr (kStagesScales) feed_turned_scales(f, m.scales[kFirstLow + 2]);
 #endif
   }
   if (f.num_asked == 0) return;

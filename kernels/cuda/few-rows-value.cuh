@@ -9,8 +9,12 @@ constexpr int kRowLanes = kColumns / kVector;
 constexpr int kRowsAtOnce = kWorkers / kRowLanes;
 /** Vectors of u that a worker has. */
 constexpr int kActiveVectors = (KEYS + kVector * kWorkers - 1) / (kVector * kWorkers);
-/** Of a token's, rows on their way to a lane. */
+/** Of a token's, rows on their way to a lane: twice as many where a row is integers' codes alone. */
+#if QUANT
+constexpr int kFlight = (kStagesScales ? 16 : 8) / TOKENS;
+#else
 constexpr int kFlight = 8 / TOKENS;
+#endif
 static_assert(TOKENS * kColumns <= kWorkers, "a column of a token a worker");
 
 /** A worker's u of a token, and where its active ones stand among all of that token. */
@@ -89,11 +93,13 @@ __device__ __forceinline__ void write_active(const ActiveList& list, int base, u
     }
 }
 
-/** A lane's columns of value: its first row; of fewer bits its scales, too. */
+/** A lane's columns of value: its first row; of fewer bits its scales, too, `stride` from one group's to
+ * the next's. */
 struct ValuePart {
 #if QUANT
   const u8* codes;
   const f16* scales;
+  static constexpr int kStride = (kStagesScales ? kColumns : CHANNELS) * kGroupScales;
 #else
   const f16* rows;
 #endif
@@ -136,8 +142,9 @@ __device__ __forceinline__ ValueRow load_value(const ValuePart& value, u32 row, 
   ValueRow v;
 #if QUANT
   v.codes = load_codes(value.codes + (long long)row * CHANNELS, is_one);
-  const f16* const scales = value.scales + (long long)(row / kGroup) * (kGroupScales * CHANNELS);
-  if constexpr (!kHasRowScales) v.scales = load_once<true>(scales, is_one);
+  if constexpr (kStagesScales || kHasRowScales) return v;
+  const f16* const scales = value.scales + (long long)(row / kGroup) * ValuePart::kStride;
+  v.scales = load_once<true>(scales, is_one);
   if constexpr (kHasMinimum) v.minimums = load_once<true>(scales + CHANNELS, is_one);
 #else
   v.halves = load_once<true>(value.rows + (long long)row * CHANNELS, is_one);
@@ -145,13 +152,34 @@ __device__ __forceinline__ ValueRow load_value(const ValuePart& value, u32 row, 
   return v;
 }
 
-__device__ __forceinline__ void add_value(float (&acc)[kVector], float u, const ValueRow& v) {
+/** What is kept of an entry of a list until its row is there: u, of integers the row, too. */
+struct Entry {
+#if QUANT && QUANT != 4
+  u32 both;
+  __device__ __forceinline__ explicit Entry(u32 one) : both(one) {}
+  __device__ __forceinline__ float u() const { return to_float({(u16)both}); }
+#else
+  float value;
+  __device__ __forceinline__ explicit Entry(u32 one) : value(to_float({(u16)one})) {}
+  __device__ __forceinline__ float u() const { return value; }
+#endif
+  Entry() = default;
+};
+
+__device__ __forceinline__ void add_value(float (&acc)[kVector], const Entry& entry, ValueRow v,
+                                          const ValuePart& value) {
+  const float u = entry.u();
 #if QUANT == 4
   const u32 ready[4] = {v.codes.x, v.codes.y};
   u32 h[4];
   slice_to_f16(h, ready, High<false>{}, 0, DecodeConstants(false));
   add_scaled(acc, u, make_uint4(h[0], h[1], h[2], h[3]));
 #elif QUANT
+  if constexpr (kStagesScales) {
+    const f16* const scales = value.scales + (entry.both >> 16) / kGroup * ValuePart::kStride;
+    v.scales = *reinterpret_cast<const uint4*>(scales);
+    if constexpr (kHasMinimum) v.minimums = *reinterpret_cast<const uint4*>(scales + kColumns);
+  }
   const u32 words[4] = {v.scales.x, v.scales.y, v.scales.z, v.scales.w};
   const float factor = u * UNSCALE;
 #pragma unroll
@@ -175,7 +203,7 @@ __device__ __forceinline__ void add_active(float (&acc)[TOKENS][kVector], const 
 #pragma unroll 1
   for (int base = threadIdx.x / kRowLanes; base < longest; base += kFlight * kRowsAtOnce) {
     ValueRow rows[TOKENS][kFlight];
-    float u[TOKENS][kFlight];
+    Entry list[TOKENS][kFlight];
 #pragma unroll
     for (int t = 0; t < TOKENS; t++)
 #pragma unroll
@@ -183,13 +211,13 @@ __device__ __forceinline__ void add_active(float (&acc)[TOKENS][kVector], const 
         const int at = base + i * kRowsAtOnce;
         const bool is_one = at < counts[t];
         const u32 one = is_one ? entries[t * LIST + at] : 0;
-        u[t][i] = to_float({(u16)one});
+        list[t][i] = Entry(one);
         rows[t][i] = load_value(value, one >> 16, is_one);
       }
 #pragma unroll
     for (int t = 0; t < TOKENS; t++)
 #pragma unroll
-      for (int i = 0; i < kFlight; i++) add_value(acc[t], u[t][i], rows[t][i]);
+      for (int i = 0; i < kFlight; i++) add_value(acc[t], list[t][i], rows[t][i], value);
   }
 }
 
@@ -251,7 +279,8 @@ __device__ __forceinline__ ValuePart value_part(const Matrices& m, int column) {
 }
 
 /** value: x += u·value on the block's columns. */
-__device__ __forceinline__ void value_phase(const FewRows& op, Block& b, int l, const Row& shift) {
+__device__ __forceinline__ void value_phase(const FewRows& op, Block& b, Stream& s, int l,
+                                            const Row& shift) {
   const Layer& layer = b.sh.layers[l & 1];
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   float* const sums = b.sh.sums;
@@ -265,10 +294,16 @@ __device__ __forceinline__ void value_phase(const FewRows& op, Block& b, int l, 
     float total = adds ? __ldcg(x) : 0.0f;
     const int column = begin + kVector * (lane % kRowLanes);
     // Past the end of a width that is no multiple: the last columns once more, for nobody.
-    const ValuePart value = value_part(layer.matrices, min(column, CHANNELS - kVector));
+    ValuePart value = value_part(layer.matrices, min(column, CHANNELS - kVector));
+#if QUANT
+    if constexpr (kStagesScales) value.scales = open_stage(s) + column - begin;
+#endif
     const float scale = adds ? row_scale(layer.matrices, kFirstLow + 2, begin + own) : 1.0f;
     float acc[TOKENS][kVector] = {};
     multiply_active(acc, op, b, value);
+#if QUANT
+    if constexpr (kStagesScales) close_stage(s);
+#endif
 #pragma unroll
     for (int t = 0; t < TOKENS; t++) keep_sums(acc[t], sums + (t * WARPS + warp) * kColumns);
     sync_workers();

@@ -323,7 +323,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + OTHER_THREADS, 1)
 #if !ACTIVE
     rounded_value_phase(op, b, s, l, kept);
 #else
-    value_phase(op, b, l, kept);
+    value_phase(op, b, s, l, kept);
 #endif
     if (l == op.num_layers - 1) break;
     b.barrier.arrive();

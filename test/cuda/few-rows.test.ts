@@ -299,6 +299,21 @@ describeCuda('few rows through all layers at once', () => {
     checkBothValues((backendFor) => checkRuns(path, [{}, { wkv: 'f16' }, WITHOUT_COPIES], backendFor, type))
   })
 
+  test.each(['i8', 'fp8'] as const)('512 channels of %s on 3 multiprocessors', TIMES, (type) => {
+    // More rows than threads; a block has columns of ffn.value twice, others once.
+    const path = modelOf({ layers: 2, channels: 512, ffn: 1024, ranks: LOW })
+    vi.spyOn(CudaDevice.prototype, 'numSms', 'get').mockReturnValue(3)
+    const run = vi.spyOn(FewRowsLayers.prototype, 'run')
+    checkBothValues((backendFor) => {
+      for (const options of [{}, WITHOUT_COPIES]) {
+        checkRuns(path, [options], backendFor, type)
+        checkTogether(backendFor(options), path, type)
+        checkPairs(backendFor(options), path, type)
+      }
+    })
+    expect(new Set(run.mock.calls.map(([, tokens]) => tokens))).toEqual(new Set([1, 2]))
+  })
+
   test.each(ROUNDED)('$channels channels of $type, two tokens', TIMES, ({ type, ...shape }) => {
     checkTwoTokens(modelOf(shape), type)
   })
