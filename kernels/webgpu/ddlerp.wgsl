@@ -1,4 +1,4 @@
-// mix[i] ← h + (prev − h)·(base[i] + mix[i]). One thread an element, the mixes along y.
+// mix[i] ← h + (prev − h)·(base[i] + mix[i]). One thread per element, the mixes along y.
 #include "step.wgsl"
 @group(0) @binding(0) var<storage, read_write> arena: array<f32>;
 struct Params {

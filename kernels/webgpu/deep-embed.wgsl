@@ -1,5 +1,5 @@
-// DeepEmbed of RWKV-7a: M = own[t] + rows[t], as [S, S]; u[t] *= s0 + (low[t]·M)·s2. The rows are those that the host's table
-// has of the step's tokens. Workgroups [T, parts of F]; each makes low[t]·M for itself.
+// DeepEmbed of RWKV-7a: M = own[t] + rows[t], as [S, S]; u[t] *= s0 + (low[t]·M)·s2. The rows are
+// those of the step's tokens in the host's table. Workgroups [T, parts of F]; each computes low[t]·M itself.
 #include "step.wgsl"
 @group(0) @binding(0) var<storage, read_write> arena: array<f32>;
 struct Params {

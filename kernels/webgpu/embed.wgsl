@@ -1,4 +1,5 @@
-// x[t] = LN(table[tokens[t]]). One workgroup a token; a large table has several parts, and each runs its own tokens.
+// x[t] = LN(table[tokens[t]]). One workgroup per token. A large table has several parts, and each part handles its own
+// tokens.
 #include "step.wgsl"
 @group(0) @binding(0) var<storage, read_write> arena: array<f32>;
 struct Params {
@@ -28,7 +29,7 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
   if (token < p.first_row || token >= p.first_row + p.rows) { return; }
   let x = p.x + t * p.channels;
   let row = (token - p.first_row) * p.channels;
-  // Each thread reads what it wrote itself.
+  // Each thread reads only what it wrote itself.
   for (var c = thread; c < p.channels; c += WG) { arena[x + c] = element(row + c); }
   let stats = row_stats(x, p.channels, p.eps, thread);
   for (var c = thread; c < p.channels; c += WG) {

@@ -1,4 +1,4 @@
-// Where a thread is within the subgroups of its workgroup, of whatever size they are.
+// The position of a thread within the subgroups of its workgroup, whatever their size.
 enable subgroups;
 var<private> lane: u32;
 var<private> lanes: u32;

@@ -1,4 +1,4 @@
-// x += gate·value. One thread an element.
+// x += gate·value. One thread per element.
 #include "step.wgsl"
 @group(0) @binding(0) var<storage, read_write> arena: array<f32>;
 struct Params {

@@ -1,4 +1,4 @@
-// out[r] = LN(x[logitRows[r]]), or the weighted sum of several such rows. One workgroup a logit row.
+// out[r] = LN(x[logitRows[r]]), or the weighted sum of several such rows. One workgroup per logit row.
 #include "step.wgsl"
 @group(0) @binding(0) var<storage, read_write> arena: array<f32>;
 struct Params {

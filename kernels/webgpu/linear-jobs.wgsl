@@ -1,6 +1,6 @@
-// Several products y = epilogue(x·Wᵀ + bias) of one type of weights in one launch. The inputs of an output are cut into
+// Several products y = epilogue(x·Wᵀ + bias) with one weight type in one launch. The inputs of an output are cut into
 // SEGMENTS runs of whole units; each run is summed from its first input to its last, then the runs in their order. So an
-// output has the same bits whatever the number of tokens, and however the work is shared out.
+// output has the same bits for any number of tokens and any division of the work.
 //
 // Weights are in blocks of 8 outputs: of each unit of inputs, which has 16 bytes, first that of the first output, then that of
 // the second, …

@@ -77,7 +77,7 @@ fn main(
     }
 #end l
     workgroupBarrier();
-    // Those of the next step are on their way while these are multiplied.
+    // The next step's operands are loaded while these are multiplied.
     let next = quad + QUADS_OF_STEP;
 #repeat l INPUTS_EACH
     input$l = input_at(job, t0 + ($lu * THREADS + thread) / QUADS_OF_STEP, next + ($lu * THREADS + thread) % QUADS_OF_STEP, count);

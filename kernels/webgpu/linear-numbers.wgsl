@@ -1,4 +1,4 @@
-// Operands number by number, of any width.
+// Operands as single numbers, for any width.
 @group(0) @binding(0) var<storage, read_write> arena: array<f32>;
 
 fn x1(job: Job, first: u32, k: u32) -> f32 {

@@ -1,5 +1,6 @@
-// Products of one token each: linear.wgsl with the same bits, by CHUNK units of every run at a time. Their inputs come into
-// shared memory, from where no thread waits for them; the weights of the next chunk are on their way meanwhile.
+// Products of one token: the same bits as linear.wgsl, CHUNK units of every run at a time. Inputs go through shared
+// memory,
+// so no thread waits for them; the weights of the next chunk are loaded meanwhile.
 #include "linear-jobs.wgsl"
 #include OPERANDS
 #include WEIGHTS

@@ -1,4 +1,4 @@
-// The sums of all runs that a workgroup has of NT tokens, put together in the order of the runs.
+// Combines a workgroup's sums of all runs of NT tokens, in the order of the runs.
 /** Partial sums of a token, skewed so that those of a run lie in different banks. */
 const SUMS = SEGMENTS * BLOCK + BLOCK;
 var<workgroup> partials: array<f32, NT * SUMS>;

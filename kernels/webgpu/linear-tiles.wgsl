@@ -1,4 +1,4 @@
-// What the products of many tokens bring into shared memory: fours of inputs and of weights, zeros beyond the end of a row.
+// Loads of linear-wide into shared memory: four inputs or weights at a time, zeros after the end of a row.
 fn input_at(job: Job, token: u32, quad: u32, count: u32) -> vec4f {
   let t = min(token, count - 1u);
   let x = x4(job, job.x + t * job.columns, min(4u * quad, job.units * UNIT - 4u));

@@ -1,5 +1,6 @@
-// Products of few tokens: a workgroup reads the weights of R blocks once, by lanes that have a run of the inputs each, or
-// several where they are fewer; then R is 1.
+// Products of few tokens: a workgroup reads the weights of R blocks once. Each lane has one run of the inputs, or
+// several if
+// there are fewer lanes than runs; then R is 1.
 #include "linear-jobs.wgsl"
 #include OPERANDS
 #include WEIGHTS
@@ -32,7 +33,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) th
 #end j
     let end = min((segment + 1u) * run, job.units);
     let last = max(end, 1u) - 1u;
-    // Weights are asked for a turn before they are needed.
+    // Weights are loaded one iteration ahead.
 #repeat u UNROLL
 #repeat j R
     var next$u$j = weights[first$j + min(segment * run + $uu, last) * BLOCK];

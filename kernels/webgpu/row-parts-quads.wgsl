@@ -1,4 +1,4 @@
-// A state's row is shared by the four threads of a quad. Which threads these are only their subgroup says.
+// The four threads of a quad share a row of the state. Only the subgroup tells which threads form a quad.
 #include "entry-subgroups.wgsl"
 fn own_index(thread: u32) -> u32 { return subgroup * lanes + lane; }
 

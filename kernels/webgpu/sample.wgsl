@@ -1,6 +1,7 @@
-// Draws, in the order of the reference: mask → bias → penalties → temperature → top-k, top-p and min-p → draw. One workgroup a
-// sample; samples of one slot are drawn one after the other by the workgroup of the first, which makes the scores of the
-// others itself. Nothing is sorted.
+// Draws, in the order of the reference: mask → bias → penalties → temperature → top-k, top-p and min-p → draw. One
+// workgroup
+// per sample. The workgroup of a slot's first sample draws the slot's samples one after the other and computes the scores
+// of the others itself. Nothing is sorted.
 #include "draw.wgsl"
 #include "sample-search.wgsl"
 #include "philox.wgsl"

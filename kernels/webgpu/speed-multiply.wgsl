@@ -1,4 +1,4 @@
-// Multiply-adds in registers, eight chains a thread: what the device can compute in f32.
+// Measures f32 arithmetic: multiply-adds in registers, eight chains per thread.
 @group(0) @binding(0) var<storage, read_write> out: array<u32>;
 @group(0) @binding(1) var<storage, read> values: array<vec4u>;
 

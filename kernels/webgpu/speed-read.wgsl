@@ -1,4 +1,4 @@
-// Reads a buffer once, 16 vectors a thread: what the device can read.
+// Measures memory reads: a buffer once, 16 vectors per thread.
 @group(0) @binding(0) var<storage, read_write> out: array<u32>;
 @group(0) @binding(1) var<storage, read> values: array<vec4u>;
 
@@ -9,7 +9,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) th
 #repeat i READS
   sum ^= values[first + 256u * $iu];
 #end i
-  // Never so, which no compiler knows.
+  // Never true, but the compiler cannot know that.
   let one = sum.x ^ sum.y ^ sum.z ^ sum.w;
   if (one == 0x5eed1e55u) { out[0] = one; }
 }

@@ -1,4 +1,4 @@
-// The step as the host packs it (step-buffer.ts): its sizes, the place of each array, then the arrays of the batch.
+// The step as the host packs it (step-buffer.ts): sizes, the offset of each array, then the arrays of the batch.
 @group(0) @binding(1) var<storage, read> step: array<u32>;
 
 /** The slot of a row that does not run; every pool has a scratch slot behind its last. */

@@ -1,4 +1,4 @@
-// sums.wgsl by subgroups: each adds up its own, then all of them add up those of all.
+// sums.wgsl with subgroups: each adds up its own values, then the sums of the subgroups are added up.
 const THREADS = WG;
 #include "entry-subgroups.wgsl"
 var<workgroup> partial_sums: array<f32, WG>;

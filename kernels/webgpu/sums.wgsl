@@ -1,4 +1,4 @@
-// The sum over all threads of a workgroup, the same for each.
+// The sum over all threads of a workgroup; each thread gets it.
 const THREADS = WG;
 #include "entry.wgsl"
 var<workgroup> partial_sums: array<f32, WG>;

@@ -1,4 +1,4 @@
-// Weights of bf16: eight a unit.
+// bf16 weights: eight per unit.
 const UNIT = 8u;
 const STEPS = 1u;
 const QUADS = 2u;

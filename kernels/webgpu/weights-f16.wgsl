@@ -1,4 +1,4 @@
-// Weights of f16: eight a unit.
+// f16 weights: eight per unit.
 const UNIT = 8u;
 const STEPS = 1u;
 const QUADS = 2u;

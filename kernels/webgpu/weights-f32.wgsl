@@ -1,4 +1,4 @@
-// Weights of f32: four a unit.
+// f32 weights: four per unit.
 const UNIT = 4u;
 const STEPS = 1u;
 const QUADS = 1u;

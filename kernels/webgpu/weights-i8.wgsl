@@ -1,4 +1,4 @@
-// Weights of 8-bit integers, 16 a unit; two units share a scale.
+// 8-bit integer weights: 16 per unit; two units share a scale.
 const UNIT = 16u;
 const STEPS = 2u;
 const QUADS = 2u;

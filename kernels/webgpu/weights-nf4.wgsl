@@ -1,4 +1,4 @@
-// Weights of 4-bit indices of the levels of a normal distribution: 32 a unit, two units share a scale.
+// 4-bit indices of the levels of a normal distribution: 32 per unit; two units share a scale.
 const UNIT = 32u;
 const STEPS = 4u;
 const QUADS = 2u;

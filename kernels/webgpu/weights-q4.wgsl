@@ -1,4 +1,4 @@
-// Weights of 4-bit integers, stored + 8: 32 a unit, which share a scale.
+// 4-bit integer weights, stored + 8: 32 per unit, with one scale.
 const UNIT = 32u;
 const STEPS = 4u;
 const QUADS = 2u;

@@ -1,6 +1,6 @@
 // wkv-state.wgsl with f16 in memory. What is kept of a state is rounded after every token, so that it does not matter where
 // steps begin and end. It is rounded up or down with the odds of the remainder: to the nearest, slow decays would stall.
-// All by integers: devices may round and flush f16 as they like.
+// Integer arithmetic only: devices may round and flush f16 as they like.
 @group(1) @binding(1) var<storage, read_write> states: array<vec4u>;
 
 /** Of the least normal f16, and of 65536, the first number beyond its range, as f32. */
@@ -68,7 +68,7 @@ fn kept(s: vec4f, noise: u32, j: u32) -> vec4f {
   let size = bits & vec4u(0x7fffffffu);
   let small = bitcast<vec4u>(floor(fma(abs(s), vec4f(LEASTS), vec4f(odds) / 8192.0)) * LEAST);
   var rounded = select((size + odds) & vec4u(0xffffe000u), small, size < vec4u(LEAST_NORMAL));
-  // The largest f16 is followed by infinity.
+  // Infinity follows the largest f16.
   rounded = select(rounded, vec4u(BEYOND - 0x2000u), size >= vec4u(BEYOND - 0x2000u));
   rounded = select(rounded, vec4u(0x7f800000u), size >= vec4u(BEYOND));
   rounded = select(rounded, vec4u(0x7fc00000u), size > vec4u(0x7f800000u));

@@ -1,4 +1,4 @@
-// RWKV-6 time mixing. One workgroup a head of a row, one thread a value channel, as in wkv7.wgsl.
+// RWKV-6 time mixing. One workgroup per head of a row, one thread per value channel, as in wkv7.wgsl.
 #include "step.wgsl"
 @group(0) @binding(0) var<storage, read_write> arena: array<f32>;
 struct Params {

@@ -1,4 +1,4 @@
-// The outputs of a prompt's states, normed and gated, all tokens at once.
+// Norms and gates the outputs of a prompt's states, all tokens at once.
 #include "wkv7-params.wgsl"
 #include "wkv7-token.wgsl"
 

@@ -1,5 +1,6 @@
-// What the kernels of RWKV-7's time mixing share: operands [T, C], and the arithmetic of a token, written with every
-// multiply-add fused by hand, so that each kernel has the same bits.
+// Shared by the kernels of RWKV-7's time mixing: operands [T, C], and the arithmetic of a token, with every
+// multiply-add fused
+// by hand, so that all kernels have the same bits.
 #include "step.wgsl"
 struct Params {
   out: u32,

@@ -1,4 +1,5 @@
-// What a prompt's states are made of, all its tokens at once: w becomes the decay, k, v and a what the recurrence takes of them.
+// Prepares the recurrence of a prompt, all tokens at once: w becomes the decay; k, v and a become the recurrence's
+// operands.
 #include "wkv7-params.wgsl"
 #include "wkv7-token.wgsl"
 

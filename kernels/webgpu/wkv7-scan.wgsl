@@ -56,7 +56,7 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
     if ($lu * THREADS + thread < TOKENS * ROWS4) { values[$lu * THREADS + thread] = held_values[$l]; }
 #end l
     workgroupBarrier();
-    // Those of the next tokens are on their way while these are computed.
+    // The next tokens' vectors are loaded while these are computed.
     let after = t0 + TOKENS;
 #repeat f VECTORS
 #repeat l LOADS

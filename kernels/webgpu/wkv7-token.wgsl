@@ -1,4 +1,4 @@
-// A token's arithmetic, by N threads, one a channel of a head.
+// A token's arithmetic by N threads, one per channel of a head.
 @group(0) @binding(0) var<storage, read_write> arena: array<f32>;
 var<workgroup> raw: array<f32, N>;
 var<workgroup> shared_bonus: array<f32, N>;

@@ -1,5 +1,5 @@
-// RWKV-7 time mixing. One workgroup a head of a row, PARTS threads a value channel, which keep its row of the state while the
-// tokens of the row go by.
+// RWKV-7 time mixing. One workgroup per head of a row, PARTS threads per value channel, which keep its row of the state
+// during all tokens of the row.
 #include "wkv7-params.wgsl"
 #include "wkv7-token.wgsl"
 #include STATE
@@ -50,7 +50,7 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
   var next = load_token(row_start(row) * p.channels + c);
   for (var t = row_start(row); t < end; t++) {
     let at = t * p.channels + c;
-    // The next token's numbers are on their way while this one is computed.
+    // The next token's numbers are loaded while this one is computed.
     let own = next;
     next = load_token(min(t + 1u, end - 1u) * p.channels + c);
     let a = own.a;
