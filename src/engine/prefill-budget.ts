@@ -36,8 +36,11 @@ export function itlTargetOf({ maxFlights }: Pick<Runner, 'maxFlights'>): ItlTarg
 const LEAST_SHARE = 0.5
 /** The most by which prompts may multiply the time of answers. */
 const TIMES_ALONE = 2
-/** The first guess of what a row of logits takes on the host: milliseconds for each token of the vocabulary. */
-const FIRST_SCORING_MS = 2e-5
+/**
+ * The first guess of what a row of logits takes on the host: milliseconds for each token of the vocabulary. That is before the
+ * JavaScript engine has compiled the loops; afterwards it is a sixth.
+ */
+const FIRST_SCORING_MS = 1.5e-4
 /** The largest change after one step. */
 const MAX_CHANGE = 2
 /** After this many steps with prompts, one step runs answers alone, to measure them. */
