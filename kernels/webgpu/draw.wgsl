@@ -128,8 +128,7 @@ fn distance_of(bin: u32) -> f32 {
   return select(16.0 + f32(bin - 768u) / 3.0, f32(bin) / 48.0, bin < 768u);
 }
 
-/** Numbers that a thread reads at a time: alone, each would be waited for. A group goes over a chunk at once. */
-const READS = 8u;
+/** A group goes over a chunk at once: a thread reads READS numbers, since alone each would be waited for. */
 const CHUNK = READS * WG;
 
 /** Mask, bias and penalties of a group's chunks, and the best of them; (all ones, …) where the logits are not finite. */

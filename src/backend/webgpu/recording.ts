@@ -51,8 +51,10 @@ const FEW_TOKENS = 64
 /** DTYPE of embed.wgsl and deep-embed.wgsl. */
 const DTYPES = { f32: 0, f16: 1, bf16: 2 } as const
 
-/** READS, BINS, and the words before the bests in draw.wgsl. */
+/** READS of draw.wgsl: lines are written out as often, and a processor compiles each. */
 const SAMPLE_READS = 8
+const SAMPLE_READS_IN_SOFTWARE = 2
+/** BINS, and the words before the bests in draw.wgsl. */
 const BINS = 1024
 const BIN_WORDS = 5 * BINS + 1
 /** Shared memory of sample.wgsl. */
@@ -354,10 +356,11 @@ export class Recording implements Recorder {
     const words = [tensorOf(y, logits * V), scores, V, groups]
     const buffers = [seen, this.outputs, bins].map((buffer) => ['write', buffer] as const)
     const byGroups = ({ numSamples }: StepShape) => [groups, numSamples] as const
-    this.launch('sample-scores', words, buffers, byGroups)
-    this.launch('sample-bins', words, buffers, byGroups)
+    const READS = this.device.isSoftware ? SAMPLE_READS_IN_SOFTWARE : SAMPLE_READS
+    this.launch('sample-scores', words, buffers, byGroups, { constants: { READS } })
+    this.launch('sample-bins', words, buffers, byGroups, { constants: { READS } })
     const WG = this.#sampleThreads()
-    const constants = { WG, WORDS: Math.ceil(V / (32 * WG)) }
+    const constants = { WG, READS, WORDS: Math.ceil(V / (32 * WG)) }
     this.launch('sample', words, buffers, ({ numSamples }) => [numSamples, 1], { constants })
   }
 
