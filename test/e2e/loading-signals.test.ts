@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { setTimeout as delay } from 'node:timers/promises'
 import { expect, test } from 'vitest'
-import { childrenOf, DEMO } from '../helpers/cli.ts'
+import { childrenOf, DEMO, environment } from '../helpers/cli.ts'
 import { temporaryFolder } from '../helpers/temporary-folder.ts'
 
 const MAIN = join(import.meta.dirname, '../../dist/cli/main.js')
@@ -27,7 +27,7 @@ function serveHalf() {
   const flags = ['--port', '0', '--no-store', '--log-level', 'info']
   const child = spawn(process.execPath, [MAIN, 'serve', `demo=${DEMO}`, slow, ...flags], {
     stdio: ['ignore', 'ignore', 'pipe'],
-    env: { ...process.env, NODE_OPTIONS: `--require ${hold}` },
+    env: { ...environment(), NODE_OPTIONS: `--require ${hold}` },
   })
   const lines: string[] = []
   const url = new Promise<string>((resolve) => {

@@ -16,7 +16,7 @@ export interface Finished {
 }
 
 /** The current environment (tests set some of it), without SKEIN_ variables for tests, which are not settings. */
-function environment(): NodeJS.ProcessEnv {
+export function environment(): NodeJS.ProcessEnv {
   const { SKEIN_SLOW: _slow, SKEIN_SEED: _seed, ...others } = process.env
   return others
 }
