@@ -17,7 +17,7 @@ struct Params {
 /** [S]: of each bin the count, two halves of the mass, the greatest key, the least as ~key; a bin; a best of each group. */
 @group(1) @binding(3) var<storage, read_write> bins: array<atomic<u32>>;
 
-const BINS = 1024u;
+const BINS = 512u;
 const MASS_LOW = BINS;
 const MASS_HIGH = 2u * BINS;
 const MOST_KEY = 3u * BINS;
@@ -119,13 +119,13 @@ fn lowest_of(d: Distribution) -> u32 { return key_of(max(d.best - 100.0 * d.temp
 
 /** By its distance from the best, which is 100 at most. */
 fn bin_of(distance: f32) -> u32 {
-  if (distance < 16.0) { return u32(48.0 * distance); }
-  return min(768u + u32(3.0 * (distance - 16.0)), BINS - 1u);
+  if (distance < 16.0) { return u32(24.0 * distance); }
+  return min(384u + u32(1.5 * (distance - 16.0)), BINS - 1u);
 }
 
 /** The least distance of a bin. */
 fn distance_of(bin: u32) -> f32 {
-  return select(16.0 + f32(bin - 768u) / 3.0, f32(bin) / 48.0, bin < 768u);
+  return select(16.0 + f32(bin - 384u) / 1.5, f32(bin) / 24.0, bin < 384u);
 }
 
 /** A group goes over a chunk at once: a thread reads READS numbers, since alone each would be waited for. */
@@ -231,6 +231,9 @@ fn decay_counts(s: u32, group: u32, groups: u32, thread: u32) {
   }
 }
 
+/** What a group adds to the bins, in their order. */
+var<workgroup> added: array<atomic<u32>, FLOOR>;
+
 /** Adds a group's chunks to the bins. */
 fn fill_bins(s: u32, best: u32, group: u32, groups: u32, thread: u32) {
   let d = distribution_of(s, best);
@@ -238,6 +241,8 @@ fn fill_bins(s: u32, best: u32, group: u32, groups: u32, thread: u32) {
   let own_bins = bins_of(s);
   let least = least_share(s);
   var floor_bin = 0u;
+  for (var i = thread; i < FLOOR; i += WG) { atomicStore(&added[i], 0u); }
+  workgroupBarrier();
   for (var first = group * CHUNK + thread; first < p.vocab; first += groups * CHUNK) {
 #repeat j READS
     let i$j = first + $ju * WG;
@@ -249,15 +254,24 @@ fn fill_bins(s: u32, best: u32, group: u32, groups: u32, thread: u32) {
       let distance = distance_to(d, score$j);
       let bin = bin_of(distance);
       let mass = u32(exp(distance_of(bin) - distance) * MASS_UNIT);
-      let own = own_bins + bin;
-      atomicAdd(&bins[own], 1u);
-      atomicAdd(&bins[own + MASS_LOW], mass & ((1u << LOW_BITS) - 1u));
-      atomicAdd(&bins[own + MASS_HIGH], mass >> LOW_BITS);
-      atomicMax(&bins[own + MOST_KEY], key);
-      atomicMax(&bins[own + LEAST_KEY], ~key);
+      atomicAdd(&added[bin], 1u);
+      atomicAdd(&added[bin + MASS_LOW], mass & ((1u << LOW_BITS) - 1u));
+      atomicAdd(&added[bin + MASS_HIGH], mass >> LOW_BITS);
+      atomicMax(&added[bin + MOST_KEY], key);
+      atomicMax(&added[bin + LEAST_KEY], ~key);
       if (share(d, score$j) >= least) { floor_bin = max(floor_bin, bin); }
     }
 #end j
+  }
+  workgroupBarrier();
+  for (var bin = thread; bin < BINS; bin += WG) {
+    let own = own_bins + bin;
+    if (atomicLoad(&added[bin]) == 0u) { continue; }
+    atomicAdd(&bins[own], atomicLoad(&added[bin]));
+    atomicAdd(&bins[own + MASS_LOW], atomicLoad(&added[bin + MASS_LOW]));
+    atomicAdd(&bins[own + MASS_HIGH], atomicLoad(&added[bin + MASS_HIGH]));
+    atomicMax(&bins[own + MOST_KEY], atomicLoad(&added[bin + MOST_KEY]));
+    atomicMax(&bins[own + LEAST_KEY], atomicLoad(&added[bin + LEAST_KEY]));
   }
   if (floor_bin > 0u) { atomicMax(&bins[own_bins + FLOOR], floor_bin); }
 }

@@ -48,8 +48,8 @@ fn mass_of(at: u32, bin: u32) -> f32 {
   return fma(high, f32(1u << LOW_BITS), low) * (exp(-distance_of(bin)) / MASS_UNIT);
 }
 
-/** Bins of a thread. */
-const EACH = BINS / WG;
+/** Bins of a thread; the last may have none. */
+const EACH = (BINS + WG - 1u) / WG;
 
 /** What is above a thread's bins, and the mass of all. */
 struct Above {
@@ -61,7 +61,7 @@ struct Above {
 fn above_own(at: u32, thread: u32) -> Above {
   var count = 0u;
   var mass = 0.0;
-  for (var bin = thread * EACH; bin < (thread + 1u) * EACH; bin++) {
+  for (var bin = thread * EACH; bin < min((thread + 1u) * EACH, BINS); bin++) {
     count += atomicLoad(&bins[at + bin]);
     mass += mass_of(at, bin);
   }
@@ -106,7 +106,7 @@ fn last_bin(at: u32, above: Above, limits: Limits, most: u32, thread: u32) -> Bi
   var found_above = vec2u();
   var count = above.count;
   var mass = above.mass;
-  for (var bin = thread * EACH; bin < (thread + 1u) * EACH; bin++) {
+  for (var bin = thread * EACH; bin < min((thread + 1u) * EACH, BINS); bin++) {
     let own = atomicLoad(&bins[at + bin]);
     if (own > 0u && bin <= most && is_below(limits, count, mass)) {
       found = bin + 1u;

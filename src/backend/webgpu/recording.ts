@@ -55,10 +55,10 @@ const DTYPES = { f32: 0, f16: 1, bf16: 2 } as const
 const SAMPLE_READS = 8
 const SAMPLE_READS_IN_SOFTWARE = 2
 /** BINS, and the words before the bests in draw.wgsl. */
-const BINS = 1024
+const BINS = 512
 const BIN_WORDS = 5 * BINS + 1
 /** Shared memory of sample.wgsl. */
-const SAMPLE_SHARED = 16
+const SAMPLE_SHARED = 16 + 4 * BIN_WORDS
 const SAMPLE_SHARED_A_THREAD = 32
 
 export class Recording implements Recorder {
@@ -374,7 +374,7 @@ export class Recording implements Recorder {
     const { isSoftware, threads, gpu } = this.device
     if (isSoftware) return threads
     const { maxComputeInvocationsPerWorkgroup: most, maxComputeWorkgroupStorageSize: bytes } = gpu.limits
-    const room = Math.min(BINS, most, Math.floor((bytes - SAMPLE_SHARED) / SAMPLE_SHARED_A_THREAD))
+    const room = Math.min(most, Math.floor((bytes - SAMPLE_SHARED) / SAMPLE_SHARED_A_THREAD))
     return 2 ** Math.floor(Math.log2(room))
   }
 
