@@ -88,11 +88,19 @@ const engine = defineCommand({
     const script = new ScriptedGuesses(draft === null ? null : draftOver(draft))
     const client = clientOver(runner, [script])
     try {
-      const rows = await benchEngine(runner, plan)
-      const served = await servedRates(client, rows, plan)
+      const withGuesses = GUESSED_STREAMS.filter((streams) => streams <= runner.numSpares)
+      const count = plan.decode.length * 2 + plan.mixed.length + plan.prefill.length + withGuesses.length
+      const progress = progressBar('measuring', String)
+      let done = 0
+      const told = () => progress(++done, count)
+      progress(done, count)
+      const rows = await benchEngine(runner, plan, told)
+      const served = await servedRates(client, rows, plan, told)
       const guessed: GuessRates[] = []
-      for (const streams of runner.numSpares > 0 ? GUESSED_STREAMS : [])
-        if (streams <= runner.numSpares) guessed.push(await benchGuessed(client, script, streams))
+      for (const streams of withGuesses) {
+        guessed.push(await benchGuessed(client, script, streams))
+        told()
+      }
       const limits = higher(before, await measureLimits(choice, adapter))
       const found = {
         model: runner.info,
@@ -128,12 +136,18 @@ function benchChoice(choice: EngineChoice, plan: BenchPlan, limits: Limits) {
 }
 
 /** Tokens per second of each decode case through the engine's loop, for about as long as the case itself ran. */
-async function servedRates(client: EngineClient, rows: readonly BenchRow[], { minRepeats, minSeconds }: BenchPlan) {
+async function servedRates(
+  client: EngineClient,
+  rows: readonly BenchRow[],
+  { minRepeats, minSeconds }: BenchPlan,
+  onRate: () => void,
+) {
   const rates: number[] = []
   for (const { kind, batch, step } of rows) {
     if (kind !== 'decode') continue
     const steps = Math.ceil((1000 * minSeconds) / step.milliseconds)
     rates.push(await benchServed(client, batch, Math.max(minRepeats, steps)))
+    onRate()
   }
   return rates
 }
