@@ -23,7 +23,7 @@ export interface TurnedMatrix {
 
 /** On an H200 one row was faster so than by reading all of it: 7.2B (docs/dev/kernels-log.md 57 and 61). */
 export function isWorthTurning({ layout, rows }: CudaMatrix): boolean {
-  return (layout === 'i8' || layout === 'q4' || layout === 'fp8') && rows >= 4096
+  return (layout === 'i8' || layout === 'q4' || layout === 'nf4' || layout === 'fp8') && rows >= 4096
 }
 
 /** What turning it takes. Its rows are whole parts. */
