@@ -28,6 +28,9 @@ export type DeviceChoice = 'auto' | 'cpu' | 'reference' | 'cuda' | `cuda:${strin
 
 /** Values of --device, for error messages. */
 export const DEVICES_TAKEN = 'auto, cpu, cuda, cuda:N, webgpu, webgpu:N or reference'
+/** The same with a word for each, for help texts. */
+export const DEVICES_HELP =
+  'auto (default), cpu, cuda, cuda:N (or cuda:UUID), webgpu or webgpu:N (any GPU), or reference (plain float64, for checking)'
 
 /** Format of the WKV states on a GPU; fp16 halves their memory and traffic, and rounds with dither. */
 type WkvChoice = 'fp32' | 'fp16'

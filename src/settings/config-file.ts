@@ -8,6 +8,7 @@ import { SkeinError } from '../errors.ts'
 import { closest } from '../files/closest.ts'
 import { type Problem, problemsOf } from '../files/problems.ts'
 import { type Static, type TSchema, Type } from '../files/schema-types.ts'
+import { DEVICES_TAKEN } from '../host/device-choice.ts'
 import type { Kind } from './flags.ts'
 import { fieldOf, type Setting, schemaOf } from './setting.ts'
 
@@ -25,7 +26,7 @@ const ModelEntrySchema = Type.Object(
     file: Type.String({ minLength: 1, description: 'Checkpoint, or the name of a pulled model' }),
     name: Type.Optional({ ...Name, description: 'Name in the API; default: name of the file' }),
     aliases: Type.Optional(Type.Array(Name, { maxItems: 32, description: 'Further names in the API' })),
-    device: Text('auto, cpu, cuda, cuda:N, webgpu, webgpu:N or reference'),
+    device: Text(DEVICES_TAKEN),
     gpus: Indices('Run a worker on each of these GPUs'),
     ppDevices: Indices('Run one worker that splits the layers over these GPUs'),
     replicas: Count('Workers on each of its devices'),

@@ -3,7 +3,7 @@
  * ("--max-waiting"), a variable (SKEIN_MAX_WAITING) and a field of skein.config.json (maxWaiting).
  * docs/configuration.md and docs/skein.schema.json are generated from the rows.
  */
-import { WKV_CHOICES } from '../host/device-choice.ts'
+import { DEVICES_HELP, WKV_CHOICES } from '../host/device-choice.ts'
 import { LOG_LEVELS } from '../host/log.ts'
 import { EMBEDDINGS_CHOICES, QUANT_CHOICES, TOOL_TEMPLATE_CHOICES } from '../host/model-choice.ts'
 import { SPECULATE_CHOICES } from '../model/run/speculate-choice.ts'
@@ -42,15 +42,12 @@ export const ADAPTER_FLAGS = {
 
 const MODEL = {
   'model-name': text('Name in the API (default: name of FILE)', { hint: 'NAME' }),
-  device: text(
-    'auto (default), cpu, cuda, cuda:N (or cuda:UUID), webgpu or webgpu:N (any GPU), or reference (plain float64, for checking)',
-    { silences: othersThan('device') },
-  ),
+  device: text(DEVICES_HELP, { silences: othersThan('device') }),
   backend: text('Older name of --device', { isFlagOnly: true, silences: othersThan('backend') }),
   quant: choice(QUANT_CHOICES)('Weight format: file (as in the checkpoint), f32, f16, bf16, int8, q4, nf4, fp8 (GPU)', {
     default: 'file',
   }),
-  wkv: choice(WKV_CHOICES)('Recurrent states on cuda and webgpu: fp32 (default), or fp16 in half the memory'),
+  wkv: choice(WKV_CHOICES)('Recurrent states on a GPU: fp32 (default), or fp16 in half the memory'),
   vocab: path('Vocabulary file (default: found beside the model)'),
   ...ADAPTER_FLAGS,
   embeddings: choice(EMBEDDINGS_CHOICES)(

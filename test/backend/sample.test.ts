@@ -12,19 +12,12 @@ import {
 } from '../../src/backend/batch.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import { samplingNumbers } from '../../src/sampling.ts'
+import { DRAWS, drawOf } from './draws.ts'
 import { DEVICES, normals, run, uniforms } from './kit.ts'
 
-interface Spec {
+type Spec = Partial<Record<keyof typeof SampleFloat, number>> & {
   readonly row?: number
   readonly slot?: number
-  readonly temperature?: number
-  readonly topP?: number
-  readonly minP?: number
-  readonly presencePenalty?: number
-  readonly frequencyPenalty?: number
-  readonly penaltyDecay?: number
-  readonly repetitionPenalty?: number
-  readonly noise?: number
   readonly topK?: number
   readonly seed?: number
   readonly position?: number
@@ -120,38 +113,28 @@ describe.each(DEVICES)('sample on $name', (device) => {
   const pair = (logits: Float32Array, rows: number) =>
     [new Sampler(tested, logits, rows), new Sampler(reference, logits, rows)] as const
 
-  test.each([
-    ['plain', {}],
-    ['hot', { temperature: 5 }],
-    ['cold', { temperature: 0.05 }],
-    ['so hot that all are alike', { temperature: 1000, topP: 0.7 }],
-    ['top-k', { topK: 7 }],
-    ['top-p', { topP: 0.6 }],
-    ['min-p', { minP: 0.1 }],
-    ['all three', { topK: 50, topP: 0.9, minP: 0.01, temperature: 1.3 }],
-    ['top-k beyond the vocabulary', { topK: 100_000 }],
-    ['a top-p that keeps one', { topP: 1e-6 }],
-    ['noise', { noise: 1.5 }],
-    ['noise on cold scores', { noise: 3, temperature: 0.3, topK: 40, topP: 0.2 }],
-    ['greedy in spite of noise', { noise: 3, topK: 1 }],
-  ] as const)('%s draws the tokens of the reference', device.options, async (_, spec) => {
-    const sizes = [
-      [1, 1],
-      [7, 1],
-      [1000, 3],
-      [4099, 0.5],
-    ] as const
-    for (const [V, scale] of sizes) {
-      const [mine, theirs] = pair(normals(4 * V, V, scale), 4)
-      const specs = Array.from({ length: 48 }, (_, s) => ({
-        ...spec,
-        row: s % 4,
-        seed: s,
-        stream: s % 3,
-      }))
-      expect(await mine.tokens(specs), `V ${V}`).toEqual(await theirs.tokens(specs))
-    }
-  })
+  test.each([...DRAWS, ['so hot that all are alike', { temperature: 1000, topP: 0.7 }]] as const)(
+    '%s draws the tokens of the reference',
+    device.options,
+    async (_, spec) => {
+      const sizes = [
+        [1, 1],
+        [7, 1],
+        [1000, 3],
+        [4099, 0.5],
+      ] as const
+      for (const [V, scale] of sizes) {
+        const [mine, theirs] = pair(normals(4 * V, V, scale), 4)
+        const specs = Array.from({ length: 48 }, (_, s) => ({
+          ...spec,
+          row: s % 4,
+          seed: s,
+          stream: s % 3,
+        }))
+        expect(await mine.tokens(specs), `V ${V}`).toEqual(await theirs.tokens(specs))
+      }
+    },
+  )
 
   test('noise draws each of two tokens as often as their distance says', device.options, async () => {
     const logits = new Float32Array(64).fill(-100)
@@ -278,7 +261,7 @@ describe.each(DEVICES)('sample on $name', (device) => {
       slot: s % 2,
       seed: s,
       frequencyPenalty: 30,
-      ...[{}, { topP: 0.5 }, { minP: 0.3, topK: 90 }][s % 3],
+      ...[{}, { topP: 0.5 }, drawOf('min-p beside a top-k')][s % 3],
     }))
     const tokens = await mine.tokens(specs)
     expect(tokens).toEqual(await theirs.tokens(specs))
@@ -326,7 +309,7 @@ describe.each(DEVICES)('sample on $name', (device) => {
     const specs = Array.from({ length: 6 }, (_, s) => ({
       seed: Math.floor(next() * 2 ** 31),
       stream: s,
-      ...[{}, { topP: 0.9 }, { topK: 300 }, { topP: 0.5, temperature: 0.7 }, { minP: 0.05 }, {}][s],
+      ...[{}, { topP: 0.9 }, { topK: 300 }, { topP: 0.5, temperature: 0.7 }, drawOf('min-p'), {}][s],
     }))
     expect(await mine.tokens(specs)).toEqual(await theirs.tokens(specs))
   })

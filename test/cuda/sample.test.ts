@@ -12,6 +12,7 @@ import {
 } from '../../src/backend/batch.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import { philox } from '../../src/backend/reference/sample.ts'
+import { DRAWS } from '../backend/draws.ts'
 import { normals, uniforms } from '../backend/kit.ts'
 import { backendOfGroup, describeCuda } from './kit.ts'
 
@@ -115,21 +116,10 @@ describeCuda('sample on cuda', () => {
   const pair = (logits: Float32Array) => [new Sampler(cuda(), logits), new Sampler(reference, logits)] as const
 
   const CASES: readonly (readonly [string, Spec])[] = [
-    ['plain', {}],
-    ['hot', { temperature: 5 }],
-    ['cold', { temperature: 0.05 }],
-    ['top-k', { topK: 7 }],
+    ...DRAWS,
     ['a wide top-k', { topK: 5000 }],
-    ['top-p', { topP: 0.6 }],
     ['a wide top-p', { topP: 0.97 }],
-    ['min-p', { minP: 0.1 }],
     ['top-k of a hundred and top-p', { topK: 100, topP: 0.9 }],
-    ['all three', { topK: 50, topP: 0.9, minP: 0.01, temperature: 1.3 }],
-    ['top-k beyond the vocabulary', { topK: 100_000 }],
-    ['a top-p that keeps one', { topP: 1e-6 }],
-    ['noise', { noise: 1.5 }],
-    ['noise on cold scores', { noise: 3, temperature: 0.3, topK: 40, topP: 0.2 }],
-    ['greedy in spite of noise', { noise: 3, topK: 1 }],
   ]
   test('draws after guesses are made while those are right, and count only then', () => {
     const penalties = { presencePenalty: 0.5, frequencyPenalty: 0.4, penaltyDecay: 0.9 }

@@ -31,8 +31,17 @@ test('a sampling parameter is named by its row, its definition, the kernels, the
     'kernels/cuda/sample-scores.cuh',
     'kernels/webgpu/draw.wgsl',
     'web/src/lib/chinese-chat.ts',
-    'test/backend/sample.test.ts',
-    'test/cuda/sample.test.ts',
+    'test/backend/draws.ts',
+  ])
+})
+
+test('a backend is named by its seam, by what chooses a device, and by the commands that measure and list devices', () => {
+  const files = filesNaming(/'webgpu'|webgpu:|backend\/webgpu\//, 'src')
+  expect(files.filter((path) => !/^src\/(backend\/webgpu|browser)\//.test(path))).toEqual([
+    'src/backend/backend.ts',
+    'src/cli/bench/bench.ts',
+    'src/cli/doctor.ts',
+    'src/host/device-choice.ts',
   ])
 })
 
