@@ -1,6 +1,8 @@
 /**
- * Replaces files of src/ in a bundle for browsers: the few that need Node have a twin in src/browser/platform.
+ * What a bundle for browsers has instead: of the few files of src/ that need Node the twin in src/browser/platform, and of
+ * kernels the code without comments and margins.
  */
+import { readFileSync } from 'node:fs'
 import { dirname, join, resolve } from 'node:path'
 import type { Plugin } from 'vite'
 
@@ -21,5 +23,12 @@ export function browserPlatform(): Plugin {
       const twin = TWINS.get(resolve(dirname(importer), source))
       return twin === undefined || importer === twin ? null : twin
     },
+    load: (id) => (id.endsWith('.wgsl?raw') ? `export default ${JSON.stringify(kernelCode(id.slice(0, -4)))}` : null),
   }
+}
+
+/** WGSL has no strings, so what looks like a comment is one. */
+function kernelCode(path: string): string {
+  const code = readFileSync(path, 'utf8').replaceAll(/\/\*[\s\S]*?\*\/|\/\/.*/g, '')
+  return code.replaceAll(/^\s+|[ \t]+$/gm, '')
 }
