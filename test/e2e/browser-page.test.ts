@@ -19,7 +19,7 @@ describe.skipIf(executable === null)(`the page of the model in the browser${reas
     server = await serve(['--no-store'])
     const args = ['--no-sandbox', '--enable-unsafe-webgpu', '--use-webgpu-adapter=swiftshader']
     browser = await chromium.launch({ executablePath: executable!, args })
-    watched = await openPage(browser, { viewport: { width: 900, height: 500 } })
+    watched = await openPage(browser, { viewport: { width: 900, height: 500 }, serviceWorkers: 'allow' })
   })
   afterAll(async () => {
     await browser?.close()
