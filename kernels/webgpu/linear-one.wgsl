@@ -1,6 +1,5 @@
 // Products of one token: the same bits as linear.wgsl, CHUNK units of every run at a time. Inputs go through shared
-// memory,
-// so no thread waits for them; the weights of the next chunk are loaded meanwhile.
+// memory, so no thread waits for them; the weights of the next chunk are loaded meanwhile.
 #include "linear-jobs.wgsl"
 #include OPERANDS
 #include WEIGHTS

@@ -1,6 +1,5 @@
 // Products of few tokens: a workgroup reads the weights of R blocks once. Each lane has one run of the inputs, or
-// several if
-// there are fewer lanes than runs; then R is 1.
+// several if there are fewer lanes than runs; then R is 1.
 #include "linear-jobs.wgsl"
 #include OPERANDS
 #include WEIGHTS

@@ -1,7 +1,6 @@
 // Draws, in the order of the reference: mask → bias → penalties → temperature → top-k, top-p and min-p → draw. One
-// workgroup
-// per sample. The workgroup of a slot's first sample draws the slot's samples one after the other and computes the scores
-// of the others itself. Nothing is sorted.
+// workgroup per sample. The workgroup of a slot's first sample draws the slot's samples one after the other and
+// computes the scores of the others itself. Nothing is sorted.
 #include "draw.wgsl"
 #include "sample-search.wgsl"
 #include "philox.wgsl"

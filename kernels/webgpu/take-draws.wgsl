@@ -1,6 +1,5 @@
 // Feeds the draws of the previous step: a row of the token −1 − s gets draw s. A row that must not run, because its
-// draw is
-// one of its stops or was not finite, becomes idle: it has no slot and draws nothing.
+// draw is one of its stops or was not finite, becomes idle: it has no slot and draws nothing.
 @group(0) @binding(0) var<storage, read_write> step: array<u32>;
 @group(0) @binding(1) var<storage, read> draws: array<u32>;
 

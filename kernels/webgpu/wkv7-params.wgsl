@@ -1,6 +1,5 @@
 // Shared by the kernels of RWKV-7's time mixing: operands [T, C], and the arithmetic of a token, with every
-// multiply-add fused
-// by hand, so that all kernels have the same bits.
+// multiply-add fused by hand, so that all kernels have the same bits.
 #include "step.wgsl"
 struct Params {
   out: u32,

@@ -10,7 +10,7 @@ import { SPECULATE_CHOICES } from '../model/run/speculate-choice.ts'
 import { choice, type Flags, integers, list, number, path, pathList, paths, text, toggle, whole } from './flags.ts'
 
 const ANY = Number.MAX_SAFE_INTEGER
-const MEGABYTES = 2 ** 30
+const MOST_MEGABYTES = 2 ** 30
 
 const NETWORK = {
   host: text('Address to listen on; addresses that other machines can reach need a key', { default: '127.0.0.1' }),
@@ -85,7 +85,7 @@ const WORKERS = {
   }),
   'max-worker-mb': whole(
     1,
-    MEGABYTES,
+    MOST_MEGABYTES,
   )('Replace a worker process that uses more memory than this, in MB (default: no limit)'),
 } satisfies Flags
 
@@ -130,11 +130,11 @@ const STATES = {
   'import-foreign': toggle('Accept states that were exported by other servers or for other keys'),
   'prefix-cache-mb': whole(
     0,
-    MEGABYTES,
+    MOST_MEGABYTES,
   )('Memory for the prefix cache in MB; 0 turns it off (default: 10 % of free memory, at most 2048)'),
   'preempt-mb': whole(
     0,
-    MEGABYTES,
+    MOST_MEGABYTES,
   )(
     'Memory in MB for the states of preempted answers; 0 turns preemption off (default: 5 % of free memory, at most 1024)',
   ),
@@ -142,11 +142,11 @@ const STATES = {
   'memory-states': whole(0, ANY)('Session states kept in memory (default 32)', {
     silences: ['memory-states-mb'],
   }),
-  'memory-states-mb': whole(0, MEGABYTES)('The same as a size in MB', {
+  'memory-states-mb': whole(0, MOST_MEGABYTES)('The same as a size in MB', {
     silences: ['memory-states'],
   }),
   'max-sessions': whole(0, ANY)('Maximum sessions per key (default 10000)'),
-  'max-sessions-mb': whole(0, MEGABYTES)('Maximum size of their states, in MB (default 65536)'),
+  'max-sessions-mb': whole(0, MOST_MEGABYTES)('Maximum size of their states, in MB (default 65536)'),
   'max-turns': whole(1, ANY)('Turns kept per session (default 16)'),
   'session-ttl': whole(1, ANY)('Seconds to keep a session after its last turn (default: forever)'),
 } satisfies Flags
