@@ -1,6 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import { EventQueue } from '../../src/engine/client/event-queue.ts'
-import { LiveQueues } from '../../src/engine/client/live-queues.ts'
+import { EventQueue, LiveQueues } from '../../src/engine/client/event-queues.ts'
 import { LocalEngineClient } from '../../src/engine/client/local-client.ts'
 import { RemoteEngineClient } from '../../src/engine/client/remote-client.ts'
 import { serveEngine } from '../../src/engine/client/worker-loop.ts'

@@ -1,7 +1,7 @@
 /** What waits for a slow consumer comes out as it went in, and takes the memory that is said. */
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { EventQueue } from '../../src/engine/client/event-queue.ts'
+import { EventQueue } from '../../src/engine/client/event-queues.ts'
 import type { EngineEvent } from '../../src/engine/messages.ts'
 
 type TextEvent = EngineEvent & { readonly type: 'text' }

@@ -8,8 +8,7 @@ import type { EngineClient } from '../client.ts'
 import type { Engine } from '../engine.ts'
 import type { EngineCall, EngineCalls, EngineEvent, EngineInfo, GenerateRequest } from '../messages.ts'
 import type { EngineStats } from '../stats.ts'
-import { EventQueue } from './event-queue.ts'
-import { LiveQueues } from './live-queues.ts'
+import { EventQueue, LiveQueues } from './event-queues.ts'
 
 export class LocalEngineClient implements EngineClient {
   readonly #engine: Engine

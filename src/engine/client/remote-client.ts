@@ -16,8 +16,7 @@ import type {
 } from '../messages.ts'
 import { type EngineStats, idleStats } from '../stats.ts'
 import type { Channel } from './channel.ts'
-import { EventQueue } from './event-queue.ts'
-import { LiveQueues } from './live-queues.ts'
+import { EventQueue, LiveQueues } from './event-queues.ts'
 
 interface PendingCall {
   resolve(value: unknown): void
