@@ -45,12 +45,12 @@ function listImages() {
   const images = new Map()
   for (const name of asked.cards.split(',')) {
     const info = infoOf(CARDS[name])
-    const target = nativeTarget(info.computeCapability)
+    const target = nativeTarget(info.chip)
     for (const size of asked.sizes.split(','))
       for (const weightType of TYPES)
         for (const wkv of ['f32', 'f16'])
           for (const [file, defines] of kernelsFor(info, size, weightType, wkv)) {
-            const key = shippedName(readKernelSource(file), info.computeCapability, defines)
+            const key = shippedName(readKernelSource(file), info.chip, defines)
             images.set(key, { file, defines, target })
           }
   }

@@ -59,7 +59,7 @@ const CAPABILITIES = {
   'a front that hostile clients cannot stop':
     'threads/ gateway/body/json-scan.ts gateway/body/read-body.ts host/watchdog.ts host/watchdog-thread.ts host/notify.ts',
   'kernels compiled ahead, cards told apart':
-    'backend/cuda/kernel/ahead.ts backend/cuda/kernel/compile-thread.ts backend/cuda/kernel/seal.ts backend/cuda/kernel/shipped.ts backend/cuda/driver/absent.ts backend/cuda/driver/cards.ts',
+    'backend/cuda/kernel/ahead.ts backend/cuda/kinds/compile-thread.ts backend/cuda/kernel/seal.ts backend/cuda/kernel/shipped.ts backend/cuda/kinds/absent.ts backend/cuda/driver/cards.ts',
   'chat in the terminal, launch, completion, servers by name':
     'cli/chat/conversation.ts cli/chat/markdown.ts cli/chat/prompt.ts cli/chat/slash.ts cli/chat/talk.ts cli/launch/ cli/completion.ts cli/remote.ts cli/models/fetch.ts',
   'models found, fetched and quantised by the dashboard':

@@ -11,6 +11,7 @@ import { CpuQuantiser } from '../backend/cpu/quantise.ts'
 import { type CudaBackend, createCudaBackend } from '../backend/cuda/cuda.ts'
 import { CudaDevice } from '../backend/cuda/device/device.ts'
 import { isCapable } from '../backend/cuda/driver/device-info.ts'
+import { kindOf } from '../backend/cuda/kinds/kinds.ts'
 import { cudaReport } from '../backend/cuda/report.ts'
 import { createReferenceBackend } from '../backend/reference/reference.ts'
 import { webgpuReport } from '../backend/webgpu/adapter.ts'
@@ -68,12 +69,15 @@ const MAX_REFERENCE_PARAMETERS = 50_000_000
 
 /** Parses a value of the flag; undefined if it is not valid. */
 export function parseDevice(text: string): DeviceChoice | undefined {
-  if (text === 'auto' || text === 'cpu' || text === 'reference' || text === 'cuda') return text
+  if (text === 'auto' || text === 'cpu' || text === 'reference') return text
   if (text === 'webgpu') return text
   const adapter = /^webgpu:(\d+)$/.exec(text)?.[1]
   if (adapter !== undefined) return `webgpu:${Number(adapter)}`
-  const which = /^cuda:(\d+|GPU-[0-9a-f-]+)$/i.exec(text)?.[1]
-  return which === undefined ? undefined : `cuda:${which}`
+  const [, name = '', which] = /^([a-z]+)(?::(\d+|GPU-[0-9a-f-]+))?$/i.exec(text) ?? []
+  const kind = kindOf(name.toLowerCase())
+  if (kind === null) return undefined
+  // Other kinds of driver than CUDA's go the same way: openBackend asks for the kind by this name.
+  return (which === undefined ? kind.name : `${kind.name}:${which}`) as DeviceChoice
 }
 
 /** Backends opened in advance, by adapter index, because opening one is asynchronous. */
@@ -150,7 +154,7 @@ function openPrepared(index: number): OpenedBackend {
 export function openBackend(options: BackendOptions, model: ModelFacts): OpenedBackend {
   const { device = 'auto' } = options
   if (device === 'auto') return openBest(options, model)
-  if (device === 'cuda' || device.startsWith('cuda:')) return openCuda(device, options)
+  if (kindOf(device) !== null) return openCuda(device, options)
   refuseMemory(options, `needs --device cuda, not ${device}`)
   if (isWebgpu(device)) return openPrepared(adapterOf(device))
   refuseHalfStates(options, `needs --device cuda or webgpu, not ${device}`)
@@ -199,7 +203,9 @@ function wkvType(wkv: WkvChoice = 'fp32') {
 }
 
 function openCuda(device: string, { wkv, memoryBytes }: Pick<BackendOptions, 'wkv' | 'memoryBytes'>): OpenedBackend {
+  const kind = kindOf(device)
   const backend = createCudaBackend({
+    ...(kind === null ? {} : { kind }),
     device: ordinalOrUuid(device),
     wkv: wkvType(wkv),
     ...(memoryBytes === undefined ? {} : { memoryBytes }),
@@ -221,17 +227,18 @@ function onCuda(backend: CudaBackend): OpenedBackend {
 
 /** The device alone, to measure it. */
 export function openCudaDevice(device: DeviceChoice): CudaDevice {
-  if (device !== 'cuda' && !device.startsWith('cuda:'))
+  const kind = kindOf(device)
+  if (kind === null)
     throw new SkeinError('invalid_request', `--device takes cuda, cuda:N or cuda:UUID, not ${device}`, {
       param: 'device',
     })
-  return CudaDevice.open({ device: ordinalOrUuid(device) })
+  return CudaDevice.open({ kind, device: ordinalOrUuid(device) })
 }
 
 /** "cuda" means the first usable GPU, because a machine may also hold an old one. */
 function ordinalOrUuid(device: string): number | string {
   if (device === 'cuda') return cudaReport().devices.find(isCapable)?.ordinal ?? 0
-  const which = device.slice('cuda:'.length)
+  const which = device.split(':')[1] ?? '0'
   return /^\d+$/.test(which) ? Number(which) : which
 }
 

@@ -4,14 +4,14 @@ import { afterAll, beforeAll, describe } from 'vitest'
 import { type CudaBackend, type CudaOptions, createCudaBackend } from '../../src/backend/cuda/cuda.ts'
 import { CudaDevice, type DeviceOptions } from '../../src/backend/cuda/device/device.ts'
 import { listDevices } from '../../src/backend/cuda/driver/device-info.ts'
-import { openDriver } from '../../src/backend/cuda/driver/driver.ts'
+import { CUDA } from '../../src/backend/cuda/kinds/cuda.ts'
 import { SkeinError } from '../../src/errors.ts'
 
 export const PROBES = join(import.meta.dirname, 'kernels')
 
 function whyNot(): string | null {
   try {
-    return listDevices(openDriver()).length > 0 ? null : 'the driver shows no GPU'
+    return listDevices(CUDA.open()).length > 0 ? null : 'the driver shows no GPU'
   } catch (error) {
     return SkeinError.from(error).message
   }

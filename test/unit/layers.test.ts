@@ -65,7 +65,7 @@ const LEAVES = ['errors.ts', 'sampling.ts', 'files', 'threads']
 /** Inside a wing: its folders from the bottom up. A folder may import those before it, and the wing's own files. */
 const FLOORS: Record<string, readonly string[]> = {
   gateway: ['routing', 'access', 'body', 'http', 'figures', 'fleet', 'models', 'management', 'cluster', 'pages'],
-  'backend/cuda': ['driver', 'kernel', 'device', 'gemm', 'step', 'linear', 'ops'],
+  'backend/cuda': ['driver', 'kernel', 'kinds', 'device', 'gemm', 'step', 'linear', 'ops'],
   backend: ['reference', 'cpu', 'cuda', 'webgpu'],
   engine: ['fairness', 'answer', 'kept', 'sessions', 'speculation', 'client'],
   'model/formats': ['torch', 'safetensors', 'gguf'],

@@ -10,6 +10,7 @@ import { Downloads } from './device/downloads.ts'
 import type { DeviceInfo } from './driver/device-info.ts'
 import { Gemm } from './gemm/gemm.ts'
 import type { KernelVariant } from './kernel/kernel.ts'
+import type { DriverKind } from './kinds/kind.ts'
 import { copyBytes } from './linear/rounded-many.ts'
 import { mostTiledTokens } from './linear/rounded-tiles.ts'
 import { CudaProgram } from './program.ts'
@@ -51,6 +52,8 @@ const GUESSING: Guessing = {
 }
 
 export interface CudaOptions {
+  /** Whose driver; CUDA's unless given. */
+  readonly kind?: DriverKind
   /** Index as the driver counts, or a UUID as nvidia-smi -L prints it; 0 unless given. */
   readonly device?: number | string
   /** How the recurrent WKV states are held; f16 halves their memory and traffic. f32 unless given. */
@@ -77,10 +80,11 @@ export interface CudaBackend extends Backend {
 }
 
 export function createCudaBackend(options: CudaOptions = {}): CudaBackend {
-  const { device: which = 0, wkv = 'f32', memoryBytes, graphs = true, leastLogHeads } = options
+  const { device: which = 0, wkv = 'f32', memoryBytes, graphs = true, leastLogHeads, kind } = options
   const device = CudaDevice.open({
     device: which,
     ...(memoryBytes === undefined ? {} : { memoryBytes }),
+    ...(kind === undefined ? {} : { kind }),
   })
   return backendOn(device, wkv, graphs, leastLogHeads)
 }

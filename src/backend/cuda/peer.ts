@@ -13,7 +13,6 @@ import { CudaTensor } from './resources.ts'
 
 type PeerPath = 'direct' | 'host'
 
-const PEER_ACCESS_ALREADY_ENABLED = 704
 const TRIAL_BYTES = 64 << 10
 
 /** A tensor here and there. */
@@ -127,7 +126,7 @@ function allowAccess(from: CudaDevice, to: CudaDevice): boolean {
   from.driver.call('cuDeviceCanAccessPeer', can, from.info.ordinal, to.info.ordinal)
   if (can[0] === 0) return false
   const status = from.driver.functions.cuCtxEnablePeerAccess(to.context, 0)
-  return status === 0 || status === PEER_ACCESS_ALREADY_ENABLED
+  return status === 0 || status === from.driver.words.statuses.isReached
 }
 
 function arrives(from: CudaDevice, to: CudaDevice): boolean {

@@ -6,8 +6,8 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { SkeinError } from '../../errors.ts'
 import { type DeviceInfo, isCapable, listDevices, MIN_CAPABILITY } from './driver/device-info.ts'
-import { openDriver } from './driver/driver.ts'
 import { describeMissing, findLibrary, findNvcc, MACHINE, type SearchRoots } from './driver/libraries.ts'
+import { CUDA } from './kinds/cuda.ts'
 
 export interface CudaReport {
   readonly devices: readonly DeviceInfo[]
@@ -58,7 +58,7 @@ export function lookForLibraries(driverMajor: number, roots: SearchRoots) {
 
 function look(): { devices: readonly DeviceInfo[]; problem: CudaProblem | null } {
   try {
-    const devices = listDevices(openDriver())
+    const devices = listDevices(CUDA.open())
     if (devices.some(isCapable)) return { devices, problem: null }
     const found = devices.map(({ name, computeCapability }) => `${name} (${computeCapability.join('.')})`).join(', ')
     const message = `no GPU of compute capability ${MIN_CAPABILITY.join('.')} or later; found: ${found || 'none'}`

@@ -8,11 +8,12 @@ import { createKernelImages } from '../../../src/backend/cuda/kernel/image.ts'
 import { seal } from '../../../src/backend/cuda/kernel/seal.ts'
 import { ShippedImages, shippedName } from '../../../src/backend/cuda/kernel/shipped.ts'
 import { readKernelSource } from '../../../src/backend/cuda/kernel/source.ts'
+import { CUDA } from '../../../src/backend/cuda/kinds/cuda.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'skein-ahead-'))
 afterAll(() => rmSync(folder, { recursive: true }))
 
-const H200 = { computeCapability: [9, 0], driverVersion: 13_000, isSimulated: false } as const
+const H200 = { computeCapability: [9, 0], chip: 'sm_90a', driverVersion: 13_000, isSimulated: false } as const
 const write = (name: string, text: string) => writeFileSync(join(folder, name), text)
 write('a.cuh', '// text')
 write('good.cu', '#include "a.cuh"\nextern "C" __global__ void good(float *y) { *y = VALUE; }\n')
@@ -21,7 +22,7 @@ write('bad.cu', 'nonsense')
 test.skipIf(findNvcc() === null)('kernels are compiled on other threads, once', () => {
   const cache = join(folder, 'cache')
   vi.stubEnv('XDG_CACHE_HOME', cache)
-  const images = createKernelImages(H200, folder)
+  const images = createKernelImages(H200, CUDA, folder)
   const wanted = [
     ['good', { VALUE: 1 }],
     ['bad', {}],
@@ -36,14 +37,14 @@ test.skipIf(findNvcc() === null)('kernels are compiled on other threads, once', 
   expect(found[0]!.equals(found[1]!)).toBe(false)
   expect(readdirSync(join(cache, 'skein/cubin')).length).toBe(2)
   // What is on the disk is not compiled again.
-  expect(createKernelImages(H200, folder).compileAhead(wanted.slice(2))).toBe(0)
+  expect(createKernelImages(H200, CUDA, folder).compileAhead(wanted.slice(2))).toBe(0)
   vi.unstubAllEnvs()
 })
 
 test('code that comes with Skein is taken by drivers that know it, until its text changes', () => {
   const shipped = join(folder, 'shipped')
   const source = readKernelSource('good', folder)
-  const name = shippedName(source, [9, 0], { VALUE: 3 })
+  const name = shippedName(source, 'sm_90a', { VALUE: 3 })
   const image = Uint8Array.of(1, 2, 3)
   rmSync(shipped, { recursive: true, force: true })
   mkdirSync(join(shipped, 'cuda-13'), { recursive: true })
@@ -54,7 +55,7 @@ test('code that comes with Skein is taken by drivers that know it, until its tex
   expect(taken(H200, 14)).toEqual(image)
   expect(taken(H200, 12)).toBeNull()
   expect(taken(H200, 13, { VALUE: 4 })).toBeNull()
-  expect(taken({ ...H200, computeCapability: [8, 0] } as never, 13)).toBeNull()
+  expect(taken({ ...H200, chip: 'sm_80' } as never, 13)).toBeNull()
   expect(taken({ ...H200, isSimulated: true } as never, 13)).toBeNull()
   write('a.cuh', '// other text')
   expect(taken(H200, 13, { VALUE: 3 }, readKernelSource('good', folder))).toBeNull()

@@ -1,6 +1,7 @@
 import { expect, test } from 'vitest'
 import { chooseDevice, type DeviceInfo, formatUuid } from '../../../src/backend/cuda/driver/device-info.ts'
 import { type DriverFunctions, describeFailure } from '../../../src/backend/cuda/driver/driver.ts'
+import { CUDA_WORDS } from '../../../src/backend/cuda/kinds/cuda.ts'
 import { allocateMemory, freeMemory, viewMemory } from '../../../src/backend/ffi.ts'
 
 const gpu = (ordinal: number, uuid: string, capability: readonly [number, number]): DeviceInfo => ({
@@ -8,6 +9,7 @@ const gpu = (ordinal: number, uuid: string, capability: readonly [number, number
   name: `GPU ${ordinal}`,
   uuid,
   computeCapability: capability,
+  chip: `sm_${capability.join('')}`,
   numSms: 1,
   totalBytes: 1,
   l2Bytes: 1,
@@ -19,13 +21,15 @@ const gpu = (ordinal: number, uuid: string, capability: readonly [number, number
 const MACHINE = [gpu(0, 'GPU-aa11', [6, 1]), gpu(1, 'GPU-bb22', [9, 0]), gpu(2, 'GPU-bb33', [8, 0])]
 
 test('a device is named by index or by UUID', () => {
-  expect(chooseDevice(MACHINE, 1).ordinal).toBe(1)
-  expect(chooseDevice(MACHINE, 'GPU-bb33').ordinal).toBe(2)
-  expect(chooseDevice(MACHINE, 'gpu-BB2').ordinal).toBe(1)
-  expect(() => chooseDevice(MACHINE, 'GPU-bb')).toThrow('cuda:GPU-bb fits several GPUs')
-  expect(() => chooseDevice(MACHINE, 7)).toThrow(/cuda:7 is not here; found: 0 = GPU 0 GPU-aa11, 1 = /)
-  expect(() => chooseDevice([], 0)).toThrow('found: no GPU')
-  expect(() => chooseDevice(MACHINE, 0)).toThrow('GPU 0 has compute capability 6.1; 7.5 (Turing) or later is needed')
+  expect(chooseDevice(MACHINE, 1, 'cuda').ordinal).toBe(1)
+  expect(chooseDevice(MACHINE, 'GPU-bb33', 'cuda').ordinal).toBe(2)
+  expect(chooseDevice(MACHINE, 'gpu-BB2', 'cuda').ordinal).toBe(1)
+  expect(() => chooseDevice(MACHINE, 'GPU-bb', 'cuda')).toThrow('cuda:GPU-bb fits several GPUs')
+  expect(() => chooseDevice(MACHINE, 7, 'cuda')).toThrow(/cuda:7 is not here; found: 0 = GPU 0 GPU-aa11, 1 = /)
+  expect(() => chooseDevice([], 0, 'cuda')).toThrow('found: no GPU')
+  expect(() => chooseDevice(MACHINE, 0, 'cuda')).toThrow(
+    'GPU 0 has compute capability 6.1; 7.5 (Turing) or later is needed',
+  )
 })
 
 test('UUIDs as nvidia-smi prints them', () => {
@@ -61,7 +65,8 @@ test('failures carry the name and text of the driver, and their own code', () =>
     }),
     cuGetErrorString: lookUp({ 1: 'invalid argument', 2: 'out of memory', 700: 'illegal address' }),
   }
-  const failure = (status: number, last: string | null = null) => describeFailure(functions, status, 'cuMemAlloc', last)
+  const failure = (status: number, last: string | null = null) =>
+    describeFailure(functions, CUDA_WORDS, status, 'cuMemAlloc', last)
   expect(failure(1)).toMatchObject({
     code: 'internal',
     message: 'cuda backend, cuMemAlloc: CUDA_ERROR_INVALID_VALUE (invalid argument)',

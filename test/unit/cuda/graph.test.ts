@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest'
 import { CudaDriver, CudaGraph, type DriverFunctions } from '../../../src/backend/cuda/driver/driver.ts'
+import { CUDA_WORDS } from '../../../src/backend/cuda/kinds/cuda.ts'
 
 /** A driver where one function fails; the names of the others are kept. */
 function driverWith(failing: string) {
@@ -11,7 +12,7 @@ function driverWith(failing: string) {
       return Number(name === failing)
     },
   })
-  return { calls, driver: new CudaDriver(functions) }
+  return { calls, driver: new CudaDriver(functions, CUDA_WORDS) }
 }
 
 test.each([

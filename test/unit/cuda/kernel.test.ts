@@ -1,6 +1,7 @@
 import { expect, test } from 'vitest'
 import { CudaDriver, type DriverFunctions } from '../../../src/backend/cuda/driver/driver.ts'
 import { KernelStore } from '../../../src/backend/cuda/kernel/kernel.ts'
+import { CUDA_WORDS } from '../../../src/backend/cuda/kinds/cuda.ts'
 import { SkeinError } from '../../../src/errors.ts'
 
 /** A store over a driver that answers loads with these statuses, the last of them from then on. */
@@ -18,7 +19,7 @@ function store(...statuses: number[]) {
   } as unknown as DriverFunctions
   const image = () => new Uint8Array(1)
   const images = { image, compileAhead: () => 0, discard: () => calls.push('discard') }
-  const kernels = new KernelStore(new CudaDriver(functions), images)
+  const kernels = new KernelStore(new CudaDriver(functions, CUDA_WORDS), images)
   return { calls, load: () => kernels.kernel('wkv7', 'wkv7') }
 }
 

@@ -5,15 +5,17 @@
  */
 import { assert } from '../../../errors.ts'
 import { copyMemoryAside, type Memory, type Pointer } from '../../ffi.ts'
-import { absentDriver } from '../driver/absent.ts'
 import { NativeArena } from '../driver/arena.ts'
 import { simulated } from '../driver/cards.ts'
 import { type DeviceInfo, describeDevice, findDevice } from '../driver/device-info.ts'
-import { type CudaDriver, CudaGraph, openDriver } from '../driver/driver.ts'
+import { type CudaDriver, CudaGraph } from '../driver/driver.ts'
 import { type DevicePointer, type KernelArg, KernelArgs } from '../kernel/args.ts'
 import { createKernelImages } from '../kernel/image.ts'
 import { type Defines, type Kernel, type KernelImages, KernelStore, type KernelVariant } from '../kernel/kernel.ts'
 import { type Dim3, Launcher, type LaunchOptions } from '../kernel/launch.ts'
+import { ABSENT } from '../kinds/absent.ts'
+import { CUDA } from '../kinds/cuda.ts'
+import type { DriverKind } from '../kinds/kind.ts'
 import { DeviceMemory, deviceFree } from './memory.ts'
 import { PinnedBuffer, Staging } from './staging.ts'
 import { timeOnStream } from './timing.ts'
@@ -25,12 +27,13 @@ export interface DeviceOptions {
   readonly memoryBytes?: number
   /** Where kernel(file) looks; kernels/cuda when absent. */
   readonly kernelFolder?: string
+  /** CUDA when absent. */
+  readonly kind?: DriverKind
 }
 
 /** Without a budget of its own a device takes what is free. */
 interface OwnOptions extends Pick<DeviceOptions, 'memoryBytes'> {
   readonly images: KernelImages
-  readonly isAbsent?: boolean
 }
 
 /** Left to the driver: local memory of kernels, graphs, cuBLASLt's own buffers. */
@@ -44,8 +47,7 @@ let currentContext: Pointer | null = null
 
 export class CudaDevice {
   readonly info: DeviceInfo
-  /** Nothing runs on it. */
-  readonly isAbsent: boolean
+  readonly kind: DriverKind
   readonly memory: DeviceMemory
   /** For structs and arguments that live as long as the device; a program has an arena of its own. */
   readonly arena = new NativeArena()
@@ -68,21 +70,22 @@ export class CudaDevice {
   #isDisposed = false
 
   static open(options: DeviceOptions): CudaDevice {
-    const driver = openDriver()
+    const { kind = CUDA } = options
+    const driver = kind.open()
     const info = simulated(describeDevice(driver, findDevice(driver, options.device)))
-    const images = createKernelImages(info, options.kernelFolder)
-    return new CudaDevice(driver, info, { ...options, images })
+    const images = createKernelImages(info, kind, options.kernelFolder)
+    return new CudaDevice(kind, driver, info, { ...options, images })
   }
 
   /** A device that is not here: nothing runs on it. `images` are asked for the kernels that would. */
   static absent(info: DeviceInfo, images: KernelImages): CudaDevice {
-    return new CudaDevice(absentDriver(info), info, { images, isAbsent: true })
+    return new CudaDevice(ABSENT, ABSENT.open(info), info, { images })
   }
 
-  private constructor(driver: CudaDriver, info: DeviceInfo, options: OwnOptions) {
+  private constructor(kind: DriverKind, driver: CudaDriver, info: DeviceInfo, options: OwnOptions) {
+    this.kind = kind
     this.#driver = driver
     this.info = info
-    this.isAbsent = options.isAbsent === true
     this.#images = options.images
     const out = new BigUint64Array(1)
     driver.call('cuDevicePrimaryCtxRetain', out, info.ordinal)
@@ -96,8 +99,13 @@ export class CudaDevice {
     const budget = options.memoryBytes ?? Math.max(free - RESERVE_BYTES, free / 2)
     this.memory = new DeviceMemory(driver, budget)
     this.#kernels = new KernelStore(driver, options.images)
-    this.#launcher = new Launcher(driver, this.arena, this.#stream, info.computeCapability)
+    this.#launcher = new Launcher(driver, kind.launchForm(driver, this.arena, this.#stream, info.computeCapability))
     this.#staging = new Staging(driver, this.#stream)
+  }
+
+  /** Nothing runs on it. */
+  get isAbsent(): boolean {
+    return !this.kind.runs
   }
 
   get name(): string {
@@ -120,7 +128,7 @@ export class CudaDevice {
   get description(): string {
     const { ordinal, name, computeCapability, numSms, totalBytes } = this.info
     const gib = (totalBytes / 2 ** 30).toFixed(0)
-    return `cuda:${ordinal} ${name} (${computeCapability.join('.')}, ${numSms} SMs, ${gib} GiB)`
+    return `${this.kind.name}:${ordinal} ${name} (${computeCapability.join('.')}, ${numSms} SMs, ${gib} GiB)`
   }
 
   /** The CUstream, for libraries that put work on it themselves. */

@@ -4,7 +4,6 @@ import type { CudaDevice } from './device.ts'
 
 /** CU_EVENT_DISABLE_TIMING */
 const NO_TIMING = 2
-const NOT_READY = 600
 
 export class CudaEvent {
   readonly #device: CudaDevice
@@ -30,7 +29,7 @@ export class CudaEvent {
   get isOver(): boolean {
     const { driver } = this.#device
     const status = driver.functions.cuEventQuery(this.#event)
-    if (status === NOT_READY) return false
+    if (status === driver.words.statuses.notReady) return false
     if (status !== 0) throw driver.error(status, 'asking the device')
     return true
   }

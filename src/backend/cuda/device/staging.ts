@@ -15,8 +15,6 @@ const NUM_PARTS = 16
 const NO_TIMING = 2
 /** CU_MEMHOSTREGISTER_PORTABLE */
 const PORTABLE = 1
-/** CUresult: another device has locked it, for all of them. */
-const ALREADY_LOCKED = 712
 
 interface Part {
   readonly buffer: PinnedBuffer
@@ -62,9 +60,11 @@ export class Staging {
   }
 
   #lock(buffer: SharedArrayBuffer): 'here' | 'elsewhere' | 'refused' {
-    const { cuMemHostRegister_v2 } = this.#driver.functions
-    const status = cuMemHostRegister_v2(new Uint8Array(buffer), buffer.byteLength, PORTABLE)
-    const became = status === 0 ? 'here' : status === ALREADY_LOCKED ? 'elsewhere' : 'refused'
+    const { functions, words } = this.#driver
+    const status = functions.cuMemHostRegister_v2(new Uint8Array(buffer), buffer.byteLength, PORTABLE)
+    // Another device has locked it, for all of them.
+    const isElsewhere = status === words.statuses.isLocked
+    const became = status === 0 ? 'here' : isElsewhere ? 'elsewhere' : 'refused'
     this.#locked.set(buffer, became)
     return became
   }

@@ -39,6 +39,15 @@ function card(
   return { name, capability, numSms, sharedKib, l2Mib, gib }
 }
 
+/** Capabilities whose own instructions (wgmma, setmaxnreg) need the suffixed target. */
+const SUFFIXED = new Set([90])
+
+/** Of NVIDIA's chips. */
+export function chipName([major, minor]: readonly [number, number]): string {
+  const capability = 10 * major + minor
+  return `sm_${capability}${SUFFIXED.has(capability) ? 'a' : ''}`
+}
+
 /** The card as a driver of CUDA 13.0 would describe it. */
 export function infoOf({ name, capability, numSms, sharedKib, l2Mib, gib }: Card): DeviceInfo {
   return {
@@ -46,6 +55,7 @@ export function infoOf({ name, capability, numSms, sharedKib, l2Mib, gib }: Card
     name,
     uuid: 'GPU-00000000-0000-0000-0000-000000000000',
     computeCapability: capability,
+    chip: chipName(capability),
     numSms,
     totalBytes: gib * 2 ** 30,
     l2Bytes: l2Mib * 2 ** 20,
@@ -63,13 +73,14 @@ export function simulated(real: DeviceInfo, wanted = process.env.SKEIN_SIMULATE_
   const known = (CARDS as Record<string, Card>)[wanted.toLowerCase()]
   if (known === undefined)
     throw new SkeinError('invalid_request', `SKEIN_SIMULATE_CARD takes ${Object.keys(CARDS).join(', ')}, not ${wanted}`)
-  const { name, computeCapability, numSms, sharedBytesPerBlock, l2Bytes } = infoOf(known)
+  const { name, computeCapability, chip, numSms, sharedBytesPerBlock, l2Bytes } = infoOf(known)
   const isOlder = orderOf(computeCapability) < orderOf(real.computeCapability)
   return {
     ...real,
     name: `${real.name} as ${name}`,
     // Newer instructions than the card has cannot be simulated.
     computeCapability: isOlder ? computeCapability : real.computeCapability,
+    chip: isOlder ? chip : real.chip,
     numSms: Math.min(numSms, real.numSms),
     sharedBytesPerBlock: Math.min(sharedBytesPerBlock, real.sharedBytesPerBlock),
     l2Bytes,

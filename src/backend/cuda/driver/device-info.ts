@@ -1,15 +1,14 @@
 /** The GPUs that the driver shows and what they are. Opens no context. */
 import { readFileSync } from 'node:fs'
 import { SkeinError } from '../../../errors.ts'
-import type { CudaDriver } from './driver.ts'
+import type { Chip, CudaDriver } from './driver.ts'
 
-export interface DeviceInfo {
+export interface DeviceInfo extends Chip {
   /** Index as the driver counts. */
   readonly ordinal: number
   readonly name: string
   /** "GPU-…", as nvidia-smi -L prints it. */
   readonly uuid: string
-  readonly computeCapability: readonly [number, number]
   readonly numSms: number
   readonly totalBytes: number
   readonly l2Bytes: number
@@ -25,13 +24,6 @@ export interface DeviceInfo {
 
 /** The oldest capability that the kernels are written for: fp16 matrix units with m16n8k8. */
 export const MIN_CAPABILITY: readonly [number, number] = [7, 5]
-
-/** CUdevice_attribute */
-const NUM_SMS = 16
-const L2_BYTES = 38
-const CAPABILITY_MAJOR = 75
-const CAPABILITY_MINOR = 76
-const SHARED_OPTIN = 97
 
 export function listDevices(driver: CudaDriver): readonly DeviceInfo[] {
   const count = new Int32Array(1)
@@ -53,17 +45,18 @@ export function describeDevice(driver: CudaDriver, ordinal: number): DeviceInfo 
   driver.call('cuDeviceGetUuid_v2', uuid, device)
   const totalBytes = new BigUint64Array(1)
   driver.call('cuDeviceTotalMem_v2', totalBytes, device)
+  const { attributes } = driver.words
   driver.call('cuDriverGetVersion', number)
   const driverVersion = number[0]!
   return {
     ordinal,
     name: new TextDecoder().decode(name.subarray(0, name.indexOf(0))),
     uuid: formatUuid(uuid),
-    computeCapability: [attribute(CAPABILITY_MAJOR), attribute(CAPABILITY_MINOR)],
-    numSms: attribute(NUM_SMS),
+    ...driver.words.chipOf(attribute, driver, device),
+    numSms: attribute(attributes.numSms),
     totalBytes: Number(totalBytes[0]),
-    l2Bytes: attribute(L2_BYTES),
-    sharedBytesPerBlock: attribute(SHARED_OPTIN),
+    l2Bytes: attribute(attributes.l2Bytes),
+    sharedBytesPerBlock: attribute(attributes.sharedBytes),
     driverVersion,
     driverRelease: driverRelease(),
     isSimulated: false,
@@ -88,11 +81,11 @@ export function formatUuid(bytes: Uint8Array): string {
 
 /** The ordinal of the device named by index or UUID, refused when it is missing or too old. */
 export function findDevice(driver: CudaDriver, device: number | string): number {
-  return chooseDevice(listDevices(driver), device).ordinal
+  return chooseDevice(listDevices(driver), device, driver.words.name).ordinal
 }
 
 /** As findDevice, over a given list. A UUID may be shortened to a prefix that only one device has. */
-export function chooseDevice(devices: readonly DeviceInfo[], device: number | string): DeviceInfo {
+export function chooseDevice(devices: readonly DeviceInfo[], device: number | string, kind: string): DeviceInfo {
   const matches = devices.filter(({ ordinal, uuid }) =>
     typeof device === 'number' ? ordinal === device : uuid.toLowerCase().startsWith(device.toLowerCase()),
   )
@@ -101,7 +94,7 @@ export function chooseDevice(devices: readonly DeviceInfo[], device: number | st
   if (found === undefined || matches.length > 1)
     throw new SkeinError(
       'backend_unavailable',
-      `cuda:${device} ${found === undefined ? 'is not here' : 'fits several GPUs'}; found: ${list || 'no GPU'}`,
+      `${kind}:${device} ${found === undefined ? 'is not here' : 'fits several GPUs'}; found: ${list || 'no GPU'}`,
     )
   if (!isCapable(found))
     throw new SkeinError(

@@ -1,10 +1,9 @@
 /**
- * The functions of the CUDA driver that Skein calls, each checked: a failure carries the driver's own name and text,
- * and one that ends the context also the last kernel launched. The library is opened at the first use, so a machine
- * without CUDA runs none of this. Knows nothing of devices' contents.
+ * The functions of a driver that Skein calls, under CUDA's names and each checked: a failure carries the driver's own name and text,
+ * and one that ends the context also the last kernel launched. Knows no driver (see kinds/), and knows nothing of devices' contents.
  */
 import { assert, SkeinError } from '../../../errors.ts'
-import { type Bound, bindAll, type NativeLibrary, openLibrary, type Pointer, readString } from '../../ffi.ts'
+import { type Bound, type Pointer, readString } from '../../ffi.ts'
 
 const I = 'int32'
 const U = 'uint32'
@@ -12,7 +11,7 @@ const S = 'uint64'
 const P = 'pointer'
 
 /** Names and arguments of cuda.h (CUDA 12.0 and later; the _v2 names are what its macros stand for). */
-const SIGNATURES = {
+export const SIGNATURES = {
   cuInit: [I, [U]],
   cuDriverGetVersion: [I, [P]],
   cuGetErrorName: [I, [I, P]],
@@ -73,22 +72,51 @@ const SIGNATURES = {
 export type DriverFunctions = Bound<typeof SIGNATURES>
 type DriverFunction = keyof DriverFunctions
 
-const OUT_OF_MEMORY = 2
-/** After one of these every call on the context fails: the process has to go. */
-const STICKY = new Set([...[214, 220, 226], ...[700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999]])
+/** What another maker's driver has other numbers and words for. */
+export interface DriverWords {
+  /** "cuda", as --device and messages call it. */
+  readonly name: string
+  /** Of a device: what cuDeviceGetAttribute takes. */
+  readonly attributes: Readonly<Record<'numSms' | 'l2Bytes' | 'sharedBytes', number>>
+  /** Of a kernel: what cuFuncGetAttribute and cuFuncSetAttribute take. */
+  readonly kernelAttributes: Readonly<Record<'registers' | 'mostSharedBytes', number>>
+  /** What its functions return. */
+  readonly statuses: {
+    readonly outOfMemory: number
+    /** An event has not happened yet. */
+    readonly notReady: number
+    /** Devices reach each other's memory already; memory is page-locked already. */
+    readonly isReached: number
+    readonly isLocked: number
+    /** After one of these every call on the context fails: the process has to go. */
+    readonly sticky: ReadonlySet<number>
+    /** An image is damaged, or not for this device or driver. */
+    readonly badImage: ReadonlySet<number>
+    /** An image comes from a compiler newer than the driver. */
+    readonly newerImage: number
+  }
+  /** How to find the kernel at fault. */
+  readonly blockingHint: string
+  /** What kernels are compiled for on a device, and whose kernels it can run: those of a capability of CUDA's. */
+  chipOf(attribute: (id: number) => number, driver: CudaDriver, device: number): Chip
+}
 
-const LIBRARY = 'libcuda.so.1'
-const INSTALL =
-  'install the NVIDIA driver (535 or later; Debian, Ubuntu: apt-get install nvidia-driver), in a container start it with --gpus all'
+export interface Chip {
+  /** "sm_90a": what its machine code is made for. */
+  readonly chip: string
+  readonly computeCapability: readonly [number, number]
+}
 
 /** The driver's functions with their checks. One per device, so that a failure names that device's last launch. */
 export class CudaDriver {
   readonly functions: DriverFunctions
+  readonly words: DriverWords
   /** The last work put on the stream, for the message of an error that surfaces later. */
   lastLaunch: string | null = null
 
-  constructor(functions: DriverFunctions) {
+  constructor(functions: DriverFunctions, words: DriverWords) {
     this.functions = functions
+    this.words = words
   }
 
   /** Calls a function and throws unless it returns CUDA_SUCCESS. */
@@ -100,58 +128,33 @@ export class CudaDriver {
   }
 
   error(status: number, what: string): SkeinError {
-    return describeFailure(this.functions, status, what, this.lastLaunch)
+    return describeFailure(this.functions, this.words, status, what, this.lastLaunch)
   }
 }
 
 /** The error that a CUresult becomes. */
 export function describeFailure(
   functions: Pick<DriverFunctions, 'cuGetErrorName' | 'cuGetErrorString'>,
+  { name: kind, statuses, blockingHint }: DriverWords,
   status: number,
   what: string,
   lastLaunch: string | null,
 ): SkeinError {
-  const name = textOf(functions.cuGetErrorName, status) ?? `CUDA error ${status}`
+  const name = textOf(functions.cuGetErrorName, status) ?? `${kind.toUpperCase()} error ${status}`
   const text = textOf(functions.cuGetErrorString, status) ?? 'no text'
-  const failure = `cuda backend, ${what}: ${name} (${text})`
-  if (status === OUT_OF_MEMORY) return new SkeinError('out_of_memory', failure)
-  if (!STICKY.has(status)) return new SkeinError('internal', failure)
+  const failure = `${kind} backend, ${what}: ${name} (${text})`
+  if (status === statuses.outOfMemory) return new SkeinError('out_of_memory', failure)
+  if (!statuses.sticky.has(status)) return new SkeinError('internal', failure)
   const launched = lastLaunch === null ? 'nothing was launched yet' : `last launched: ${lastLaunch}`
   return new SkeinError(
     'kernel_failed',
-    `${failure}; ${launched}. The device can no longer be used from this process; ` +
-      'CUDA_LAUNCH_BLOCKING=1 makes the error surface at the kernel at fault',
+    `${failure}; ${launched}. The device can no longer be used from this process; ${blockingHint}`,
   )
 }
 
 function textOf(lookUp: DriverFunctions['cuGetErrorName' | 'cuGetErrorString'], status: number): string | null {
   const address = new BigUint64Array(1)
   return lookUp(status, address) === 0 && address[0] ? readString(address[0]) : null
-}
-
-let opened: DriverFunctions | undefined
-
-/** The driver's functions, initialised; fails where there is no driver or no GPU it can use. */
-export function openDriver(): CudaDriver {
-  opened ??= initialise(bindAll(openDriverLibrary(), SIGNATURES))
-  return new CudaDriver(opened)
-}
-
-function openDriverLibrary(): NativeLibrary {
-  try {
-    return openLibrary(LIBRARY)
-  } catch (cause) {
-    throw new SkeinError('backend_unavailable', `no CUDA driver: ${LIBRARY} is not on the loader's path; ${INSTALL}`, {
-      cause,
-    })
-  }
-}
-
-function initialise(functions: DriverFunctions): DriverFunctions {
-  const status = functions.cuInit(0)
-  if (status === 0) return functions
-  const { message } = describeFailure(functions, status, 'cuInit', null)
-  throw new SkeinError('backend_unavailable', `the CUDA driver finds no GPU it can use: ${message}; see nvidia-smi`)
 }
 
 /** A captured sequence of launches and copies, replayed by one call. Its owner is the one who captured it. */

@@ -71,7 +71,7 @@ interface ReadyPlan {
 
 export class Gemm {
   readonly #device: CudaDevice
-  /** Null for a device that is not here: nothing is multiplied there. */
+  /** Null where the driver's kind has none: for a device that is not here nothing is multiplied. */
   readonly #own: { readonly library: CublasLt; readonly cache: PlanCache } | null
   readonly #plans = new Map<string, ReadyPlan>()
   readonly #scalesRows = new Map<GemmShape['outType'], boolean>()
@@ -80,7 +80,7 @@ export class Gemm {
   constructor(device: CudaDevice) {
     this.#device = device
     device.enter()
-    if (device.isAbsent) {
+    if (!device.kind.hasCublasLt) {
       this.#own = null
       return
     }
@@ -91,7 +91,11 @@ export class Gemm {
   }
 
   get #library(): CublasLt {
-    assert(this.#own !== null, 'a product of a device that is not here')
+    if (this.#own === null)
+      throw new SkeinError(
+        'backend_unavailable',
+        `no library multiplies matrices of many tokens on ${this.#device.name} (driver ${this.#device.kind.name})`,
+      )
     return this.#own.library
   }
 

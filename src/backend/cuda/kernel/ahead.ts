@@ -13,7 +13,9 @@ export const DONE = 2
 
 /** What a thread is started with. */
 export interface CompilingThread {
-  readonly driverMajor: number
+  /** A kind of driver, whose compiler it takes. */
+  readonly kind: string
+  readonly driverVersion: number
   readonly jobs: readonly { readonly input: CompilerInput; readonly path: string }[]
   /** The state of each. */
   readonly states: Int32Array<SharedArrayBuffer>
@@ -42,19 +44,19 @@ const images = new Map<string, Uint8Array>()
 const ports: MessagePort[] = []
 
 /** Those whose compilation takes longest come first: they have most text. */
-export function startCompiling(plans: readonly ImagePlan[], driverMajor: number): number {
+export function startCompiling(plans: readonly ImagePlan[], kind: string, driverVersion: number): number {
   const fresh = plans.filter(({ path }) => !jobs.has(path)).sort((a, b) => lengthOf(b) - lengthOf(a))
   const numThreads = Math.min(MAX_THREADS, fresh.length)
   if (numThreads < 1) return 0
   const states = new Int32Array(new SharedArrayBuffer(4 * fresh.length))
   for (const [index, { path }] of fresh.entries()) jobs.set(path, { states, index })
-  const url = new URL('./compile-thread.js', import.meta.url)
+  const url = new URL('../kinds/compile-thread.js', import.meta.url)
   // Sources have no compiled thread beside them.
   const place = import.meta.url.endsWith('.ts') ? url.href.replace('/src/', '/dist/') : url.href
   const own = fresh.map(({ input, path }) => ({ input, path }))
   for (let i = 0; i < numThreads; i++) {
     const { port1, port2 } = new MessageChannel()
-    const workerData: CompilingThread = { driverMajor, jobs: own, states, port: port2 }
+    const workerData: CompilingThread = { kind, driverVersion, jobs: own, states, port: port2 }
     const worker = new Worker(new URL(place), { workerData, transferList: [port2], execArgv: [] })
     // What it had begun is compiled by who needs it.
     worker.on('error', () => {})

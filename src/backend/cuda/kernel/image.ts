@@ -8,12 +8,12 @@ import { dirname, join } from 'node:path'
 import { makeFolder } from '../../../files/make-folder.ts'
 import { replaceFile } from '../../../files/replace.ts'
 import { imageAhead, startCompiling } from './ahead.ts'
-import { chooseTarget, compileOptions, openCompiler } from './compiler.ts'
+import { compileOptions } from './compiler.ts'
 import type { Defines, KernelImages } from './kernel.ts'
 import { imageKey, seal, unseal } from './seal.ts'
 import { ShippedImages } from './shipped.ts'
 import { KERNEL_DIR, readKernelSource } from './source.ts'
-import type { Compiler, ImageMachine, ImagePlan, Target } from './target.ts'
+import type { Compiler, CompilerSource, ImageMachine, ImagePlan } from './target.ts'
 
 /** $XDG_CACHE_HOME/skein/<name>, or the same under ~/.cache. */
 export function cacheFolder(name: string, environment = process.env): string {
@@ -21,10 +21,10 @@ export function cacheFolder(name: string, environment = process.env): string {
 }
 
 /** The kernels of a folder for a chip; the compiler is looked for when the first is asked for that does not come with Skein. */
-export function createKernelImages(machine: ImageMachine, sources = KERNEL_DIR): KernelImages {
+export function createKernelImages(machine: ImageMachine, by: CompilerSource, sources = KERNEL_DIR): KernelImages {
   const driverMajor = Math.floor(machine.driverVersion / 1000)
   const shipped = new ShippedImages(machine, driverMajor)
-  const planOf = imagePlanner(machine, driverMajor, sources)
+  const planOf = imagePlanner(machine, by, sources)
   return {
     image(file, defines) {
       const known = shipped.image(readKernelSource(file, sources), defines)
@@ -38,7 +38,7 @@ export function createKernelImages(machine: ImageMachine, sources = KERNEL_DIR):
         .map(([file, defines]) => planOf(file, defines))
         // One that turns out to be damaged is compiled when it is asked for.
         .filter(({ path }) => !existsSync(path))
-      return startCompiling(missing, driverMajor)
+      return startCompiling(missing, by.name, machine.driverVersion)
     },
     discard(file, defines) {
       // What came with Skein is compiled here from then on.
@@ -48,15 +48,13 @@ export function createKernelImages(machine: ImageMachine, sources = KERNEL_DIR):
   }
 }
 
-function imagePlanner({ computeCapability, isSimulated }: ImageMachine, driverMajor: number, sources: string) {
+function imagePlanner(machine: ImageMachine, by: CompilerSource, sources: string) {
   let compiler: Compiler | undefined
   const folder = cacheFolder('cubin')
   return (file: string, defines: Defines): ImagePlan => {
-    compiler ??= openCompiler(driverMajor)
+    compiler ??= by.openCompiler(machine.driverVersion)
     const source = readKernelSource(file, sources)
-    const target = isSimulated
-      ? simulatedTarget(computeCapability)
-      : chooseTarget(computeCapability, compiler.capabilities)
+    const target = compiler.targetOf(machine)
     const options = compileOptions(sources, defines)
     // The folder's path says nothing about the code: its headers are in the key by their text.
     const keyed = compileOptions('', defines)
@@ -64,11 +62,6 @@ function imagePlanner({ computeCapability, isSimulated }: ImageMachine, driverMa
     const path = join(folder, `${key}.${target.kind}`)
     return { compiler, input: { source, target, options }, path }
   }
-}
-
-/** PTX of a chip that is not here: the driver turns it into code of the one that is. */
-function simulatedTarget([major, minor]: readonly [number, number]): Target {
-  return { name: `compute_${10 * major + minor}`, kind: 'ptx' }
 }
 
 function cachedImage({ path }: ImagePlan): Uint8Array | null {

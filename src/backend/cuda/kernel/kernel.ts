@@ -28,13 +28,6 @@ export interface KernelImages {
   discard(file: string, defines: Defines): void
 }
 
-/** CUfunction_attribute */
-const REGISTERS = 4
-/** CUresult: the image is damaged, or not for this device or driver. */
-const BAD_IMAGE = new Set([200, 209, 218])
-/** CUresult: PTX of a compiler newer than the driver. */
-const UNSUPPORTED_PTX = 222
-
 export class KernelStore {
   readonly #driver: CudaDriver
   readonly #images: KernelImages
@@ -51,7 +44,7 @@ export class KernelStore {
     const known = this.#kernels.get(label)
     if (known !== undefined) return known
     const handle = this.#function(this.#module(file, defines), label, name)
-    const kernel = { handle, label, registers: this.#attribute(handle, REGISTERS) }
+    const kernel = { handle, label, registers: this.#attribute(handle, this.#driver.words.kernelAttributes.registers) }
     this.#kernels.set(label, kernel)
     return kernel
   }
@@ -67,9 +60,10 @@ export class KernelStore {
 
   #load(file: string, defines: Defines): Pointer {
     const out = new BigUint64Array(1)
-    const { cuModuleLoadData } = this.#driver.functions
+    const { functions, words } = this.#driver
+    const { cuModuleLoadData } = functions
     let status = cuModuleLoadData(out, this.#images.image(file, defines))
-    if (BAD_IMAGE.has(status)) {
+    if (words.statuses.badImage.has(status)) {
       this.#images.discard(file, defines)
       status = cuModuleLoadData(out, this.#images.image(file, defines))
     }
@@ -80,7 +74,8 @@ export class KernelStore {
   /** What the compiler makes here the driver will refuse the next time, too. */
   #refusal(status: number, what: string): SkeinError {
     const error = this.#driver.error(status, what)
-    if (!BAD_IMAGE.has(status) && status !== UNSUPPORTED_PTX) return error
+    const { badImage, newerImage } = this.#driver.words.statuses
+    if (!badImage.has(status) && status !== newerImage) return error
     return new SkeinError(
       'backend_unavailable',
       `${error.message}: the driver cannot run what the CUDA compiler makes; update the NVIDIA driver, or install the CUDA version that "nvidia-smi" names ("skein doctor" says which compiler is used)`,

@@ -4,9 +4,10 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { SkeinError } from '../../../errors.ts'
-import type { Compiler, CompilerInput } from './target.ts'
+import type { CudaCompiler } from './cuda-target.ts'
+import type { CompilerInput } from './target.ts'
 
-export function openNvcc(path: string): Compiler {
+export function openNvcc(path: string): CudaCompiler {
   const version = run(path, ['--version'])
   const release = /release ([\d.]+), (V[\d.]+)/.exec(version.output)
   if (version.status !== 0 || release === null)

@@ -3,7 +3,8 @@ import { existsSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { SkeinError } from '../../../errors.ts'
 import { type Bound, bindAll, openLibrary } from '../../ffi.ts'
-import type { Compiler, CompilerInput } from './target.ts'
+import type { CudaCompiler } from './cuda-target.ts'
+import type { CompilerInput } from './target.ts'
 
 const I = 'int32'
 const P = 'pointer'
@@ -26,7 +27,7 @@ const SIGNATURES = {
 
 type Functions = Bound<typeof SIGNATURES>
 
-export function openNvrtc(path: string, includeFolders: readonly string[]): Compiler {
+export function openNvrtc(path: string, includeFolders: readonly string[]): CudaCompiler {
   const functions = bindAll(openLibrary(path), SIGNATURES)
   const [major, minor] = [new Int32Array(1), new Int32Array(1)]
   check(functions, functions.nvrtcVersion(major, minor), 'nvrtcVersion')

@@ -16,8 +16,8 @@ export const SHIPPED_DIR = join(KERNEL_DIR, '../build')
 const FOLDER = /^cuda-(\d+)$/
 
 /** The name of an image's file. */
-export function shippedName(source: KernelSource, capability: readonly [number, number], defines: Defines): string {
-  return `${imageKey(source, nativeTarget(capability), compileOptions('', defines), 'shipped').slice(0, 32)}.br`
+export function shippedName(source: KernelSource, chip: string, defines: Defines): string {
+  return `${imageKey(source, nativeTarget(chip), compileOptions('', defines), 'shipped').slice(0, 32)}.br`
 }
 
 export class ShippedImages {
@@ -58,7 +58,7 @@ export class ShippedImages {
 
   #find(source: KernelSource, defines: Defines): { name: string; path: string } | null {
     if (this.#folders.length === 0) return null
-    const name = shippedName(source, this.#machine.computeCapability, defines)
+    const name = shippedName(source, this.#machine.chip, defines)
     const folder = this.#folders.find(({ names }) => names.has(name))
     if (folder === undefined || this.#refused.has(name)) return null
     return { name, path: join(folder.path, name) }

@@ -2,20 +2,16 @@
 import type { DeviceInfo } from '../driver/device-info.ts'
 import type { KernelSource } from './source.ts'
 
-/** What is compiled for: machine code of one chip, or PTX that the driver turns into it. */
+/** What is compiled for: machine code of one chip, or text that the driver turns into it. */
 export interface Target {
-  /** sm_90a, compute_90 */
+  /** sm_90a, compute_90, gfx942 */
   readonly name: string
   readonly kind: 'cubin' | 'ptx'
 }
 
-/** Capabilities whose own instructions (wgmma, setmaxnreg) need the suffixed target. */
-const SUFFIXED = new Set([90])
-
 /** Machine code of a chip. */
-export function nativeTarget([major, minor]: readonly [number, number]): Target {
-  const capability = 10 * major + minor
-  return { name: `sm_${capability}${SUFFIXED.has(capability) ? 'a' : ''}`, kind: 'cubin' }
+export function nativeTarget(chip: string): Target {
+  return { name: chip, kind: 'cubin' }
 }
 
 export interface CompilerInput {
@@ -28,13 +24,18 @@ export interface Compiler {
   /** "NVRTC 13.0": part of the key of what it made. */
   readonly description: string
   readonly path: string
-  /** Compute capabilities it knows, times ten. */
-  readonly capabilities: readonly number[]
+  targetOf(machine: ImageMachine): Target
   compile(input: CompilerInput): Uint8Array
 }
 
+/** Who brings one: a kind of driver (kinds/). */
+export interface CompilerSource {
+  readonly name: string
+  openCompiler(driverVersion: number): Compiler
+}
+
 /** What an image is made for and by. */
-export interface ImageMachine extends Pick<DeviceInfo, 'computeCapability' | 'isSimulated'> {
+export interface ImageMachine extends Pick<DeviceInfo, 'chip' | 'computeCapability' | 'isSimulated'> {
   /** 13000 for CUDA 13.0: what the driver can run. */
   readonly driverVersion: number
 }

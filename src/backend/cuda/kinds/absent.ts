@@ -2,14 +2,29 @@
  * The driver of a card that is not here: its memory has addresses and no bytes, its kernels have names, and nothing runs. A
  * model is recorded over it to learn which kernels it would have.
  */
+import { SkeinError } from '../../../errors.ts'
 import { allocateMemory, freeMemory, type Pointer } from '../../ffi.ts'
-import type { DeviceInfo } from './device-info.ts'
-import { CudaDriver, type DriverFunctions } from './driver.ts'
+import { CudaDriver, type DriverFunctions } from '../driver/driver.ts'
+import { CUDA_WORDS } from './cuda.ts'
+import { CudaLaunchForm } from './cuda-launch.ts'
+import type { DriverKind } from './kind.ts'
 
 /** Alignment of memory that the driver allocates. */
 const PAGE_BYTES = 2n << 20n
 
-export function absentDriver({ totalBytes }: DeviceInfo): CudaDriver {
+export const ABSENT: DriverKind = {
+  name: 'absent',
+  runs: false,
+  hasCublasLt: false,
+  open: (info) => new CudaDriver(absentFunctions(info?.totalBytes ?? 0), CUDA_WORDS),
+  openCompiler() {
+    throw new SkeinError('backend_unavailable', 'kernels of a card that is not here are named and not compiled')
+  },
+  launchForm: (...args) => new CudaLaunchForm(...args),
+}
+
+/** Those that are not written out succeed without doing anything. */
+export function absentFunctions(totalBytes: number): DriverFunctions {
   let next = PAGE_BYTES
   const handOut = (out: unknown, bytes = 1) => {
     // Every function of the table that hands something out does so through its first argument, 64 bits wide.
@@ -50,6 +65,6 @@ export function absentDriver({ totalBytes }: DeviceInfo): CudaDriver {
   const functions = new Proxy(made, {
     get: (target, name) => Reflect.get(target, name) ?? (() => 0),
   })
-  // Functions that are missing above succeed without doing anything.
-  return new CudaDriver(functions as DriverFunctions)
+  // What is not in `made` is a function, too.
+  return functions as DriverFunctions
 }

@@ -1,13 +1,13 @@
-/** Entry of a thread that compiles kernels nobody has begun, until there are none: see ahead.ts. */
+/** Entry of a thread that compiles kernels nobody has begun, until there are none: see kernel/ahead.ts. */
 import { dirname } from 'node:path'
 import { workerData } from 'node:worker_threads'
-import { BEGUN, type Compiled, type CompilingThread, DONE, WAITING } from './ahead.ts'
-import { openCompiler } from './compiler.ts'
-import { writeCached } from './image.ts'
-import { seal } from './seal.ts'
-import type { Compiler, CompilerInput } from './target.ts'
+import { BEGUN, type Compiled, type CompilingThread, DONE, WAITING } from '../kernel/ahead.ts'
+import { writeCached } from '../kernel/image.ts'
+import { seal } from '../kernel/seal.ts'
+import type { Compiler, CompilerInput } from '../kernel/target.ts'
+import { KINDS } from './kinds.ts'
 
-const { driverMajor, jobs, states, port } = workerData as CompilingThread // given by startCompiling
+const { kind, driverVersion, jobs, states, port } = workerData as CompilingThread // given by startCompiling
 
 let compiler: Compiler | undefined
 
@@ -23,7 +23,7 @@ for (const [index, { input, path }] of jobs.entries()) {
 
 function imageOf(input: CompilerInput): Uint8Array | null {
   try {
-    compiler ??= openCompiler(driverMajor)
+    compiler ??= KINDS[kind]!.openCompiler(driverVersion)
     return compiler.compile(input)
   } catch {
     return null
