@@ -4,6 +4,7 @@
  * soon show in the numbers. It has only what StateLanes needs of a CudaDevice.
  */
 import type { CudaDevice } from '../../src/backend/cuda/device/device.ts'
+import { CUDA_WORDS } from '../../src/backend/cuda/kinds/cuda.ts'
 
 const NOT_READY = 600
 const ALIGNMENT = 256
@@ -48,6 +49,7 @@ export class StreamDevice {
   }
 
   readonly driver = {
+    words: CUDA_WORDS,
     call: (name: string, ...args: unknown[]) => this.#call(name, args as bigint[]),
     functions: {
       cuEventQuery: (event: bigint) => (this.#isReached(event, this.#target(event)) ? 0 : NOT_READY),
