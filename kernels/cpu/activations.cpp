@@ -9,7 +9,7 @@ namespace skein {
 
 namespace {
 
-/// The integers of a group as the inner products read them; returns their sum.
+/// Stores the integers of a group in the order that the inner products read; returns their sum.
 int32_t store_group(const vi (&q)[kGroup / kLanes], Quantised* to) {
   vi total = {};
   for (const vi& part : q) total += part;
@@ -43,25 +43,25 @@ int32_t largest_lane(vi x) {
 #endif
 }
 
-/// 32 inputs to integers in [−most, most], nearest even; returns their scale. Inlined, because GCC
-/// 12 takes a vector in its own header for uninitialised otherwise.
+/// Rounds 32 inputs to integers in [−most, most], ties to even; returns the scale. Inlined because
+/// GCC 12 reports a false -Wuninitialized when a vector comes from its own header.
 [[gnu::always_inline]] inline float round_group(const float* x, float most,
                                                 vi (&q)[kGroup / kLanes]) {
   vi largest = {};
   for (int64_t i = 0; i < kGroup; i += kLanes) {
     const vi bits =
-        as_int(load(x + i)) & 0x7fffffff;  // as integers NaN and infinity are the largest
+        as_int(load(x + i)) & 0x7fffffff;  // compared as integers, NaN and infinity are largest
     largest = bits > largest ? bits : largest;
   }
   const float magnitude = bits_float(static_cast<uint32_t>(largest_lane(largest)));
   const bool is_finite = magnitude <= 3e38f;
-  // Below this the scale is flushed to zero, and its inverse would be infinite.
+  // A smaller magnitude would have a denormal scale (flushed to zero) and an infinite inverse.
   const float least = most * 0x1p-126f;
   const float inverse = magnitude >= least && is_finite ? most / magnitude : 0.0f;
   for (int64_t i = 0; i < kGroup / kLanes; i++) {
     // Adding 1.5·2^23 rounds to an integer and leaves it in the low mantissa bits.
     q[i] = as_int(load(x + i * kLanes) * inverse + 12582912.0f) - 0x4b400000;
-    if (!is_finite) q[i] = splat_int(1);  // no zeros: sparse products must meet the scale
+    if (!is_finite) q[i] = splat_int(1);  // not zero: a sparse product must not skip this group
   }
   return magnitude / most;
 }
@@ -89,7 +89,7 @@ void store_fine(const vi (&q)[kGroup / kLanes], FineQuad* to) {
 }
 #endif
 
-/// Of the first or the last 16.
+/// The sum of the first or the last 16 integers of a group.
 int32_t half_sum(const vi (&q)[kGroup / kLanes], int64_t half) {
   constexpr int64_t kVectors = 16 / kLanes;
   vi total = q[half * kVectors];

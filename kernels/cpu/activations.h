@@ -1,11 +1,14 @@
-// Activations as integers. Of 8 bits for products with i8, q4 and nf4: per token and group of 32
-// inputs, q = round(x / scale) with scale = max|x| / 127. A token is one block of bytes:
+// Activations rounded to integers.
+//
+// 8 bits, for products with i8, q4 and nf4 weights. Each token has one scale per group of 32
+// inputs: scale = max|x| / 127, q = round(x / scale). The layout of a token in bytes:
 //   values       VNNI: [K] i8.  Elsewhere: [K/4] × i16 {x0, x2, x1, x3}, the order in which weights
-//                unpack
+//                are unpacked
 //   scales       [K/32] f32
-//   corrections  [K/32] i32, −kCorrection·Σq: what the sum of a group owes for an offset of
-//                kCorrection in its weights
-// Of 16 bits, max|x| / 32512 a step, for packed weights:
+//   corrections  [K/32] i32, −kCorrection·Σq: added to the sum of a group whose weights are stored
+//                with an offset of kCorrection
+//
+// 16 bits, for GGUF's blocks: scale = max|x| / 32512.
 //   quads   [K/4] FineQuad
 //   scales  [K/32] f32
 //   sums    [K/16] i32, Σq
@@ -34,16 +37,16 @@ struct ActivationLayout {
         stride(round_up(corrections_at + groups * 4, 64)) {}
 };
 
-/// Quantises one token, x [columns], into `to` [layout.stride]. A group that holds a NaN or
-/// infinity gets that as its scale, so it cannot vanish.
+/// Quantises one token, x [columns], into `to` [layout.stride]. A group with a NaN or an infinity
+/// gets that as its scale, so that the value reaches the output.
 void quantise(const float* x, int64_t columns, const ActivationLayout& layout, uint8_t* to);
 
-/// Four inputs of 16 bits.
+/// Four inputs of 16 bits each.
 struct FineQuad {
 #if defined(__AVX512VNNI__)
-  int8_t upper[4], lower[4];  // 256·upper + lower, to the nearest
+  int8_t upper[4], lower[4];  // x = 256·upper + lower, upper rounded to nearest
 #else
-  int16_t values[4];  // 0, 2, 1, 3
+  int16_t values[4];  // inputs 0, 2, 1, 3
 #endif
 };
 
@@ -59,7 +62,7 @@ struct FineLayout {
         stride(round_up(sums_at + groups * 8, 64)) {}
 };
 
-/// As quantise(), to 16 bits. `columns` is a multiple of 32.
+/// Like quantise(), but to 16 bits. `columns` is a multiple of 32.
 void quantise_fine(const float* x, int64_t columns, const FineLayout& layout, uint8_t* to);
 
 }  // namespace skein

@@ -1,4 +1,5 @@
-// The machine's own limits, to hold kernels against, and the vector functions for their tests.
+// Measures the machine's limits (memory bandwidth, FMA rate), and exposes the vector functions to
+// tests.
 #include <algorithm>
 #include <chrono>
 
@@ -39,7 +40,7 @@ double sk_bench_read(sk_context* context, int64_t bytes, int32_t repeats) {
       const double seconds = seconds_since(start);
       if (best < 0 || seconds < best) best = seconds;
     }
-    // Read, so that the loop cannot be dropped.
+    // Uses the result, so that the compiler cannot drop the loop.
     if (totals[0] == 0x7fffffff) best = -best;
   });
   return best;
@@ -56,7 +57,7 @@ double sk_bench_fma(sk_context* context, int32_t repeats) {
       context->pool.run(context->pool.threads(), [&](int64_t, int thread) {
         vf chain[kChains];
         for (int n = 0; n < kChains; n++)
-          chain[n] = splat(static_cast<float>(n));  // distinct, or they are merged
+          chain[n] = splat(static_cast<float>(n));  // distinct, else the compiler merges the chains
         const vf a = splat(0.999f), b = splat(1e-3f);
         for (int64_t step = 0; step < kSteps; step++) {
 #pragma GCC unroll 12

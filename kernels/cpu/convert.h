@@ -1,4 +1,4 @@
-// Rows of f32, f16 or bf16 as f32, and back. Scalar forms of what vec.h does in lanes.
+// Converts between f32 and f16 or bf16. Scalar versions of the conversions in vec.h.
 #pragma once
 
 #include <algorithm>
@@ -25,14 +25,14 @@ inline float bits_float(uint32_t bits) {
 
 inline float bf16_to_float(uint16_t h) { return bits_float(uint32_t{h} << 16); }
 
-/// Round to nearest, ties to even; NaN stays NaN.
+/// Rounds to nearest, ties to even. NaN stays NaN.
 inline uint16_t float_to_bf16(float x) {
   const uint32_t bits = float_bits(x);
   if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>(bits >> 16 | 0x40);
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/// Round towards +inf; for scales, which are finite and ≥ 0.
+/// Rounds towards +inf. For scales, which are finite and ≥ 0.
 inline uint16_t float_to_bf16_up(float x) {
   return static_cast<uint16_t>((float_bits(x) + 0xffff) >> 16);
 }
@@ -49,7 +49,7 @@ inline float f16_to_float(uint16_t h) {
 #endif
 }
 
-/// Round to nearest, ties to even. Beyond ±65519 gives infinity.
+/// Rounds to nearest, ties to even. Values beyond ±65519 become infinity.
 inline uint16_t float_to_f16(float x) {
 #if defined(__F16C__)
   return static_cast<uint16_t>(_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
@@ -67,7 +67,7 @@ inline uint16_t float_to_f16(float x) {
 #endif
 }
 
-/// count elements of `type` starting at byte pointer `from`, as f32.
+/// Converts `count` elements of `type` at `from` to f32.
 inline void to_floats(int32_t type, const uint8_t* from, float* to, int64_t count) {
   if (type == SK_F32) {
     std::memcpy(to, from, static_cast<size_t>(count) * 4);

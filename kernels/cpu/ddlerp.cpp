@@ -1,4 +1,4 @@
-// The data-dependent token shift of RWKV-6, in place: mix[i] ← h + (prev − h)·(base[i] + mix[i]).
+// RWKV-6's data-dependent token shift, in place: mix[i] ← h + (prev − h)·(base[i] + mix[i]).
 #include "elementwise.h"
 
 namespace skein {

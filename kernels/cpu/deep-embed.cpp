@@ -43,7 +43,7 @@ struct DeepEmbed final : Elementwise {
   }
 
  private:
-  /// by = low·M
+  /// by = low·M.
   void multiply(int64_t id, int64_t token, float* by) const {
     float row[kMaxSide];
     const uint8_t* stored = table->data.as<uint8_t>() + id * table->row_bytes();

@@ -1,4 +1,4 @@
-// What the elementwise ops share: an item is one token and a range of its channels.
+// Shared by the elementwise ops. A work item is one token and a range of its channels.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ struct Elementwise : Command {
 
  protected:
   static constexpr int64_t kRange =
-      1024;  // channels: 4 KB of every array, worth the hand-over to a thread
+      1024;  // channels: 4 KB per array, enough work to give to a thread
 
   int64_t ranges() const { return div_up(channels, kRange); }
 

@@ -1,4 +1,4 @@
-// x[t] = LN(table[tokens[t]])
+// x[t] = LN(table[tokens[t]]).
 #include "convert.h"
 #include "norm.h"
 #include "program.h"
@@ -47,9 +47,9 @@ sk_table* sk_table_new(sk_context* context, int64_t rows, int64_t columns, int32
   return guard_pointer([&] {
     require(rows > 0 && columns > 0, "a table needs rows and columns");
     require((type >= SK_F32 && type <= SK_BF16) || (is_packed(type) && type <= SK_Q6_K),
-            "a table is f32, f16, bf16 or of packed blocks");
+            "a table must be f32, f16, bf16 or packed blocks");
     require(!is_packed(type) || columns % packed_format(type).inputs == 0,
-            "rows of packed weights are whole blocks");
+            "rows of packed weights must be whole blocks");
     auto table = std::make_unique<sk_table>();
     *table = {rows, columns, type, {}};
     table->data = Buffer(static_cast<size_t>(rows * table->row_bytes()));

@@ -1,4 +1,4 @@
-// The gated residual of RWKV-6's channel mixing: x += gate·value.
+// x += gate·value, the gated residual of RWKV-6's channel mixing.
 #include "elementwise.h"
 
 namespace skein {
@@ -6,7 +6,7 @@ namespace skein {
 namespace {
 
 struct GatedAdd final : Elementwise {
-  float* x;  // [T, C], as are the next two
+  float* x;  // [T, C]; so are gate and value
   const float *gate, *value;
 
   void run(const Batch&, int64_t item, int, int) override {

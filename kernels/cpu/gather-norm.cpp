@@ -1,4 +1,4 @@
-// out[r] = LN(x[logit_rows[r]]), or the sum of several such rows, each times its weight
+// out[r] = LN(x[logit_rows[r]]), or a weighted sum of several such rows.
 #include "norm.h"
 #include "program.h"
 
@@ -17,7 +17,7 @@ struct GatherNorm final : Command {
 
   void check(const Batch& batch) const override {
     for (int32_t r = 0; r < batch.num_logits; r++) {
-      require(batch.blend_counts[r] <= batch.num_logits - r, "a blend beyond the logit rows");
+      require(batch.blend_counts[r] <= batch.num_logits - r, "a blend reaches beyond the logit rows");
     }
   }
 

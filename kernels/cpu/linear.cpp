@@ -1,6 +1,6 @@
-// Several independent y = epilogue(x·Wᵀ + bias) in one pass of the machine: the tiles of all jobs
-// are shared out together. Jobs of i8, q4, nf4 and packed weights are preceded by a command that
-// quantises each distinct input once.
+// y = epilogue(x·Wᵀ + bias) for several independent jobs at once: the threads share the tiles of
+// all jobs. For i8, q4, nf4 and GGUF weights a command before this one quantises each distinct
+// input once.
 #include <algorithm>
 #include <utility>
 
@@ -17,7 +17,7 @@ struct Job {
   const sk_matrix* weight;
   const float* bias;  // [W.rows] or null
   int32_t epilogue;
-  int64_t quantised_at;  // offset in scratch of the quantised x, where the weights want that
+  int64_t quantised_at;  // offset of the quantised x in scratch, if the weights need one
   bool skips_zeros;      // of x, at few tokens
 };
 
@@ -25,13 +25,13 @@ int32_t tokens_of(const Batch& batch, bool of_logits) {
   return of_logits ? batch.num_logits : batch.num_tokens;
 }
 
-/// Bytes of a token as it is multiplied with weights of a type.
+/// Bytes of one token in the form that weights of this type are multiplied with.
 int64_t token_bytes(int32_t type, int64_t columns) {
   if (is_packed(type)) return FineLayout(columns).stride;
   return is_quantised(type) ? ActivationLayout(columns).stride : columns * 4;
 }
 
-/// Quantises the distinct inputs of a linear command, one token an item.
+/// Quantises the distinct inputs of a linear command. One token is one item.
 struct Quantise final : Command {
   struct Input {
     const float* x;
@@ -70,7 +70,7 @@ vf activate(int32_t epilogue, vf y) {
     case SK_SIGMOID:
       return sigmoid(y);
     case SK_RELU2: {
-      const vf positive = select(y < 0.0f, vf{}, y);  // NaN is not < 0 and stays
+      const vf positive = select(y < 0.0f, vf{}, y);  // NaN is not < 0, so it is kept
       return positive * positive;
     }
     default:
@@ -78,8 +78,8 @@ vf activate(int32_t epilogue, vf y) {
   }
 }
 
-/// kLanes outputs of one token from `output` on. Outputs beyond the matrix's rows are padding and
-/// dropped.
+/// Finishes kLanes outputs of one token, from `output` on. Outputs beyond the matrix's rows are
+/// padding and are not stored.
 void finish(const Job& job, vf y, int64_t token, int64_t output) {
   const int64_t rows = job.weight->rows;
   float* to = job.y + token * rows + output;
@@ -97,8 +97,8 @@ void finish(const Job& job, vf y, int64_t token, int64_t output) {
     to[i] = job.epilogue == SK_ADD ? to[i] + padded[i] : padded[i];
 }
 
-/// All outputs of a tile for Rows tokens. Between passes the sums wait in memory, which changes no
-/// bit of them.
+/// Computes all outputs of a tile for Rows tokens. Between passes the sums are spilled to memory,
+/// which keeps their bits.
 template <class Weights, int Rows>
 void multiply_block(const Job& job, int64_t tile, const Inputs& inputs, int64_t token) {
   constexpr int kVectors = vectors_for<Weights>(Rows);
@@ -121,14 +121,14 @@ void multiply_block(const Job& job, int64_t tile, const Inputs& inputs, int64_t 
   }
 }
 
-/// The same where most inputs are zero, reading only the weights that meet others.
+/// Like multiply_block, for inputs that are mostly zero: reads only the weights of non-zero inputs.
 template <class Weights, int Rows>
 void multiply_sparse(const Job& job, int64_t tile, const Inputs& inputs, int64_t token) {
   constexpr int kVectors = vectors_for<Weights>(Rows);
   UsedUnits used;
   used.list<Weights::kUnitWords, Rows>(inputs.first, inputs.stride,
                                        inputs.columns / Weights::kUnitInputs);
-  // Without enough to skip, plain streaming is faster.
+  // If too few inputs are zero, streaming all weights is faster.
   if (used.count * Weights::kUnitInputs > inputs.columns * 3 / 4) {
     multiply_block<Weights, Rows>(job, tile, inputs, token);
     return;
@@ -147,11 +147,11 @@ void multiply_sparse(const Job& job, int64_t tile, const Inputs& inputs, int64_t
 
 using Block = void (*)(const Job& job, int64_t tile, const Inputs& inputs, int64_t token);
 
-/// The kernels of one weight type by number of tokens, from 1 on.
+/// The kernels of one weight type, indexed by the number of tokens − 1.
 struct Kernels {
   int64_t max_rows;
   const Block* blocks;  // [max_rows]
-  int64_t sparse_rows;  // most tokens whose common zeros are worth skipping
+  int64_t sparse_rows;  // most tokens for which skipping common zeros pays
   const Block* sparse;  // [sparse_rows]
 };
 
@@ -201,8 +201,7 @@ Kernels kernels_for(int32_t type) {
   }
 }
 
-/// Splitting a chunk of tokens over threads below this makes them read weights more than they
-/// multiply.
+/// With fewer tokens per chunk the threads would spend more time reading weights than multiplying.
 constexpr int64_t kMinChunk = 24;
 
 struct Linear final : Command {
@@ -211,7 +210,7 @@ struct Linear final : Command {
   std::vector<Job> jobs;
   int64_t tiles = 0;  // of all jobs
 
-  /// Tokens are split too when there are too few tiles to keep all threads busy.
+  /// Tokens are split into chunks as well if there are too few tiles to keep all threads busy.
   int64_t chunks(const Batch& batch, int threads) const {
     return std::clamp<int64_t>(div_up(4 * threads, tiles), 1,
                                div_up(tokens_of(batch, of_logits), kMinChunk));
@@ -254,9 +253,9 @@ struct Linear final : Command {
     }
   }
 
-  /// Part b of the next tile. The first block of tokens waits for memory, the others leave it idle:
-  /// they share the next tile among them. Not where each would have to fetch so much that the
-  /// products wait for it.
+  /// Part b of the next tile to prefetch. The first block of tokens is bound by memory. The other
+  /// blocks leave memory idle, so they prefetch the next tile between them, unless the share of
+  /// each is so large that its products would wait for it.
   static Ahead ahead(const Job& job, int64_t tile, int64_t b, int64_t blocks) {
     constexpr int64_t kMostBytes = 1152;  // per group: 18 cache lines
     const sk_matrix& weight = *job.weight;
@@ -270,7 +269,7 @@ struct Linear final : Command {
   }
 };
 
-/// Zeros times weights are zeros, and units do not end within a vector.
+/// Skipping is right if 0·w = 0 for every weight; list() needs a multiple of 64 columns.
 bool can_skip_zeros(const sk_matrix& weight) {
   return weight.is_finite && weight.columns % 64 == 0 && weight.columns <= UsedUnits::kMost;
 }

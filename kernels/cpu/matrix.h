@@ -1,14 +1,14 @@
-// Packed weights: the layout that pack.cpp writes and linear.cpp streams.
+// Weights in the layout that pack.cpp writes and linear.cpp streams.
 //
-// Output rows come in tiles of 64; a tile is contiguous, its inputs in order:
+// Output rows are grouped in tiles of 64. A tile is contiguous, with its inputs in order:
 //   f32, f16, bf16   [K][64]
-//   i8         [K/32] × { [64] bf16 scales, [8][64][4] values }     quads of inputs of a row
+//   i8         [K/32] × { [64] bf16 scales, [8][64][4] values }     four inputs of a row together
 //   q4         [K/32] × { [64] bf16 scales, [8][32][4] values }
 //   nf4        [K/64] × { [64] bf16 scales, [16][32][4] values }
-// A byte of q4 and nf4 belongs to two rows, a vector of lanes apart: with L lanes, byte l of vector
-// pair m holds row 2mL + l in its low half and row 2mL + L + l in its high half, so that a shift
-// and a mask give two whole vectors. K is padded with zeros to a multiple of 32 (i8, q4)
-// or 64 (nf4), rows to a multiple of 64. Packed weights are in packed-tile.h.
+// A byte of q4 and nf4 holds one code of each of two rows that are L rows apart (L = kLanes): byte
+// l of vector pair m has row 2mL + l in its low half and row 2mL + L + l in its high half. So a
+// shift and a mask give two whole vectors. K is padded with zeros to a multiple of 32 (i8, q4) or
+// 64 (nf4), rows to a multiple of 64. The layout of GGUF's blocks is in packed-tile.h.
 #pragma once
 
 #include "memory.h"
@@ -18,36 +18,36 @@ namespace skein {
 constexpr int64_t kTileRows = 64;
 constexpr int64_t kGroup = 32;  // inputs whose products are summed as integers
 
-// VNNI multiplies unsigned by signed bytes: there i8 and nf4 weights are unsigned by this offset
-// and the activations carry the correction. Elsewhere they are plain signed bytes.
+// VNNI multiplies unsigned by signed bytes. There, i8 and nf4 weights are stored unsigned, with
+// this offset, and the activations carry the correction. Elsewhere they are plain signed bytes.
 #if defined(__AVX512VNNI__)
 constexpr int kWeightOffset = 128;
 #else
 constexpr int kWeightOffset = 0;
 #endif
-/// q4 holds −8 … 7 as 0 … 15 on every level.
+/// q4 stores −8 … 7 as 0 … 15 on every ISA level.
 constexpr int kQ4Offset = 8;
 
-/// What the sixteen codes of nf4 stand for: quantiles of the normal distribution (Dettmers et al.,
-/// "QLoRA", 2023) in units of 1/127, so that products stay exact integers.
+/// The values of the sixteen nf4 codes: quantiles of the normal distribution (Dettmers et al.,
+/// "QLoRA", 2023) in units of 1/127, so that products are exact integers.
 inline constexpr int8_t kNf4Levels[16] = {-127, -88, -67, -50, -36, -23, -12, 0,
                                           10,   20,  31,  43,  56,  71,  92,  127};
 constexpr int kNf4Zero = 7;  // the code of 0
 
 inline bool is_quantised(int32_t type) { return type >= SK_I8 && type <= SK_NF4; }
-/// GGUF's blocks.
+/// Whether the type is one of GGUF's block formats.
 inline bool is_packed(int32_t type) { return type >= SK_Q4_0; }
 
-/// Inputs of a row that share a scale.
+/// Inputs of a row that share one scale.
 constexpr int64_t scale_inputs(int32_t type) { return type == SK_NF4 ? 2 * kGroup : kGroup; }
 
-/// Bytes of one tile per scale_inputs inputs, the scales first.
+/// Bytes of a tile for scale_inputs inputs, including the scales.
 constexpr int64_t block_bytes(int32_t type) {
   const int64_t values = kTileRows * scale_inputs(type);
   return kTileRows * 2 + (type == SK_I8 ? values : values / 2);
 }
 
-/// Of a tile.
+/// Bytes of one tile.
 inline int64_t tile_bytes(int32_t type, int64_t columns) {
   switch (type) {
     case SK_F32:
@@ -67,7 +67,7 @@ struct sk_matrix {
   int32_t type;
   int64_t tile_stride;  // bytes
   skein::Buffer data;   // [rows / 64 rounded up] tiles
-  /// Whether zeros times these weights are zeros.
+  /// Whether all weights are finite, so that zero inputs can be skipped.
   bool is_finite = true;
 
   int64_t tiles() const { return skein::div_up(rows, skein::kTileRows); }

@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr std::align_val_t kCacheLine{64};
 
-/// Zeroed pages, or null where the system refuses.
+/// Maps zeroed pages; null if the system refuses.
 void* map_pages(size_t bytes) {
 #if defined(_WIN32)
   return VirtualAlloc(nullptr, bytes, MEM_RESERVE | MEM_COMMIT, PAGE_READWRITE);
@@ -61,7 +61,7 @@ Buffer::Buffer(size_t bytes) : size_(bytes) {
   const uintptr_t aligned = (reinterpret_cast<uintptr_t>(base_) + kHugePage - 1) & ~(kHugePage - 1);
   data_ = reinterpret_cast<void*>(aligned);
 #if defined(MADV_HUGEPAGE)
-  madvise(data_, bytes, MADV_HUGEPAGE);  // a wish: refusal costs only speed
+  madvise(data_, bytes, MADV_HUGEPAGE);  // only a hint: if refused, memory is slower
 #endif
 }
 

@@ -1,4 +1,4 @@
-// Owned memory and reported failure. Knows nothing of what the memory holds.
+// Memory buffers with an owner, and error reporting. Does not know what the buffers hold.
 #pragma once
 
 #include <cstddef>
@@ -13,21 +13,21 @@
 
 namespace skein {
 
-/// A failure on its way to the ABI boundary, where `guard` turns it into a status.
+/// An error on its way to the ABI boundary, where `guard` turns it into a status.
 struct Failure : std::runtime_error {
   sk_status status;
   Failure(sk_status s, const std::string& message) : std::runtime_error(message), status(s) {}
 };
 
-/// Fails with SK_INVALID, or the status that is given, unless `condition`.
+/// Throws a Failure with `status` unless `condition` holds.
 inline void require(bool condition, const char* message, sk_status status = SK_INVALID) {
   if (!condition) throw Failure(status, message);
 }
 
-/// Records a failure for sk_last_status and sk_last_error of this thread.
+/// Records an error for sk_last_status and sk_last_error of this thread.
 void set_last_error(sk_status status, const char* message) noexcept;
 
-/// Runs `body` at the ABI boundary: nothing is thrown past it.
+/// Runs `body` at the ABI boundary. No exception leaves it.
 template <class Body>
 int32_t guard(Body&& body) noexcept {
   try {
@@ -45,7 +45,7 @@ int32_t guard(Body&& body) noexcept {
   }
 }
 
-/// The same for functions that return a pointer: null on failure.
+/// Like guard, for functions that return a pointer: null on failure.
 template <class Body>
 auto guard_pointer(Body&& body) noexcept -> decltype(body()) {
   decltype(body()) result = nullptr;
@@ -53,8 +53,8 @@ auto guard_pointer(Body&& body) noexcept -> decltype(body()) {
   return result;
 }
 
-/// Zeroed, 64-byte aligned bytes; large ones in 2 MB pages where the system grants them, and
-/// untouched pages cost nothing.
+/// Zeroed bytes, aligned to 64. Large buffers use 2 MB pages where the system grants them. Pages
+/// that are never touched take no memory.
 class Buffer {
  public:
   Buffer() = default;
@@ -78,8 +78,8 @@ class Buffer {
  private:
   void* data_ = nullptr;
   size_t size_ = 0;
-  void* base_ = nullptr;  // what was allocated; data_ is base_ aligned up
-  size_t mapped_ = 0;     // bytes mapped at base_, 0 when it came from operator new
+  void* base_ = nullptr;  // the allocation; data_ is base_ aligned up
+  size_t mapped_ = 0;     // bytes mapped at base_; 0 if it came from operator new
 };
 
 inline int64_t round_up(int64_t n, int64_t multiple) {

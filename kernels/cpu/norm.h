@@ -17,7 +17,7 @@ struct Moments {
   float mean, scale;  // scale = 1/√(variance + eps)
 };
 
-/// Two passes: the variance of x − mean does not cancel.
+/// Two passes: computing the variance from x − mean avoids cancellation.
 inline Moments moments(const float* x, int64_t count, float eps) {
   vf total = {};
   int64_t i = 0;

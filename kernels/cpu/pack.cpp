@@ -1,4 +1,4 @@
-// Matrices into the order in which linear.cpp streams them; see matrix.h for the layout.
+// Packs matrices into the order in which linear.cpp streams them; matrix.h has the layout.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -35,7 +35,7 @@ void store_f32(const Block& block, float* to, int64_t columns) {
   }
 }
 
-/// False when a finite value became infinite.
+/// Returns false if a finite value became infinite.
 bool store_f16(const Block& block, uint16_t* to, int64_t columns) {
   bool fits = true;
   for (int64_t c = 0; c < columns; c++) {
@@ -54,12 +54,12 @@ void store_bf16(const Block& block, uint16_t* to, int64_t columns) {
   }
 }
 
-/// The byte of one weight in a tile: what the inner product multiplies, or a nf4 code.
+/// The byte that a tile stores for a weight: the operand of the inner product, or an nf4 code.
 int stored(int32_t type, int8_t value) {
   return value + (type == SK_I8 ? kWeightOffset : type == SK_Q4 ? kQ4Offset : 0);
 }
 
-/// `columns` inputs of a quantised block, as one or more blocks of a tile.
+/// Stores `columns` inputs of a quantised block as one or more blocks of a tile.
 void store_packed(int32_t type, const QuantisedBlock& block, uint8_t* to, int64_t columns) {
   const int64_t inputs = scale_inputs(type);
   for (int64_t first = 0; first < columns; first += inputs, to += block_bytes(type)) {
@@ -83,7 +83,7 @@ void store_packed(int32_t type, const QuantisedBlock& block, uint8_t* to, int64_
 }
 
 struct Packed {
-  bool fits = true;  // false when f16 cannot hold a value
+  bool fits = true;  // false if f16 cannot hold a value
   bool is_finite = true;
 };
 
@@ -124,13 +124,13 @@ Packed pack_tile(const sk_matrix& matrix, const Source& source, int64_t first_ro
 void check_rows(const sk_matrix& matrix, int64_t first_row, int64_t num_rows) {
   require(first_row >= 0 && num_rows > 0 && first_row + num_rows <= matrix.rows,
           "matrix rows out of range");
-  require(first_row % kTileRows == 0, "blocks of matrix rows start at a multiple of 64");
+  require(first_row % kTileRows == 0, "a block of matrix rows must start at a multiple of 64");
   require(num_rows % kTileRows == 0 || first_row + num_rows == matrix.rows,
           "only the last block of matrix rows may be ragged");
 }
 
-/// pack(first row of the tile within the block, where the tile lies) for all tiles of a block of
-/// rows, over all threads.
+/// Calls pack(first row of the tile within the block, address of the tile) for all tiles of a block
+/// of rows, spread over all threads.
 template <class Pack>
 void each_tile(const sk_matrix& matrix, int64_t first_row, int64_t num_rows, Pack&& pack) {
   uint8_t* first = matrix.data.as<uint8_t>() + first_row / kTileRows * matrix.tile_stride;
@@ -152,7 +152,7 @@ sk_matrix* sk_matrix_new(sk_context* context, int64_t rows, int64_t columns, int
     require(rows > 0 && columns > 0, "a matrix needs rows and columns");
     require(type >= SK_F32 && type <= SK_Q6_K, "unknown weight type");
     require(!is_packed(type) || columns % packed_format(type).inputs == 0,
-            "rows of packed weights are whole blocks");
+            "rows of packed weights must be whole blocks");
     auto matrix = std::make_unique<sk_matrix>();
     const int64_t stride =
         is_packed(type) ? packed_tile(type).bytes(columns) : tile_bytes(type, columns);
@@ -167,7 +167,7 @@ int32_t sk_matrix_pack(sk_matrix* matrix, int64_t first_row, int64_t num_rows, i
   return guard([&] {
     check_rows(*matrix, first_row, num_rows);
     require(source_type >= SK_F32 && source_type <= SK_BF16, "a matrix source is f32, f16 or bf16");
-    require(!is_packed(matrix->type), "matrices of packed weights take blocks alone");
+    require(!is_packed(matrix->type), "a matrix of packed weights takes GGUF blocks only");
     const Source source{static_cast<const uint8_t*>(values), source_type, num_rows,
                         matrix->columns};
     std::atomic<bool> fits{true}, is_finite{true};
@@ -205,7 +205,7 @@ int32_t sk_matrix_pack_blocks(sk_matrix* matrix, int64_t first_row, int64_t num_
                               const void* blocks) {
   return guard([&] {
     check_rows(*matrix, first_row, num_rows);
-    require(is_packed(matrix->type), "only matrices of packed weights take blocks");
+    require(is_packed(matrix->type), "only a matrix of packed weights takes GGUF blocks");
     const int64_t row_bytes = packed_row_bytes(matrix->type, matrix->columns);
     std::atomic<bool> is_finite{true};
     each_tile(*matrix, first_row, num_rows, [&](int64_t row, uint8_t* to) {

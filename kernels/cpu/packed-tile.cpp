@@ -6,7 +6,7 @@ namespace {
 
 bool is_finite(const uint8_t* f16) { return (f16[1] & 0x7c) != 0x7c; }
 
-/// One input of a row into its group of a tile.
+/// Stores the code of one input of a row in its group of a tile.
 void store_code(const PackedTile& tile, int code, int64_t row, int64_t input, uint8_t* group) {
   const int64_t quad = input / 4, within = row * 4 + input % 4;
   uint8_t* values = group + tile.quads_at() + quad * tile.quad_bytes();

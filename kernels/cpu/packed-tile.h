@@ -1,12 +1,13 @@
-// Products with packed weights (packed.h). Their codes and scales stay those of the file; only the
-// order is that in which linear.cpp streams them. A tile of 64 rows is a sequence of blocks:
-//   [64] f16 scales, [64] f16 minimums      where the type has them
+// Products with the packed weights of GGUF (packed.h). Codes and scales are those of the file; only
+// their order is changed to the one in which linear.cpp streams them. A tile of 64 rows is a
+// sequence of blocks:
+//   [64] f16 scales, [64] f16 minimums      if the type has them
 //   per group of 32 inputs
-//     [1 or 2][64] scales, [64] minimums    integers, where the type has them
+//     [1 or 2][64] scales, [64] minimums    integers, if the type has them
 //     [64][4] fifth bits, or 2 × [64][4] upper pairs of bits: bit i, or pair i % 4 of plane i / 4,
 //                                           of a byte belongs to quad i
-//     8 quads, as of q4 (matrix.h), or of i8 for codes of 8 bits
-// Activations have 16 bits, so that the products are as good as with f16 weights (activations.h).
+//     8 quads as in q4 (matrix.h), or as in i8 for codes of 8 bits
+// Activations have 16 bits, so the products are as accurate as with f16 weights (activations.h).
 #pragma once
 
 #include "packed.h"
@@ -19,7 +20,7 @@ struct PackedTile {
 
   constexpr int64_t groups() const { return format.inputs / kGroup; }
   constexpr int64_t header_bytes() const { return kTileRows * (format.minimum != 0 ? 4 : 2); }
-  /// Rows of integers of a group.
+  /// Integer scales and minimums per group and row.
   constexpr int64_t integers() const {
     return format.group_scales + (format.group_scales != 0 && format.minimum != 0 ? 1 : 0);
   }
@@ -34,12 +35,12 @@ struct PackedTile {
 
 constexpr PackedTile packed_tile(int32_t type) { return {packed_format(type)}; }
 
-/// Puts rows of the file's blocks, `rows` of them, 64 at the most, into a tile of zeros. False
-/// where a scale or a minimum is not finite.
+/// Stores at most 64 rows of the file's blocks in a zeroed tile. Returns false if a scale or a
+/// minimum is not finite.
 bool store_packed_tile(int32_t type, const uint8_t* blocks, int64_t rows, int64_t columns,
                        uint8_t* tile);
 
-/// Sums of products of a group, or of half a group, of integers.
+/// Integer sums of the products of a group, or of half a group.
 template <int Rows, int Vectors>
 struct FineTotals {
 #if defined(__AVX512VNNI__)
@@ -98,7 +99,7 @@ struct PackedWeights {
     }
   }
 
-  /// A group whose scale is not finite has no zeros, so it is not lost.
+  /// A group whose scale is not finite has no zeros (round_group), so it is never skipped.
   template <int Rows, int Vectors>
   static void multiply_used(const uint8_t* tile, int64_t output, const Inputs& inputs,
                             const UsedUnits& used, Sums<Rows, Vectors>& sums) {
@@ -123,18 +124,18 @@ struct PackedWeights {
 
  private:
   static constexpr int kQuads = kGroup / 4;
-  /// Bytes of a tile for each quad, scales and upper bits among them.
+  /// Bytes of a tile per quad, with its share of the scales and the upper bits.
   static constexpr int kQuadShare = kTile.block_bytes() / kTile.groups() / kQuads;
-  /// Whether one token asks for weights ahead, as in tile.h. The others neither gained nor lost.
+  /// Whether products with one token prefetch weights, as in tile.h. Other types gained nothing.
   static constexpr bool kFetches = Type == SK_Q6_K;
   static constexpr int64_t kFetched = 4096;
-  /// Inputs of a group that have a scale of their own.
+  /// Parts of a group that each have their own scale.
   static constexpr int kParts = kFormat.group_scales == 2 ? 2 : 1;
   static constexpr int kPartQuads = kQuads / kParts;
-  /// What codes in a tile exceed the integers by that they stand for.
+  /// The offset of the codes in a tile: code − kOffset is the integer they stand for.
   static constexpr int kOffset = kFormat.bits == 8 ? kWeightOffset : kFormat.offset;
 
-  /// Where a group's numbers lie.
+  /// The addresses of a group's numbers.
   struct Group {
     const uint8_t *block, *integers, *planes, *quads;
     int64_t output;
@@ -146,7 +147,7 @@ struct PackedWeights {
           quads(integers + kTile.quads_at()),
           output(first) {}
 
-    /// Scale `part` of vector n.
+    /// Scale `part` of the rows of vector n.
     vf scale(int n, int part) const {
       const int64_t row = output + n * kLanes;
       const vf unit = load_f16(reinterpret_cast<const uint16_t*>(block) + row);
@@ -163,7 +164,7 @@ struct PackedWeights {
       return unit * to_float(load_u8(integers + kTileRows + row));
     }
 
-    /// The upper bits of quad i, in their places.
+    /// The upper bits of quad i, shifted to their place in the code.
     vi upper_bits(int n, int i) const {
       const int64_t at = (output + n * kLanes) * 4;
       if constexpr (kFormat.bits == 5) {
@@ -195,7 +196,7 @@ struct PackedWeights {
     }
   }
 
-  /// What codes owe for their offset.
+  /// Starts the totals with the correction for the offset of the codes.
   template <int Rows, int Vectors>
   static void start(const Inputs& inputs, const FineLayout& layout, int64_t g, int part,
                     FineTotals<Rows, Vectors>& totals) {
@@ -222,7 +223,7 @@ struct PackedWeights {
     }
   }
 
-  /// Of a token: the scale of group g, and the sum of its integers or of half of them.
+  /// Of one token: the scale of group g, and the sums of the two halves of its integers.
   struct Token {
     float scale;
     int32_t halves[2];

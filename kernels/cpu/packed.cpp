@@ -6,7 +6,7 @@ namespace skein {
 
 namespace {
 
-/// Bytes whose low halves are codes 0 … 15 of a group, the high ones the others.
+/// Reads 32 codes of 4 bits: the low halves of 16 bytes are codes 0 … 15, the high halves 16 … 31.
 void read_halves(const uint8_t* low, PackedGroup& to) {
   for (int i = 0; i < 16; i++) {
     to.codes[i] = low[i] & 15;
@@ -14,13 +14,14 @@ void read_halves(const uint8_t* low, PackedGroup& to) {
   }
 }
 
-/// As above, and 32 fifth bits.
+/// Like read_halves, with a fifth bit per code.
 void read_fives(const uint8_t* high, const uint8_t* low, PackedGroup& to) {
   read_halves(low, to);
   for (int i = 0; i < 32; i++) to.codes[i] |= (high[i / 8] >> i % 8 & 1) << 4;
 }
 
-/// Twelve bytes with the six-bit scales and minimums of eight groups.
+/// Reads the scale and the minimum of a group from the twelve bytes that hold those of eight
+/// groups, six bits each.
 void read_six_bits(const uint8_t* bytes, int64_t group, PackedGroup& to) {
   if (group < 4) {
     to.scales[0] = bytes[group] & 63;
@@ -31,15 +32,17 @@ void read_six_bits(const uint8_t* bytes, int64_t group, PackedGroup& to) {
   to.minimum = bytes[group + 4] >> 4 | bytes[group] >> 6 << 4;
 }
 
-/// Two f16 · scales · 128 bytes, of each 32 the low halves one group, the high ones the next.
+/// Layout: two f16 · scales · 128 bytes. Of every 32 bytes, the low halves are one group, the high
+/// halves the next.
 void read_q4_k(const uint8_t* block, const uint8_t* low, int64_t group, PackedGroup& to) {
   read_six_bits(block + 4, group, to);
   for (int i = 0; i < 32; i++)
     to.codes[i] = low[group / 2 * 32 + i] >> (group % 2 * 4) & 15;
 }
 
-/// 128 bytes of low halves · 64 of upper pairs of bits · 16 scales, for 16 inputs each. Of 128
-/// inputs, byte i of 64 holds the halves of i and i + 64, byte i of 32 the pairs of i, i + 32, …
+/// Layout: 128 bytes of low halves · 64 bytes of upper pairs of bits · 16 scales, one per 16
+/// inputs. Within 128 inputs, byte i of 64 holds the halves of inputs i and i + 64, and byte i of
+/// 32 the pairs of inputs i, i + 32, i + 64 and i + 96.
 void read_q6_k(const uint8_t* block, int64_t group, PackedGroup& to) {
   const int64_t half = group / 4, quarter = group % 4;
   const uint8_t* low = block + 64 * half + 32 * (quarter % 2);

@@ -1,6 +1,6 @@
-// The packed weights of GGUF: blocks of 32 or 256 inputs of a row, codes of a few bits under one or
-// two f16. How a file lays them out (ggml-org/llama.cpp, ggml/src/ggml-common.h), and what they
-// stand for. Knows nothing of tiles.
+// The packed weights of GGUF: how a file stores them (ggml-org/llama.cpp, ggml/src/ggml-common.h)
+// and their values. A block has 32 or 256 inputs of a row: codes of a few bits, and one or two f16
+// scales. Does not know tiles.
 #pragma once
 
 #include "matrix.h"
@@ -9,11 +9,11 @@ namespace skein {
 
 /// A weight is (code − offset)·scale, plus or minus a minimum.
 struct PackedFormat {
-  int32_t inputs, bytes;  // of a block
-  int32_t bits, offset;   // of a code
-  int32_t minimum;        // 1: added, −1: taken away, 0: there is none
-  int32_t group_scales;   // of 32 inputs, integers that the block's f16 are multiplied with; 0: none
-  int32_t scale_at, minimum_at;  // of the block's f16
+  int32_t inputs, bytes;  // per block
+  int32_t bits, offset;   // per code
+  int32_t minimum;        // 1: added, −1: subtracted, 0: none
+  int32_t group_scales;   // integer scales per group of 32 inputs, times the block's f16; 0: none
+  int32_t scale_at, minimum_at;  // offsets of the f16s in a block
 };
 
 constexpr PackedFormat packed_format(int32_t type) {
@@ -37,7 +37,7 @@ constexpr PackedFormat packed_format(int32_t type) {
   }
 }
 
-/// Bytes of a row of whole blocks.
+/// Bytes of one row, which consists of whole blocks.
 constexpr int64_t packed_row_bytes(int32_t type, int64_t columns) {
   return columns / packed_format(type).inputs * packed_format(type).bytes;
 }
@@ -45,14 +45,14 @@ constexpr int64_t packed_row_bytes(int32_t type, int64_t columns) {
 /// 32 inputs of a row.
 struct PackedGroup {
   uint8_t codes[kGroup];
-  /// Of group_scales: those of 32 inputs, or of 16 and 16 (signed); and of the minimum.
+  /// The integer scales of the group (one, or one for each 16 inputs, signed) and its minimum.
   uint8_t scales[2], minimum;
 };
 
-/// Group `index` of a block.
+/// Reads group `index` of a block.
 void read_group(int32_t type, const uint8_t* block, int64_t index, PackedGroup& to);
 
-/// The weights of a row as f32.
+/// Unpacks one row of weights to f32.
 void unpack_row(int32_t type, const uint8_t* row, float* to, int64_t columns);
 
 }  // namespace skein

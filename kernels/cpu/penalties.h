@@ -1,4 +1,4 @@
-// What the sampler remembers of each slot.
+// What the sampler remembers about each slot.
 #pragma once
 
 #include <vector>
@@ -12,7 +12,7 @@ struct sk_penalties {
   int32_t vocab, num_slots;
   skein::Buffer counts;  // [num_slots, V] f32, decayed; 0 for tokens not generated
   skein::Buffer flags;   // [num_slots, V] kInPrompt | kGenerated
-  std::vector<std::vector<int32_t>> seen;  // per slot, the tokens whose flags are not 0, once each
+  std::vector<std::vector<int32_t>> seen;  // per slot: the tokens whose flags are not 0, each once
 
   float* counts_of(int32_t slot) const { return counts.as<float>() + int64_t{slot} * vocab; }
   uint8_t* flags_of(int32_t slot) const { return flags.as<uint8_t>() + int64_t{slot} * vocab; }

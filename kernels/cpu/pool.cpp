@@ -15,12 +15,13 @@ namespace skein {
 
 namespace {
 
-// Longer than the gap between two steps of a busy server, short enough to vanish in an idle one.
+// Longer than the gap between two steps of a busy server, short enough to be negligible in an idle
+// one.
 constexpr auto kSpinBeforePark = std::chrono::microseconds(200);
-// About 10 µs: after that the thread we wait for has probably lost its core, perhaps to us.
+// About 10 µs. After that the thread we wait for has probably lost its core, perhaps to us.
 constexpr int kSpinsBeforeYield = 400;
 
-/// Between two looks at what another thread is to change.
+/// Waits a moment between two polls of a variable that another thread changes.
 inline void pause(int spins) {
   if (spins >= kSpinsBeforeYield) {
     std::this_thread::yield();
@@ -33,7 +34,8 @@ inline void pause(int spins) {
 #endif
 }
 
-/// Flushes denormals to zero while alive: decayed states would otherwise crawl through them.
+/// Flushes denormals to zero during its lifetime. Decaying states would otherwise become denormal,
+/// and slow.
 class FlushDenormals {
  public:
 #if defined(__x86_64__)
@@ -62,7 +64,7 @@ Pool::Pool(int threads) : cursors_(threads) {
     for (int i = 1; i < threads; i++) threads_.emplace_back([this, i] { serve(i); });
   } catch (const std::system_error&) {
     const size_t started = threads_.size() + 1;
-    // Those that run use this pool, whose destructor will not be called.
+    // The threads already started use this pool, and its destructor will not run.
     stop();
     throw Failure(SK_NO_MEMORY, "the system refused to start thread " +
                                     std::to_string(started + 1) + " of " + std::to_string(threads) +
@@ -102,7 +104,8 @@ void Pool::run_erased(Body body) {
   if (failed_.load(std::memory_order_relaxed)) throw std::bad_alloc();
 }
 
-/// Describes the next phase that has items, or that there is none. Only one thread is here at a time.
+/// Publishes the next phase that has items, or the end of the run. Only one thread at a time is
+/// here.
 void Pool::begin(int phase) {
   int64_t items = 0;
   for (; phase < body_.phases; phase++) {
@@ -115,19 +118,20 @@ void Pool::begin(int phase) {
   phase_.store(phase, std::memory_order_relaxed);
   left_.store(items, std::memory_order_relaxed);
   items_.store(items, std::memory_order_relaxed);
-  // Sequentially consistent with parked_: either run_erased sees who is parked, or that one sees this.
+  // Sequentially consistent with parked_: either run_erased sees the parked thread, or that thread
+  // sees this store.
   number_.store(number + 2);
-  // The next run may begin from here on.
+  // From here on, the next run may begin.
   if (items == 0) over_.store(true, std::memory_order_release);
 }
 
-/// Takes what there is of the phase of this number; nothing once it is over. Every thread begins
-/// with its own contiguous share and goes on with the others'.
+/// Runs the items that are left of phase `number`; does nothing once it is over. Every thread
+/// begins with its own contiguous share, then helps with the shares of the others.
 void Pool::take(int thread, uint32_t number) {
   const int phase = phase_.load(std::memory_order_relaxed);
   const int64_t items = items_.load(std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_acquire);
-  // Else what was read may be of two phases.
+  // Otherwise the values read may belong to two different phases.
   if (number % 2 != 0 || number_.load(std::memory_order_relaxed) != number) return;
   int64_t done = 0;
   for (int step = 0; step < threads(); step++)
@@ -135,8 +139,8 @@ void Pool::take(int thread, uint32_t number) {
   if (done > 0 && left_.fetch_sub(done, std::memory_order_acq_rel) == done) begin(phase + 1);
 }
 
-/// An item that is had belongs to a phase that is not over, and is run before that ends; so a thread
-/// that comes too late touches nothing but the cursors.
+/// A thread that takes an item holds its phase open until the item is done. So a thread that comes
+/// too late touches nothing but the cursors.
 int64_t Pool::take_share(int thread, int owner, uint32_t number, int phase, int64_t items) {
   const int64_t first = items * owner / threads();
   const uint64_t count = static_cast<uint64_t>(items * (owner + 1) / threads() - first);
@@ -147,7 +151,7 @@ int64_t Pool::take_share(int thread, int owner, uint32_t number, int phase, int6
     const bool is_begun = static_cast<uint32_t>(seen >> 32) == number;
     const uint64_t next = is_begun ? seen & 0xffffffff : 0;
     if (next >= count) break;
-    // Of an earlier phase, then, unless this one is over.
+    // Then the cursor is that of an earlier phase, unless phase `number` is over.
     if (!is_begun && number_.load(std::memory_order_relaxed) != number) break;
     const uint64_t mine = (uint64_t{number} << 32) + next + 1;
     if (!taken.compare_exchange_weak(seen, mine, std::memory_order_acq_rel)) continue;
@@ -170,7 +174,7 @@ void Pool::serve(int thread) {
   }
 }
 
-/// Until there is another phase than that; false when the pool is going away.
+/// Waits for another phase than `seen`; returns false when the pool stops.
 bool Pool::wait_for_phase(uint32_t seen) {
   auto since = std::chrono::steady_clock::now();
   for (int spins = 1; number_.load(std::memory_order_acquire) == seen; spins++) {
@@ -178,7 +182,7 @@ bool Pool::wait_for_phase(uint32_t seen) {
     if (stopping_.load(std::memory_order_relaxed)) return false;
     if (spins % 64 != 0) continue;
     const auto now = std::chrono::steady_clock::now();
-    // A phase that takes long is no idle time.
+    // A long phase is not idle time.
     if (items_.load(std::memory_order_relaxed) > 0) since = now;
     if (now - since < kSpinBeforePark) continue;
     std::unique_lock lock(mutex_);

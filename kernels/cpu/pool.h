@@ -1,7 +1,7 @@
-// The thread pool: runs phases one after another, each of them items that any thread may take. The
-// caller is thread 0. Whoever does the last item of a phase begins the next, so a thread that has
-// lost its core holds up nothing but the item that it is at. Threads spin for a while after a run,
-// then park, so that an idle server uses no CPU. Knows nothing of ops.
+// The thread pool. A run has phases, one after another; each phase has items, and any thread may
+// take any item. The caller is thread 0. The thread that finishes the last item of a phase begins
+// the next one, so a thread that has lost its core delays only the item it is running. After a run,
+// threads spin for a while and then park, so an idle server uses no CPU. Knows no ops.
 #pragma once
 
 #include <atomic>
@@ -22,8 +22,8 @@ class Pool {
 
   int threads() const { return static_cast<int>(threads_.size()) + 1; }
 
-  /// For every phase in order, each(phase, item, thread) once for every item of [0, items(phase));
-  /// returns when all are done. Which thread runs an item never changes its result. Throws when an
+  /// Calls each(phase, item, thread) once for every item of [0, items(phase)), phase after phase;
+  /// returns when all are done. The result of an item never depends on the thread. Throws if an
   /// item threw.
   template <class Items, class Each>
   void run(int phases, Items&& items, Each&& each) {
@@ -38,7 +38,7 @@ class Pool {
                 }});
   }
 
-  /// A single phase: each(item, thread).
+  /// Runs a single phase: each(item, thread).
   template <class Each>
   void run(int64_t items, Each&& each) {
     run(
@@ -53,7 +53,8 @@ class Pool {
     int64_t (*items)(void* body, int phase);
     void (*each)(void* body, int phase, int64_t item, int thread);
   };
-  /// How many items of a thread's share have been taken, below the number of the phase.
+  /// The phase number (upper 32 bits), and how many items of a thread's share are taken (lower 32
+  /// bits).
   struct alignas(64) Cursor {
     std::atomic<uint64_t> taken{0};
   };
@@ -69,12 +70,13 @@ class Pool {
   std::vector<std::thread> threads_;
   std::vector<Cursor> cursors_;
   Body body_{};
-  /// The phase under way, counted over all runs in twos; odd while it is being described below.
+  /// The number of the current phase, counted over all runs in steps of two. Odd while the fields
+  /// below are being written.
   alignas(64) std::atomic<uint32_t> number_{0};
-  /// Of that phase: which of the run it is, and its items; 0 between runs.
+  /// The index of that phase in its run, and its number of items; 0 items between runs.
   std::atomic<int> phase_{0};
   std::atomic<int64_t> items_{0};
-  /// Items of it that are not done.
+  /// Items of the phase that are not done yet.
   alignas(64) std::atomic<int64_t> left_{0};
   std::atomic<bool> over_{true};
   std::atomic<bool> stopping_{false};

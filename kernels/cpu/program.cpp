@@ -8,7 +8,7 @@ namespace skein {
 
 namespace {
 
-/// What the sizes and indices of a batch must satisfy whatever the program does.
+/// Checks the sizes and indices of a batch that every program relies on.
 void check_batch(const sk_program& program, const Batch& batch) {
   require(batch.num_tokens >= 0 && batch.num_tokens <= program.max_tokens,
           "more tokens than the program's capacity");
@@ -28,7 +28,7 @@ void check_batch(const sk_program& program, const Batch& batch) {
   std::vector<int32_t> slots(batch.slots, batch.slots + batch.num_rows);
   std::sort(slots.begin(), slots.end());
   require(std::adjacent_find(slots.begin(), slots.end()) == slots.end(),
-          "two rows of a step name the same slot");
+          "two rows of a step use the same slot");
   for (int32_t r = 0; r < batch.num_logits; r++) {
     require(batch.logit_rows[r] >= 0 && batch.logit_rows[r] < batch.num_tokens,
             "logit row outside the tokens");

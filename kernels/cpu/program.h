@@ -1,6 +1,6 @@
-// A recorded model: commands that run in order, each spread over the pool. Owner rules: a context
-// owns everything, a program owns its commands and their scratch. Knows the batch, not what the
-// commands compute.
+// A recorded model: commands that run in order, each spread over the pool. A context owns
+// everything; a program owns its commands and their scratch memory. Knows the batch, but not what
+// the commands compute.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace skein {
 
-/// One step's input and output, as documented at `Batch` of src/backend/backend.ts.
+/// The input and output of one step; `Batch` in src/backend/backend.ts documents the fields.
 struct Batch {
   int32_t num_tokens, num_rows, num_logits, num_samples, num_bias, num_masks;
   const int32_t *tokens, *starts, *slots, *logit_rows, *blend_counts;
@@ -29,11 +29,10 @@ struct Batch {
   float* top_logprobs;
 };
 
-/// One parallel loop. Items are independent of each other; the next command starts when all are
-/// done.
+/// One parallel loop. Its items are independent. The next command starts when all items are done.
 struct Command {
   virtual ~Command() = default;
-  /// Throws Failure when the batch would make run() read or write out of bounds.
+  /// Throws Failure if run() would read or write out of bounds with this batch.
   virtual void check(const Batch&) const {}
   virtual int64_t items(const Batch& batch, int threads) const = 0;
   virtual void run(const Batch& batch, int64_t item, int thread, int threads) = 0;
@@ -44,7 +43,7 @@ struct Command {
 struct sk_context {
   explicit sk_context(int threads) : pool(threads) {}
 
-  /// Takes over an object of any type until the context goes.
+  /// Takes ownership of an object of any type until the context is freed.
   template <class T>
   T* keep(std::unique_ptr<T> object) {
     T* raw = object.get();
@@ -62,7 +61,7 @@ struct sk_program {
   std::vector<std::unique_ptr<skein::Command>> commands;
   /// Outputs of relu², most of which are zero.
   std::vector<const float*> sparse;
-  /// Shared by all commands, since one runs at a time; grows while recording.
+  /// Shared by all commands, because only one runs at a time. Grows while recording.
   skein::Buffer scratch;
 
   void reserve_scratch(int64_t bytes) {

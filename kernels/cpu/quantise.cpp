@@ -9,10 +9,11 @@ namespace skein {
 
 namespace {
 
-/// One input of 64 rows: rows do not mix, so loops over them vectorise without changing a bit.
+/// One input of 64 rows. Loops over the rows can be vectorised without changing a bit, because rows
+/// are independent.
 using Column = float[kTileRows];
 
-/// Inputs [first, first + count) of a block, transposed: [input][row].
+/// Inputs [first, first + count) of a block, transposed to [input][row].
 struct Inputs {
   Column at[kBlockInputs];
   int64_t count;
@@ -24,11 +25,11 @@ struct Inputs {
   }
 };
 
-/// Nearest integer, ties to even, of |x| < 2^22.
+/// The nearest integer, ties to even; needs |x| < 2^22.
 inline float nearest(float x) { return (x + 12582912.0f) - 12582912.0f; }
 
-/// Per row the first input of the largest magnitude; compared as bits, so that NaN and infinity
-/// win.
+/// Per row: the first input of the largest magnitude. Compared as bits, so that NaN and infinity
+/// count as largest.
 struct Largest {
   int32_t magnitude[kTileRows] = {};
   int32_t bits[kTileRows] = {};
@@ -45,8 +46,8 @@ struct Largest {
     }
   }
 
-  /// Beside the smallest scale that is kept, denormals, which the pool's threads flush, are
-  /// nothing.
+  /// Whether the row is treated as all zeros. The pool's threads flush denormals; this bound keeps
+  /// all scales far above them.
   bool is_tiny(int64_t r) const { return std::fabs(value(r)) < 0x1p-100f; }
   bool is_finite(int64_t r) const { return magnitude[r] < 0x7f800000; }
   float value(int64_t r) const { return bits_float(static_cast<uint32_t>(bits[r])); }
@@ -65,7 +66,7 @@ void absolute_scales(const Inputs& inputs, uint16_t (&bits)[kTileRows], Column& 
   }
 }
 
-/// w / scale, or 0 where there is nothing to divide by.
+/// w / scale, or 0 if the scale is zero or NaN.
 inline float scaled(float w, float scale) {
   return scale != 0 && scale == scale ? w / scale : 0.0f;
 }
@@ -97,15 +98,15 @@ void quantise_nf4(const Inputs& inputs, QuantisedBlock& to) {
   }
 }
 
-/// The divisors of the largest weight that are tried as a scale; −8 and 7 are the ends of the
-/// range.
+/// The largest weight divided by each of these is tried as the scale. −8 and 7 are the ends of the
+/// range of q4.
 constexpr float kQ4Divisors[] = {8.0f, 7.7f, 7.4f, 7.1f, 6.8f, 8.3f, 8.6f, 9.0f};
 
 inline float round_q4(float w, float scale) {
   return std::min(7.0f, std::max(-8.0f, nearest(scaled(w, scale))));
 }
 
-/// The scale with the least squared error, summed in f64 in the order of the inputs.
+/// Chooses the scale with the least squared error, summed in f64 in the order of the inputs.
 void quantise_q4(const Inputs& inputs, int64_t first, QuantisedBlock& to) {
   const Largest largest(inputs);
   Column best;

@@ -1,15 +1,15 @@
-// Weights rounded to few bits. Owns the rounding, which src/backend/reference/quantise.ts defines
-// to the bit; knows nothing of tiles.
+// Rounds weights to few bits. src/backend/reference/quantise.ts defines the rounding to the bit.
+// Does not know tiles.
 #pragma once
 
 #include "matrix.h"
 
 namespace skein {
 
-/// Inputs of a block: a multiple of every scale_inputs.
+/// Inputs of a block; a multiple of scale_inputs of every type.
 constexpr int64_t kBlockInputs = 64;
 
-/// 64 rows × 64 inputs as f32; padding is zero.
+/// 64 rows × 64 inputs as f32. Padding is zero.
 using Block = float[kTileRows][kBlockInputs];
 
 struct QuantisedBlock {
@@ -17,7 +17,8 @@ struct QuantisedBlock {
   uint16_t scales[kTileRows][kBlockInputs / kGroup];  // bf16; nf4 uses the first
 };
 
-/// A scale and its inputs that hold a NaN or infinity become NaN, so it cannot vanish.
+/// Quantises a block. If a group holds a NaN or an infinity, its scale and all its weights become
+/// NaN, so that it cannot be skipped.
 void quantise_block(int32_t type, const Block& block, QuantisedBlock& to);
 
 /// Quantised rows as a file holds them: row-major, without padding.
@@ -32,11 +33,11 @@ struct QuantisedShape {
   int64_t row_scales() const { return div_up(columns, scale_inputs(type)); }
 };
 
-/// The block at (first_row, first_column); padding stands for zeros.
+/// Reads the block at (first_row, first_column). Padding becomes zeros.
 void load_quantised(const QuantisedShape& shape, const uint8_t* values, const uint16_t* scales,
                     int64_t first_row, int64_t first_column, QuantisedBlock& to);
 
-/// The opposite; drops the padding.
+/// Writes a block back to rows; drops the padding.
 void store_quantised(const QuantisedShape& shape, const QuantisedBlock& from, int64_t first_row,
                      int64_t first_column, uint8_t* values, uint16_t* scales);
 

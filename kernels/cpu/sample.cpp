@@ -1,5 +1,6 @@
-// Draws the samples of a batch. The order of the steps and the ties stand at `Ops.sample` of
-// src/backend/backend.ts; the results are those of sorting the whole vocabulary, which this avoids.
+// Draws the samples of a batch. `Ops.sample` in src/backend/backend.ts defines the order of the
+// steps and how ties are broken. The results are those of sorting the whole vocabulary, but only
+// small parts are sorted.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -83,7 +84,7 @@ float largest(const float* x, int64_t count) {
   return result;
 }
 
-/// The smallest x that is not a banned token's −inf; at least one is finite.
+/// The smallest x that is not the −inf of a banned token. At least one x is finite.
 float smallest_finite(const float* x, int64_t count) {
   int64_t i = 0;
   vf worst = splat(kInfinity);
@@ -100,8 +101,8 @@ float smallest_finite(const float* x, int64_t count) {
   return result;
 }
 
-/// Σ exp((x − best)·factor), and the terms in `weights` unless null. The sum is in double: 65536
-/// terms of one f32 sum would lose digits.
+/// Returns Σ exp((x − best)·factor), and stores the terms in `weights` unless it is null. Sums in
+/// double, because an f32 sum of 65,536 terms would lose digits.
 double exponentials(const float* x, int64_t count, float best, float factor, float* weights) {
   double total = 0;
   for (int64_t i = 0; i < count; i += kScan) {
@@ -121,7 +122,7 @@ double exponentials(const float* x, int64_t count, float best, float factor, flo
   return total;
 }
 
-/// What one thread needs to draw.
+/// The memory that one thread needs to draw.
 struct Scratch {
   std::vector<float> logits;        // [V] after bias and penalties
   std::vector<float> weights;       // [V] exp((logit − best)/temperature)
@@ -136,15 +137,14 @@ struct Scratch {
   static constexpr int kBuckets = 2048;
 };
 
-/// The tokens in the order from best to worst (ties by id) without sorting them all: they are
-/// counted into buckets of descending logits, and a bucket is sorted only when the order within it
-/// matters.
+/// Gives the tokens from best to worst (ties by id) without sorting them all. Tokens are counted
+/// into buckets of descending logits; a bucket is sorted only if the order within it matters.
 class Ranking {
  public:
   Ranking(Scratch& scratch, float best, float temperature) : scratch_(scratch) {
     const float* logits = scratch.logits.data();
     const int64_t vocab = static_cast<int64_t>(scratch.logits.size());
-    // e^-32 is below the grain of the draw; what lies further down shares the last bucket.
+    // e^-32 is below the resolution of the draw. All tokens further down share the last bucket.
     const float range =
         std::max(std::min(best - smallest_finite(logits, vocab), 32 * temperature), 1e-30f);
     const float scale = (Scratch::kBuckets - 1) / range;
@@ -189,7 +189,7 @@ class Ranking {
   int sorted_ = -1;
 };
 
-/// The best tokens that top-k, top-p and min-p leave: how many, and their weight.
+/// What top-k, top-p and min-p keep: the number of tokens and their total weight.
 struct Kept {
   int64_t count;
   double mass;
@@ -220,7 +220,7 @@ Kept truncate(Scratch& scratch, Ranking& ranking, const Params& params, double t
   return kept;
 }
 
-/// The token at which the running sum of weights, best first, passes `target`.
+/// The token at which the running sum of weights, best first, exceeds `target`.
 int32_t find_token(Scratch& scratch, Ranking& ranking, int64_t count, double target) {
   int32_t token = -1;
   double below = 0;
@@ -231,7 +231,7 @@ int32_t find_token(Scratch& scratch, Ranking& ranking, int64_t count, double tar
       continue;
     }
     for (int32_t id : ranking.sorted(bucket)) {
-      // Rounding can leave the target just beyond the last token that has weight.
+      // Because of rounding, the target can lie just beyond the last token that has weight.
       if (count-- == 0 || (token >= 0 && scratch.weights[id] == 0)) return token;
       token = id;
       below += scratch.weights[id];
@@ -241,7 +241,7 @@ int32_t find_token(Scratch& scratch, Ranking& ranking, int64_t count, double tar
   return token;
 }
 
-/// The best of score/temperature + noise·uniform, by the smaller id where two are equal.
+/// The token with the best score/temperature + noise·uniform; ties go to the smaller id.
 int32_t draw_noisy(const std::vector<float>& scores, const Params& params) {
   const float temperature = params.floats[kTemperature], noise = params.floats[kNoise];
   const int32_t vocab = static_cast<int32_t>(scores.size());
@@ -268,7 +268,7 @@ int32_t draw(Scratch& scratch, const Params& params) {
                                 scratch.logits.begin());
   }
   if (params.floats[kNoise] > 0) return draw_noisy(scratch.logits, params);
-  // Colder than this is greedy anyway, and keeps 0·∞ away.
+  // A lower temperature is greedy anyway. The bound avoids 0·∞.
   const float temperature = std::max(params.floats[kTemperature], 1e-20f);
   const double total =
       exponentials(scratch.logits.data(), vocab, best, 1.0f / temperature, scratch.weights.data());
@@ -297,7 +297,7 @@ struct Sample final : Command {
       require(mask >= 0 && mask <= batch.num_masks, "mask row out of range");
       const bool is_first = s == 0 || batch.sample_slot[s - 1] != batch.sample_slot[s];
       require(batch.sample_ints[s * SK_SAMPLE_INTS + kAfter] == 0 || !is_first,
-              "a sample after one of another slot");
+              "a sample after a guess must follow one of its own slot");
     }
   }
 
@@ -314,7 +314,7 @@ struct Sample final : Command {
 
   int64_t items(const Batch& batch, int) const override { return batch.num_samples; }
 
-  /// Samples that count into the same slot are drawn in order, by the item of the first of them.
+  /// Samples of the same slot are drawn in order, by the item of the first of them.
   void run(const Batch& batch, int64_t first, int thread, int) override {
     const int32_t slot = batch.sample_slot[first];
     if (std::find(batch.sample_slot, batch.sample_slot + first, slot) != batch.sample_slot + first)
@@ -349,7 +349,8 @@ struct Sample final : Command {
     if (token >= 0) count(slot, token, params.floats[kPenaltyDecay]);
   }
 
-  /// The logits of the mask's tokens, −inf for the others; mask 0 has all.
+  /// Copies the logits of the tokens that the mask allows, and −inf for the others. Mask 0 allows
+  /// all.
   void copy_allowed(const Batch& batch, int32_t mask, const float* raw,
                     std::vector<float>& to) const {
     const int32_t vocab = penalties->vocab;
@@ -406,7 +407,7 @@ struct Sample final : Command {
     for (int32_t i = 0; i < count; i++) values[i] = logprob(ids[i]);
   }
 
-  /// The `wanted` largest of x, best first, ties by id. Returns how many.
+  /// Finds the `wanted` largest of x, best first, ties by id. Returns how many it found.
   static int32_t find_best(const float* x, int32_t vocab, int32_t wanted, int32_t* ids) {
     int32_t count = 0;
     for (int64_t i = 0; wanted > 0 && i < vocab; i += kScan) {

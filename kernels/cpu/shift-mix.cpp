@@ -10,7 +10,7 @@ namespace skein {
 
 namespace {
 
-constexpr int64_t kBlock = 64;  // channels: a cache line or more of every array
+constexpr int64_t kBlock = 64;  // channels: at least one cache line of every array
 
 struct ShiftMix final : Command {
   std::vector<float*> out;  // n × [T, C]
@@ -22,9 +22,9 @@ struct ShiftMix final : Command {
 
   void check(const Batch& batch) const override { check_slots(*states, batch); }
 
-  // An item is a range of channels of one row: it alone reads and replaces those channels of the
-  // state. The price is that every range computes the row's moments again, which is little beside
-  // the products around it.
+  // An item is a range of channels of one row. Only that item reads and replaces those channels of
+  // the state. Every range computes the row's moments again, which costs little beside the products
+  // around it.
   int64_t ranges(const Batch& batch, int threads) const {
     const int64_t wanted = div_up(2 * threads, std::max(batch.num_rows, 1));
     return std::clamp<int64_t>(wanted, 1, div_up(states->channels, kBlock));

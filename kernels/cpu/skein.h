@@ -1,12 +1,13 @@
-/* The whole native surface of the cpu backend. One library per ISA level exports exactly this.
+/* The complete native interface of the CPU backend. There is one library per ISA level, and each
+ * exports exactly this.
  *
  * Letters in shapes: T tokens of the ragged batch, B rows, C channels, H heads, N head size, V
  * vocabulary, L layers, R logit rows, S samples. All tensors are f32, row-major, without padding.
- * Nothing here throws or aborts: functions return a status (or null) and sk_last_error() says why,
- * in the calling thread. What a context made, it frees.
+ * Nothing here throws or aborts: functions return a status (or null), and sk_last_error() gives the
+ * reason in the calling thread. A context frees everything that was made from it.
  *
- * A context is used by one thread at a time. Pointers given to sk_program_run are read and written
- * during the call only; pointers given to sk_record_* must live as long as the program. */
+ * Only one thread at a time may use a context. Pointers passed to sk_program_run are used during
+ * the call only; pointers passed to sk_record_* must live as long as the program. */
 #ifndef SKEIN_H
 #define SKEIN_H
 
@@ -24,10 +25,10 @@
 extern "C" {
 #endif
 
-/* Changes with every incompatible change of this file; the caller refuses another one. */
+/* Changes with every incompatible change of this file. The caller refuses any other version. */
 #define SK_ABI_VERSION 10
 
-/* SK_INVALID: a rule of this file was broken. SK_UNSUPPORTED: no such model can be run. */
+/* SK_INVALID: a rule of this file was broken. SK_UNSUPPORTED: such a model cannot be run. */
 typedef enum {
   SK_OK = 0,
   SK_INVALID = 1,
@@ -35,7 +36,7 @@ typedef enum {
   SK_INTERNAL = 3,
   SK_UNSUPPORTED = 4
 } sk_status;
-/* From SK_Q4_0 on: GGUF's blocks of the same name. */
+/* From SK_Q4_0 on: GGUF's block formats of the same name. */
 typedef enum {
   SK_F32 = 0,
   SK_F16 = 1,
@@ -68,35 +69,35 @@ typedef struct sk_penalties sk_penalties; /* tokens seen per slot */
 typedef struct sk_program sk_program;     /* recorded ops */
 
 SK_API int32_t sk_abi_version(void);
-/* Status and text of the last failure in this thread. */
+/* Status and message of the last error in this thread. */
 SK_API int32_t sk_last_status(void);
 SK_API const char* sk_last_error(void);
 
 SK_API sk_context* sk_context_new(int32_t threads);
 SK_API void sk_context_free(sk_context* context);
 
-/* count zeros, 64-byte aligned. */
+/* `count` zeros, aligned to 64 bytes. */
 SK_API float* sk_tensor_new(sk_context* context, int64_t count);
 SK_API void sk_tensor_write(float* tensor, int64_t start, const float* values, int64_t count);
 SK_API void sk_tensor_read(const float* tensor, int64_t start, float* values, int64_t count);
 
-/* W [rows, columns] of y = x·Wᵀ. Filled by packing blocks of rows; first_row is a multiple of 64,
+/* W [rows, columns] of y = x·Wᵀ. Filled by packing blocks of rows: first_row is a multiple of 64,
  * and so is num_rows except in the last block. values: [num_rows, columns] of source_type (f32, f16
  * or bf16), little-endian. */
 SK_API sk_matrix* sk_matrix_new(sk_context* context, int64_t rows, int64_t columns, int32_t type);
 SK_API int32_t sk_matrix_pack(sk_matrix* matrix, int64_t first_row, int64_t num_rows,
                               int32_t source_type, const void* values);
-/* The same from rows that are already rounded to the matrix's type, as sk_quantise writes them. */
+/* Like sk_matrix_pack, from rows that sk_quantise has rounded to the matrix's type. */
 SK_API int32_t sk_matrix_pack_quantised(sk_matrix* matrix, int64_t first_row, int64_t num_rows,
                                         const void* values, const uint16_t* scales);
-/* The same from rows of GGUF's blocks of the matrix's type, as the file has them. */
+/* Like sk_matrix_pack, from rows of GGUF's blocks of the matrix's type, as the file has them. */
 SK_API int32_t sk_matrix_pack_blocks(sk_matrix* matrix, int64_t first_row, int64_t num_rows,
                                      const void* blocks);
 SK_API int64_t sk_matrix_bytes(const sk_matrix* matrix);
 
-/* Rounds rows to SK_I8, SK_Q4 or SK_NF4, row-major without padding. values: i8 [rows, columns],
- * else [rows, columns / 2 rounded up] with the even input of a pair in the low half, q4 as value +
- * 8, nf4 as code. scales: bf16 [rows, columns / 32 (nf4: 64) rounded up]. */
+/* Rounds rows to SK_I8, SK_Q4 or SK_NF4, row-major without padding. values: i8 [rows, columns];
+ * otherwise [rows, columns / 2 rounded up] with the even input of a pair in the low half, q4 as
+ * value + 8, nf4 as code. scales: bf16 [rows, columns / 32 (nf4: 64) rounded up]. */
 SK_API int32_t sk_quantise(sk_context* context, int32_t type, int64_t rows, int64_t columns,
                            int32_t source_type, const void* source, void* values, uint16_t* scales);
 
@@ -114,7 +115,8 @@ SK_API int64_t sk_states_bytes_per_slot(const sk_states* states);
 SK_API int32_t sk_states_clear(sk_states* states, int32_t slot);
 SK_API int32_t sk_states_poison(sk_states* states, int32_t slot);
 SK_API int32_t sk_states_copy(sk_states* states, int32_t from, int32_t to);
-/* Layers from first_layer on, to and from their places in a whole state's arrays. */
+/* Reads or writes num_layers layers from first_layer on. shift and wkv point to arrays of a whole
+ * state. */
 SK_API int32_t sk_states_read(const sk_states* states, int32_t slot, int32_t first_layer,
                               int32_t num_layers, float* shift, float* wkv);
 SK_API int32_t sk_states_write(sk_states* states, int32_t slot, int32_t first_layer,
@@ -128,8 +130,8 @@ SK_API sk_program* sk_program_new(sk_context* context, int32_t tokens, int32_t r
                                   int32_t samples);
 SK_API void sk_program_free(sk_program* program);
 
-/* One recorder per op of src/backend/backend.ts, which holds the maths. Tensors have room for the
- * program's capacity of tokens (of logit rows for gather_norm's out and for logits). */
+/* One recorder per op; src/backend/backend.ts has the formulas. Tensors have room for the program's
+ * capacity of tokens (gather_norm's out and logits: of logit rows). */
 SK_API int32_t sk_record_embed(sk_program* program, float* x /* [T,C] */, const sk_table* table,
                                const float* norm_weight /* [C] */, const float* norm_bias /* [C] */,
                                float eps);
@@ -175,8 +177,8 @@ SK_API int32_t sk_record_logits(sk_program* program, float* y /* [R,V] */,
 SK_API int32_t sk_record_sample(sk_program* program, const float* logits /* [R,V] */,
                                 sk_penalties* penalties);
 
-/* Runs the recorded ops for one batch; fields as in `Batch` of backend.ts. num_bias = length of the
- * bias arrays, num_masks = rows of masks. */
+/* Runs the recorded ops for one batch; `Batch` in backend.ts documents the fields. num_bias is the
+ * length of the bias arrays, num_masks the number of rows of masks. */
 SK_API int32_t sk_program_run(sk_program* program, int32_t num_tokens, int32_t num_rows,
                               int32_t num_logits, int32_t num_samples, int32_t num_bias, int32_t num_masks,
                               const int32_t* tokens, const int32_t* starts, const int32_t* slots,
@@ -187,9 +189,9 @@ SK_API int32_t sk_program_run(sk_program* program, int32_t num_tokens, int32_t n
                               const int32_t* bias_ids, const float* bias_values, const uint32_t* masks, int32_t* sampled,
                               float* sampled_logprob, int32_t* top_ids, float* top_logprobs);
 
-/* For benches and tests. Seconds to read `bytes` from memory once with all threads, best of
- * `repeats`; f32 FMA operations per second (a multiply and an add count as two) of all threads; and
- * the vector functions: which 0 exp, 1 sigmoid, 2 tanh. */
+/* For benchmarks and tests. sk_bench_read: seconds to read `bytes` from memory once with all
+ * threads, best of `repeats`. sk_bench_fma: f32 FMA operations per second of all threads, a
+ * multiply and an add counted as two. sk_vector_function: `which` is 0 exp, 1 sigmoid, 2 tanh. */
 SK_API double sk_bench_read(sk_context* context, int64_t bytes, int32_t repeats);
 SK_API double sk_bench_fma(sk_context* context, int32_t repeats);
 SK_API void sk_vector_function(int32_t which, const float* x, float* y, int64_t count);

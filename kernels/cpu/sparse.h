@@ -1,6 +1,6 @@
-// Which inputs of one or two tokens are not zero. After relu² most are, and at one or two tokens a
-// product waits for the weights: those that meet only zeros need not be read. Adding them would
-// change no bit of a sum, which is never −0. Knows nothing of weights.
+// Lists the non-zero inputs of one or two tokens. After relu² most inputs are zero, and at one or
+// two tokens a product is bound by reading weights. Weights that meet only zeros need not be read:
+// adding their products would not change a bit of a sum, which is never −0. Does not know weights.
 #pragma once
 
 #include <cstring>
@@ -9,17 +9,18 @@
 
 namespace skein {
 
-/// A unit is what a kernel skips or takes whole: one, two or four inputs.
+/// A unit is one, two or four inputs, which a kernel skips or takes as a whole.
 struct UsedUnits {
   static constexpr int64_t kMost = 16384;
-  /// Behind the last one there are as many more to be asked for ahead of time: the last again.
+  /// The last unit is repeated this often after the end, so that prefetching may run ahead of the
+  /// list.
   static constexpr int64_t kAhead = 32;
 
   int64_t count = 0;
   int32_t units[kMost + kAhead];
 
-  /// Words: 32-bit words of a unit. first: [Rows] tokens `stride` bytes apart, `num_units` each, a
-  /// multiple of 16.
+  /// Lists the units that are not zero. Words: 32-bit words per unit. first: [Rows] tokens,
+  /// `stride` bytes apart, of `num_units` units each, a multiple of 16.
   template <int Words, int Rows>
   void list(const uint8_t* first, int64_t stride, int64_t num_units) {
     count = 0;
@@ -69,8 +70,8 @@ struct UsedUnits {
 #endif
 };
 
-/// Asks for the cache lines of [p, p + Bytes), into the L2 cache: it has more misses under way than
-/// the L1 cache can have.
+/// Prefetches the cache lines of [p, p + Bytes) into the L2 cache, which can have more misses in
+/// flight than the L1 cache.
 template <int Bytes>
 inline void fetch(const uint8_t* p) {
 #pragma GCC unroll 8

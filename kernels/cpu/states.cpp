@@ -14,7 +14,7 @@ void check_slot(const sk_states* states, int32_t slot) {
   require(slot >= 0 && slot < states->num_slots, "state slot out of range");
 }
 
-/// to[j][i] = from[i][j] of a square of 4 × 4 in matrices of n columns.
+/// to[j][i] = from[i][j] for a square of 4 × 4 in matrices of n columns.
 void transpose4(float* to, const float* from, int64_t n) {
 #if defined(__x86_64__)
   __m128 a = _mm_loadu_ps(from), b = _mm_loadu_ps(from + n);
@@ -31,14 +31,14 @@ void transpose4(float* to, const float* from, int64_t n) {
 #endif
 }
 
-/// to[j][i] = from[i][j], n × n; n is a multiple of 4. Written a few whole rows at a time.
+/// to[j][i] = from[i][j], n × n; n is a multiple of 4. Writes four whole rows at a time.
 void transpose(float* to, const float* from, int64_t n) {
   for (int64_t j = 0; j < n; j += 4) {
     for (int64_t i = 0; i < n; i += 4) transpose4(to + j * n + i, from + i * n + j, n);
   }
 }
 
-/// Some layers of a state: where they begin in shift and wkv, and how many numbers they are.
+/// Some layers of a state: their offsets and lengths in shift and wkv.
 struct Range {
   int64_t shift, num_shift, wkv, num_wkv;
 };

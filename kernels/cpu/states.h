@@ -1,7 +1,7 @@
-// The recurrent states of all slots. A slot is one contiguous block, so that copy, clear and poison
-// are one call:
-//   shift [L][2][C], then per layer and head S transposed: [L][H][N keys][N values], values in
-//   lanes.
+// The recurrent states of all slots. A slot is one contiguous block, so copy, clear and poison are
+// one call each. Its layout:
+//   shift [L][2][C], then S transposed per layer and head: [L][H][N keys][N values]; lanes hold
+//   values.
 #pragma once
 
 #include "memory.h"
@@ -27,6 +27,6 @@ struct sk_states {
 
 namespace skein {
 struct Batch;
-/// Fails unless every row's slot exists.
+/// Throws unless every row's slot exists.
 void check_slots(const sk_states& states, const Batch& batch);
 }  // namespace skein

@@ -1,4 +1,4 @@
-// An embedding table in its source type.
+// An embedding table in the type of its source.
 #pragma once
 
 #include "packed.h"

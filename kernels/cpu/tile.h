@@ -1,8 +1,8 @@
-// The inner products: Rows tokens × Vectors·kLanes outputs of one weight tile, kept in registers
+// The inner products of one weight tile: Rows tokens × Vectors·kLanes outputs, kept in registers
 // over a range of K.
 //
-// Every output is one chain of additions in the order of K, whatever Rows, Vectors and the ranges
-// are. That is why a row's result is the same bits alone and in any batch.
+// Every output is summed in the order of K, whatever Rows, Vectors and the ranges are. That is why
+// the result of a row has the same bits alone and in any batch.
 #pragma once
 
 #include "activations.h"
@@ -14,7 +14,7 @@ namespace skein {
 
 constexpr int kTileVectors = static_cast<int>(kTileRows) / kLanes;
 
-/// Weights to bring into the L2 cache meanwhile: `bytes` at `at` + g·stride with every group g.
+/// Weights to prefetch into the L2 cache meanwhile: with group g, `bytes` at `at` + g·stride.
 struct Ahead {
   const uint8_t* at = nullptr;
   int64_t stride = 0, bytes = 0;
@@ -24,7 +24,7 @@ struct Ahead {
   }
 };
 
-/// Where the tokens of a block lie: f32 [Rows, columns], or quantised blocks of `stride` bytes
+/// Where the tokens of a block are: f32 [Rows, columns], or quantised tokens of `stride` bytes
 /// each.
 struct Inputs {
   const uint8_t* first;
@@ -41,7 +41,7 @@ template <int Rows, int Vectors>
 struct Sums {
   vf at[Rows][Vectors] = {};
 
-  /// Adds weights[n]·x[row][k].
+  /// Adds weights[n]·x[row][k] to every sum.
   void accumulate(const vf (&weights)[Vectors], const Inputs& inputs, int64_t k) {
 #pragma GCC unroll 6
     for (int row = 0; row < Rows; row++) {
@@ -52,9 +52,9 @@ struct Sums {
   }
 };
 
-/// bf16 does not use vdpbf16ps: with activations split in two halves to keep their digits it makes
-/// as many products a cycle as FMA does (Zen 4: one instruction of either), and this already runs
-/// near that peak.
+/// bf16 does not use vdpbf16ps. To keep their digits, activations would be split in two halves. It
+/// would then make as many products per cycle as FMA (on Zen 4, one instruction per cycle of
+/// either), and FMA already runs near that peak.
 template <class Element, vf (*Load)(const Element*)>
 struct FloatWeights {
   static constexpr int kRegisters = 1, kSums = 1, kMaxRows = 6;
@@ -80,7 +80,7 @@ struct FloatWeights {
 
  private:
   static constexpr int kUnitBytes = kTileRows * sizeof(Element);
-  /// Inputs whose weights are asked for ahead where one token waits for memory.
+  /// How many inputs ahead weights are prefetched at one token, which is bound by memory.
   static constexpr int64_t kFetched = 16;
 
   template <int Rows, int Vectors>
@@ -141,7 +141,8 @@ inline vi add_products(vi total, Quad weights, const Quantised* x) {
 }
 #endif
 
-/// Vectors `first` and on of a quad that holds two weights a byte, one byte a weight.
+/// Unpacks Vectors vectors, from `first` on, of a quad that holds two weights per byte to one byte
+/// per weight.
 template <int Vectors>
 inline void load_halves(const uint8_t* quad, int first, vi (&to)[Vectors]) {
   constexpr int32_t kLowHalves = 0x0f0f0f0f;
@@ -204,13 +205,13 @@ struct Nf4Format {
   }();
 };
 
-/// Weights of 8 or 4 bits against activations of 8: per group of inputs exact integer sums, then
-/// sums += integer · (weight scale · activation scale).
+/// Weights of 8 or 4 bits with activations of 8 bits. Each group of inputs is summed exactly as
+/// integers; then sums += integer · (weight scale · activation scale).
 template <class Format>
 struct IntegerWeights {
   static constexpr int kRegisters = sizeof(Quad) / sizeof(vi), kSums = 1, kMaxRows = 4;
   static constexpr int kUnitInputs = 4, kUnitWords = sizeof(Quantised);
-  /// Of 4-bit weights so little is skipped that streaming all is faster.
+  /// With 4-bit weights skipping saves so little that streaming everything is faster.
   static constexpr int kSparseRows = Format::kType == SK_I8 ? 1 : 0;
 
   template <int Rows, int Vectors>
@@ -223,7 +224,7 @@ struct IntegerWeights {
       start(inputs, layout, g, totals);
 #pragma GCC unroll 8
       for (int64_t quad = 0; quad < kQuads; quad++) {
-        // The processor fetches bytes ahead by itself fast enough; what is unpacked is slower.
+        // The hardware prefetcher keeps up with i8. It does not with codes that are unpacked.
         if constexpr (Rows == 1 && Format::kType != SK_I8)
           fetch<Format::kQuadBytes>(quad_at(tile, g * kQuads + quad) + kFetched);
         add_quad(tile, output, inputs, g * kQuads + quad, totals);
@@ -232,7 +233,7 @@ struct IntegerWeights {
     }
   }
 
-  /// A group whose scale is not finite has no zeros, so it is not lost.
+  /// A group whose scale is not finite has no zeros (round_group), so it is never skipped.
   template <int Rows, int Vectors>
   static void multiply_used(const uint8_t* tile, int64_t output, const Inputs& inputs,
                             const UsedUnits& used, Sums<Rows, Vectors>& sums) {
@@ -253,12 +254,12 @@ struct IntegerWeights {
   }
 
  private:
-  /// Bytes of weights that are asked for ahead where one token waits for memory.
+  /// How many bytes ahead weights are prefetched at one token, which is bound by memory.
   static constexpr int64_t kFetched = 2048;
   static constexpr int64_t kGroupsPerBlock = scale_inputs(Format::kType) / kGroup;
-  static constexpr int64_t kQuads = kGroup / 4;  // of a group
+  static constexpr int64_t kQuads = kGroup / 4;  // per group
 
-  /// Where the scales of group g lie; the values follow.
+  /// The block of group g: its scales, followed by the values.
   static const uint8_t* block_of(const uint8_t* tile, int64_t g) {
     return tile + g / kGroupsPerBlock * block_bytes(Format::kType);
   }
@@ -319,13 +320,14 @@ using I8Weights = IntegerWeights<I8Format>;
 using Q4Weights = IntegerWeights<Q4Format>;
 using Nf4Weights = IntegerWeights<Nf4Format>;
 
-/// Inputs per pass when a tile is too wide for the registers. A few KiB of weights: the passes side
-/// by side read them from the L1 cache, and memory sees one stream. A multiple of kGroup.
+/// Inputs per pass if a tile is too wide for the registers. A multiple of kGroup. A pass covers a
+/// few KiB of weights, so the passes next to each other read them from the L1 cache, and memory
+/// sees one stream.
 constexpr int64_t kPassInputs = 128;
 
-/// Vectors of outputs per pass, so that the sums (of a group, for i8: the others may wait in
-/// memory), a vector of weights each and an input fit the registers: 32 on AVX-512 and NEON, 16
-/// elsewhere.
+/// Vectors of outputs per pass. The sums, one vector of weights for each and an input must fit the
+/// registers: 32 on AVX-512 and NEON, 16 elsewhere. With integers these are the sums of one group;
+/// the others may be spilled.
 template <class Weights>
 constexpr int vectors_for(int rows) {
 #if defined(__AVX512F__) || defined(__aarch64__)
@@ -335,7 +337,8 @@ constexpr int vectors_for(int rows) {
 #endif
   int vectors = kTileVectors;
   while (vectors > 1) {
-    // A weight of a single row is used up at once; others stay for all rows.
+    // A weight vector of a single row is used at once; with more rows all of them stay in
+    // registers.
     const int weights = rows == 1 ? 1 : vectors;
     if (rows * vectors * Weights::kSums + (weights + 1) * Weights::kRegisters <= registers) break;
     vectors /= 2;

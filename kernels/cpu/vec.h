@@ -1,5 +1,5 @@
 // Vectors of the library's ISA level: `vf` holds kLanes f32, `vi` as many i32. One source serves
-// all levels; what differs (FMA, F16C) is here. Knows nothing of models.
+// all levels; the differences (FMA, F16C) are here. Knows no models.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ inline vf select(vi mask, vf yes, vf no) {
   return as_float((mask & as_int(yes)) | (~mask & as_int(no)));
 }
 
-/// kLanes unsigned 16-bit integers.
+/// Loads kLanes unsigned 16-bit integers.
 inline vi load_u16(const uint16_t* p) {
   typedef uint16_t vh __attribute__((vector_size(kLanes * 2)));
   vh x;
@@ -46,7 +46,7 @@ inline vi load_u16(const uint16_t* p) {
   return __builtin_convertvector(x, vi);
 }
 
-/// kLanes integers of 8 bits, unsigned and signed.
+/// Loads kLanes 8-bit integers, unsigned or signed.
 inline vi load_u8(const uint8_t* p) {
 #if defined(__AVX512F__)
   return reinterpret_cast<vi>(
@@ -63,8 +63,8 @@ inline vi load_u8(const uint8_t* p) {
 }
 inline vi load_i8(const uint8_t* p) { return (load_u8(p) << 24) >> 24; }
 
-/// a·b + c. Fused where the level has it; compiled with -ffp-contract=off, so fused nowhere else:
-/// how a loop was unrolled cannot change a result.
+/// a·b + c, fused if the ISA level has FMA. -ffp-contract=off prevents any other fusing, so the way
+/// a loop is unrolled cannot change a result.
 inline vf fma(vf a, vf b, vf c) {
 #if defined(__AVX512F__)
   return _mm512_fmadd_ps(a, b, c);
@@ -77,7 +77,7 @@ inline vf fma(vf a, vf b, vf c) {
 #endif
 }
 
-/// kLanes halves. Denormal halves are kept on every level.
+/// Loads kLanes halves. Denormal halves are kept on every level.
 inline vf load_f16(const uint16_t* p) {
 #if defined(__AVX512F__)
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
@@ -93,7 +93,7 @@ inline vf load_f16(const uint16_t* p) {
 #endif
 }
 
-/// kLanes bf16.
+/// Loads kLanes bf16.
 inline vf load_bf16(const uint16_t* p) {
 #if defined(__AVX512F__)
   const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
@@ -107,7 +107,7 @@ struct ByteTable {
   alignas(16) uint8_t at[16];
 };
 
-/// table.at[i] for every byte i of x, which are below 16.
+/// table.at[i] for every byte i of x; each i is below 16.
 inline vi look_up(const ByteTable& table, vi x) {
 #if defined(__AVX512BW__)
   const __m512i all =
@@ -128,7 +128,7 @@ inline vi look_up(const ByteTable& table, vi x) {
 #endif
 }
 
-/// Sum of the lanes, always in the same tree.
+/// The sum of the lanes, always added in the same tree.
 inline float sum(vf x) {
   float lane[kLanes];
   std::memcpy(lane, &x, sizeof x);

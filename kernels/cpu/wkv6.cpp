@@ -1,6 +1,6 @@
-// RWKV-6 time mixing from the projections to the gated head outputs; the maths stands at `Ops.wkv6`
-// of src/backend/backend.ts. A head's state is held [key][value], so values lie in lanes and no sum
-// crosses them.
+// RWKV-6 time mixing, from the projections to the gated head outputs; `Ops.wkv6` in
+// src/backend/backend.ts has the formulas. A head's state is held as [key][value]. Lanes hold
+// values, so no sum crosses lanes.
 #include "norm.h"
 #include "program.h"
 #include "states.h"
@@ -20,7 +20,7 @@ struct Token {
 };
 
 struct Wkv6 final : Command {
-  float* out;  // [T, C], as are the next five
+  float* out;  // [T, C]; so are the next five
   const float *r, *k, *v, *w, *g;
   const float* u;  // [C]
   Norm ln_x;       // [C]
@@ -50,19 +50,20 @@ struct Wkv6 final : Command {
     }
   }
 
-  /// `at` is the head's offset in [T, C], `channel` its offset in [C].
+  /// Prepares one token of one head. `at` is the head's offset in [T, C], `channel` its offset in
+  /// [C].
   void prepare(Token& token, int64_t at, int64_t channel, int64_t size) const {
     vf bonus = {};
     for (int64_t i = 0; i < size; i += kLanes) {
       bonus = fma(load(r + at + i) * load(u + channel + i), load(k + at + i), bonus);
-      // A logit beyond 88 makes the inner exponential infinite and the decay 0, as it should.
+      // A logit beyond 88 makes the inner exponential infinite and the decay 0, which is right.
       store(token.w + i, exp(-exp(load(w + at + i))));
     }
     token.bonus = sum(bonus);
   }
 
-  /// y = S·r + bonus·v with the old S; S ← S·diag(w) + v·kᵀ, for Vectors·kLanes values starting at
-  /// `first`.
+  /// y = S·r + bonus·v with the old S, then S ← S·diag(w) + v·kᵀ; for Vectors·kLanes values from
+  /// `first` on.
   template <int Vectors>
   void advance(float* state, Token& token, int64_t at, int64_t size, int64_t first) const {
     vf values[Vectors], y[Vectors];

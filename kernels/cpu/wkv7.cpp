@@ -1,6 +1,6 @@
-// RWKV-7 time mixing from the projections to the gated head outputs; the maths stands at `Ops.wkv7`
-// of src/backend/backend.ts. A head's state is held [key][value], so values lie in lanes and no sum
-// crosses them.
+// RWKV-7 time mixing, from the projections to the gated head outputs; `Ops.wkv7` in
+// src/backend/backend.ts has the formulas. A head's state is held as [key][value]. Lanes hold
+// values, so no sum crosses lanes.
 #include <cmath>
 
 #include "norm.h"
@@ -26,7 +26,7 @@ struct Token {
   float bonus;  // Σ r·k·r_k
 };
 
-/// S ← S·diag(w) − (S·kk)(kk⊙a)ᵀ + v·kᵀ, y = S·r for Vectors·kLanes values starting at `first`.
+/// S ← S·diag(w) − (S·kk)(kk⊙a)ᵀ + v·kᵀ, then y = S·r; for Vectors·kLanes values from `first` on.
 template <int Vectors>
 void advance(float* state, Token& token, int64_t size, int64_t first) {
   vf sa[Vectors] = {}, v[Vectors], y[Vectors] = {};
@@ -52,7 +52,7 @@ void advance(float* state, Token& token, int64_t size, int64_t first) {
 }
 
 struct Wkv7 final : Command {
-  float* out;  // [T, C], as are the next eight
+  float* out;  // [T, C]; so are the next eight
   const float *r, *k, *v, *w, *a, *g;
   const float* v_gate;  // null in the first layer
   float* v_first;
@@ -82,7 +82,8 @@ struct Wkv7 final : Command {
     }
   }
 
-  /// `at` is the head's offset in [T, C], `channel` its offset in [C].
+  /// Prepares one token of one head. `at` is the head's offset in [T, C], `channel` its offset in
+  /// [C].
   void prepare(Token& token, int64_t at, int64_t channel, int64_t size) const {
     vf squares = {}, bonus = {};
     for (int64_t i = 0; i < size; i += kLanes) {

@@ -1,11 +1,14 @@
-// A matrix of fewer bits turned round at load, for products whose inputs are mostly zero: what an
-// input is multiplied with lies side by side, so that the rest need not be read (few-rows-value.cuh).
-// to u8 [columns, rows]: code + 128 of integers (of nf4 the level), and with a minimum the code; e4m3
-// as it is. scales f16 [groups, 1 or 2, rows]: of each group of columns its scales, then its
-// minimums; e4m3 has none here. From the layout of quant.cuh. Bound by memory, once.
+// Transposes a quantised matrix once at load, for products whose inputs are mostly zero: the
+// weights of one input become contiguous, so the weights of zero inputs need not be read
+// (few-rows-value.cuh). Reads the layout of quant.cuh. Bound by memory.
+//   to      u8 [columns, rows]: integer + 128 (nf4: level + 128), the code if the type has a
+//           minimum, e4m3 unchanged
+//   scales  f16 [groups, 1 or 2, rows]: for each group of columns the scales, then the minimums;
+//           none for e4m3
 #include "lay-out.cuh"
 
-/** The 16 bytes of a lane, of one part of a row: its inputs' codes. Rows are what neighbours have. */
+/** A thread transposes the 16 bytes of one lane and part of a row. Neighbouring threads have
+ * neighbouring rows. */
 extern "C" __global__ void __launch_bounds__(256)
     turn_codes(u8* to, const u8* values, int rows, int columns) {
   const int parts = parts_of(columns);

@@ -1,13 +1,14 @@
-// Products of f32 matrices on the tensor cores, accurate to about 2e-6 of their size: a number is a
-// pair of bf16, its rounding and what that leaves (16 bits together, the whole range of f32, so
-// that nothing has to be scaled), and a product is three of the tensor cores', the fourth being too
-// small to matter. Operands lie in shared memory as the lanes want them, 16 bytes a lane: two words
-// of roundings, then two of rests, which are registers side by side as the right operand needs
-// them. Tiles are those of mma.m16n8k16; lane = 4·g + q. Needs capability 8.0.
+// Products of f32 matrices on the tensor cores, accurate to about 2e-6 of their size. Every number
+// is split into two bf16: its rounding, and the rest that the rounding leaves. Together they have
+// 16 bits and the whole range of f32, so nothing has to be scaled. A product is three products of
+// the tensor cores; the fourth, rest times rest, is too small to matter. In shared memory operands
+// have the order in which lanes load them, 16 bytes per lane: two words of roundings, then two
+// words of rests. That puts each pair of words in adjacent registers, as the right operand of an
+// mma needs them. Tiles are those of mma.m16n8k16; lane = 4·g + q. Needs capability 8.0.
 #pragma once
 #include "common.cuh"
 
-/** Two neighbours as a word of roundings and one of rests. */
+/** Packs two neighbours into one word of bf16. */
 __device__ __forceinline__ u32 pack_bf16(float lo, float hi) {
   u32 pair = 0;
 #if __CUDA_ARCH__ >= 800
@@ -22,21 +23,21 @@ __device__ __forceinline__ uint2 split(float x, float y) {
                                        y - __uint_as_float(rounded & 0xffff0000u)));
 }
 
-/** A [16, 16] of a product in registers: words of (row g, k 2q), (g + 8, 2q), (g, 2q + 8), (g + 8,
+/** A [16, 16] of a product, in registers: words (row g, k 2q), (g + 8, 2q), (g, 2q + 8) and (g + 8,
  * 2q + 8). */
 struct Left {
   u32 rounded[4], rest[4];
 };
 
-/** From sums of a product, whose columns become k. */
+/** Makes a left operand from the accumulators of a product, whose columns become k. */
 __device__ __forceinline__ Left left_of(const float (&first)[4], const float (&second)[4]) {
   const uint2 a = split(first[0], first[1]), b = split(first[2], first[3]),
               c = split(second[0], second[1]), d = split(second[2], second[3]);
   return {{a.x, b.x, c.x, d.x}, {a.y, b.y, c.y, d.y}};
 }
 
-/** d [16, 8] += A·B; of d a lane has (g, 2q), (g, 2q + 1), (g + 8, 2q), (g + 8, 2q + 1), of B (k
- * 2q, column g), (2q + 8, g). */
+/** d [16, 8] += A·B. A lane has (g, 2q), (g, 2q + 1), (g + 8, 2q) and (g + 8, 2q + 1) of d, and (k
+ * 2q, column g) and (2q + 8, g) of B. */
 __device__ __forceinline__ void mma(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 #if __CUDA_ARCH__ >= 800
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -46,7 +47,8 @@ __device__ __forceinline__ void mma(float (&d)[4], const u32 (&a)[4], u32 b0, u3
 #endif
 }
 
-/** Sums of a [16, 16], each kind of product apart, so that six chains share the tensor cores. */
+/** Accumulators of a [16, 16], separate for each kind of product, so that six chains keep the
+ * tensor cores busy. */
 struct Sums {
   float large[2][4], left_rest[2][4], right_rest[2][4];
 
@@ -62,7 +64,7 @@ struct Sums {
   }
 };
 
-/** sums += A·[b0 b1], 16 of k */
+/** sums += A·[b0 b1] over 16 of k. */
 __device__ __forceinline__ void multiply(Sums& sums, const Left& a, uint4 b0, uint4 b1) {
   mma(sums.large[0], a.rounded, b0.x, b0.y);
   mma(sums.large[1], a.rounded, b1.x, b1.y);
@@ -72,7 +74,7 @@ __device__ __forceinline__ void multiply(Sums& sums, const Left& a, uint4 b0, ui
   mma(sums.right_rest[1], a.rounded, b1.z, b1.w);
 }
 
-/** Columns tiles of d += A·B, 16 of k. */
+/** d += A·B for `Tiles` tiles of columns, over 16 of k. */
 template <int Tiles>
 __device__ __forceinline__ void multiply_add(float (*d)[4], const Left& a,
                                              const uint4 (&b)[Tiles]) {
@@ -84,7 +86,7 @@ __device__ __forceinline__ void multiply_add(float (*d)[4], const Left& a,
   for (int j = 0; j < Tiles; j++) mma(d[j], a.rounded, b[j].z, b[j].w);
 }
 
-/** The transpose of an 8 × 8 whose row g, columns 2q and 2q + 1 are a lane's word. */
+/** Transposes an 8 × 8 matrix; a lane's word has row g, columns 2q and 2q + 1. */
 __device__ __forceinline__ u32 transposed(u32 word) {
   u32 other = 0;
 #if __CUDA_ARCH__ >= 800
@@ -93,10 +95,10 @@ __device__ __forceinline__ u32 transposed(u32 word) {
   return other;
 }
 
-// A matrix [16 tokens, 64 channels] lies in one of four orders, 4 KB each, in units of 32 lanes ×
-// 16 bytes; lanes are permuted within a unit so that neither side meets a bank twice. A right
-// operand's unit has 8 of what its columns are and 16 (or all tokens) of k; a left operand has two
-// units for its 16 rows and 16 of k, one of roundings and one of rests.
+// A matrix [16 tokens, 64 channels] has one of four layouts of 4 KB each, in units of 32 lanes × 16
+// bytes. Lanes are permuted within a unit, so that neither writers nor readers have bank conflicts.
+// A unit of a right operand has 8 of its columns and 16 of k (if k is the tokens, all of k). A left
+// operand has two units for its 16 rows and 16 of k: one of roundings, one of rests.
 constexpr int kUnit = 32;
 constexpr int kMatrix = 8 * kUnit;
 
@@ -108,28 +110,29 @@ __device__ __forceinline__ int among_tokens(int lane, int unit) {
   return lane ^ (lane >> 3 | (unit & 1) << 2);
 }
 
-// Every second pair of right operands' units has its rests first, for the same reason.
+// Every second pair of units of a right operand stores its rests first, also to avoid bank
+// conflicts.
 __device__ __forceinline__ uint4 roundings_first(uint4 b, bool rests_first) {
   return rests_first ? make_uint4(b.z, b.w, b.x, b.y) : b;
 }
 
-/** Right, k the channels. */
+/** A right operand whose k is the channels. */
 __device__ __forceinline__ uint4 load_right(const uint4* m, int tokens8, int channels16, int lane) {
   return roundings_first(m[(tokens8 * 4 + channels16) * kUnit + among_channels(lane, channels16)],
                          channels16 & 2);
 }
 
-/** Right, k the tokens. */
+/** A right operand whose k is the tokens. */
 __device__ __forceinline__ uint4 load_right_of_tokens(const uint4* m, int channels8, int lane) {
   return roundings_first(m[channels8 * kUnit + among_tokens(lane, channels8)], channels8 & 2);
 }
 
-/** Left, rows the tokens. */
+/** A left operand whose rows are the tokens. */
 __device__ __forceinline__ const uint4* left(const uint4* m, int channels16, int lane) {
   return m + channels16 * 2 * kUnit + among_channels(lane, channels16);
 }
 
-/** Left, rows the channels. */
+/** A left operand whose rows are the channels. */
 __device__ __forceinline__ const uint4* left_of_tokens(const uint4* m, int channels16, int lane) {
   return m + channels16 * 2 * kUnit + among_tokens(lane, channels16);
 }
@@ -139,33 +142,33 @@ __device__ __forceinline__ Left load_left(const uint4* at) {
   return {{a.x, a.y, a.z, a.w}, {b.x, b.y, b.z, b.w}};
 }
 
-// Where a pair of neighbours lies in such a matrix, in words; its rests are at word ^ kRightRest or
-// word + kLeftRest. With an even token (or channel, where k is the tokens) the next one's pair lies
-// at word ^ kNext.
+// The functions below give the index of the word that holds a pair of neighbours. The rests of a
+// word are at word ^ kRightRest or word + kLeftRest. For an even token (or an even channel, if k is
+// the tokens) the pair of the next one is at word ^ kNext.
 constexpr int kNext = 16;
 constexpr int kRightRest = 2;
 constexpr int kLeftRest = 4 * kUnit;
 
-/** Of a token the channels 2·pair and 2·pair + 1 in a right operand. */
+/** The word of channels 2·pair and 2·pair + 1 of a token, in a right operand. */
 __device__ __forceinline__ int right_word(int token, int pair) {
   const int lane = among_channels((token & 7) * 4 + (pair & 3), pair >> 3);
   return (((token >> 3) * 4 + (pair >> 3)) * kUnit + lane) * 4 + (pair >> 2 & 1) +
          (pair >> 4) * kRightRest;
 }
 
-/** The same in a left operand. */
+/** Like right_word, in a left operand. */
 __device__ __forceinline__ int left_word(int token, int pair) {
   const int lane = among_channels((token & 7) * 4 + (pair & 3), pair >> 3);
   return ((pair >> 3) * 2 * kUnit + lane) * 4 + (token >> 3) + (pair >> 2 & 1) * 2;
 }
 
-/** Of a channel the tokens 2·pair and 2·pair + 1 in a right operand. */
+/** The word of tokens 2·pair and 2·pair + 1 of a channel, in a right operand. */
 __device__ __forceinline__ int right_word_of_tokens(int channel, int pair) {
   const int lane = among_tokens((channel & 7) * 4 + (pair & 3), channel >> 3);
   return ((channel >> 3) * kUnit + lane) * 4 + (pair >> 2) + (channel >> 4 & 1) * kRightRest;
 }
 
-/** The same in a left operand. */
+/** Like right_word_of_tokens, in a left operand. */
 __device__ __forceinline__ int left_word_of_tokens(int channel, int pair) {
   const int lane = among_tokens((channel & 7) * 4 + (pair & 3), channel >> 4);
   return ((channel >> 4) * 2 * kUnit + lane) * 4 + (channel >> 3 & 1) + (pair >> 2) * 2;

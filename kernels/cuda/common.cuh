@@ -1,11 +1,11 @@
-// What every CUDA kernel shares: sums over blocks, and the step's batch as it lies on the device.
-// Knows no op.
+// Shared by all CUDA kernels: sums over a block, and the batch of the step in device memory. Does
+// not know any op.
 #pragma once
 #include "portable.cuh"
 
-/** The batch of a step in device memory. Counts: tokens, rows, logits rows, samples, rows of one
- * token, rows that are not long; what lies beyond them is padding. Rows come shortest first, so
- * token t of the rows of one token is all of row t. */
+/** The batch of a step in device memory. `counts` has the numbers of tokens, rows, logits rows,
+ * samples, rows of one token, and rows that are not long; anything beyond them is padding. Rows
+ * are sorted by length, shortest first, so token t of the rows of one token belongs to row t. */
 struct Step {
   const int* counts;
   const int* tokens;       // [T]
@@ -25,13 +25,14 @@ struct Step {
   __device__ int num_rows() const { return counts[1]; }
   __device__ int num_logits() const { return counts[2]; }
   __device__ int num_samples() const { return counts[3]; }
-  /** Rows of one token: the first of the batch. Also the first token of the other rows. */
+  /** Number of rows of one token, which come first. Also the index of the first token of the other
+   * rows. */
   __device__ int num_singles() const { return counts[4]; }
-  /** The first row of so many tokens that it has kernels of its own (LONG_ROW of command.ts). */
+  /** The first row that is long enough for kernels of its own (LONG_ROW in command.ts). */
   __device__ int first_long() const { return counts[5]; }
 };
 
-/** sums += factor·(eight halves) */
+/** sums += factor·(eight halves). */
 __device__ __forceinline__ void add_scaled(float (&sums)[8], float factor, const uint4& halves) {
   const u32 words[4] = {halves.x, halves.y, halves.z, halves.w};
 #pragma unroll
@@ -41,7 +42,7 @@ __device__ __forceinline__ void add_scaled(float (&sums)[8], float factor, const
   }
 }
 
-/** Into the range of f16; NaN stays NaN, so that a poisoned value is not healed. */
+/** Clamps to the range of f16. NaN stays NaN, so that a poisoned value stays visible. */
 __device__ __forceinline__ float saturate_f16(float x) {
   x = x > 65504.0f ? 65504.0f : x;
   return x < -65504.0f ? -65504.0f : x;
@@ -53,13 +54,13 @@ __device__ __forceinline__ float bf16_to_float(u16 bits) {
 
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + __expf(-x)); }
 
-/** 1 − 2 / (e^2x + 1): right to both infinities, within 2 ulp of f16 everywhere. */
+/** 1 − 2 / (e^2x + 1): correct up to both infinities, and within 2 ulp of f16 everywhere. */
 __device__ __forceinline__ float tanh_of(float x) {
   return 1.0f - 2.0f / (__expf(2.0f * x) + 1.0f);
 }
 
-/** The sum over a block, in every thread and in the same order each time. scratch: [32], not used
- * by the sum before. */
+/** The sum over a block, in every thread, always added in the same order. scratch: [32], not the
+ * one that the previous sum used. */
 template <int Threads>
 __device__ __forceinline__ float block_sum(float x, float* scratch) {
   constexpr int kWarps = Threads / 32;

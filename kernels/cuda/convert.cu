@@ -1,5 +1,5 @@
-// Checkpoint numbers to f16, at load.  in bf16 (SOURCE 2), f32 (0) or f16 (1) · out f16 · beyond
-// its range: the largest
+// Converts checkpoint numbers to f16 at load. in: bf16 (SOURCE 2), f32 (0) or f16 (1). out: f16;
+// values beyond its range become the largest one.
 #include "common.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)
@@ -15,7 +15,7 @@ extern "C" __global__ void __launch_bounds__(256)
   }
 }
 
-// States in f16 as the host keeps them: out f32 · in f16
+// Converts states, which the host keeps as f16, to f32. out f32 · in f16
 extern "C" __global__ void __launch_bounds__(256)
     widen(float* out, const f16* in, long long count) {
   for (long long i = blockIdx.x * 256ll + threadIdx.x; i < count; i += 256ll * gridDim.x) {

@@ -1,8 +1,8 @@
-// The data-dependent token shift of RWKV-6, in place over its data-dependent part:
+// RWKV-6's data-dependent token shift, in place:
 //   mix[i] ← h + (prev − h)·(base[i] + mix[i])
 // mix MIXES × f16 [T, C] · h, prev f16 [T, C] · base MIXES × f32 [C] · C a multiple of 8
-// Bound by memory: a thread takes 8 channels of a token through all mixes, so that h and prev are
-// read once. Tolerance: 1e-3 RMS against reference/ops.ts (operands and results are f16).
+// Bound by memory. A thread computes all mixes of 8 channels of a token, so h and prev are read
+// once. Tolerance: 1e-3 RMS against reference/ops.ts (operands and results are f16).
 #include "common.cuh"
 
 #define MAX_MIXES 5

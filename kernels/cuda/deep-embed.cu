@@ -14,7 +14,7 @@ __device__ __forceinline__ float4 halves_of(const f16* from, long long i) {
   return make_float4(lo.x, lo.y, hi.x, hi.y);
 }
 
-/** Four numbers of the table. */
+/** Loads four numbers of the table. */
 __device__ __forceinline__ float4 entries_of(const void* table, long long i) {
 #if TABLE_TYPE == 0
   return reinterpret_cast<const float4*>(table)[i];
@@ -27,7 +27,7 @@ __device__ __forceinline__ float4 entries_of(const void* table, long long i) {
 #endif
 }
 
-/** by[t] = low[t]·M.  by f32 [T, S]. A block a token. */
+/** by[t] = low[t]·M.  by f32 [T, S]. One block per token. */
 extern "C" __global__ void __launch_bounds__(kThreads)
     deep_embed_multiply(Step step, float* by, const f16* low, const f16* own, const void* table) {
   __shared__ float4 products[kEntries / 4];
@@ -52,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   by[t * SIDE + threadIdx.x] = sum;
 }
 
-/** u[t] *= s0 + by[t]·s2. Blocks [T, parts of F]. */
+/** u[t] *= s0 + by[t]·s2. Blocks: [T, parts of F]. */
 extern "C" __global__ void __launch_bounds__(kThreads)
     deep_embed_scale(Step step, f16* u, const float* by, const float* s2, const float* s0,
                      int channels) {

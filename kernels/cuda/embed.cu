@@ -1,6 +1,6 @@
-// x[t] = LN(table[tokens[t]]).  x f32 (f16 with OUT_F16) [T, C] · table f16, bf16 or f32 [V, C] (TABLE_TYPE 1, 2, 0),
-// or GGUF's blocks of type BLOCK (3)
-// One block a token. Tolerance: 1e-5 RMS against reference/ops.ts.
+// x[t] = LN(table[tokens[t]]).  x f32 (f16 with OUT_F16) [T, C] · table [V, C] of f16, bf16 or f32
+// (TABLE_TYPE 1, 2, 0) or of GGUF's blocks of type BLOCK (3). One block per token. Tolerance: 1e-5
+// RMS against reference/ops.ts.
 #include "norm.cuh"
 #if TABLE_TYPE == 3
 #include "gguf-blocks.cuh"

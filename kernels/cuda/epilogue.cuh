@@ -1,4 +1,5 @@
-// What becomes of a matrix product before it is stored: the values of backend.ts's Epilogue.
+// The epilogues of a matrix product, applied before the store: the values of Epilogue in
+// backend.ts.
 #pragma once
 #include "common.cuh"
 
@@ -11,7 +12,7 @@ __device__ __forceinline__ float apply_epilogue(float x, int epilogue) {
     case kSigmoid:
       return sigmoid(x);
     case kRelu2: {
-      // A comparison that is false for NaN keeps it.
+      // Written so that NaN, for which the comparison is false, is kept.
       const float positive = x < 0.0f ? 0.0f : x;
       return saturate_f16(positive * positive);
     }

@@ -1,7 +1,7 @@
-// What linear-few.cu and linear-quant.cu share: a product of TOKENS (8, 16 or 32) tokens whose work
-// is reading W once. The tensor cores take the tokens as their 16 rows and 8 rows of W as their
-// columns. A warp owns 8·ROW_TILES rows; `split` warps share them and add up in shared memory, in
-// the same order whatever the number of tokens. Knows not how W is held.
+// Shared by linear-few.cu and linear-quant.cu: a product of TOKENS (8, 16 or 32) tokens, bound by
+// reading W once. For the tensor cores the tokens are the 16 rows of a tile, and 8 rows of W are
+// its columns. A warp owns 8·ROW_TILES rows. `split` warps share them and add their sums in shared
+// memory, in the same order for any number of tokens. Does not know the format of W.
 #pragma once
 #include "epilogue.cuh"
 #include "tensor-cores.cuh"
@@ -10,11 +10,11 @@
 #define WARPS 8
 
 constexpr int kTileRows = 8 * ROW_TILES;
-/** Groups of 8 tokens, and the tensor cores' 16. */
+/** Groups of 8 tokens, and tensor core tiles of 16. */
 constexpr int kTokenGroups = TOKENS / 8;
 constexpr int kTokenTiles = (TOKENS + 15) / 16;
 
-/** 8 inputs of a token, or zeros. */
+/** Loads 8 inputs of a token, or zeros. */
 __device__ __forceinline__ uint4 load_inputs(const f16* x, bool inside) {
   uint4 v;
   asm volatile(
@@ -27,7 +27,7 @@ __device__ __forceinline__ uint4 load_inputs(const f16* x, bool inside) {
   return v;
 }
 
-/** Sums of a thread: of tokens g and g + 8 of each tile, rows 2q and 2q + 1 of each 8. */
+/** Accumulators of a thread: tokens g and g + 8 of each tile, rows 2q and 2q + 1 of every 8. */
 struct Sums {
   float of[kTokenTiles][ROW_TILES][4];
 };
@@ -37,9 +37,9 @@ struct Inputs {
   uint4 of[kTokenGroups];
 };
 
-/** Adds the products of a tile of tokens with 8 columns of the thread's row n. The order of k is
- * free as long as both operands agree on it, so each thread has 8 neighbouring columns in place of
- * the fragments' 4 times 2. */
+/** Adds the products of a tile of tokens with 8 columns of the thread's row n. Any order of k is
+ * right if both operands use the same one. So each thread takes 8 adjacent columns instead of the
+ * 4 × 2 of the standard fragments. */
 __device__ __forceinline__ void multiply_tile(Sums& sums, int m, int n, const Inputs& x, u32 w0,
                                               u32 w1, u32 w2, u32 w3) {
   const uint4 lo = x.of[2 * m];
@@ -49,13 +49,13 @@ __device__ __forceinline__ void multiply_tile(Sums& sums, int m, int n, const In
   mma(sums.of[m][n], lo.z, hi.z, lo.w, hi.w, w2, w3);
 }
 
-/** The work of a block, `width` rows of W and TOKENS tokens, and of a warp in it: a tile of rows,
- * and of its columns the share `part` of `split`. */
+/** The work of a block (`width` rows of W, TOKENS tokens), and of a warp in it: a tile of rows, and
+ * share `part` of `split` of their columns. */
 struct Place {
   int split, width, block_row, first_token, row, part;
 };
 
-/** The job of the block. */
+/** The job of this block. */
 template <class Jobs>
 __device__ __forceinline__ auto& find_job(const Jobs& jobs) {
   int j = 0;
@@ -86,8 +86,8 @@ __device__ __forceinline__ void store_output(const Job& job, int t, int row, flo
   }
 }
 
-/** Adds up what the warps of a block have and stores it for as many tokens as there are; `scaled`
- * is what a sum of a row becomes first. */
+/** Adds the sums of the warps of a block and stores those of tokens that exist. `scaled` is applied
+ * to each sum first. */
 template <class Job, class Scaled>
 __device__ __forceinline__ void store_sums(const Sums& sums, const Job& job, const Place& at,
                                            int num_tokens, Scaled scaled) {

@@ -1,6 +1,6 @@
-// Numbers of 8 bits with 4 of exponent and 3 of fraction (e4m3), one f32 scale a row: weights at
-// load, activations (a row is a token) in every step. scale = largest / 448, 0 for a row of zeros;
-// a NaN in a row makes its scale NaN, and with it what the row brings forth, but no other row.
+// Rounds to e4m3 (8 bits: 4 of exponent, 3 of fraction) with one f32 scale per row: weights at
+// load, activations (a row is a token) in every step. scale = largest / 448, or 0 for a row of
+// zeros. A NaN makes the scale of its row NaN, and so all outputs of that row, but of no other row.
 // Needs compute capability 8.9.
 #include "common.cuh"
 
@@ -8,10 +8,11 @@
 #define THREADS 256
 /** The largest number of e4m3. */
 #define LARGEST 448.0f
-/** Rows of nothing larger are zeros: their scale would be a denormal. */
+/** A row whose largest magnitude is below this becomes zeros, because its scale would be
+ * denormal. */
 #define MIN_LARGEST 7.8886090522101181e-31f
 
-/** The bits of the largest magnitude over a block: a NaN's are above all others'. */
+/** The bits of the largest magnitude over a block. The bits of a NaN are above all others. */
 __device__ __forceinline__ u32 block_max(u32 x, u32* scratch) {
 #pragma unroll
   for (int offset = 16; offset > 0; offset >>= 1)
@@ -52,7 +53,7 @@ __device__ __forceinline__ float4 read4(const void* x, long long i) {
 }
 #endif
 
-/** A block rounds a row; `groups` groups of 4 numbers. */
+/** A block rounds one row, `groups` groups of 4 numbers. */
 __device__ __forceinline__ void round_row(u32* out, float* scale, const void* in, int groups,
                                           long long row) {
   __shared__ u32 scratch[THREADS / 32];
@@ -71,13 +72,13 @@ __device__ __forceinline__ void round_row(u32* out, float* scale, const void* in
   if (threadIdx.x == 0) scale[row] = s.scale;
 }
 
-// in [rows, 4·groups] of SOURCE → out e4m3, scale [rows]; a block a row, at load.
+// in [rows, 4·groups] of type SOURCE → out e4m3, scale [rows]. One block per row, at load.
 extern "C" __global__ void __launch_bounds__(THREADS)
     round_weights(u32* out, float* scale, const void* in, int groups) {
   round_row(out, scale, in, groups, blockIdx.x);
 }
 
-/** One x of a step, f16 [T, columns]. */
+/** One x of a step: f16 [T, columns]. */
 struct RoundJob {
   u32* out;
   float* scale;
@@ -87,11 +88,11 @@ struct RoundJob {
 
 struct RoundJobs {
   RoundJob job[MAX_JOBS];
-  /** Which of the step's counts is T: 0 tokens, 2 logits rows. */
+  /** The index of T in the step's counts: 0 tokens, 2 logits rows. */
   int count_index;
 };
 
-// The x of several products; a block a token, blockIdx.y is the job.
+// Rounds the x of several products. One block per token; blockIdx.y is the job.
 extern "C" __global__ void __launch_bounds__(THREADS)
     round_tokens(Step step, const __grid_constant__ RoundJobs jobs) {
   let_next_start();
@@ -101,8 +102,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   round_row(job.out, job.scale, job.in, job.columns / 4, blockIdx.x);
 }
 
-// y = epilogue(sums·row_scale·token_scale), for products that the library made without scales.
-//   sums f32 [T, rows] · y f16 or f32 [T, rows] · kAdd adds into y
+// y = epilogue(sums·row_scale·token_scale), for products that the library computes without scales.
+//   sums f32 [T, rows] · y f16 or f32 [T, rows] · kAdd adds to y
 extern "C" __global__ void __launch_bounds__(THREADS)
     scale_sums(Step step, void* y, const float* sums, const float* row_scales,
                const float* token_scales, int rows, int count_index, int is_f32, int is_added) {

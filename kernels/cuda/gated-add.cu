@@ -1,6 +1,5 @@
-// x += gate·value: the gated residual of RWKV-6's channel mixing.  x, value f32 [T, C] · gate f16
-// [T, C] · C a multiple of 4. Bound by memory. Tolerance: 1e-6 RMS against
-// reference/ops.ts.
+// x += gate·value, the gated residual of RWKV-6's channel mixing.  x, value f32 [T, C] · gate f16
+// [T, C] · C a multiple of 4. Bound by memory. Tolerance: 1e-6 RMS against reference/ops.ts.
 #include "common.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)

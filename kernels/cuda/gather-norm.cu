@@ -1,6 +1,6 @@
-// out[r] = LN(x[logit_rows[r]]), or the sum of blend_counts[r] such rows from r on, each times its
-// weight. A row of kept_as[r] = 1 + p is kept as p, too, and one of logit_rows[r] = −1 − p is what was
-// kept as p.  out f16 [R, C] · x f32 [T, C] · kept f16 [places, C].  One block a row.
+// out[r] = LN(x[logit_rows[r]]), or a weighted sum of blend_counts[r] such rows, from r on. If
+// kept_as[r] = 1 + p, the result is also stored as kept[p]. If logit_rows[r] = −1 − p, the result
+// is read from kept[p].  out f16 [R, C] · x f32 [T, C] · kept f16 [places, C].  One block per row.
 #include "norm.cuh"
 
 __device__ __forceinline__ Row times(Row x, float factor) {

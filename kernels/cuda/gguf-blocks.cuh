@@ -1,5 +1,6 @@
-// GGUF's blocks as a file has them: codes, scales and minimums. BLOCK says which: 1 Q4_0, 2 Q4_1, 3
-// Q5_0, 4 Q5_1, 5 Q8_0, 6 Q4_K, 7 Q5_K, 8 Q6_K. What the blocks are: kernels/cpu/packed.cpp.
+// Reads GGUF's blocks as a file has them: codes, scales and minimums. BLOCK is the type: 1 Q4_0, 2
+// Q4_1, 3 Q5_0, 4 Q5_1, 5 Q8_0, 6 Q4_K, 7 Q5_K, 8 Q6_K. kernels/cpu/packed.cpp explains the
+// formats.
 #pragma once
 #include "common.cuh"
 
@@ -29,7 +30,7 @@ __device__ __forceinline__ float half_at(const u8* p) {
   return to_float(*reinterpret_cast<const f16*>(&bits));
 }
 
-/** Code `i` of sixteen bytes whose low halves come first. */
+/** Code `i` of sixteen bytes: first all low halves, then all high halves. */
 __device__ __forceinline__ int nibble(const u8* low, int i) {
   return i < 16 ? low[i] & 15 : low[i - 16] >> 4;
 }
@@ -38,7 +39,8 @@ __device__ __forceinline__ int fifth_bit(const u8* bits, int i) {
   return (bits[i / 8] >> i % 8 & 1) << 4;
 }
 
-/** Code of input i of group `g` of 32: of Q8_0 an integer, of others their bits, `kBlockZero` for 0. */
+/** The code of input i of group `g` of 32. Q8_0: a signed integer. Others: the bits, where
+ * `kBlockZero` stands for 0. */
 __device__ __forceinline__ int block_code(const u8* block, int g, int i) {
   if constexpr (BLOCK == kQ4_0) return nibble(block + 2, i);
   if constexpr (BLOCK == kQ4_1) return nibble(block + 4, i);
@@ -55,14 +57,15 @@ __device__ __forceinline__ int block_code(const u8* block, int g, int i) {
   }
 }
 
-/** Six bits of twelve bytes: the scale of group g of Q4_K and Q5_K, or its minimum. */
+/** The 6-bit scale of group g of Q4_K and Q5_K, or its minimum, from the twelve bytes that pack
+ * them. */
 __device__ __forceinline__ int six_bits(const u8* bytes, int g, bool is_minimum) {
   if (g < 4) return bytes[g + (is_minimum ? 4 : 0)] & 63;
   const int low = is_minimum ? bytes[g + 4] >> 4 : bytes[g + 4] & 15;
   return low | bytes[is_minimum ? g : g - 4] >> 6 << 4;
 }
 
-/** Of group `g` of kScaleInputs. */
+/** The scale of group `g`; a group has kScaleInputs inputs. */
 __device__ __forceinline__ float block_scale(const u8* block, int g) {
   if constexpr (BLOCK == kQ6_K)
     return half_at(block + 208) * static_cast<signed char>(block[192 + g]);

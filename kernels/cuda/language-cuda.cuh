@@ -1,19 +1,17 @@
-// CUDA's side of portable.cuh.
+// The CUDA version of portable.cuh.
 #pragma once
 
-/**
- * Programmatic dependent launch: from here the next kernel of the stream may take free room on the
- * device. Its blocks wait in their turn, so a chain of kernels keeps its order although their
- * beginnings overlap.
- */
+/** Programmatic dependent launch: from here on, blocks of the next kernel of the stream may start
+ * if there is room. They wait in wait_for_previous(), so a chain of kernels keeps its order
+ * although their prologues overlap. */
 __device__ __forceinline__ void let_next_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 
-/** Until the kernels before have ended. Every kernel calls it, before it reads what they wrote or
- * writes anything. */
+/** Waits until the previous kernels have ended. Every kernel calls it before it reads their results
+ * or writes anything. */
 __device__ __forceinline__ void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -36,7 +34,7 @@ __device__ __forceinline__ f16 to_f16(float x) {
   return y;
 }
 
-/** Two halves of a word, lower address first. */
+/** Unpacks the two halves of a word, the one at the lower address first. */
 __device__ __forceinline__ float2 unpack(u32 pair) {
   float2 y;
   asm("{ .reg .f16 lo, hi; mov.b32 {lo, hi}, %2; cvt.f32.f16 %0, lo; cvt.f32.f16 %1, hi; }"
@@ -55,9 +53,9 @@ __device__ __forceinline__ u32 pack(float lo, float hi) {
   return pair;
 }
 
-/** 16 bytes that no kernel writes, or zeros, kept out of L1. `Wide`: the 256 that they lie in come
- * to L2, for others to read the rest. The condition is in the assembly: as a branch it would leave
- * one load in flight. */
+/** Loads 16 bytes that no kernel writes, or zeros, bypassing L1. `Wide` brings the surrounding 256
+ * bytes into L2, because others will read the rest. The predicate is in the assembly: with a
+ * branch only one load would be in flight. */
 template <bool Wide>
 __device__ __forceinline__ uint4 load_once(const void* from, bool inside) {
   uint4 v;
@@ -78,15 +76,15 @@ __device__ __forceinline__ uint4 load_once(const void* from, bool inside) {
   return v;
 }
 
-/** One of the block's barriers, for so many threads: whole warps. */
+/** Named barrier `barrier` of the block, for `threads` threads (whole warps). */
 __device__ __forceinline__ void sync_some(int barrier, int threads) {
   __syncwarp();
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
-// Arithmetic of one instruction where the exact form is ten and a branch: within 2 ulp, zeros and
-// infinities where they belong.
-/** 2^x */
+// Approximations in one instruction; the exact forms take ten and a branch. Within 2 ulp, and exact
+// at zeros and infinities.
+/** 2^x. */
 __device__ __forceinline__ float power(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -105,8 +103,8 @@ __device__ __forceinline__ float reciprocal_root(float x) {
   return y;
 }
 
-/** 2^((score − best)·slope). Volatile, or the compiler takes it out of the walks of sample-search.cuh:
- * weights and scores together do not fit into registers. */
+/** 2^((score − best)·slope). Volatile, or the compiler hoists it out of the walks of
+ * sample-search.cuh, and weights and scores together do not fit into registers. */
 __device__ __forceinline__ float power_below(float score, float best, float slope) {
   float y;
   asm volatile(
@@ -116,14 +114,14 @@ __device__ __forceinline__ float power_below(float score, float best, float slop
   return y;
 }
 
-/** sum += weight where x ≥ bound: two instructions, where the compiler makes three. */
+/** sum += weight if x ≥ bound. Two instructions; the compiler would emit three. */
 __device__ __forceinline__ void add_from(float& sum, float x, float bound, float weight) {
   asm("{ .reg .pred p; setp.ge.f32 p, %1, %2; @p add.rn.f32 %0, %0, %3; }"
       : "+f"(sum)
       : "f"(x), "f"(bound), "f"(weight));
 }
 
-/** Four numbers, lowest byte first. */
+/** Converts four numbers, the first to the lowest byte. */
 __device__ __forceinline__ u32 to_e4m3(float a, float b, float c, float d) {
   u32 word = 0;
 #if __CUDA_ARCH__ >= 890
@@ -135,7 +133,7 @@ __device__ __forceinline__ u32 to_e4m3(float a, float b, float c, float d) {
   return word;
 }
 
-// Pairs of f16 in a word.
+// Arithmetic on pairs of f16 in a word.
 
 __device__ __forceinline__ u32 add2(u32 a, u32 b) {
   u32 d;
@@ -162,15 +160,16 @@ __device__ __forceinline__ u32 mask_or(u32 a, u32 mask, u32 bits) {
   return d;
 }
 
-/** Bytes of a and b that the lower four nibbles of a selector say; their eights are not set. */
+/** Selects bytes of a and b by the lower four nibbles of `selector`. A nibble must not have bit 3
+ * set. */
 __device__ __forceinline__ u32 select_bytes(u32 a, u32 b, u32 selector) {
   u32 d;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(selector));
   return d;
 }
 
-// Copies into shared memory (cp.async, capability 8.0) are waited for by the thread that made them, in
-// groups or all at once.
+// Asynchronous copies into shared memory (cp.async, capability 8.0). The thread that starts copies
+// waits for them, group by group or all at once.
 
 __device__ __forceinline__ void copy_16(void* to, const void* from) {
 #if __CUDA_ARCH__ >= 800
@@ -179,21 +178,22 @@ __device__ __forceinline__ void copy_16(void* to, const void* from) {
 #endif
 }
 
-/** Until this thread's copies are there. */
+/** Waits for all copies of this thread. */
 __device__ __forceinline__ void await_copies() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
 }
 
-/** What was asked for since the group before, as a group; none is one too. */
+/** Closes a group: all copies that this thread has started since the last one. The group may be
+ * empty. */
 __device__ __forceinline__ void end_group() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
 
-/** Until all groups of this thread but the last `Left` are done. */
+/** Waits for all groups of this thread but the last `Left`. */
 template <int Left>
 __device__ __forceinline__ void wait_for_groups() {
 #if __CUDA_ARCH__ >= 800

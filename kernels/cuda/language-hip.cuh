@@ -1,5 +1,5 @@
-// HIP's side of portable.cuh. It has been compiled (test/unit/cuda/hip.test.ts); none of it has run on a
-// GPU. On CDNA a wave has 64 lanes: a warp is half of one, which shuffles know by their width.
+// The HIP version of portable.cuh. It has been compiled (test/unit/cuda/hip.test.ts), but never run
+// on a GPU. A wave has 64 lanes on CDNA. A warp is half of one; shuffles get its width.
 #pragma once
 
 #define __grid_constant__
@@ -16,13 +16,13 @@ __device__ __forceinline__ u32 warp_ballot(bool predicate) {
   return (u32)(__ballot(predicate) >> (__lane_id() & 32));
 }
 
-/** Lanes of a wave go together: what they wrote has to be seen, nobody is waited for. */
+/** Lanes of a wave run in lockstep: this makes their writes visible, but does not wait. */
 __device__ __forceinline__ void sync_wave() {
   __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
   __builtin_amdgcn_wave_barrier();
 }
 
-/** A kernel begins when the one before it has ended. */
+/** A kernel starts when the previous one has ended. */
 __device__ __forceinline__ void let_next_start() {}
 __device__ __forceinline__ void wait_for_previous() {}
 
@@ -30,7 +30,7 @@ __device__ __forceinline__ float to_float(f16 x) { return __builtin_bit_cast(_Fl
 
 __device__ __forceinline__ f16 to_f16(float x) { return {__builtin_bit_cast(u16, (_Float16)x)}; }
 
-/** Two halves of a word, lower address first. */
+/** Unpacks the two halves of a word, the one at the lower address first. */
 __device__ __forceinline__ float2 unpack(u32 pair) {
   return make_float2(to_float({(u16)pair}), to_float({(u16)(pair >> 16)}));
 }
@@ -39,13 +39,13 @@ __device__ __forceinline__ u32 pack(float lo, float hi) {
   return to_f16(lo).bits | (u32)to_f16(hi).bits << 16;
 }
 
-/** 16 bytes that no kernel writes, or zeros. */
+/** Loads 16 bytes that no kernel writes, or zeros. */
 template <bool Wide>
 __device__ __forceinline__ uint4 load_once(const void* from, bool inside) {
   return inside ? *static_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
 }
 
-// Pairs of f16 in a word.
+// Arithmetic on pairs of f16 in a word.
 
 using Halves = _Float16 __attribute__((ext_vector_type(2)));
 
@@ -60,10 +60,11 @@ __device__ __forceinline__ u32 fma2(u32 a, u32 b, u32 c) {
   return __builtin_bit_cast(u32, __builtin_elementwise_fma(halves(a), halves(b), halves(c)));
 }
 
-/** (a & mask) | bits */
+/** (a & mask) | bits. */
 __device__ __forceinline__ u32 mask_or(u32 a, u32 mask, u32 bits) { return (a & mask) | bits; }
 
-/** Bytes of a and b that the lower four nibbles of a selector say; their eights are not set. */
+/** Selects bytes of a and b by the lower four nibbles of `selector`. A nibble must not have bit 3
+ * set. */
 __device__ __forceinline__ u32 select_bytes(u32 a, u32 b, u32 selector) {
   u32 bytes = 0;
 #pragma unroll
@@ -74,7 +75,7 @@ __device__ __forceinline__ u32 select_bytes(u32 a, u32 b, u32 selector) {
   return bytes;
 }
 
-// Copies into shared memory are over when they are made.
+// Copies into shared memory are synchronous here.
 
 __device__ __forceinline__ void copy_16(void* to, const void* from) {
   *static_cast<uint4*>(to) = *static_cast<const uint4*>(from);
@@ -85,25 +86,26 @@ __device__ __forceinline__ void end_group() {}
 template <int Left>
 __device__ __forceinline__ void wait_for_groups() {}
 
-/** There are barriers of whole blocks alone: for kernels on matrix cores, which have no HIP yet. */
+/** Only barriers of whole blocks exist. Named barriers are for kernels on matrix cores, which have
+ * no HIP version yet. */
 __device__ __forceinline__ void sync_some(int, int) { __builtin_trap(); }
 
-/** 2^x */
+/** 2^x. */
 __device__ __forceinline__ float power(float x) { return __builtin_amdgcn_exp2f(x); }
 __device__ __forceinline__ float reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
 __device__ __forceinline__ float reciprocal_root(float x) { return __builtin_amdgcn_rsqf(x); }
 
-/** 2^((score − best)·slope) */
+/** 2^((score − best)·slope). */
 __device__ __forceinline__ float power_below(float score, float best, float slope) {
   return power((score - best) * slope);
 }
 
-/** sum += weight where x ≥ bound */
+/** sum += weight if x ≥ bound. */
 __device__ __forceinline__ void add_from(float& sum, float x, float bound, float weight) {
   if (x >= bound) sum += weight;
 }
 
-/** The nearest e4m3, ties to even, 448 at most. */
+/** Rounds to e4m3, ties to even, at most 448. */
 __device__ __forceinline__ u32 e4m3_of(float x) {
   const u32 bits = __builtin_bit_cast(u32, x), sign = bits >> 24 & 0x80;
   if (x != x) return sign | 0x7f;
@@ -114,7 +116,7 @@ __device__ __forceinline__ u32 e4m3_of(float x) {
   return sign | ((magnitude + 0x7ffff + (magnitude >> 20 & 1)) >> 20) - (120 << 3);
 }
 
-/** Four numbers, lowest byte first. */
+/** Converts four numbers, the first to the lowest byte. */
 __device__ __forceinline__ u32 to_e4m3(float a, float b, float c, float d) {
   return e4m3_of(a) | e4m3_of(b) << 8 | e4m3_of(c) << 16 | e4m3_of(d) << 24;
 }

@@ -1,5 +1,5 @@
-// Laying out GGUF's blocks (gguf-blocks.cuh) in the layout of quant.cuh: their codes as they are,
-// their scales and minimums rounded to f16. QUANT: which layout has room for them.
+// Repacks GGUF's blocks (gguf-blocks.cuh) into the layout of quant.cuh. Codes keep their values;
+// scales and minimums are rounded to f16. QUANT is the type of layout that can hold them.
 #include "gguf-blocks.cuh"
 #include "lay-out.cuh"
 
@@ -9,7 +9,8 @@ __device__ __forceinline__ f16 device_minimum(float minimum) {
   return to_f16(minimum < -65504.0f ? -65504.0f : minimum);
 }
 
-// Rows of blocks → values, scales; a thread has kThreadInputs. columns: whole blocks
+// Rows of blocks → values, scales. A thread has kThreadInputs inputs. `columns` is a multiple of
+// the block size.
 extern "C" __global__ void __launch_bounds__(256)
     lay_out_blocks(u32* values, f16* scales, const u8* blocks, int rows, int columns) {
   const Place at = place_of(rows, columns);
@@ -30,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(256)
     const int input = group * kGroup;
     const u8* const block = block_of(row, input);
     const int g = input % kBlockInputs / kGroup;
-    static_assert(kGroup == kScaleInputs && kHasMinimum == kBlockHasMinimum, "the blocks' layout");
+    static_assert(kGroup == kScaleInputs && kHasMinimum == kBlockHasMinimum, "layout of the blocks");
     f16* const to = scales + scale_at(at.row, group, columns);
     to[0] = device_scale(block_scale(block, g));
     if constexpr (kHasMinimum) to[1] = device_minimum(block_minimum(block, g));

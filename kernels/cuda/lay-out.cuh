@@ -1,25 +1,28 @@
-// How kernels at load write the layout of quant.cuh: a thread has 64 inputs of a row, or 128.
+// How the kernels that run at load write the layout of quant.cuh. A thread has 64 or 128 inputs of
+// a row.
 #pragma once
 #include "quant.cuh"
 
-/** As the kernels read it. Beyond what lets 128 of it fit f16: the largest that does. */
+/** The scale as kernels read it. Clamped so that 128 times the scale fits f16. */
 __device__ __forceinline__ f16 device_scale(float scale) {
   scale *= SCALE_FACTOR;
   scale = scale > 511.0f ? 511.0f : scale;
   return to_f16(scale < -511.0f ? -511.0f : scale);
 }
 
-/** Inputs of a thread: two slices, whose q4 share bytes, of q5 and q6 a part; and whole groups. */
+/** Inputs of a thread: two slices (they share bytes in q4), or a whole part (q5, q6). Always whole
+ * groups. */
 constexpr int kThreadInputs = kHighBits > 0 ? kPartInputs : 64;
 constexpr int kThreadGroups = kThreadInputs / kGroup;
 
-/** Codes of a thread's inputs by eights, in order, as a file holds them: two to a byte, of more than
- * four bits one. What a row has not is zero. */
+/** The codes of a thread's inputs, eight per element, in order. As in a file, there are two codes
+ * per byte, or one per byte if a code has more than four bits. Codes beyond the end of the row are
+ * zero. */
 struct Codes {
   u64 of[kThreadInputs / 8] = {};
 };
 
-/** Lays out a part of five or six bits. */
+/** Writes one part of five or six bits per code. */
 __device__ __forceinline__ void store_part(u32* part, const Codes& codes) {
   u32 high[4 * (kHighBits > 0 ? kHighBits : 1)] = {};
 #pragma unroll
@@ -41,7 +44,7 @@ __device__ __forceinline__ void store_part(u32* part, const Codes& codes) {
   for (int i = 0; i < 4 * kHighBits; i++) part[16 + i] = high[i];
 }
 
-/** Lays out the inputs kThreadInputs·index … of a row. */
+/** Writes the inputs of a row from kThreadInputs·index on. */
 __device__ __forceinline__ void store_codes(u32* values, long long row, int index, int columns,
                                             const Codes& codes) {
   if constexpr (kHighBits > 0) {
@@ -53,7 +56,7 @@ __device__ __forceinline__ void store_codes(u32* values, long long row, int inde
   const int pair = index % kPairs;
 #pragma unroll
   for (int word = 0; word < 16; word++) {
-    // Inputs 2j and 2j + 1 of both slices.
+    // The word has inputs 2j and 2j + 1 of both slices.
     const int j = word % 4;
     if constexpr (QUANT == kI8) {
       const u32 first = codes.of[word / 4] >> 16 * j & 0xffff;
@@ -77,7 +80,7 @@ __device__ __forceinline__ long long scale_at(int row, int group, int columns) {
 
 __device__ __forceinline__ int groups_of(int columns) { return (columns + kGroup - 1) / kGroup; }
 
-/** Of a thread: its row, and which of the row's threads it is. */
+/** The place of a thread: its row, and its index among the threads of that row. */
 struct Place {
   int row, index, first_group, end_group;
   bool exists;

@@ -1,6 +1,6 @@
-// y = epilogue(y + bias) in place, for products that a library made.  y f16 [T, rows] · bias f32
-// [rows] or null One launch serves several products: blockIdx.y is the job. rows is a multiple
-// of 8.
+// y = epilogue(y + bias) in place, after products that a library computed.  y f16 [T, rows] · bias
+// f32 [rows] or null. One launch serves several products; blockIdx.y is the job. `rows` is a
+// multiple of 8.
 #include "epilogue.cuh"
 
 #define MAX_JOBS 8

@@ -1,10 +1,11 @@
-// y = epilogue(x·Wᵀ + bias) for few tokens, all jobs of one `linear` in one launch; TOKENS to a
-// block (few-tokens.cuh), and blockIdx.y counts the blocks of tokens (one, unless the matrices are
-// small). W f16 [rows, columns] · x f16 [T, columns] · bias f32 [rows] · y f16 or f32 [T, rows] ·
-// columns a multiple of 8. A warp takes every `split`-th run of 64 columns. A ring of runs in
-// registers keeps loads in flight all the time; the first are asked for before the kernel waits for
-// the one before it, since weights depend on nothing. Tolerance: 1e-3 RMS against reference/ops.ts
-// (outputs are rounded to f16).
+// y = epilogue(x·Wᵀ + bias) for few tokens, with all jobs of one `linear` in one launch.
+// W f16 [rows, columns] · x f16 [T, columns] · bias f32 [rows] · y f16 or f32 [T, rows] · columns a
+// multiple of 8.
+// A block has TOKENS tokens (few-tokens.cuh); blockIdx.y is the block of tokens (only one, unless
+// the matrices are small). A warp takes every `split`-th run of 64 columns. A ring of runs in
+// registers keeps loads in flight all the time. The first weights are loaded before the kernel
+// waits for the previous one, because weights do not depend on it. Tolerance: 1e-3 RMS against
+// reference/ops.ts (outputs are rounded to f16).
 #include "few-tokens.cuh"
 
 struct LinearJob {
@@ -17,7 +18,7 @@ struct LinearJob {
   int epilogue;
   /** Whether y is f32. */
   int is_f32;
-  /** The first block of the job, and the warps that share rows: 1, 2, 4 or 8. */
+  /** The first block of the job, and the number of warps that share rows: 1, 2, 4 or 8. */
   int first_block;
   int split;
 };
@@ -25,11 +26,11 @@ struct LinearJob {
 struct LinearJobs {
   LinearJob job[MAX_JOBS];
   int count;
-  /** Which of the step's counts is T: 0 tokens, 2 logits rows. */
+  /** The index of T in the step's counts: 0 tokens, 2 logits rows. */
   int count_index;
 };
 
-/** Runs in flight: as many as registers hold, 100 KB on a multiprocessor. */
+/** Runs in flight: as many as fit the registers, 100 KB per multiprocessor. */
 constexpr int kDepth = TOKENS <= 16 ? (ROW_TILES == 1   ? 6
                                        : ROW_TILES == 2 ? 3
                                                         : 2)
@@ -45,7 +46,8 @@ struct TokenRun {
   Inputs part[2];
 };
 
-/** Where a thread reads, clamped into range: what is out of range is not stored. */
+/** The addresses a thread reads, clamped into range. Results that are out of range are not
+ * stored. */
 struct Sources {
   const f16* weight[ROW_TILES];
   const f16* x[kTokenGroups];
@@ -86,7 +88,7 @@ __device__ __forceinline__ void multiply_run(Sums& sums, const WeightRun& w, con
   }
 }
 
-/** The warp's share of its rows: runs of 64 columns part, part + split, … */
+/** The warp's share of its rows: runs part, part + split, … of 64 columns. */
 __device__ __forceinline__ void multiply(Sums& sums, const LinearJob& job, const int* count,
                                          int row, int first_token, int part) {
   const int g = (threadIdx.x & 31) >> 2, q = threadIdx.x & 3;

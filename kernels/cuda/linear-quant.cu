@@ -1,12 +1,13 @@
-// y = epilogue(x·Wᵀ + bias) for few tokens where most W are held in 8 bits or fewer (quant.cuh), all
-// jobs of one `linear` in one launch; TOKENS (8, 16 or 32) to a block, blockIdx.y counts the blocks
-// of tokens. Jobs whose W is f16 may be among them. x f16 [T, columns] · bias f32 [rows] · y f16 or
-// f32 [T, rows] · columns a multiple of 32, with f16 of 8.
-// The scheme is that of linear-few.cu: rows of W are the tensor cores' columns, a lane loads 16
-// bytes of W and the inputs that they meet, the first loads are asked for before the kernel waits
-// for the one before it, and an output is summed in the same order whatever T is.
-// Integers become f16 and take their scale (rounded to f16, as weights of f16 are) before the
-// product. Tolerance: 1e-3 RMS against reference/ops.ts with weights of the same type.
+// y = epilogue(x·Wᵀ + bias) for few tokens and weights of 8 bits or fewer (quant.cuh), with all
+// jobs of one `linear` in one launch. Some of the jobs may have f16 weights.
+// x f16 [T, columns] · bias f32 [rows] · y f16 or f32 [T, rows] · columns a multiple of 32 (f16
+// weights: of 8).
+// TOKENS (8, 16 or 32) per block; blockIdx.y is the block of tokens. The scheme is that of
+// linear-few.cu: rows of W are the columns of the tensor cores' tiles; a lane loads 16 bytes of W
+// and the matching inputs; the first weights are loaded before the kernel waits for the previous
+// one; an output is summed in the same order for any T. Integers become f16 and are multiplied by
+// their scale before the product; that weight is rounded to f16, like a weight of an f16 model.
+// Tolerance: 1e-3 RMS against reference/ops.ts with weights of the same type.
 #include "few-tokens.cuh"
 #include "quant.cuh"
 
@@ -14,9 +15,9 @@ struct QuantJob {
   void* y;
   const f16* x;
   const void* weight;
-  /** Of groups, as quant.cuh lays them out; null where there are none. */
+  /** Scales of the groups in the layout of quant.cuh; null if there are none. */
   const f16* scales;
-  /** f32 [rows], or null: then every row takes `factor`. */
+  /** f32 [rows]; if null, every row uses `factor`. */
   const float* row_scales;
   const float* bias;
   int rows;
@@ -24,7 +25,7 @@ struct QuantJob {
   int epilogue;
   /** Whether y is f32. */
   int is_f32;
-  /** The first block of the job, and the warps that share rows: 1, 2, 4 or 8. */
+  /** The first block of the job, and the number of warps that share rows: 1, 2, 4 or 8. */
   int first_block;
   int split;
   /** Whether W is f16. */
@@ -35,11 +36,11 @@ struct QuantJob {
 struct QuantJobs {
   QuantJob job[MAX_JOBS];
   int count;
-  /** Which of the step's counts is T: 0 tokens, 2 logits rows. */
+  /** The index of T in the step's counts: 0 tokens, 2 logits rows. */
   int count_index;
 };
 
-/** f16 weights as if they were parts, too: 8 inputs to a lane, one slice. */
+/** Treats f16 weights as parts of one slice, with 8 inputs per lane. */
 struct Plain {
   static constexpr int kSlices = 1;
   static constexpr int kScales = 0;
@@ -50,19 +51,19 @@ struct Quantised {
   static constexpr int kScales = kPartScales;
 };
 
-/** Parts of W in flight. More would mean fewer waits, but also more code, and short products wait
- * for that. */
+/** Parts of W in flight. More would wait less, but take more code, which short products have to
+ * fetch. */
 constexpr int kDepth = ROW_TILES == 4 || ROW_TILES == 2 && kIsNibbles ? 1 : 2;
 
-/** 16 bytes of each of a lane's rows of W, what lies beside them, and the scales of the part, two to
- * a word. */
+/** One part of a lane's rows of W: 16 bytes each, the bits above four, and the scales, two per
+ * word. */
 struct Part {
   uint4 of[ROW_TILES];
   uint4 high[ROW_TILES];
   Scales scales[ROW_TILES];
 };
 
-/** Where a lane reads, clamped into range: what is out of range is not stored. */
+/** The addresses a lane reads, clamped into range. Results that are out of range are not stored. */
 struct Sources {
   const u8* weight[ROW_TILES];
   const f16* scales[ROW_TILES];
@@ -70,7 +71,7 @@ struct Sources {
   int columns;
 };
 
-/** 8 bytes of W, or zeros. */
+/** Loads 8 bytes of W, or zeros. */
 __device__ __forceinline__ uint2 load_half_weight(const u8* w, bool inside) {
   uint2 v;
   asm volatile(
@@ -81,8 +82,8 @@ __device__ __forceinline__ uint2 load_half_weight(const u8* w, bool inside) {
   return v;
 }
 
-/** A lane's 16 bytes of a part. Those of e4m3 lie as the library reads them, a slice here and
- * there. */
+/** Loads a lane's 16 bytes of a part. e4m3 is in the order that the library reads, so its two
+ * slices are not adjacent. */
 template <class Format>
 __device__ __forceinline__ uint4 load_lane(const u8* row, int p, int q, int columns) {
   const int at = p * 32 * Format::kSlices + 8 * q;
@@ -95,7 +96,7 @@ __device__ __forceinline__ uint4 load_lane(const u8* row, int p, int q, int colu
   return load_once<false>(row + p * part_bytes + 16 * q, at < columns);
 }
 
-/** The two scales of a part (Count 2), the four or the eight. */
+/** Loads the 2, 4 or 8 (Count) scales of a part. */
 template <int Count>
 __device__ __forceinline__ void load_scales(u32* to, const f16* scales, bool inside) {
   if constexpr (Count == 2)
@@ -117,7 +118,7 @@ __device__ __forceinline__ void load_scales(u32* to, const f16* scales, bool ins
         : "l"(scales), "r"((int)inside));
 }
 
-/** Part `p` of a lane's rows. */
+/** Loads part `p` of a lane's rows. */
 template <class Format>
 __device__ __forceinline__ void load_part(Part& part, const Sources& from, int p, int q) {
 #pragma unroll
@@ -132,7 +133,7 @@ __device__ __forceinline__ void load_part(Part& part, const Sources& from, int p
   }
 }
 
-/** Inputs `s` of a lane's tokens at part `p`. */
+/** Loads the inputs of slice `s` of part `p` for a lane's tokens. */
 template <class Format>
 __device__ __forceinline__ void load_slice(Inputs& slice, const Sources& from, int p, int s,
                                            int q) {
@@ -142,7 +143,7 @@ __device__ __forceinline__ void load_slice(Inputs& slice, const Sources& from, i
     slice.of[m] = load_inputs(from.x[m] + at, at < from.columns);
 }
 
-/** Eight weights as f16, scaled where groups have scales: slice `s` of row n of a part. */
+/** Decodes slice `s` of row n of a part to eight f16 weights, scaled if the format has groups. */
 template <class Format>
 __device__ __forceinline__ void decode(u32 (&h)[4], const Part& part, int n, int s,
                                        const DecodeConstants& constants) {
@@ -173,7 +174,7 @@ __device__ __forceinline__ void multiply_slice(Sums& sums, const Part& part, con
   }
 }
 
-/** Where the rows of a job lie. */
+/** Sets the addresses of the rows of a job. */
 template <class Format>
 __device__ __forceinline__ void find_rows(Sources& from, const QuantJob& job, int row) {
   const int parts = parts_of(job.columns);

@@ -1,22 +1,24 @@
-// y += u·Wᵀ for one token whose u = relu² is mostly zero: only the columns of W that meet something
-// else are read. u f16 [K] · W transposed, f16 [K, M] · y f32 [M] · K and M multiples of 8 A block
-// owns COLUMNS outputs for all of K, so that nothing is added across blocks. A warp takes every 8th
-// run of K, lists what is not zero there in shared memory, and reads those rows with LANES lanes
-// each. The order of the sum depends on which u are zero and on nothing else. Tolerance: 1e-3 RMS
-// against reference/ops.ts.
+// y += u·Wᵀ for one token whose u = relu² is mostly zero: reads only the columns of W that meet a
+// non-zero u.
+// u f16 [K] · W transposed, f16 [K, M] · y f32 [M] · K and M multiples of 8
+// A block owns COLUMNS outputs for all of K, so nothing is added across blocks. A warp takes every
+// 8th run of K, lists its non-zero u in shared memory, and reads each of those rows with LANES
+// lanes. The order of a sum depends only on which u are zero. Tolerance: 1e-3 RMS against
+// reference/ops.ts.
 #include "common.cuh"
 
 #define WARPS 8
 #define LANES (COLUMNS / 8)
 
-/** Numbers of u that a lane looks at in a round: runs of 8. */
+/** Runs of 8 numbers of u that a lane looks at per round. */
 constexpr int kRuns = 4;
 constexpr int kRound = kRuns * 32 * 8;
-/** Rows of W in flight in a lane. */
+/** Rows of W that a lane has in flight. */
 constexpr int kFlight = 8;
 constexpr int kRowsAtOnce = 32 / LANES;
 
-/** Lists the numbers that are not zero: index << 16 | value, in a fixed order. Returns how many. */
+/** Lists the non-zero numbers as index << 16 | value, in a fixed order. Returns how many there
+ * are. */
 __device__ __forceinline__ int list_active(u32 (&list)[kRound], const f16* u, int count,
                                            int first) {
   const int lane = threadIdx.x & 31;
@@ -82,7 +84,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
   if (step.num_tokens() == 0) return;
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   const int column = blockIdx.x * COLUMNS + lane % LANES * 8;
-  // The last block may reach past the matrix: it reads the last columns and does not store them.
+  // The last block may reach beyond the matrix. Then it reads the last columns and does not store
+  // them.
   const f16* const w = weight + min(column, columns - 8);
   float acc[8] = {};
   for (int first = warp * kRound; first < inputs; first += WARPS * kRound) {

@@ -1,16 +1,17 @@
-// What comes after linear-tiles.cu's products: the sums of all shares of the columns are added up
-// through the shared memories of the cluster, and stored or added to y. Knows not how they came to
-// be.
+// The end of linear-tiles.cu: adds the partial sums of all shares of the columns through the shared
+// memory of the cluster, and stores them or adds them to y. Does not know how the sums were
+// computed.
 #pragma once
 #include "epilogue.cuh"
 #include "linear-tiles.cuh"
 
-/** A line of 128 bytes, to L2. */
+/** Prefetches a line of 128 bytes into L2. */
 __device__ __forceinline__ void fetch_line(const void* at) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
 }
 
-/** The block's share of the sums, by tokens, for the others of the cluster. */
+/** Writes the block's partial sums to shared memory, by token, for the other blocks of the
+ * cluster. */
 __device__ __forceinline__ void share(Shared& shared, const float (&sums)[TOKENS / 2]) {
   const int lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3, row = threadIdx.x / 32 * 16 + g;
 #pragma unroll
@@ -18,12 +19,13 @@ __device__ __forceinline__ void share(Shared& shared, const float (&sums)[TOKENS
     shared.sums[8 * (j / 4) + 2 * q + j % 2][row + 8 * (j / 2 % 2)] = sums[j];
 }
 
-/** The tokens of a tile that are not padding. */
+/** The number of tokens of the tile that are not padding. */
 __device__ __forceinline__ int tokens_of(const Tile& tile, int num_tokens) {
   return min(TOKENS, num_tokens - tile.first_token);
 }
 
-/** What the sums of the tile are added to comes nearer while the last of them are computed. */
+/** Prefetches the outputs that the tile's sums will be added to, while the last sums are
+ * computed. */
 __device__ __forceinline__ void fetch_outputs(const TileJob& job, const Tile& tile, int shares,
                                               int num_tokens) {
   if (job.epilogue != kAdd) return;
@@ -59,7 +61,7 @@ __device__ __forceinline__ void add_to(float4& sum, const float4& x) {
   sum = make_float4(sum.x + x.x, sum.y + x.y, sum.z + x.z, sum.w + x.w);
 }
 
-/** So many tokens of a warp are stored at once. */
+/** Tokens that a warp stores at once. */
 constexpr int kAtOnce = 8;
 
 template <int Epilogue>
@@ -72,12 +74,12 @@ __device__ __forceinline__ void finish(float4 (&sums)[kAtOnce], const float4& bi
                       apply_epilogue(sum.w * UNSCALE + bias.w, Epilogue));
 }
 
-/** Of tokens first, first + step, … `count` at the most, a lane's four sums of all shares. */
+/** Adds a lane's four sums over all shares, for at most `count` tokens: first, first + step, … */
 __device__ __forceinline__ void add_shares(float4 (&sums)[kAtOnce], const Shared& shared,
                                            const Tile& tile, int shares, int first, int step,
                                            int count) {
   const int r = 4 * (threadIdx.x & 31);
-  // What lies beyond the tokens is read, too, and not stored.
+  // Reads beyond the last token too. Those sums are not stored.
   auto at = [&](int n) { return &shared.sums[min(first + n * step, TOKENS - 1)][r]; };
 #pragma unroll
   for (int n = 0; n < kAtOnce; n++)
@@ -93,8 +95,8 @@ __device__ __forceinline__ void add_shares(float4 (&sums)[kAtOnce], const Shared
   }
 }
 
-/** Adds up all shares for every so many-th token: a warp has all rows of it, a lane four. What is
- * read for kAtOnce tokens is asked for before any of it is waited for. */
+/** Adds up all shares for every `step`-th token. A warp has all rows of a token, a lane four of
+ * them. All loads for kAtOnce tokens are issued before the first is used. */
 template <class T>
 __device__ __forceinline__ void store_outputs(const Shared& shared, const TileJob& job,
                                               const Tile& tile, int shares, int num_tokens) {

@@ -1,17 +1,18 @@
-// y = epilogue(x·Wᵀ + bias), or y + x·Wᵀ, for many tokens where W is of integers (quant.cuh): all
-// jobs of one launch. x f16 [T, columns] · y f16 or f32 [T, rows] · bias f32 [rows] or null ·
-// columns a multiple of 32. No copy of W is written: a block has 128 rows of it and TOKENS (64, 128,
-// 160 or 256) tokens; two warpgroups hold 64 rows each and decode them in registers, as the left
-// operand of wgmma, a slice ahead of what the tensor cores multiply, so that these always have
-// something to do. A third warpgroup asks for parts of W, their scales and x ahead, in a ring in
-// shared memory; the two blocks of a pair (256 rows) bring each other half of x. The pairs of a
-// cluster have a share of the columns each and add up through their shared memories, in one order.
-// Needs capability 9.0 and its own instructions (sm_90a).
+// y = epilogue(x·Wᵀ + bias), or y + x·Wᵀ, for many tokens and integer weights (quant.cuh), with all
+// jobs in one launch.
+// x f16 [T, columns] · y f16 or f32 [T, rows] · bias f32 [rows] or null · columns a multiple of 32.
+// No f16 copy of W is written. A block has 128 rows of W and TOKENS (64, 128, 160 or 256) tokens.
+// Two warpgroups hold 64 rows each and decode them in registers as the left operand of wgmma, one
+// slice ahead of the tensor cores, which are thus never idle. A third warpgroup, the loader, copies
+// parts of W, their scales and x into a ring in shared memory. The two blocks of a pair (256 rows)
+// load half of x each, for both. Each pair of a cluster has a share of the columns; the pairs add
+// their sums through shared memory, in a fixed order. Needs capability 9.0 with its own
+// instructions (sm_90a).
 // Tolerance: 1e-3 RMS against reference/ops.ts with weights of the same type.
 #include "linear-tiles-store.cuh"
 #include "tensor-cores.cuh"
 
-/** A place in the ring, and the parity of its turn. */
+/** A stage of the ring, and the parity of the current round. */
 struct Turn {
   int stage = 0, parity = 0;
 
@@ -20,9 +21,8 @@ struct Turn {
   }
 };
 
-/** Of the 168 registers that each thread has at the start those that ask leave most; these get
- * them.
- */
+/** Each thread starts with 168 registers. The loader gives most of its registers back, and the
+ * warpgroups that multiply take them. */
 __device__ __forceinline__ void take_registers() {
 #if HAS_WGMMA
   asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
@@ -35,7 +35,8 @@ __device__ __forceinline__ void leave_registers() {
 #endif
 }
 
-/** x of a part for both blocks of the pair, half of the tokens, and W for this one. */
+/** Loads one part: W for this block, and this block's half of the tokens of x for both blocks of
+ * the pair. */
 __device__ __forceinline__ void ask_part(Shared& shared, const Tile& tile, const TileMaps& maps,
                                          int stage, int part) {
   const int half = tile.side * TOKENS / 2;
@@ -52,7 +53,7 @@ __device__ __forceinline__ void ask_part(Shared& shared, const Tile& tile, const
 #endif
 }
 
-/** By a copy that is not waited for: 4, 8 or 16 bytes. */
+/** Starts an asynchronous copy of 4, 8 or 16 bytes. */
 template <int Bytes>
 __device__ __forceinline__ void copy_scales(Scales* to, const Scales* from) {
 #if HAS_WGMMA
@@ -62,20 +63,20 @@ __device__ __forceinline__ void copy_scales(Scales* to, const Scales* from) {
 #endif
 }
 
-/** A row's scales of the parts from `part` to the end of their 16 bytes. */
+/** Loads a row's scales: those of `part` and of the other parts in the same 16 bytes. */
 __device__ __forceinline__ void ask_scales(Shared& shared, const Scales* row, int part, int parts) {
   const int first = part / kScaleParts * kScaleParts;
   Scales* const to = shared.scales[part / kScaleParts % kScaleStages][threadIdx.x - kMultiplying];
-  // Only then do all rows begin at a multiple of 16 bytes.
+  // Only then does every row start at a multiple of 16 bytes.
   if (parts % kScaleParts == 0) return copy_scales<16>(to, row + first);
 #pragma unroll
   for (int n = 0; n < kScaleParts; n++)
     if (first + n < parts) copy_scales<(int)sizeof(Scales)>(to + n, row + first + n);
 }
 
-/** The warpgroup that asks: each thread for the scales of a row, the first for the rest. Scales
- * come with the first part that takes some of them, when all parts that took those in their place
- * are read. */
+/** The loop of the loader: each thread loads the scales of a row, the first thread everything else.
+ * Scales are loaded with the first part that uses some of them. By then all parts that used the
+ * old scales in that place have been read. */
 __device__ __forceinline__ void ask(Shared& shared, const TileJob& job, const Tile& tile,
                                     const TileMaps& maps) {
   const int thread = threadIdx.x - kMultiplying, row = min(tile.first_row + thread, job.rows - 1);
@@ -90,8 +91,8 @@ __device__ __forceinline__ void ask(Shared& shared, const TileJob& job, const Ti
   }
 }
 
-/** Of a lane's two rows of a part, g and g + 8 of the warp's, its word of each lane's (quant.cuh).
- */
+/** One part of a lane's two rows, g and g + 8 of the warp's: word `lane % 4` of each of the four
+ * lanes (quant.cuh). */
 struct Words {
   u32 of[2][4];
   High<true> high[2];
@@ -101,15 +102,16 @@ struct Words {
     const int lane = threadIdx.x & 31, first = threadIdx.x / 32 * 16;
 #pragma unroll
     for (int n = 0; n < 2; n++) {
-      // The copy engine has exchanged 16 bytes of a row with others, so that those of eight rows
-      // are in different banks.
+      // The copy engine has swizzled the 16-byte units of the rows, so that those of eight rows are
+      // in different banks.
       const int row = first + 8 * n + lane % 8;
       load_matrices(of[n], shared_address(&shared.values[stage][row][lane / 8 ^ row / 2 % 4]));
       scales[n] = shared.scales[part / kScaleParts % kScaleStages][first + 8 * n + lane / 4]
                                [part % kScaleParts];
     }
 #if HIGH_BITS
-    // A row's 16 bytes, or both of them, of eight rows and the other eight.
+    // The 16 bytes of the high bits of a row (two such units in q6), for eight rows and the next
+    // eight.
     constexpr int kMatrices = 2 * kHighBits;
     const int matrix = lane / 8 % kMatrices, row = first + matrix / kHighBits * 8 + lane % 8;
     u32 all[4];
@@ -120,7 +122,7 @@ struct Words {
   }
 };
 
-/** What of a part two slices are decoded from. */
+/** The words from which the next two slices of a part are decoded. */
 struct Ready {
   u32 of[2][4];
 
@@ -131,7 +133,7 @@ struct Ready {
   }
 };
 
-/** Of a thread's two rows the left operands of two products: a slice. */
+/** One slice of a thread's two rows: the left operands of two products. */
 struct Left {
   u32 row[4], other[4];
 
@@ -145,7 +147,7 @@ struct Left {
 /** Starts the products with the 32 inputs of a slice. */
 __device__ __forceinline__ void start(float (&sums)[TOKENS / 2], const Left& left,
                                       const uint4* inputs, int half, bool is_first) {
-  // In 16 bytes, as addresses are in it.
+  // Addresses in a descriptor count 16 bytes.
   const u64 first = describe(inputs) + 4 * half;
   begin_products();
 #pragma unroll
@@ -157,16 +159,16 @@ __device__ __forceinline__ void start(float (&sums)[TOKENS / 2], const Left& lef
   end_products();
 }
 
-/** One lane of each warp tells both blocks of the pair that a stage is read: by all lanes, for the
- * products of what they read, which a warp starts as one, have been waited for. */
+/** Tells both blocks of the pair that a stage has been read. One lane per block is enough: a warp
+ * starts its products together, and they have been waited for. */
 __device__ __forceinline__ void release(Shared& shared, const Tile& tile, int stage) {
   const int lane = threadIdx.x & 31;
   if (lane < 2) arrive_in(2 * tile.share + lane, shared.free[stage]);
 }
 
-/** All products of the share with the thread's rows. While a slice is multiplied the one before it
- * is waited for, whose registers the next is then decoded into; a part is taken from shared memory
- * a slice before that. */
+/** All products of the share with the thread's rows. While the products of one slice run, those of
+ * the previous slice are waited for, and the next slice is decoded into their registers. The next
+ * part is read from shared memory one slice earlier. */
 __device__ __forceinline__ void work(float (&sums)[TOKENS / 2], Shared& shared, const Tile& tile) {
   const DecodeConstants constants(true);
   Turn turn;
@@ -201,7 +203,7 @@ __device__ __forceinline__ void work(float (&sums)[TOKENS / 2], Shared& shared, 
   wait_for_products<0>();
 }
 
-/** Between the threads that multiply. */
+/** A barrier of the threads that multiply. */
 __device__ __forceinline__ void meet() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("bar.sync 1, %0;" ::"n"(kMultiplying) : "memory");
@@ -218,7 +220,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const Tile tile = find_tile(jobs);
   const TileJob& job = jobs.job[tile.job];
   if (threadIdx.x < STAGES) {
-    // The first of those that ask, and each when its scales have come; the warps of both blocks.
+    // full: the loader's first thread arrives for the copies of W and x, and each of its threads
+    // when its scales are there. free: every warp that multiplies, of both blocks.
     init(shared.full[threadIdx.x], 1 + kThreads - kMultiplying);
     init(shared.free[threadIdx.x], 2 * kMultiplying / 32);
   }
@@ -235,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     take_registers();
     float sums[TOKENS / 2];
     work(sums, shared, tile);
-    // All have multiplied: what was brought is read no more.
+    // All threads have multiplied, so the ring is no longer read and its memory can hold the sums.
     meet();
     share(shared, sums);
     cluster_meet();
@@ -244,7 +247,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     else
       store_outputs<f16>(shared, job, tile, jobs.shares, num_tokens);
   }
-  // No block goes while another may still read its sums, or tell it what is free.
+  // No block may exit while another can still read its sums or arrive at its barriers.
   cluster_part();
 #endif
 }

@@ -1,5 +1,5 @@
-// What the warps of linear-tiles.cu share: the jobs of a launch, which part of them a block has,
-// and what lies in its shared memory.
+// Shared by the warps of linear-tiles.cu: the jobs of a launch, the tile of a block, and the layout
+// of shared memory.
 #pragma once
 #include "quant.cuh"
 #include "wgmma.cuh"
@@ -14,51 +14,51 @@ struct TileJob {
   int columns;
   int epilogue;
   int is_f32;
-  /** The first pair of tiles. */
+  /** The first pair of tiles of this job. */
   int first_pair;
 };
 
 struct TileJobs {
   TileJob job[MAX_JOBS];
   int count;
-  /** Which of the step's counts is T: 0 tokens, 2 logits rows. */
+  /** The index of T in the step's counts: 0 tokens, 2 logits rows. */
   int count_index;
-  /** Tiles of tokens. */
+  /** Number of tiles of tokens. */
   int columns_of_tiles;
-  /** Pairs that share a product's columns. */
+  /** Number of pairs that share the columns of a product. */
   int shares;
 };
 
-/** Of each job: x in boxes of 64 columns and half a block's tokens, W in boxes of a part and a
+/** Per job: x in boxes of 64 columns and half a block's tokens, W in boxes of one part and a
  * block's rows. */
 struct TileMaps {
   TensorMap inputs[MAX_JOBS];
   TensorMap values[MAX_JOBS];
 #if HIGH_BITS
-  /** What of a part is not the lanes' own. */
+  /** The bits above four of each code. */
   TensorMap high[MAX_JOBS];
 #endif
 };
 
 constexpr int kRows = 128;
-/** The warpgroups that multiply, then the one that asks. */
+/** Threads of the warpgroups that multiply; the loader's follow. */
 constexpr int kMultiplying = 256;
 constexpr int kThreads = kMultiplying + 128;
-/** Inputs of a box of x, a row of 128 bytes, and boxes to a part of W. */
+/** Inputs in a box of x (a row of 128 bytes), and boxes per part of W. */
 constexpr int kBoxInputs = 64;
 constexpr int kBoxes = kPartInputs / kBoxInputs;
 constexpr int kPartBytesOfRows = kRows * kPartBytes;
-/** Scales are copied in 16 bytes of a row, those of so many parts; and so many such copies are
- * held. */
+/** Scales are copied 16 bytes of a row at a time: the scales of kScaleParts parts. The ring has
+ * kScaleStages such copies. */
 constexpr int kScaleParts = 16 / sizeof(Scales);
 constexpr int kScaleStages = (STAGES + kScaleParts - 2) / kScaleParts + 1;
-/** Between the sums of two tokens: no banks in common. */
+/** The stride between the sums of two tokens, padded against bank conflicts. */
 constexpr int kStride = kRows + 4;
 
 struct Shared {
   union {
     struct {
-      /** By boxes, then tokens, 128 bytes each. */
+      /** By box, then by token, 128 bytes each. */
       uint4 inputs[STAGES][kBoxes][8 * TOKENS];
       uint4 values[STAGES][kRows][4];
 #if HIGH_BITS
@@ -66,7 +66,7 @@ struct Shared {
 #endif
       Scales scales[kScaleStages][kRows][kScaleParts];
     };
-    /** In the end: sums of the block's share. */
+    /** At the end: the sums of the block's share. */
     float sums[TOKENS][kStride];
   };
   Barrier full[STAGES];
@@ -76,9 +76,9 @@ struct Shared {
 /** The work of a block. */
 struct Tile {
   int first_row, first_token, job;
-  /** Which of the pair it is, and of the shares. */
+  /** Which block of the pair this is, and which share of the columns it has. */
   int side, share;
-  /** Parts of its share. */
+  /** The parts of its share. */
   int begin, end;
 };
 

@@ -1,12 +1,13 @@
-// y = epilogue(x·Wᵀ + bias) for matrices of few rows and many columns, all jobs of one `linear` in
-// one launch. W f16 [rows, columns] · x f16 [T, columns] · bias f32 [rows] or null · y f16 [T,
-// rows] · rows and columns multiples of 8. A cluster makes a tile of TOKENS × ROWS outputs: each
-// block multiplies its share of the columns, through a ring of STAGES chunks in shared memory, and
-// then adds up its share of the outputs over the blocks, in their order. What bounds it is what
-// multiprocessors read from L2: (TOKENS + ROWS) lines a tile, hence tiles that are large and
-// columns that are shared. The sum of an output depends on the number of blocks in a cluster alone,
-// not on the tile nor on other tokens. Tolerance: 1e-3 RMS against reference/ops.ts (outputs are
-// rounded to f16).
+// y = epilogue(x·Wᵀ + bias) for matrices of few rows and many columns, with all jobs of one
+// `linear` in one launch.
+// W f16 [rows, columns] · x f16 [T, columns] · bias f32 [rows] or null · y f16 [T, rows] · rows and
+// columns multiples of 8.
+// A cluster computes a tile of TOKENS × ROWS outputs. Each block multiplies its share of the
+// columns through a ring of STAGES chunks in shared memory. Then each block adds its share of the
+// outputs over the blocks, in the order of the blocks. The limit is how fast multiprocessors read
+// from L2, (TOKENS + ROWS) lines per tile and chunk; that is why tiles are large and columns are
+// shared. The order of a sum depends only on the number of blocks in a cluster, not on the tile or
+// on other tokens. Tolerance: 1e-3 RMS against reference/ops.ts (outputs are rounded to f16).
 #include "epilogue.cuh"
 #include "low-rank.cuh"
 #include "mbarrier.cuh"
@@ -22,29 +23,30 @@ struct LowRankJob {
   int rows;
   int columns;
   int epilogue;
-  /** The first tile of rows of the job. */
+  /** The first tile of rows of this job. */
   int first_tile;
 };
 
 struct LowRankJobs {
   LowRankJob job[MAX_JOBS];
   int count;
-  /** Which of the step's counts is T. */
+  /** The index of T in the step's counts. */
   int count_index;
-  /** Blocks of a cluster, which share the columns: at most MAX_SPLITS. */
+  /** Blocks of a cluster, which share the columns; at most MAX_SPLITS. */
   int splits;
 };
 
 constexpr int kTokenWarps = TOKENS >= 2 * ROWS ? 4 : 2, kRowWarps = kThreads / 32 / kTokenWarps;
-/** The tensor cores' 16 tokens and 8 rows of a warp. */
+/** A warp's tiles of 16 tokens and of 8 rows, as the tensor cores take them. */
 constexpr int kTokenTiles = TOKENS / kTokenWarps / 16, kRowTiles = ROWS / kRowWarps / 8;
 constexpr int kStageBytes = (TOKENS + ROWS) * 128;
-/** f32 of a token in shared memory: 8 beside, so that the tokens of a fragment differ in banks. */
+/** The pitch of a token's sums in shared memory, in f32. The 8 extra avoid bank conflicts between
+ * tokens. */
 constexpr int kPitch = ROWS + 8;
-static_assert(TOKENS * kPitch * 4 <= STAGES * kStageBytes, "sums lie where chunks lay");
-static_assert(TOKENS % kLines == 0 && ROWS % kLines == 0 && kRowTiles % 2 == 0, "tile");
+static_assert(TOKENS * kPitch * 4 <= STAGES * kStageBytes, "the sums reuse the memory of the chunks");
+static_assert(TOKENS % kLines == 0 && ROWS % kLines == 0 && kRowTiles % 2 == 0, "whole copies");
 
-/** Operands of 16 columns. */
+/** The operands of 16 columns. */
 struct Fragments {
   u32 x[kTokenTiles][4], w[kRowTiles / 2][4];
 };
@@ -53,7 +55,7 @@ struct Sums {
   float of[kTokenTiles][kRowTiles][4];
 };
 
-/** Of a warp in the tile. */
+/** The place of a warp in the tile. */
 struct Place {
   int token, row;
 };
@@ -63,7 +65,7 @@ __device__ __forceinline__ Place place_of_warp() {
   return {warp / kRowWarps * kTokenTiles * 16, warp % kRowWarps * kRowTiles * 8};
 }
 
-/** Columns 16 · step to 16 · step + 15 of the chunk that lies at `stage`. */
+/** Loads columns 16·step to 16·step + 15 of the chunk at `stage`. */
 __device__ __forceinline__ void load_fragments(Fragments& to, u32 stage, Place at, int step) {
   const int lane = threadIdx.x % 32, line = lane % 8;
   const u32 x = stage + (at.token + lane % 16) * 128 + (((2 * step) | lane / 16) ^ line) * 16;
@@ -84,8 +86,8 @@ __device__ __forceinline__ void multiply(Sums& sums, const Fragments& of) {
           of.w[n / 2][n % 2 * 2 + 1]);
 }
 
-/** The chunks of one block: the first STAGES − 1 have been asked for, and in place of each that is
- * done another is. */
+/** Multiplies the chunks of one block. The copies of the first STAGES − 1 chunks have been started;
+ * a new one starts in place of each chunk that is done. */
 __device__ __forceinline__ void multiply_chunks(Sums& sums, u32 memory, const Source& x,
                                                 const Source& w, int first, int end) {
   constexpr int kSteps = kColumns / 16;
@@ -100,7 +102,7 @@ __device__ __forceinline__ void multiply_chunks(Sums& sums, u32 memory, const So
 #pragma unroll
     for (int step = 0; step < kSteps; step++) {
       if (step == kSteps - 1) {
-        // All have read this chunk, and the next is there.
+        // After this, all threads have read this chunk, and the next one is there.
         wait_for_groups<STAGES - 2>();
         __syncthreads();
         load_fragments(fragments[0], memory + next * kStageBytes, at, 0);
@@ -137,7 +139,7 @@ __device__ __forceinline__ void keep_sums(float* partial, const Sums& sums) {
     }
 }
 
-/** Of four neighbouring outputs: the sums of the first `splits` blocks, `Most` at the most. */
+/** Adds the sums of four adjacent outputs over the first `splits` blocks, at most `Most`. */
 template <int Most>
 __device__ __forceinline__ float4 add_parts(u32 address, int splits) {
   float4 parts[Most];
@@ -150,7 +152,7 @@ __device__ __forceinline__ float4 add_parts(u32 address, int splits) {
   return sum;
 }
 
-/** Stores four neighbouring outputs. */
+/** Stores four adjacent outputs. */
 __device__ __forceinline__ void store_output(const LowRankJob& job, int t, int row, float4 sum) {
   if (job.bias != nullptr) {
     const float4 bias = *reinterpret_cast<const float4*>(job.bias + row);
@@ -163,7 +165,7 @@ __device__ __forceinline__ void store_output(const LowRankJob& job, int t, int r
   *reinterpret_cast<uint2*>(job.y + (long long)t * job.rows + row) = y;
 }
 
-/** The outputs of a block: every `splits`-th part of the tile. */
+/** Stores the outputs of a block: every `splits`-th part of the tile. */
 template <int Most>
 __device__ __forceinline__ void store_outputs(const float* partial, const LowRankJob& job,
                                               int splits, int rank, int first_token, int first_row,
@@ -179,7 +181,7 @@ __device__ __forceinline__ void store_outputs(const float* partial, const LowRan
                  add_parts<Most>(shared_address(from + t * kPitch), splits));
 }
 
-// Grid: x the blocks of a cluster, then the tiles of rows of all jobs; y the tiles of tokens.
+// Grid: x is the block in the cluster, then the tile of rows of all jobs; y is the tile of tokens.
 extern "C" __global__ void __launch_bounds__(kThreads, BLOCKS)
     low_rank(Step step, const __grid_constant__ LowRankJobs jobs) {
 #if __CUDA_ARCH__ >= 900
@@ -194,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, BLOCKS)
   const int first = chunks * rank / splits, end = chunks * (rank + 1) / splits;
   const u32 ring = shared_address(memory);
 
-  // Weights depend on nothing: they are on their way before the kernel before has ended.
+  // Weights do not depend on the previous kernel, so their copies start before it has ended.
   const Source w = source_of(job.weight, job.columns, first_row, job.rows);
   for (int i = 0; i < STAGES - 1 && first + i < end; i++)
     copy_lines<ROWS>(ring + i * kStageBytes + TOKENS * 128, w, first + i);
@@ -217,14 +219,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, BLOCKS)
     cluster_meet();
   else
     __syncthreads();
-  // Each of these asks for no more parts than it may need.
+  // Each variant issues no more loads than it may need.
   if (splits == 1)
     store_outputs<1>(memory, job, 1, 0, first_token, first_row, num_tokens);
   else if (splits <= 4)
     store_outputs<4>(memory, job, splits, rank, first_token, first_row, num_tokens);
   else
     store_outputs<MAX_SPLITS>(memory, job, splits, rank, first_token, first_row, num_tokens);
-  // No block goes while another may still read its sums.
+  // No block may exit while another can still read its sums.
   if (splits > 1) cluster_part();
 #endif
 }

@@ -1,6 +1,6 @@
-// The copies and fragments of low-rank.cu. An operand of a chunk lies in shared memory line by
-// line, a line of 64 columns in 128 bytes, its eight units of 16 bytes in an order (unit ^ line %
-// 8) in which neither copies nor ldmatrix meet in a bank. Knows no job. Capability 9.0.
+// The copies and fragments of low-rank.cu. In shared memory an operand of a chunk has 128 bytes per
+// line of 64 columns. The eight 16-byte units of a line are swizzled (unit ^ line % 8), so that
+// neither copies nor ldmatrix have bank conflicts. Does not know jobs. Needs capability 9.0.
 #pragma once
 #include "common.cuh"
 #include "mbarrier.cuh"
@@ -9,10 +9,10 @@
 /** Threads of a block, and columns of a chunk. */
 constexpr int kThreads = 256;
 constexpr int kColumns = 64;
-/** Lines that all threads copy at once: eight threads to a line. */
+/** Lines that all threads copy at once, eight threads per line. */
 constexpr int kLines = kThreads / 8;
 
-/** 16 bytes into shared memory, zeros where there are none; done when its group is. */
+/** Starts a copy of 16 bytes into shared memory, or of zeros. It is done when its group is. */
 __device__ __forceinline__ void copy_unit(u32 to, const f16* from, bool inside) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
@@ -21,22 +21,22 @@ __device__ __forceinline__ void copy_unit(u32 to, const f16* from, bool inside) 
 #endif
 }
 
-/** An operand as a thread copies it: one unit of every kLines-th line. */
+/** A thread's part of an operand: one 16-byte unit of every kLines-th line. */
 struct Source {
-  const f16* from;  // of its first line, at column 0
+  const f16* from;  // the first line, at column 0
   int columns;
-  /** Lines from its first to the last that exists. */
+  /** Lines from the first to the last that exists. */
   int left;
 };
 
-/** `lines` of a matrix from its line `first` on. */
+/** The source of `lines` lines of a matrix, from line `first` on. */
 __device__ __forceinline__ Source source_of(const f16* matrix, int columns, int first, int lines) {
   const int line = threadIdx.x / 8;
   const f16* const from = matrix + (long long)(first + line) * columns + threadIdx.x % 8 * 8;
   return {from, columns, lines - first - line};
 }
 
-/** Asks for a chunk of `Count` lines; `to` is where the first lies. */
+/** Starts the copies of a chunk of `Count` lines. `to` is the address of the first. */
 template <int Count>
 __device__ __forceinline__ void copy_lines(u32 to, const Source& source, int chunk) {
   const int line = threadIdx.x / 8, unit = threadIdx.x % 8, column = chunk * kColumns;

@@ -1,5 +1,6 @@
 // Barriers in shared memory that count arrivals and bytes (mbarrier), and copies between the shared
-// memories of a cluster that report to them. One block alone needs capability 8.0, clusters 9.0.
+// memories of a cluster that report to them. A single block needs capability 8.0, clusters need
+// 9.0.
 #pragma once
 #include "common.cuh"
 
@@ -7,7 +8,7 @@ struct Barrier {
   u64 state;
 };
 
-/** A phase ends with so many arrivals, and all bytes that were announced. */
+/** A phase ends after `arrivals` arrivals and all bytes that were announced. */
 __device__ __forceinline__ void init(Barrier& barrier, int arrivals) {
 #if __CUDA_ARCH__ >= 800
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(&barrier)), "r"(arrivals)
@@ -23,7 +24,7 @@ __device__ __forceinline__ void arrive(Barrier& barrier) {
 #endif
 }
 
-/** Arrives when what the thread has asked for by cp.async has come. */
+/** Arrives when all cp.async copies of this thread are done. */
 __device__ __forceinline__ void arrive_after_copies(Barrier& barrier) {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(&barrier))
@@ -31,7 +32,7 @@ __device__ __forceinline__ void arrive_after_copies(Barrier& barrier) {
 #endif
 }
 
-/** Arrives, and announces bytes for the phase. */
+/** Arrives, and announces bytes for this phase. */
 __device__ __forceinline__ void arrive_expecting(Barrier& barrier, int bytes) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
@@ -41,9 +42,10 @@ __device__ __forceinline__ void arrive_expecting(Barrier& barrier, int bytes) {
 #endif
 }
 
-/** Until the phase of that parity has ended; the phase before the first has parity 1. What copies
- * and store_telling brought is there, and what others of the block wrote; not what other blocks
- * wrote by plain stores: an acquire of the whole cluster would empty the L1 each time. */
+/** Waits until the phase of this parity has ended; the phase before the first has parity 1.
+ * Afterwards this thread sees what copies, store_telling and threads of its own block wrote. It
+ * does not see plain stores of other blocks: acquiring at cluster scope would flush L1 every
+ * time. */
 __device__ __forceinline__ void wait(Barrier& barrier, int parity) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
@@ -60,7 +62,7 @@ __device__ __forceinline__ void wait(Barrier& barrier, int parity) {
 #endif
 }
 
-/** Where the same thing lies in the shared memory of another block of the cluster. */
+/** The address of `at` in the shared memory of another block of the cluster. */
 __device__ __forceinline__ u32 address_in(int rank, const void* at) {
   u32 address = 0;
 #if __CUDA_ARCH__ >= 900
@@ -76,8 +78,8 @@ __device__ __forceinline__ void arrive_in(int rank, Barrier& barrier) {
 #endif
 }
 
-/** Four numbers from the shared memory of a block of the cluster, or zeros. In the assembly, since
- * a branch for each would wait for each. */
+/** Loads four numbers from the shared memory of a block of the cluster, or zeros. The predicate is
+ * in the assembly, because with branches each load would be waited for. */
 __device__ __forceinline__ float4 read_shared_in(u32 address, int rank, bool exists) {
   float4 v = {};
 #if __CUDA_ARCH__ >= 900
@@ -93,15 +95,15 @@ __device__ __forceinline__ float4 read_shared_in(u32 address, int rank, bool exi
   return v;
 }
 
-/** What this thread wrote to shared memory is there for copies to read. */
+/** Makes this thread's writes to shared memory visible to copies. */
 __device__ __forceinline__ void fence_for_copies() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
 
-/** Copies something to the same place in another block, whose barrier it arrives at with the bytes:
- * a multiple of 16, as is the place. */
+/** Copies `bytes` bytes to the same place in another block, and arrives at its barrier with them.
+ * `bytes` and the address are multiples of 16. */
 __device__ __forceinline__ void copy_to(int rank, const void* at, int bytes, Barrier& barrier) {
 #if __CUDA_ARCH__ >= 900
   const u32 there = address_in(rank, &barrier);
@@ -115,8 +117,8 @@ __device__ __forceinline__ void copy_to(int rank, const void* at, int bytes, Bar
 #endif
 }
 
-/** Stores two numbers at the address of a place in a block of the cluster, which tells the barrier
- * at `barrier` there of its 8 bytes. */
+/** Stores two numbers at an address in another block of the cluster, and counts their 8 bytes at
+ * the barrier `barrier` there. */
 __device__ __forceinline__ void store_telling(u32 to, float x, float y, u32 barrier) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
@@ -127,7 +129,8 @@ __device__ __forceinline__ void store_telling(u32 to, float x, float y, u32 barr
 #endif
 }
 
-/** All threads of all blocks of the cluster; barriers made before are known to all after it. */
+/** A barrier of all threads of the cluster. Barriers that were initialised before are visible after
+ * it. */
 __device__ __forceinline__ void cluster_meet() {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
@@ -137,8 +140,8 @@ __device__ __forceinline__ void cluster_meet() {
 #endif
 }
 
-/** The same for blocks that have only read each other's memory and go: what they wrote is not
- * waited for. */
+/** Like cluster_meet, for blocks that only read each other's memory before they exit: it does not
+ * wait for writes. */
 __device__ __forceinline__ void cluster_part() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.relaxed; barrier.cluster.wait;" ::: "memory");

@@ -1,6 +1,6 @@
-// Layer norm of one row by one block, with the row in registers. CHANNELS (a multiple of 4) and
-// THREADS are fixed when the kernel is compiled: thread i owns the groups of 4 channels i, i +
-// THREADS, … A block may have OTHER_THREADS behind them, which know nothing of the row.
+// Layer norm of a row by one block, with the row in registers. CHANNELS (a multiple of 4) and
+// THREADS are compile-time constants. Thread i owns the groups of 4 channels i, i + THREADS, … A
+// block may have OTHER_THREADS more threads, which take no part.
 #pragma once
 #include "common.cuh"
 #ifndef OTHER_THREADS
@@ -18,7 +18,7 @@ __device__ __forceinline__ bool owns(int i) {
   return kGroups % THREADS == 0 || threadIdx.x + i * THREADS < kGroups;
 }
 
-/** Index of the thread's group i. */
+/** Index of the thread's i-th group. */
 __device__ __forceinline__ int group(int i) { return threadIdx.x + i * THREADS; }
 
 __device__ __forceinline__ Row load_row(const float* x) {
@@ -43,7 +43,7 @@ __device__ __forceinline__ void store_row(f16* y, const Row& row) {
           make_uint2(pack(row.part[i].x, row.part[i].y), pack(row.part[i].z, row.part[i].w));
 }
 
-/** All but the others. */
+/** A barrier of the THREADS threads, without the others. */
 __device__ __forceinline__ void sync_threads() {
   if constexpr (OTHER_THREADS == 0)
     __syncthreads();
@@ -51,7 +51,8 @@ __device__ __forceinline__ void sync_threads() {
     sync_some(0, THREADS);
 }
 
-/** The sums of several rows over a block; scratch: shared, not used by the sums before. */
+/** Sums of several rows over a block. scratch: shared memory, not the one that the previous sums
+ * used. */
 template <int Rows>
 __device__ __forceinline__ void block_sums(float (&x)[Rows], float (&scratch)[Rows][32]) {
   const int lane = threadIdx.x & 31;
@@ -65,7 +66,8 @@ __device__ __forceinline__ void block_sums(float (&x)[Rows], float (&scratch)[Ro
   for (int i = 0; i < Rows; i++) x[i] = warp_sum(lane < THREADS / 32 ? scratch[i][lane] : 0.0f);
 }
 
-/** Each row as (x − mean) / √(var + eps), the variance from the differences. */
+/** Normalises each row to (x − mean) / √(var + eps). The variance is computed from the
+ * differences. */
 template <int Rows>
 __device__ __forceinline__ void normalise(Row (&x)[Rows], float eps,
                                           float (&scratch)[2][Rows][32]) {
@@ -96,14 +98,14 @@ __device__ __forceinline__ void normalise(Row (&x)[Rows], float eps,
   }
 }
 
-/** One row. scratch: shared [64] */
+/** Normalises one row. scratch: shared [64] */
 __device__ __forceinline__ Row normalise(const Row& x, float eps, float* scratch) {
   Row rows[1] = {x};
   normalise(rows, eps, *reinterpret_cast<float (*)[2][1][32]>(scratch));
   return rows[0];
 }
 
-/** x·weight + bias */
+/** x·weight + bias. */
 __device__ __forceinline__ Row affine(Row x, const Row& weight, const Row& bias) {
 #pragma unroll
   for (int i = 0; i < kPer; i++) {

@@ -1,4 +1,4 @@
-// Marks a prompt's tokens as seen.  flags u8 [V] of one slot: 1 in the prompt, 2 generated
+// Marks the tokens of a prompt as seen.  flags u8 [V] of one slot: 1 in the prompt, 2 generated
 #include "common.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)

@@ -1,7 +1,8 @@
-// What CUDA and HIP have different words for: PTX, shuffles within a warp, how a kernel is launched behind
-// another. language-cuda.cuh has it for nvcc and NVRTC, language-hip.cuh for hipcc and hipRTC, both with
-// the same names; nothing else asks which it is. A warp is 32 lanes in either. Number types come without
-// the toolkits' headers (the run-time compilers may run where none are installed).
+// What CUDA and HIP spell differently: PTX, shuffles within a warp, dependent launches.
+// language-cuda.cuh is for nvcc and NVRTC, language-hip.cuh for hipcc and hipRTC; both define the
+// same names, and nothing else asks which it is. A warp is 32 lanes in both. Number types are
+// defined without the toolkits' headers, because the run-time compilers may run where none are
+// installed.
 #pragma once
 
 using u8 = unsigned char;

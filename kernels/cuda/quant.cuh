@@ -1,20 +1,26 @@
-// Weights of 8 bits and fewer as they lie on the device, and how they become f16 in registers. QUANT
-// says which type: 1 i8, 2 q4, 3 nf4 (integers times a scale that some inputs of a row share), 4
-// e4m3 (one scale a row); of GGUF's blocks 5 q4 and 6 q5 that have a minimum added, 7 q6 with a scale
-// for 16 inputs, 8 q5. Knows no product.
+// Weights of 8 bits and fewer: their layout on the device, and how they become f16 in registers.
+// Does not know products. QUANT is the type:
+//   1 i8, 2 q4, 3 nf4   integers with a scale per group of inputs of a row
+//   4 e4m3              one scale per row
+//   5 q4, 6 q5          GGUF's blocks with a minimum, which is added
+//   7 q6, 8 q5          GGUF's blocks without a minimum; q6 has a scale per 16 inputs
 //
-// A row is a sequence of parts of 64 bytes: 16 for each of the 4 lanes that share a row of a tensor
-// core's operand. A part is of slices of 32 inputs, of which lane l has inputs 8·l … + 7, so that
-// the inputs that the lanes of a slice meet lie side by side. Word j of a lane's four has inputs 2j
-// and 2j + 1 of each slice s, so that a lane that is given word j of all four lanes (ldmatrix) has
-// of each slice what it needs of the left operand of a product (linear-tiles.cu): of i8 bytes 2s
-// and 2s + 1, of nf4 the nibbles of byte s, of q4 nibbles s and s + 4. i8 is stored as code + 128,
-// q4 as code + 8, nf4 as the index of its level. q5 and q6 lie as q4, code + 16 and + 32 (with a
-// minimum the code), but for what is above four bits: a part ends with 16 bytes for each such bit.
-// Of q5, word j of them has in bit 4·l + s input 2j of lane l and slice s, and in bit 16 + … input
-// 2j + 1; of q6, word 4·(l / 2) + j has those in the two bits from 8·(l % 2) + 2·s on. Scales are f16, in order, 2^8 times too large, so
-// that those of small weights keep their digits; a minimum follows its scale. Rows end with whole
-// parts. e4m3 lies in order, in rows of one byte an input.
+// A row is a sequence of parts. A part has 64 bytes, 16 for each of the 4 lanes that share a row of
+// a tensor core operand. It covers slices of 32 inputs: lane l has inputs 8·l … 8·l + 7 of each, so
+// the inputs that the lanes of a slice meet are adjacent. Word j of a lane's four words has inputs
+// 2j and 2j + 1 of every slice s:
+//   i8          bytes 2s and 2s + 1: code + 128
+//   nf4         the nibbles of byte s: index of the level
+//   q4, q5, q6  nibbles s and s + 4: the low four bits of code + 8, + 16, + 32, or of the code if
+//               the type has a minimum
+// A lane that gets word j of all four lanes (ldmatrix) thus has the inputs of every slice that it
+// needs for the left operand of a product (linear-tiles.cu). After the 64 bytes, a part has 16
+// bytes for each bit above four:
+//   q5  word j: bit 4·l + s for input 2j of lane l and slice s, bit 16 + 4·l + s for input 2j + 1
+//   q6  word 4·(l / 2) + j: the two bits from 8·(l % 2) + 2·s on, and from 16 + 8·(l % 2) + 2·s on
+// Scales are f16, in order, multiplied by 2^8 so that those of small weights keep their digits. A
+// minimum follows its scale. A row ends with a whole part. e4m3 has no parts: its rows are in
+// order, one byte per input.
 #pragma once
 #include "common.cuh"
 
@@ -33,43 +39,44 @@ enum Quant {
 #define QUANT 1
 #endif
 
-/** Bits of a code that do not lie among its nibbles. */
+/** Bits of a code that are not in its nibble. */
 #define HIGH_BITS (QUANT == 7 ? 2 : QUANT == 6 || QUANT == 8 ? 1 : 0)
 
-/** What scales are multiplied with on the device, and what undoes it. */
+/** The factor of scales on the device, and its inverse. */
 #define SCALE_FACTOR 256.0f
 #define UNSCALE (1.0f / SCALE_FACTOR)
 
 constexpr int kHighBits = HIGH_BITS;
 constexpr bool kIsNibbles = QUANT != kI8 && QUANT != kE4m3;
 constexpr bool kHasMinimum = QUANT == kQ4Minimum || QUANT == kQ5Minimum;
-/** Inputs that share a scale; none do of e4m3. */
+/** Inputs that share a scale. Unused for e4m3. */
 constexpr int kGroup = QUANT == kNf4 ? 64 : QUANT == kQ6 ? 16 : 32;
-/** What a group has: a scale, and a minimum. */
+/** Numbers per group: a scale, and a minimum if the type has one. */
 constexpr int kGroupScales = kHasMinimum ? 2 : 1;
-/** Of a part, what each lane has for itself, and all of it. */
+/** Bytes of a part that belong to the lanes, and all bytes of a part. */
 constexpr int kLanesBytes = 64, kPartBytes = kLanesBytes + 16 * kHighBits;
-/** Slices of a part: a lane has 8 inputs in each. */
+/** Slices per part. A lane has 8 inputs of each. */
 constexpr int kPartSlices = kIsNibbles ? 4 : 2;
 constexpr int kPartInputs = 32 * kPartSlices;
-/** Scales and minimums of a part. */
+/** Scales and minimums per part. */
 constexpr int kPartScales = QUANT == kE4m3 ? 0 : kPartInputs / kGroup * kGroupScales;
 
-/** What active-rows.cu adds to the codes of integers. */
+/** The offset that active-rows.cu adds to codes. */
 constexpr int kTurnedZero = kHasMinimum ? 0 : 128;
 
 __device__ __forceinline__ int parts_of(int columns) {
   return (columns + kPartInputs - 1) / kPartInputs;
 }
 
-/** The levels of nf4, + 128, as bytes: those of quantised.ts. */
+/** The levels of nf4 (quantised.ts) + 128, as bytes. */
 #define NF4_0 0x4e3d2801u
 #define NF4_4 0x8074695cu
 #define NF4_8 0xab9f948au
 #define NF4_12 0xffdcc7b8u
 
-/** Codes whose lower bits are nibbles `at` and at + 4 of a word, as a pair of f16: 1024 + n, or 1024
- * + 16·n. `high` has the others from bits `high_at` and high_at + 16 on. */
+/** Converts two codes of a word to a pair of f16. Their lower bits are nibbles `at` and at + 4;
+ * `high` has their upper bits from `high_at` and high_at + 16 on. The bits are put into the f16
+ * 1024 + n (or 1024 + 16·n), and the offset is subtracted. */
 __device__ __forceinline__ u32 nibbles_to_f16(u32 word, int at, u32 high, int high_at) {
   constexpr u32 kZero = kHasMinimum ? 0 : 8 << kHighBits;
   const int shift = at % 2 * 4;
@@ -83,8 +90,8 @@ __device__ __forceinline__ u32 nibbles_to_f16(u32 word, int at, u32 high, int hi
   return fma2(pair, 0x2c002c00u, 0xd400d400u + (kZero << 4) * 0x00010001u);
 }
 
-/** What lies beside four words, as `High` says whose they are: of one lane what is above the nibbles
- * of each, moved to the lowest bits, or of one word of each lane. */
+/** The bits above the nibbles for four words: the four words of one lane, shifted to the lowest
+ * bits, or (OfAll) one word of each lane. */
 template <bool OfAll>
 struct High {
   static constexpr int kWords = kHighBits == 0 ? 1 : OfAll ? kHighBits : 4;
@@ -96,14 +103,14 @@ struct High {
     return of[j];
   }
 
-  /** The bit of a word's first pair that slice `slice` of word j begins at. */
+  /** The bit at which the pair of word j and slice `slice` begins. */
   static __device__ __forceinline__ int at(int j, int slice) {
     const int lane = !OfAll ? 0 : kHighBits == 2 ? 8 * (j % 2) : 4 * j;
     return lane + kHighBits * slice;
   }
 };
 
-/** Of lane `q`, at the part's last 16 bytes that concern it. */
+/** The high bits of lane `q`, from the part's 16 bytes that hold them. */
 __device__ __forceinline__ High<false> high_of_lane(const uint4& v, int q) {
   const int by = kHighBits == 2 ? 8 * (q % 2) : 4 * q;
   High<false> high;
@@ -114,18 +121,18 @@ __device__ __forceinline__ High<false> high_of_lane(const uint4& v, int q) {
   return high;
 }
 
-/** Where in a part lane `q` has them. */
+/** The offset in a part of the 16 bytes with lane `q`'s high bits. */
 __device__ __forceinline__ int high_at(int q) {
   return kLanesBytes + (kHighBits == 2 ? q / 2 * 16 : 0);
 }
 
-/** A constant in a register of its own. The compiler knows no better, as lane 0 has it; what it
- * knows it would bring there anew for each use. */
+/** Keeps a constant in a register. The shuffle hides its value from the compiler, which would
+ * otherwise materialise the constant at every use. */
 __device__ __forceinline__ u32 in_register(u32 constant) {
   return __shfl_sync(0xffffffffu, (threadIdx.x & 31) == 0 ? constant : 0, 0);
 }
 
-/** Constants that decoding takes, in registers where those can be spared; made by whole warps. */
+/** Constants for decoding, kept in registers if there are enough. Constructed by whole warps. */
 struct DecodeConstants {
   u32 levels[4] = {NF4_0, NF4_4, NF4_8, NF4_12}, magic = 0x64646464u;
 
@@ -137,15 +144,15 @@ struct DecodeConstants {
   }
 };
 
-/** Two integers + 128, the lower bytes of a word or the upper, as a pair of f16: the low byte of
- * 1024 + n is n. */
+/** Converts the lower or the upper two bytes of a word, integers + 128, to a pair of f16. Works
+ * because the low byte of the f16 1024 + n is n. */
 __device__ __forceinline__ u32 bytes_to_f16(u32 bytes, bool is_upper,
                                             const DecodeConstants& constants) {
   return add2(__byte_perm(bytes, constants.magic, is_upper ? 0x4342 : 0x4140), 0xe480e480u);
 }
 
-/** The levels, + 128, of four nibbles of a word, the lower or the upper: of both halves of the
- * table, then the right one of the two. */
+/** Looks up the levels + 128 of four nibbles of a word, the lower or the upper: in both halves of
+ * the table, then selects the right one. */
 __device__ __forceinline__ u32 nf4_bytes(u32 word, bool is_upper,
                                          const DecodeConstants& constants) {
   const int shift = is_upper ? 16 : 0;
@@ -156,8 +163,8 @@ __device__ __forceinline__ u32 nf4_bytes(u32 word, bool is_upper,
   return select_bytes(low, high, high_bits);
 }
 
-/** Four words as slices `slice`, which is even, and slice + 1 are decoded from them: as they lie,
- * nf4 as the bytes of its levels. */
+/** Prepares four words for decoding slices `slice` (even) and slice + 1. nf4 becomes the bytes of
+ * its levels; other types are unchanged. */
 __device__ __forceinline__ void prepare_slices(u32 (&ready)[4], const u32 (&words)[4], int slice,
                                                const DecodeConstants& constants) {
 #pragma unroll
@@ -165,7 +172,7 @@ __device__ __forceinline__ void prepare_slices(u32 (&ready)[4], const u32 (&word
     ready[j] = QUANT == kNf4 ? nf4_bytes(words[j], slice / 2, constants) : words[j];
 }
 
-/** Slice `slice` of four prepared words: of integers pair j of word j, as f16; e4m3 itself. */
+/** Converts slice `slice` of four prepared words to f16. For integers, pair j comes from word j. */
 template <bool OfAll>
 __device__ __forceinline__ void slice_to_f16(u32 (&h)[4], const u32 (&ready)[4],
                                              const High<OfAll>& high, int slice,
@@ -189,17 +196,18 @@ __device__ __forceinline__ void slice_to_f16(u32 (&h)[4], const u32 (&ready)[4],
 #endif
 }
 
-/** Scales of a part, two to a word. */
+/** The scales of a part, two per word. */
 struct alignas(kPartScales > 4 ? 16 : kPartScales > 2 ? 8 : 4) Scales {
   u32 of[kPartScales > 4 ? 4 : kPartScales > 2 ? 2 : 1];
 };
 
-/** One of a word's two f16, twice. */
+/** One of the two f16 of a word, duplicated. */
 __device__ __forceinline__ u32 twice(u32 word, bool is_upper) {
   return __byte_perm(word, 0, is_upper ? 0x3232 : 0x1010);
 }
 
-/** The scale of a slice, twice; of q6, where a slice has two, the lane's. */
+/** The scale of a slice, duplicated. A slice of q6 has two scales; this is the one of the calling
+ * lane. */
 __device__ __forceinline__ u32 scale_of(const Scales& scales, int slice) {
   if constexpr (kHasMinimum) return twice(scales.of[slice], false);
   if constexpr (QUANT == kQ6) return twice(scales.of[slice], (threadIdx.x & 2) != 0);
@@ -207,13 +215,13 @@ __device__ __forceinline__ u32 scale_of(const Scales& scales, int slice) {
   return twice(scales.of[group / 2], group % 2 != 0);
 }
 
-/** The minimum of a slice, SCALE_FACTOR times too large. */
+/** The minimum of a slice, times SCALE_FACTOR. */
 __device__ __forceinline__ float minimum_of(const Scales& scales, int slice) {
   return unpack(scales.of[slice]).y;
 }
 
-/** Slice `slice` of four prepared words of integers, times their scale, SCALE_FACTOR times too
- * large. The words are those of one lane or, `OfAll`, one of each. */
+/** Decodes slice `slice` of four prepared words of integers, with their scale, times SCALE_FACTOR.
+ * The words are the four of one lane or, if `OfAll`, one of each lane. */
 template <bool OfAll>
 __device__ __forceinline__ void decode(u32 (&h)[4], const u32 (&ready)[4], const High<OfAll>& high,
                                        const Scales& scales, int slice,

@@ -1,9 +1,9 @@
-// Rounding weights to 8 and 4 bits at load, to the bit as backend/reference/quantise.ts defines it,
-// and laying out weights that a file holds rounded. Both write the layout of quant.cuh. Every step
+// Rounds weights to 8 and 4 bits at load, exactly as backend/reference/quantise.ts defines it, and
+// repacks weights that a file holds already rounded. Both write the layout of quant.cuh. Every step
 // of the rounding is one f32 or f64 operation that the compiler must not fuse.
 #include "lay-out.cuh"
 
-/** Weights of smaller groups are zero. */
+/** Groups whose largest weight is smaller become zeros. */
 #define MIN_LARGEST 7.8886090522101181e-31f
 
 #if SOURCE == 0
@@ -17,7 +17,7 @@ using source_t = u16;
 __device__ __forceinline__ float read_weight(u16 x) { return bf16_to_float(x); }
 #endif
 
-/** The smallest bf16 that is not below a value ≥ 0. */
+/** The smallest bf16 that is not below x, for x ≥ 0. */
 __device__ __forceinline__ u16 bf16_above(float x) { return (__float_as_uint(x) + 0xffff) >> 16; }
 
 __device__ __forceinline__ u16 bf16_nearest(float x) {
@@ -30,7 +30,7 @@ __device__ __forceinline__ float level(int i) {
   return (float)levels[i];
 }
 
-/** The integer (nf4: the index of the level) nearest to a weight. */
+/** The integer (nf4: the index of the level) that is nearest to a weight. */
 __device__ __forceinline__ int code_of(float w, float scale) {
   const float scaled = scale == 0.0f || isnan(scale) ? 0.0f : __fdiv_rn(w, scale);
   if constexpr (QUANT == kI8) return (int)rintf(scaled);
@@ -41,7 +41,7 @@ __device__ __forceinline__ int code_of(float w, float scale) {
   return index;
 }
 
-/** The scale of q4 with the least squared error, of eight. */
+/** The best of eight scales for q4, by squared error. */
 __device__ __forceinline__ u16 best_q4_scale(const source_t* group, int count, float largest) {
   const float divisors[8] = {8.0f, 7.7f, 7.4f, 7.1f, 6.8f, 8.3f, 8.6f, 9.0f};
   u16 best = 0;
@@ -76,7 +76,7 @@ __device__ __forceinline__ u16 scale_bits(const source_t* group, int count) {
   return bf16_above(__fdiv_rn(fabsf(largest), 127.0f));
 }
 
-// in [rows, columns] → values, scales; a thread has 64 inputs. columns a multiple of 8
+// in [rows, columns] → values, scales. A thread has 64 inputs. columns is a multiple of 8.
 extern "C" __global__ void __launch_bounds__(256)
     quantise(u32* values, f16* scales, const source_t* in, int rows, int columns) {
   const Place at = place_of(rows, columns);
@@ -99,7 +99,7 @@ extern "C" __global__ void __launch_bounds__(256)
   store_codes(values, at.row, at.index, columns, codes);
 }
 
-// Rows as backend.ts's QuantisedRows has them → values, scales; a thread has 64 inputs.
+// Rows in the format of backend.ts's QuantisedRows → values, scales. A thread has 64 inputs.
 extern "C" __global__ void __launch_bounds__(256)
     lay_out(u32* values, f16* scales, const u32* in, const u16* bits, int rows, int columns) {
   const Place at = place_of(rows, columns);
@@ -122,16 +122,16 @@ extern "C" __global__ void __launch_bounds__(256)
         device_scale(bf16_to_float(bits[(long long)at.row * groups_of(columns) + group]));
 }
 
-// out f16 [rows, columns] for the library's products. A thread takes a lane's 16 bytes of a part,
-// as linear-quant.cu does; a warp's loads and stores are whole sectors. The weight is rounded once:
-// integer times scale. Bound by memory.
+// out f16 [rows, columns], for the library's products. A thread takes a lane's 16 bytes of a part,
+// like linear-quant.cu; a warp loads and stores whole sectors. A weight, integer times scale, is
+// rounded once. Bound by memory.
 extern "C" __global__ void __launch_bounds__(256)
     dequantise(Step, uint4* out, const u8* values, const f16* scales, int rows, int columns) {
   let_next_start();
   wait_for_previous();
   const int lanes = parts_of(columns) * 4;
   const DecodeConstants constants(true);
-  // Of a part of a matrix: far fewer than an int counts.
+  // A launch has only a part of a matrix, so an int is large enough.
   const int count = rows * lanes;
 #pragma unroll 2
   for (int i = blockIdx.x * 256 + threadIdx.x; i < count; i += 256 * gridDim.x) {

@@ -1,18 +1,20 @@
-// The best few tokens of a row, where a draw needs no others: top-k of a small k, or a distribution
-// that is concentrated. Each thread's best score alone says from where on the list has to go: what
-// those number and weigh is no more than what all do. Sums are made in a fixed order.
+// Draws from a short list of the best tokens, if that is enough: for a top-k with a small k, or a
+// concentrated distribution. The best score of each thread alone decides at which score the list
+// ends: the number and the weight of those scores are lower bounds for all tokens above it. Sums
+// are made in a fixed order.
 #pragma once
 #include "sample-list.cuh"
 
-/** Sums over the whole row, and over what is not below a draw's floor. */
+/** The weight of the whole row, and of the tokens that are not below a draw's floor. */
 struct Totals {
   double all, above_floor;
 };
 
 __shared__ Totals totals;
 
-/** What is enough to draw from: all from `floor` on, top-k's `count` of tokens, or what weighs
- * top-p's share of the row; where neither limits, the draw's. */
+/** What a list must contain to be enough for a draw: all tokens from `floor` on, top-k's `count`
+ * tokens, or top-p's share of the weight. If neither top-k nor top-p limits, the draw's share of
+ * the weight. */
 struct Need {
   float floor, count, top_p, share_drawn;
   bool has_count;
@@ -23,19 +25,19 @@ struct Need {
   }
 };
 
-/** Bounds tried at once, and how often; threads whose best may be listed, so that about as many
- * tokens are. */
+/** Bounds tried at once, and the most rounds of trying. kMostThreads: the most threads whose best
+ * score may be in the list, which limits the list to about as many tokens. */
 constexpr int kProbes = 7, kMostProbing = 4, kMostThreads = 160;
 
-/** The bounds, falling: far apart at first, whatever the spread of the scores; then evenly within
- * (low, high). */
+/** The i-th bound, in falling order: in the first round at doubling distances, because the spread
+ * of the scores is unknown; then evenly within (low, high). */
 __device__ __forceinline__ float probe_at(int i, bool is_first, float high, float low) {
   if (is_first) return i < kProbes - 1 ? high - __uint_as_float((124u + 2 * i) << 23) : kLowest;
   return __fsub_rn(high, __fmul_rn(high - low, 0.125f * (i + 1)));
 }
 
-/** Sums the totals, and finds a score from which on is enough, but not much more; infinite where
- * that would be too many. */
+/** Sums the totals, and finds the score at which the list may end: the tokens above it are enough,
+ * but not many more. Infinity if there would be too many. */
 __device__ __forceinline__ float find_best(int& turn, const Row& row, const Ranking& r,
                                            const Need& need) {
   const int lane = threadIdx.x & 31;
@@ -79,8 +81,8 @@ __device__ __forceinline__ float find_best(int& turn, const Row& row, const Rank
   return infinity();
 }
 
-/** Whether the best can be listed, the same in every block; then the token that is drawn from the
- * list, in the first block. */
+/** Returns whether the best tokens could be listed, the same in every block. If so, the first block
+ * gets the drawn token. */
 __device__ __forceinline__ bool draw_best(int& turn, const Row& row, const Ranking& r,
                                           const Need& need, int& token) {
   const float low = find_best(turn, row, r, need);

@@ -1,6 +1,6 @@
-// The blocks that share a sample: one cluster of CLUSTER, each with a slice of the vocabulary. What
-// they find they write into each other's shared memory, and all of them follow the same path. Knows
-// not what they look for.
+// The blocks that share a sample: a cluster of CLUSTER blocks, each with a slice of the vocabulary.
+// They write their results into each other's shared memory, and all take the same branches. Does
+// not know what is searched for.
 #pragma once
 #include "mbarrier.cuh"
 
@@ -29,13 +29,13 @@ __device__ __forceinline__ void cluster_wait() {
 #endif
 }
 
-/** A barrier of the cluster, after which each block sees what the others wrote. */
+/** A barrier of the cluster. Afterwards each block sees what the others wrote. */
 __device__ __forceinline__ void cluster_sync() {
   cluster_arrive();
   cluster_wait();
 }
 
-/** Into the shared memory of a block of the cluster, at the place of `own`. */
+/** Stores into the shared memory of block `rank` of the cluster, at the place of `own`. */
 __device__ __forceinline__ void store_in(int rank, u64& own, u64 value) {
 #if CLUSTER > 1
   asm volatile("st.shared::cluster.u64 [%0], %1;" ::"r"(address_in(rank, &own)), "l"(value)
@@ -45,7 +45,7 @@ __device__ __forceinline__ void store_in(int rank, u64& own, u64 value) {
 #endif
 }
 
-/** One more, of a number in the first block; what it was. */
+/** Increments a number in the first block; returns its old value. */
 __device__ __forceinline__ int count_in_first(int& own) {
 #if CLUSTER > 1
   int before;
@@ -59,10 +59,10 @@ __device__ __forceinline__ int count_in_first(int& own) {
 #endif
 }
 
-/** Tells of what was sent in an exchange, in turns. */
+/** Count the bytes that are sent in an exchange; exchanges use them in turns. */
 __shared__ Barrier arrivals[2];
 
-/** Before anything is sent, and a barrier of the cluster before that. */
+/** Call it before anything is sent, with a barrier of the cluster in between. */
 __device__ __forceinline__ void prepare_exchange() {
 #if CLUSTER > 1
   if (threadIdx.x != 0) return;
@@ -71,7 +71,7 @@ __device__ __forceinline__ void prepare_exchange() {
 #endif
 }
 
-/** As store_in(), to be met at the end of a turn. */
+/** Like store_in(), but receive() waits for it at the end of the turn. */
 __device__ __forceinline__ void send_to(int rank, int turn, u64& own, u64 value) {
 #if CLUSTER > 1
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u64 [%0], %1, [%2];" ::"r"(
@@ -83,8 +83,8 @@ __device__ __forceinline__ void send_to(int rank, int turn, u64& own, u64 value)
 #endif
 }
 
-/** Ends a turn: until all was received that the cluster sends to a block. No barrier of the
- * cluster, which would wait for every store and empty the L1. */
+/** Ends a turn: waits until this block has received everything that the cluster sends to it. This
+ * is not a barrier of the cluster, which would wait for every store and flush L1. */
 __device__ __forceinline__ void receive(int& turn, int bytes) {
 #if CLUSTER > 1
   Barrier& barrier = arrivals[turn & 1];
@@ -105,16 +105,16 @@ constexpr int kMostSums = 16;
 struct Exchange {
   float parts[kWarps][kMostSums];
   u64 warp_best[kWarps];
-  /** What each block wrote, in turns: some may still read those of the exchange before. */
+  /** What each block wrote. Two copies in turns, because some threads may still read those of the
+   * last exchange. */
   u64 from[2][CLUSTER][kMostSums];
   double sums[kMostSums];
 };
 
-// Shared memory is named here, and not handed from function to function: the compiler has to know
-// where it is.
+// Global names, not parameters: the compiler must know that these are in shared memory.
 __shared__ Exchange exchange;
 
-/** Half of the lanes go on with half of the sums, until each has one. */
+/** Each half of the lanes keeps half of the sums, until each lane has one. */
 template <int Half, int N>
 __device__ __forceinline__ void halve(float (&sums)[N], int lane) {
   constexpr int kOffset = 32 * Half / N;
@@ -128,8 +128,8 @@ __device__ __forceinline__ void halve(float (&sums)[N], int lane) {
   if constexpr (Half > 1) halve<Half / 2>(sums, lane);
 }
 
-/** exchange.sums: N sums over all threads of the cluster, always in the same order. Known to the
- * first warp, to the others after a barrier of the block. */
+/** exchange.sums: N sums over all threads of the cluster, always in the same order. The first warp
+ * sees them at once, others after a barrier of the block. */
 template <int N>
 __device__ __forceinline__ void sum_cluster(int& turn, float (&sums)[N]) {
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
@@ -167,7 +167,7 @@ __device__ __forceinline__ u64 warp_max(u64 x) {
   return x;
 }
 
-/** The largest of all threads of the cluster. */
+/** The largest value of all threads of the cluster. */
 __device__ __forceinline__ u64 max_cluster(int& turn, u64 own) {
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   own = warp_max(own);

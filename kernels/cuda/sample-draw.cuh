@@ -1,10 +1,10 @@
-// One draw from a row of scores: how much of the ranked list is kept, then the token at which a sum
-// over it passes the draw's share of that.
+// One draw from a row of scores. First finds how much of the ranked list is kept, then the token at
+// which the running sum exceeds the draw's share of that.
 #pragma once
 #include "sample-best.cuh"
 #include "sample-scores.cuh"
 
-/** What the first thread of the first block says. */
+/** Broadcasts a value of the first thread of the first block. */
 __device__ __forceinline__ float2 share(int& turn, float2 said) {
   const bool is_first = block_rank() == 0 && threadIdx.x == 0;
   float sums[2] = {is_first ? said.x : 0.0f, is_first ? said.y : 0.0f};
@@ -13,7 +13,8 @@ __device__ __forceinline__ float2 share(int& turn, float2 said) {
   return {(float)exchange.sums[0], (float)exchange.sums[1]};
 }
 
-/** A place in the ranked list: its bracket by number, and how many better tokens are not listed. */
+/** A place in the ranked list: its bracket, counted in tokens, and how many better tokens are not
+ * listed. */
 struct Place {
   Bracket bracket;
   int not_listed;
@@ -23,9 +24,9 @@ struct Place {
   int next_turn;
 };
 
-/** Where the `count`-th best of a row is. Lists, in the first block, the tokens around it and, if
- * they are few, all better ones; where too many have its score, only the better ones. By id among
- * those with the score `tie`, unless that is infinite. */
+/** Finds the `count`-th best token of a row. The first block lists the tokens around it and, if
+ * they are few, all better ones. If too many tokens have its score, only better ones are listed.
+ * If `tie` is finite, ranks the tokens with the score `tie` by their ids instead. */
 __device__ __noinline__ Place list_nth(int turn, const float* scores, int vocab, float best,
                                        float scale, int count, float tie) {
   Row row = own_slice(vocab);
@@ -38,13 +39,13 @@ __device__ __noinline__ Place list_nth(int turn, const float* scores, int vocab,
   });
   sum_cluster(turn, sums);
   __syncthreads();
-  // Not beyond the last: where the tokens' number was known by their weights it may be.
+  // Limited to the number of tokens: a count that was derived from weights may exceed it.
   const double all = exchange.sums[0], last = fmin((double)count, all);
   const Ranking counting = {best, scale, 0};
   find_brackets(turn, row, counting, all, depth_unit((float)(exchange.sums[1] / all)), kFew,
                 [&](Line* lines) { lines[0] = line_at(last), lines[1] = no_line(); });
   const Bracket b = search.brackets[0];
-  // All better ones of up to kMaxTop tokens, whatever the bracket.
+  // Lists all better tokens, up to kMaxTop of them, whatever the bracket.
   const bool is_listed = is_few(b, counting), lists_all = b.to_low <= kRoom;
   const float top = is_listed && !lists_all ? b.high : infinity();
   const bool lists_none = !is_listed && b.to_high > kRoom;
@@ -57,12 +58,12 @@ struct Sum {
   int next_turn;
 };
 
-/** The sum of the k best of a row; infinite where there are not so many. */
+/** The weight of the k best tokens of a row; infinite if there are fewer. */
 __device__ __noinline__ Sum sum_best(int turn, const float* scores, int vocab, const Ranking& r,
                                      int k) {
   const Place place = list_nth(turn, scores, vocab, r.best, r.scale, k, infinity());
   turn = place.next_turn;
-  // The last of the k, and how many are better than it.
+  // The score of the k-th best token, and the number of tokens with a better score.
   float2 last = {place.bracket.low, (float)place.bracket.to_high};
   if (place.is_listed) {
     if (block_rank() == 0) {
@@ -87,13 +88,13 @@ __device__ __noinline__ Sum sum_best(int turn, const float* scores, int vocab, c
   return {place.all >= k ? sum : 1e300, turn};
 }
 
-/** The sum up to the token that crosses the line, where a bracket has one score. */
+/** The running sum at the token that crosses the line, in a bracket that has a single score. */
 __device__ __forceinline__ double sum_in_tie(const Bracket& b, const Ranking& r, double line) {
   const double weight = r.weight(b.low);
   return b.to_high + ceil((line - b.to_high) / weight) * weight;
 }
 
-/** The token that is drawn, in the first block. */
+/** Returns the drawn token, in the first block. */
 __device__ __forceinline__ int draw(int& turn, Row& row, int vocab, const Ranking& r,
                                     const float* f, const int* n) {
   const float top_p = f[kTopP], share_drawn = philox_four(n, 0).x;
@@ -110,14 +111,14 @@ __device__ __forceinline__ int draw(int& turn, Row& row, int vocab, const Rankin
     row.load(row.scores);
   }
   const double most_kept = fmin(totals.above_floor, best_sum);
-  // What is kept ends with the token that crosses top-p's line; until that is known, the draw's
-  // line is within its weight. It gets known, or a draw between two tokens of weights far apart
-  // could find no end.
+  // The kept part ends with the token that crosses top-p's line. Until that token is known, the
+  // draw's line is known only to within that token's weight. So the search finds that token too:
+  // otherwise it might never end between two tokens whose weights differ a lot.
   const Bracket &cut = search.brackets[0], &drawn = search.brackets[1];
   const Line& line = search.lines[0];
   bool cuts, lists_cut, lists_drawn;
-  // Where a list has no room for what seemed to be few, once more, down to one score: then nothing
-  // is listed here.
+  // If the lists overflow although the brackets seemed small, search again with few = 0, down to a
+  // single score. Then nothing is listed here.
 #pragma unroll 1
   for (int few = kFew;; few = 0) {
     const float unit = depth_unit(log2f(vocab / (float)totals.all));

@@ -1,15 +1,15 @@
-// Short lists of a row's tokens, ranked by their scores in the first block of the cluster: what a
-// search has left to look through, or the best.
+// Short lists of a row's tokens, ranked by score in the first block of the cluster: the best
+// tokens, or those that a search has left.
 #pragma once
 #include "sample-search.cuh"
 
-/** One list alone may use the room of all: so many tokens, and so many a lane. */
+/** If there is only one list, it may use the room of both: kRoom tokens, kOwnOfAll per lane. */
 constexpr int kRoom = kLines * kList, kOwnOfAll = kRoom / 32;
 
-/** Of kList tokens each. */
+/** Up to kList tokens each. */
 struct Lists {
   int length[kLines], num_ranked[kLines];
-  /** Not 0 once there was no room, in every block. */
+  /** Set in every block once a list overflowed. */
   u64 is_over;
   u64 tokens[kRoom];
   u64 ranked[kRoom];
@@ -21,14 +21,14 @@ __device__ __forceinline__ void clear_lists() {
   if (threadIdx.x < kLines) lists.length[threadIdx.x] = 0;
 }
 
-/** Before anything is listed, and a barrier of the cluster before that. */
+/** Call it before anything is listed, with a barrier of the cluster in between. */
 __device__ __forceinline__ void prepare_lists() {
   clear_lists();
   if (threadIdx.x == 0) lists.is_over = 0;
 }
 
-/** Whether there was no room, the same in every block: then it is chance what was listed. Forgets
- * it; until the next exchange of the cluster nothing may be listed. */
+/** Whether a list overflowed, the same in every block. Then it is arbitrary which tokens were
+ * listed. Clears the flag; nothing may be listed until the next exchange of the cluster. */
 __device__ __forceinline__ bool take_is_over() {
   if (!lists.is_over) return false;
   __syncthreads();
@@ -45,7 +45,7 @@ struct Range {
 
 __device__ __forceinline__ Range nothing() { return {infinity(), infinity()}; }
 
-/** Lists the tokens of two ranges in the first block and ranks them there, best first. */
+/** Lists the tokens of two ranges in the first block, and ranks them there, best first. */
 __device__ __forceinline__ void list_ranges(const Row& row, const Range& first,
                                             const Range& second) {
   const int room = second.is_empty() ? kRoom : kList;
@@ -78,16 +78,16 @@ __device__ __forceinline__ void list_ranges(const Row& row, const Range& first,
   clear_lists();
 }
 
-/** A listed token, how many and what sum are ranked up to and with it. */
+/** A listed token, its rank (from 1), and the sum up to and including it. */
 struct Crossing {
   u64 token;
   int number;
   double sum;
 };
 
-/** Where the sum over the first `length` tokens of list l, that starts at `sum`, crosses the line;
- * at the last of them where it does not. In the first block, every warp for itself; kOwn tokens a
- * lane. */
+/** Finds where the running sum over the first `length` tokens of list l, which starts at `sum`,
+ * crosses the line; the last of these tokens if it does not. In the first block; every warp
+ * computes it alone, with kOwn tokens per lane. */
 template <int kOwn = kList / 32>
 __device__ __forceinline__ Crossing cross_list(int l, int length, const Ranking& r, double sum,
                                                const Line& line) {
@@ -113,7 +113,7 @@ __device__ __forceinline__ Crossing cross_list(int l, int length, const Ranking&
 #pragma unroll
   for (int i = kOwn - 1; i >= 0; i--)
     if (kOwn * lane + i < length && line.is_crossed(before + sums[i])) found = kOwn * lane + i;
-      // Lanes before the crossing have found none.
+      // Lanes before the crossing have found length − 1.
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2)
     found = min(found, __shfl_xor_sync(~0u, found, offset));

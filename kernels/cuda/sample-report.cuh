@@ -1,23 +1,23 @@
-// Log-probabilities of a sample: of the raw logits, for the drawn token and the best ones.
+// The log-probabilities of a sample, from the raw logits: of the drawn token and of the best ones.
 #pragma once
 #include "sample-draw.cuh"
 
 constexpr int kMaxTop = 20;
 
-/** Where they go, of one sample: ids and logprobs [kMaxTop]. */
+/** Where the results of one sample go: ids and logprobs [kMaxTop]. */
 struct Report {
   float* sampled;
   int* ids;
   float* logprobs;
 };
 
-/** `token` is that of the first block. */
+/** `token` is valid in the first block. */
 __device__ __noinline__ void report(int turn, const float* logits, int vocab, const Report& to,
                                     int token, int k) {
   constexpr float kLog2e = 1.44269504f;
   Row row = own_slice(vocab);
   row.load(logits);
-  // All have read what the first exchange left.
+  // Waits until all threads have read the results of the last exchange.
   __syncthreads();
   const float best = score_of((u32)(row.best(turn, false, false) >> 32));
   float sums[2] = {};
@@ -39,7 +39,7 @@ __device__ __noinline__ void report(int turn, const float* logits, int vocab, co
   const Place place = list_nth(turn, logits, vocab, best, kLog2e, k, infinity());
   write(0);
   if (place.is_listed) return;
-  // The rest are ties.
+  // The remaining tokens all have the same score.
   const int better = (int)place.bracket.to_high;
   list_nth(place.next_turn, logits, vocab, 0, 16.0f / vocab, k - better, place.bracket.low);
   write(better);

@@ -1,15 +1,16 @@
-// The scores of one sample: read once, then held in the registers of a cluster, SCORES of each
-// thread, and walked over as often as needed. Where SCORES is 0 they do not fit: then every walk
-// reads them from memory. Knows no distribution.
+// The scores of one sample: read once, then held in the registers of a cluster, SCORES per thread,
+// and walked over as often as needed. SCORES is 0 if they do not fit; then every walk reads them
+// from memory. Does not know distributions.
 #pragma once
 #include "sample-cluster.cuh"
 
-/** What lies beyond the end of a slice, and a bound between that and every score. */
+/** kNoScore stands for scores beyond the end of a slice. kLowest lies between it and every real
+ * score. */
 constexpr float kNoScore = -3.4e38f, kLowest = -3e38f;
 
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
 
-/** Rises with the score; −0 is 0. */
+/** An integer that has the same order as the score; −0 becomes 0. */
 __device__ __forceinline__ u32 order_of(float score) {
   const u32 bits = __float_as_uint(score + 0.0f);
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
@@ -19,23 +20,23 @@ __device__ __forceinline__ float score_of(u32 order) {
   return __uint_as_float(order & 0x80000000u ? order & 0x7fffffffu : ~order);
 }
 
-/** A score and its id as one number, that rises from worst to best. */
+/** A score and its id as one integer, in the order of the ranking. */
 __device__ __forceinline__ u64 token_of(float score, int id) {
   return (u64)order_of(score) << 32 | (u32)~id;
 }
 
 __device__ __forceinline__ int id_of(u64 token) { return ~(int)(u32)token; }
 
-/** What a row with a score that is not finite has for its best. */
+/** The best token of a row in which a score is not finite. */
 constexpr u64 kNotFinite = ~0ull;
 
 /** A block's slice of a row. */
 struct Row {
   const float* scores;
-  /** The id of the first. */
+  /** The id of the slice's first token. */
   int first;
   int length;
-  /** Whether a token's score is its id, the smallest best, of those with the score `tie`. */
+  /** If set, a token with the score `tie` has its negated id as its score, others have none. */
   bool is_by_id;
   float tie;
 #if SCORES > 0
@@ -45,7 +46,7 @@ struct Row {
   __device__ int id(int i) const { return first + 4 * (i / 4 * kThreads + threadIdx.x) + i % 4; }
 
 #if SCORES == 0
-  /** Four neighbours, kNoScore beyond the end; from any address. */
+  /** Loads four neighbours, kNoScore beyond the end. Any alignment. */
   __device__ float4 four(int at) const {
     const float* const from = scores + first + at;
     if (at + 4 <= length && (reinterpret_cast<u64>(from) & 15) == 0)
@@ -55,7 +56,7 @@ struct Row {
   }
 #endif
 
-  /** From here on the scores are those of a row that starts at `from`. */
+  /** Loads the scores of the row that starts at `from`. */
   __device__ __forceinline__ void load(const float* from) {
     scores = from, is_by_id = false;
 #if SCORES > 0
@@ -68,7 +69,7 @@ struct Row {
       }
       return;
     }
-    // All at once: no load may wait behind a branch.
+    // All loads at once: none may wait behind a branch.
 #pragma unroll
     for (int i = 0; i < SCORES; i += 4) {
       const int at = min(id(i) - first, length - 4);
@@ -81,7 +82,7 @@ struct Row {
 #endif
   }
 
-  /** Calls `visit(id, score)` for every Step-th of the thread's scores, ids rising. */
+  /** Calls `visit(id, score)` for every Step-th of the thread's scores, by rising id. */
   template <int Step = 1, class Visit>
   __device__ __forceinline__ void for_each(Visit visit) const {
 #if SCORES > 0
@@ -101,7 +102,8 @@ struct Row {
 #endif
   }
 
-  /** From here on a token's score is its id, the smallest best, of those with the score `tie`. */
+  /** From here on, ranks the tokens with the score `tie_score` by id, the smallest first, and no
+   * others. */
   __device__ void rank_by_id(float tie_score) {
     is_by_id = true, tie = tie_score;
 #if SCORES > 0
@@ -114,7 +116,7 @@ struct Row {
     return is_by_id ? (score == tie ? (float)-id : kNoScore) : score;
   }
 
-  /** Calls `visit(id, score)` for the thread's few scores in [low, high). */
+  /** Calls `visit(id, score)` for the thread's scores in [low, high), which must be few. */
   template <class Visit>
   __device__ __forceinline__ void for_each_in(float low, float high, Visit visit) const {
 #if SCORES > 0
@@ -122,7 +124,7 @@ struct Row {
 #pragma unroll
     for (int i = 0; i < SCORES; i++)
       if (held[i] >= low && held[i] < high) found |= 1u << i;
-    // Registers have no index: these few are read once more.
+    // Registers cannot be indexed, so these few scores are read again.
     for (; found != 0; found &= found - 1) {
       const int one = id(__ffs(found) - 1);
       visit(one, ranked_score(one, scores[one]));
@@ -134,11 +136,11 @@ struct Row {
 #endif
   }
 
-  /** The best token of the row, its id only where asked for; kNotFinite where `checks` and a score
-   * is not. */
+  /** The best token of the row; its id is valid only with `has_id`. kNotFinite if `checks` and a
+   * score is not finite. */
   __device__ u64 best(int& turn, bool has_id, bool checks) const {
     float best = -infinity(), zeros = 0;
-    // 0 for what is finite, NaN for the rest.
+    // Stays 0 while scores are finite, else becomes NaN.
     for_each([&](int, float score) {
       best = fmaxf(best, score);
       zeros += score * 0.0f;

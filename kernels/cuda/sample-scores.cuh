@@ -1,5 +1,5 @@
-// What becomes of a row of logits before one is drawn: mask, bias, penalties and noise; the sample's
-// random numbers.
+// Prepares a row of logits for the draw: mask, bias, penalties and noise. Also the sample's random
+// numbers.
 #pragma once
 #include "sample-row.cuh"
 
@@ -27,7 +27,7 @@ enum SampleInt {
 };
 enum Flag : u8 { kInPrompt = 1, kGenerated = 2 };
 
-/** Four uniforms in [0, 1) with 24 bits: Philox4x32-10, see reference/sample.ts. */
+/** Four uniforms in [0, 1) of 24 bits: Philox4x32-10, see reference/sample.ts. */
 __device__ float4 philox_four(const int* n, u32 block) {
   u32 c0 = n[kPosition], c1 = n[kStream], c2 = block, c3 = 0;
   u32 k0 = n[kSeedLow], k1 = n[kSeedHigh];
@@ -47,8 +47,9 @@ __device__ __forceinline__ bool penalises(const float* f) {
          f[kPenaltyDecay] != 1;
 }
 
-/** How many draws before it a draw waits for. Without penalties a draw after a guess (kAfter) waits
- * for none: the host alone looks at what it is after (StepOutputs), and nobody reads its counts. */
+/** How many draws before it a draw has to wait for. Without penalties, a draw after a guess
+ * (kAfter) waits for none: only the host looks at which token it follows (StepOutputs), and nobody
+ * reads its counts. */
 __device__ __forceinline__ int depth_of(const Step& step, int s) {
   int depth = 0;
   while (step.sample_ints[(s - depth) * kSampleInts + kAfter] > 0 &&
@@ -62,8 +63,8 @@ struct Slice {
   int begin, end;
 };
 
-/** scores = logits of the mask's tokens (no mask: all) with bias and penalties; decays the counts on
- * the way. */
+/** scores = logits of the tokens that the mask allows (without a mask: of all) with bias and
+ * penalties. Also decays the counts. */
 __device__ __noinline__ void adjust(const Slice& slice, const Step& step, int s, const float* raw,
                                     float* scores, const u32* mask, const int* bias_ids,
                                     const float* bias_values, float* counts, u8* flags,
@@ -93,7 +94,7 @@ __device__ __noinline__ void adjust(const Slice& slice, const Step& step, int s,
   __syncthreads();
 }
 
-/** to = scores / temperature + noise·uniform; a slice begins with a whole group of four. */
+/** to = scores / temperature + noise·uniform. A slice starts at a multiple of four. */
 __device__ __noinline__ void add_noise(const Slice& slice, const float* scores, float* to,
                                        const float* f, const int* n) {
   for (int first = slice.begin + 4 * threadIdx.x; first < slice.end; first += 4 * kThreads) {

@@ -1,12 +1,12 @@
-// Where a sum over the ranked list of a sample's tokens crosses a line, without sorting it. A first
-// walk over an eighth of the scores says about where; then walks over all of them sum what lies
-// above a few scores close by, until the stretch between two is short enough to be listed. Sums are
-// made in a fixed order, so they depend on the row alone.
+// Finds where the running sum over a sample's ranked tokens crosses a line, without sorting them. A
+// first walk over an eighth of the scores estimates the place. Then walks over all scores sum the
+// tokens above a few nearby scores (pivots), until few enough tokens to be listed are left between
+// two of them. Sums are made in a fixed order, so they depend on the row alone.
 #pragma once
 #include "sample-row.cuh"
 
-/** Scores as weights: 2^((score − best)·slope), scale = log2(e) / temperature; where tokens are
- * counted slope is 0, and scale all the same. */
+/** The weight of a score: 2^((score − best)·slope). scale = log2(e) / temperature. To count tokens,
+ * slope is 0; scale stays. */
 struct Ranking {
   float best, scale, slope;
 
@@ -17,8 +17,8 @@ struct Ranking {
   __device__ float score_at(float depth) const { return best - depth / scale; }
 };
 
-/** The line is somewhere in [least, most]; a sum crosses it where it reaches it, or, `passes`,
- * where it exceeds it. Nothing is searched for where most is negative. */
+/** A line somewhere in [least, most]. A sum crosses it when it reaches it, or, with `passes`, when
+ * it exceeds it. If most is negative, nothing is searched for. */
 struct Line {
   double least, most;
   bool passes;
@@ -29,34 +29,36 @@ struct Line {
 
 __device__ __forceinline__ Line line_at(double sum) { return {sum, sum, false}; }
 
-/** Nothing is searched for. */
+/** A line for which nothing is searched. */
 __device__ __forceinline__ Line no_line() { return {0, -1, false}; }
 
-/** Scores in [low, high), among them that at which the sum crosses the line; and the sums of all
- * from `high` and from `low` on. */
+/** Scores in [low, high), in which the sum crosses the line, and the sums of all tokens from `high`
+ * and from `low` on. */
 struct Bracket {
   float high, low;
   double to_high, to_low;
 
-  /** Whether there is but one score. */
+  /** Whether the bracket has a single score. */
   __device__ bool is_tie() const { return order_of(high) - order_of(low) <= 1; }
 };
 
-/** Tokens that a list can hold, and how many a bracket may have at the end: its number is known by
- * the weights, but for their rounding, which hides what is nothing beside the rest of a warp. */
+/** The capacity of a list, and the tokens that a bracket may have at the end. The number is
+ * estimated from the weights; rounding can hide tokens that are tiny beside the rest of a warp,
+ * hence the reserve. */
 constexpr int kList = 128, kFew = 120;
 
 constexpr int kLines = 2, kPivots = 3 * kLines;
-/** Depths of the first walk; and all. */
+/** Depths of the first walk. One more sum is that of all. */
 constexpr int kDepths = 15;
 __device__ __forceinline__ float depth_of(int i) { return i < 12 ? 0.5f * (i + 1) : 2.0f * i - 16; }
 
-/** What is known of a search, in the first warp; to the others after a barrier of the block. */
+/** The state of a search. The first warp sees it at once, the others after a barrier of the
+ * block. */
 struct Search {
   Bracket brackets[kLines];
   Line lines[kLines];
   float pivots[kPivots];
-  /** How many tokens a bracket may have at the end; 0: no more than one score. */
+  /** The tokens that a bracket may have at the end; 0: a single score. */
   int few;
   bool is_done;
 };
@@ -67,13 +69,13 @@ __device__ __forceinline__ bool is_few(const Bracket& b, const Ranking& r) {
   return b.to_low - b.to_high <= search.few * (double)r.weight(b.low);
 }
 
-/** The unit of depths: small where scores are close to each other. `mean`: about how deep they are,
- * in halvings of the weight. */
+/** The unit of depth: small if scores are close to each other. `mean` is the mean depth of the
+ * scores, in halvings of the weight. */
 __device__ __forceinline__ float depth_unit(float mean) {
   return fminf(fmaxf(0.22f * mean, 1e-4f), 1.25f);
 }
 
-/** exchange.sums: about the sums down to each depth and of all, from an eighth of the scores. */
+/** exchange.sums: the sums down to each depth, and of all, over an eighth of the scores. */
 __device__ __forceinline__ void sum_depths(int& turn, const Row& row, const Ranking& r,
                                            float unit) {
   float sums[kDepths + 1] = {};
@@ -87,8 +89,8 @@ __device__ __forceinline__ void sum_depths(int& turn, const Row& row, const Rank
   sum_cluster(turn, sums);
 }
 
-/** The first pivots of the lines, by half a warp each: close to where the depths say that they are,
- * and well below. */
+/** Chooses the first pivots, with half a warp per line: two around the estimate from the depths,
+ * and one well below. */
 __device__ __forceinline__ void guess_pivots(const Ranking& r, double all, float unit) {
   const int lane = threadIdx.x & 31, l = lane / 16, i = lane % 16;
   const float middle = (float)(0.5 * (search.lines[l].least + search.lines[l].most));
@@ -109,29 +111,30 @@ __device__ __forceinline__ void guess_pivots(const Ranking& r, double all, float
   search.pivots[3 * l + 2] = r.score_at(depth + 2 * width);
 }
 
-/** The next pivots of line l, within its bracket; `walk` counts. */
+/** Chooses the next pivots of line l, within its bracket. `walk` is the number of the walk. */
 __device__ __forceinline__ void choose_pivots(int l, const Ranking& r, int walk) {
   const Bracket& b = search.brackets[l];
   float* const pivots = search.pivots + 3 * l;
   if ((walk < 3 || walk % 2 == 0) && b.low > kLowest) {
-    // Weights within a short stretch are about the same.
+    // Interpolates: within a short stretch, weights are about the same.
     const float top = fminf(b.high, r.best), width = top - b.low;
     const double middle = 0.5 * (search.lines[l].least + search.lines[l].most);
     const float between = (float)(b.to_low - b.to_high);
     const float at = top - width * ((float)(middle - b.to_high) / between);
-    // So that what is between is few, where a guess among as many can be so good.
+    // If few tokens are left, aim at 110 between two pivots, just below kFew. Among many tokens the
+    // estimate is not that good.
     const float number = between / r.weight(b.low);
     const float error = number < 3000 ? 55 / number : 0.03f;
     pivots[0] = at + width * error, pivots[1] = at - width * error;
     pivots[2] = 0.5f * (at + (top - at > at - b.low ? top : b.low));
     return;
   }
-  // The order of scores in quarters, so that there is an end.
+  // Splits the order of scores in quarters, which guarantees an end.
   const u32 low = order_of(b.low), length = order_of(b.high) - low;
   for (int i = 0; i < 3; i++) pivots[i] = score_of(low + max((i + 1) * (length / 4), 1u));
 }
 
-/** Narrows the bracket of line l by the sums from the pivots on. */
+/** Narrows the bracket of line l by the sums at its pivots. */
 __device__ __forceinline__ void narrow(int l) {
   Bracket& b = search.brackets[l];
   const Line line = search.lines[l];
@@ -146,7 +149,7 @@ __device__ __forceinline__ void narrow(int l) {
   }
 }
 
-/** What the first warp makes of a walk; −1: of the depths. */
+/** Evaluates a walk in the first warp. Walk −1 is the one over the depths. */
 template <class LinesOf>
 __device__ __forceinline__ void look_back(int walk, const Ranking& r, double all, float unit,
                                           LinesOf lines_of) {
@@ -161,7 +164,7 @@ __device__ __forceinline__ void look_back(int walk, const Ranking& r, double all
   }
   if (l < kLines) narrow(l);
   __syncwarp();
-  // Where one line is depends on the bracket of the other.
+  // The place of one line depends on the bracket of the other.
   if (l == 0) lines_of(search.lines);
   __syncwarp();
   bool is_done = true;
@@ -174,9 +177,9 @@ __device__ __forceinline__ void look_back(int walk, const Ranking& r, double all
   if (l == 0) search.is_done = is_done;
 }
 
-/** Narrows the brackets of lines until each has `few` tokens or one score. `lines_of(lines)` says
- * where they are by what `search` knows; `all` is the sum of all tokens, `unit` that of the
- * first walk's depths. */
+/** Narrows the brackets of the lines until each has at most `few` tokens or a single score.
+ * `lines_of(lines)` computes the lines from `search`; `all` is the sum of all tokens, `unit` the
+ * unit of the first walk's depths. */
 template <class LinesOf>
 __device__ __forceinline__ void find_brackets(int& turn, const Row& row, const Ranking& r,
                                               double all, float unit, int few, LinesOf lines_of) {
@@ -187,7 +190,7 @@ __device__ __forceinline__ void find_brackets(int& turn, const Row& row, const R
     if (threadIdx.x < 32) look_back(walk, r, all, unit, lines_of);
     __syncthreads();
     if (search.is_done) return;
-    // A power of two can be exchanged.
+    // Eight sums, because sum_cluster needs a power of two.
     float pivots[kPivots], sums[8] = {};
 #pragma unroll
     for (int p = 0; p < kPivots; p++) pivots[p] = search.pivots[p];

@@ -1,16 +1,19 @@
-// Draws the samples of a step, one cluster of CLUSTER blocks each, in the order of backend.ts: mask
-// → bias → penalties → temperature → top-k, top-p and min-p on one distribution → draw (or the best of
-// noisy scores); then counts the token and reports log-probabilities. logits f32 [R, V] · scratch
-// f32 [S, V] · counts f32, flags u8 [slots, V] (1 in the prompt, 2 generated)
+// Draws the samples of a step, each with a cluster of CLUSTER blocks, in the order of backend.ts:
+// mask → bias → penalties → temperature → top-k, top-p and min-p on one distribution → draw (or the
+// best of noisy scores). Then counts the token and reports log-probabilities.
+//   logits f32 [R, V] · scratch f32 [S, V] · counts f32, flags u8 [slots, V] (1 in the prompt,
+//   2 generated)
 //
-// No sort of the vocabulary: where the best few tokens are enough they alone are listed and ranked
-// (sample-best.cuh); otherwise where the ranked list ends, and where a draw falls in it, is where a
-// sum over the list crosses a line (sample-search.cuh). A cluster holds the row in its registers.
-// All sums are made in a fixed order by a shape that is the same for every step, so a draw depends
-// on its row alone, where a list overflows too. Agrees with reference/sample.ts token for token
-// unless two probabilities or sums are within f32 rounding of a tie. A draw whose penalties wait for
-// what the one before it drew, a guess, is made by a launch of its own: `depth` says which. So are
-// draws whose masks come later than their step: kLater, of those whose mask has come.
+// The vocabulary is not sorted. If the best few tokens are enough, only they are listed and ranked
+// (sample-best.cuh). Otherwise the end of the kept part, and the draw in it, are found where a
+// running sum crosses a line (sample-search.cuh). A cluster holds the row in its registers. All
+// sums are made in a fixed order, which is the same for every step, so a draw depends on its row
+// alone, also if a list overflows. It agrees with reference/sample.ts token for token, unless two
+// probabilities or sums are within f32 rounding of a tie.
+//
+// Some draws are made by a launch of their own, which `depth` selects: draws whose penalties depend
+// on the draw before (guesses), and draws whose mask comes after their step (kLater, those whose
+// mask has come).
 #include "sample-report.cuh"
 
 struct Sampling {
@@ -36,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, BLOCKS)
   let_next_start();
   prepare_exchange();
   prepare_lists();
-  // No block writes to another that has not started.
+  // No block may write to another that has not started.
   cluster_arrive();
   wait_for_previous();
   const int s = blockIdx.x / CLUSTER;
@@ -84,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, BLOCKS)
     const Slice slice = {row.first, row.first + row.length};
     if (is_adjusted) {
       adjust(slice, step, s, logits, scratch, mask, op.bias_ids, op.bias_values, counts, flags, f);
-      // The first block reads the count of its token, which another may have decayed.
+      // The first block reads the count of its token, which another block may have decayed.
       cluster_sync();
     }
     if (is_noisy) add_noise(slice, is_adjusted ? scratch : logits, scratch, f, n);
@@ -93,17 +96,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, BLOCKS)
   }
   int token = id_of(best);
   const float best_score = score_of((u32)(best >> 32));
-  // Where all are banned no score is finite, and none can be weighed against the best.
+  // If all tokens are banned, no score is finite, and none can be weighed against the best.
   if (!is_greedy && !is_noisy && fabsf(best_score) < -kLowest) {
     const float scale = fminf(1.44269504f / f[kTemperature], 1e30f);
     const Ranking r = {best_score, scale, scale};
     token = draw(turn, row, op.vocab, r, f, n);
   }
-  // The best of none is beyond the end.
+  // If all tokens are banned, the best one is beyond the end.
   token = min(max(token, 0), op.vocab - 1);
   if (reports) {
     op.sampled[s] = token;
-    // Draws after guesses that do not wait count into one place at once.
+    // Draws after guesses that do not wait would count into the same place at once.
     if (n[kAfter] == 0 || depth > 0) {
       counts[token] = flags[token] & kGenerated ? counts[token] + 1 : 1;
       flags[token] |= kGenerated;

@@ -1,13 +1,14 @@
-// Layer norm, token shift and channel mixes. Per token t of a row:
+// Layer norm, token shift and channel mixes. For token t of a row:
 //   h = LN(x[t]);  d = previous h of the row − h;  out[i][t] = h + d·mix[i]
-// x f32 [T, C] · out n × f16 [T, C] · mix n × f32 [C] · shift f32, one vector [C] a slot,
-// slot_stride numbers apart. A block takes TOKENS tokens in a row: their loads and the barriers of
-// their sums are shared, and so are the mixes. The h before a block's first token is computed again
-// from x. The block of a row's last token must not update its shift vector, since that of its first
-// may not have read it yet. The block of a first token reads it, needs no h before, and so makes
-// that of the last token instead; where it has several tokens shift_commit does it in the next
-// launch. Rows of one token come first, and token t is all of row t: shift_mix_decode takes them,
-// reads no lists of rows and computes no h of the token before.
+// x f32 [T, C] · out n × f16 [T, C] · mix n × f32 [C] · shift f32, one vector [C] per slot,
+// slot_stride numbers apart.
+// A block takes TOKENS adjacent tokens, which share their loads, the barriers of their sums, and
+// the mixes. The h of the token before a block is computed again from x. The block with a row's
+// last token must not update the row's shift vector, because the block with its first token may not
+// have read it yet. With TOKENS = 1 the block of the first token updates it: it reads the old
+// vector and needs no h before, so it computes the h of the last token instead. With more tokens
+// shift_commit does it in the next launch. Rows of one token come first, and their token t is row
+// t. shift_mix_decode takes them: it needs no list of rows and no h of a token before.
 #include "norm.cuh"
 
 #define MAX_MIXES 6
@@ -17,7 +18,7 @@ struct Mixes {
   const float* mix[MAX_MIXES];
 };
 
-/** x + (to − x)·share */
+/** x + (to − x)·share. */
 __device__ __forceinline__ Row moved(Row x, const Row& to, const Row& share) {
 #pragma unroll
   for (int i = 0; i < kPer; i++) {
@@ -29,8 +30,8 @@ __device__ __forceinline__ Row moved(Row x, const Row& to, const Row& share) {
   return x;
 }
 
-/** Threads that registers are left for on a multiprocessor: all blocks of a step of 320 tokens run
- * at once. */
+/** Threads that the registers must suffice for on a multiprocessor, so that all blocks of a step of
+ * 320 tokens run at once. */
 #if TOKENS == 1 && __CUDA_ARCH__ >= 800
 constexpr int kResident = 1536;
 #else
@@ -46,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, kResident / THREADS)
   const int first = step.num_singles() + blockIdx.x * TOKENS;
   const int count = min(TOKENS, step.num_tokens() - first);
   if (count <= 0) return;
-  // Everything that is read is asked for at once. h[i + 1] is of token i, h[0] of the one before.
+  // Starts all loads at once. h[i + 1] belongs to token i, h[0] to the token before.
   Row h[TOKENS + 1], previous[TOKENS];
   bool starts[TOKENS];
   int before = first - 1;
@@ -83,8 +84,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, kResident / THREADS)
   }
 }
 
-// Rows of one token, a block each. Where there are others, shift_mix comes first and lets this start
-// once the kernels before it have ended; so it need not wait, and its blocks wait before they end.
+// Rows of one token, one block each. If the step has longer rows, shift_mix is launched before
+// this, and starts it once the kernels before shift_mix have ended. So this need not wait at the
+// start; its blocks wait at their end instead.
 extern "C" __global__ void __launch_bounds__(THREADS, kResident / THREADS)
     shift_mix_decode(Step step, Mixes mixes, const float* x, const float* weight, const float* bias,
                      float eps, float* shift, long long slot_stride) {
@@ -92,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, kResident / THREADS)
   let_next_start();
   const int t = blockIdx.x;
   const bool is_padding = t >= step.num_singles();
-  // What wrote this shift ended a step ago at the latest: no need to wait for the kernel before.
+  // The kernel that wrote this shift ended a step ago or earlier, so this load need not wait.
   float* const at = shift + step.slots[t] * slot_stride;
   Row previous;
   if (!is_padding) previous = load_row(at);
@@ -107,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, kResident / THREADS)
   if (beside) wait_for_previous();
 }
 
-// The shift vector of each row of more than one token becomes the h of its last.
+// Stores the h of the last token of each longer row as its shift vector.
 extern "C" __global__ void __launch_bounds__(THREADS)
     shift_commit(Step step, const float* x, const float* weight, const float* bias, float eps,
                  float* shift, long long slot_stride) {

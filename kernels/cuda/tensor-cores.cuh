@@ -1,9 +1,9 @@
-// A product of f16 on the tensor cores. Knows not what the operands are.
+// A product of f16 on the tensor cores. Does not know what the operands are.
 #pragma once
 #include "common.cuh"
 
-/** d [16, 8] += A [16, 16]·B [16, 8], both from words of two neighbouring k. Volatile: not to be
- * moved to where not all lanes are. */
+/** d [16, 8] += A [16, 16]·B [16, 8]; words have two adjacent k. Volatile, so that the compiler
+ * cannot move it to where lanes have diverged. */
 __device__ __forceinline__ void mma(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
 #if __CUDA_ARCH__ >= 800
   asm volatile(
@@ -25,8 +25,8 @@ __device__ __forceinline__ void mma(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a
 #endif
 }
 
-/** Four matrices of 8 lines by 16 bytes, of which a lane has the address of one line: word l % 4 of
- * line l / 4 of each, for lane l. */
+/** Loads four matrices of 8 lines × 16 bytes. A lane gives the address of one line. Lane l gets
+ * word l % 4 of line l / 4 of each. */
 __device__ __forceinline__ void load_matrices(u32 (&to)[4], u32 address) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

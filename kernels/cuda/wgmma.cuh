@@ -1,6 +1,6 @@
-// Products of four warps at once (wgmma), and boxes of a tensor that the copy engine brings to all
-// blocks that multiply with them. For capability 9.0 with its own instructions (sm_90a); elsewhere
-// nothing here does anything.
+// Products of a warpgroup (wgmma), and boxes of a tensor that the copy engine multicasts to the
+// blocks that multiply with them. Needs capability 9.0 with its own instructions (sm_90a);
+// elsewhere these functions do nothing.
 #pragma once
 #include "mbarrier.cuh"
 
@@ -10,13 +10,14 @@
 #define HAS_WGMMA 0
 #endif
 
-/** CUtensorMap */
+/** A CUtensorMap. */
 struct alignas(64) TensorMap {
   u64 of[16];
 };
 
-/** Brings the box of bytes or halves whose first element is (x, y) to the same place in all blocks
- * of the cluster whose bits are set; the barrier at the same place in each is told of its bytes. */
+/** Copies the box whose first element (a byte or a half) is (x, y) to the same place in every block
+ * of the cluster whose bit is set in `blocks`. The barrier at the same place in each of them
+ * counts its bytes. */
 __device__ __forceinline__ void load_box_to(int blocks, void* to, const TensorMap& map, int x,
                                             int y, Barrier& barrier) {
 #if HAS_WGMMA
@@ -28,7 +29,7 @@ __device__ __forceinline__ void load_box_to(int blocks, void* to, const TensorMa
 #endif
 }
 
-/** The same for this block alone. */
+/** Like load_box_to, for this block only. */
 __device__ __forceinline__ void load_box(void* to, const TensorMap& map, int x, int y,
                                          Barrier& barrier) {
 #if HAS_WGMMA
@@ -40,28 +41,29 @@ __device__ __forceinline__ void load_box(void* to, const TensorMap& map, int x, 
 #endif
 }
 
-/** The right operand [N, 16] at `at`: rows of 128 bytes of which every eighth begins at a multiple
- * of 1024 in which their 16 bytes are exchanged as the copy engine does (128-byte swizzle). */
+/** The descriptor of a right operand [N, 16] at `at`: rows of 128 bytes, every eighth at a multiple
+ * of 1024, with the copy engine's 128-byte swizzle. */
 __device__ __forceinline__ u64 describe(const void* at) {
   constexpr u64 kSwizzle = 1ull << 62, kEightRows = (u64)(1024 / 16) << 32, kUnused = 1 << 16;
   return kSwizzle | kEightRows | kUnused | (shared_address(at) & 0x3ffff) >> 4;
 }
 
-/** Before products: what registers hold now is what they read. */
+/** Call it before products: they read the registers as they are now. */
 __device__ __forceinline__ void begin_products() {
 #if HAS_WGMMA
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #endif
 }
 
-/** Ends the group of products since the last. */
+/** Closes a group: the products since the last one. */
 __device__ __forceinline__ void end_products() {
 #if HAS_WGMMA
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #endif
 }
 
-/** Until all groups but the last Left are done. Registers of those may not be touched. */
+/** Waits until all groups but the last Left are done. Registers of unfinished groups must not be
+ * touched. */
 template <int Left>
 __device__ __forceinline__ void wait_for_products() {
 #if HAS_WGMMA
@@ -69,8 +71,8 @@ __device__ __forceinline__ void wait_for_products() {
 #endif
 }
 
-/** d = A·Bᵀ, or d += A·Bᵀ where `is_added`, A [64, 16] of which a warp has 16 rows as in
- * mma.m16n8k16, B [64, 16] described. */
+/** d = A·Bᵀ, or d += A·Bᵀ if `is_added`. A [64, 16]: each warp has 16 rows as in mma.m16n8k16. B
+ * [64, 16]: a descriptor. */
 __device__ __forceinline__ void multiply(float (&d)[32], const u32 (&a)[4], u64 b, int is_added) {
 #if HAS_WGMMA
   asm volatile(
@@ -88,8 +90,7 @@ __device__ __forceinline__ void multiply(float (&d)[32], const u32 (&a)[4], u64 
 #endif
 }
 
-/** d = A·Bᵀ, or d += A·Bᵀ where `is_added`, A [64, 16] of which a warp has 16 rows as in
- * mma.m16n8k16, B [128, 16] described. */
+/** Like the one above, with B [128, 16]. */
 __device__ __forceinline__ void multiply(float (&d)[64], const u32 (&a)[4], u64 b, int is_added) {
 #if HAS_WGMMA
   asm volatile(
@@ -114,8 +115,7 @@ __device__ __forceinline__ void multiply(float (&d)[64], const u32 (&a)[4], u64 
 #endif
 }
 
-/** d = A·Bᵀ, or d += A·Bᵀ where `is_added`, A [64, 16] of which a warp has 16 rows as in
- * mma.m16n8k16, B [160, 16] described. */
+/** Like the one above, with B [160, 16]. */
 __device__ __forceinline__ void multiply(float (&d)[80], const u32 (&a)[4], u64 b, int is_added) {
 #if HAS_WGMMA
   asm volatile(
@@ -142,8 +142,7 @@ __device__ __forceinline__ void multiply(float (&d)[80], const u32 (&a)[4], u64 
 #endif
 }
 
-/** d = A·Bᵀ, or d += A·Bᵀ where `is_added`, A [64, 16] of which a warp has 16 rows as in
- * mma.m16n8k16, B [256, 16] described. */
+/** Like the one above, with B [256, 16]. */
 __device__ __forceinline__ void multiply(float (&d)[128], const u32 (&a)[4], u64 b, int is_added) {
 #if HAS_WGMMA
   asm volatile(

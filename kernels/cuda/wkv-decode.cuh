@@ -1,18 +1,18 @@
-// One head of a row: how a block holds its state, for wkv6_decode, wkv7_decode and wkv7_rows. Each
-// group of 8 lanes owns four neighbouring rows. Loads are asked for first, and what is held stays
-// as it lies in memory until it is used, so that many heads share a multiprocessor and their states
-// fill the memory's queue. Knows no recurrence.
+// How a block holds the state of one head of a row, for wkv6_decode, wkv7_decode and wkv7_rows.
+// Every 8 lanes own four adjacent rows. Loads start first, and the state keeps its memory format in
+// registers until it is used. So many heads fit on a multiprocessor, and their loads fill the
+// memory's queue. Does not know the recurrence.
 #pragma once
 #include "wkv-state.cuh"
 
 constexpr int kHeadWarps = 4;
 constexpr int kHeadThreads = 32 * kHeadWarps;
-/** Rows of a state that 8 lanes own. */
+/** Rows of a state per 8 lanes. */
 constexpr int kRows = 16 / kHeadWarps;
-/** Of a head's state. */
+/** Numbers in a head's state. */
 constexpr int kHeadNumbers = 64 * 64;
 
-/** Four channels as they lie in memory. */
+/** Four channels in their memory format. */
 #if STATE_F16
 using HeldHalf = uint2;
 #else
@@ -30,15 +30,15 @@ __device__ __forceinline__ void open(float (&s)[4], const uint2& held, u32 zero)
 
 struct HeldRows {
   HeldHalf part[2][kRows];
-  /** Of the lane's first row. */
+  /** The address of the lane's first row. */
   state_t* at;
   int first_row;
 };
 
-/** A lane's place among the 8 that share a row. */
+/** A lane's index among the 8 that share a row. */
 __device__ __forceinline__ int lane_of_row() { return threadIdx.x & 7; }
 
-/** Asks for the rows that lie at held.at. */
+/** Starts the loads of the rows at held.at. */
 __device__ __forceinline__ void load_rows(HeldRows& held) {
 #pragma unroll
   for (int i = 0; i < kRows; i++) {
@@ -47,8 +47,8 @@ __device__ __forceinline__ void load_rows(HeldRows& held) {
   }
 }
 
-/** Asks for the state of a head of a row. What wrote the states of this layer ended a step ago at the
- * latest: no need to wait for the kernel before. */
+/** Starts the loads of the state of a head. The kernel that wrote it ended a step ago or earlier,
+ * so these loads need not wait. */
 template <class Op>
 __device__ __forceinline__ void ask_for_rows(HeldRows& held, const Step& step, const Op& op,
                                              int row, int head) {
@@ -58,8 +58,9 @@ __device__ __forceinline__ void ask_for_rows(HeldRows& held, const Step& step, c
   load_rows(held);
 }
 
-/** A head of the block's row of one token (y), once the kernels before have ended, unless the block
- * waits for these at its end; false for padding. */
+/** Starts the loads of a head of the block's row of one token (blockIdx.y). Then waits for the
+ * previous kernels, unless the block waits at its end (`waits_later`). Returns false for
+ * padding. */
 template <class Op>
 __device__ __forceinline__ bool take_head(HeldRows& held, const Step& step, const Op& op,
                                           int head, bool waits_later = false) {
@@ -76,17 +77,17 @@ __device__ __forceinline__ Eight open_row(const HeldRows& held, int i) {
   return s;
 }
 
-/** Half of a row. `zero` is 0 in a way that the compiler does not see: else it would keep what
- * open_row has opened, in twice the registers. */
+/** Unpacks half of a row. `zero` is 0, but the compiler does not know: otherwise it would keep the
+ * numbers that open_row unpacked, in twice the registers. */
 __device__ __forceinline__ void open_half(float (&s)[4], const HeldRows& held, int half, int i,
                                           u32 zero) {
   open(s, held.part[half][i], zero);
 }
 
-/** Sums over 8 lanes of what each has of its rows, brought to where others find them. */
+/** Sums over 8 lanes for each of their rows, stored where other lanes read them. */
 __device__ __forceinline__ void share_sums(float (&to)[64], const HeldRows& held,
                                            const float (&x)[kRows]) {
-  static_assert(kRows == 4, "as many as sum_four sums");
+  static_assert(kRows == 4, "sum_four takes four rows");
   const int q = lane_of_row();
   const float sum = sum_four(x, q);
   if ((q & 1) == 0) to[held.first_row + (q >> 1)] = sum;

@@ -1,5 +1,5 @@
-// How a recurrent state lies in memory and in registers: f32, or f16 rounded with dither. A row of
-// 64 key channels is shared by 8 lanes. Knows no recurrence.
+// The format of a recurrent state in memory and in registers: f32, or f16 rounded with dither. 8
+// lanes share a row of 64 key channels. Does not know the recurrence.
 #pragma once
 #include "common.cuh"
 
@@ -9,8 +9,8 @@ using state_t = f16;
 using state_t = float;
 #endif
 
-/** A lane's 8 of 64 key channels: 4·q … and 32 + 4·q …, so that a row's 8 lanes load whole lines.
- */
+/** A lane's 8 of 64 key channels: 4·q … 4·q + 3 and 32 + 4·q … 32 + 4·q + 3, so that the 8 lanes of
+ * a row load whole lines. */
 struct Eight {
   float lo[4], hi[4];
 };
@@ -26,15 +26,15 @@ __device__ __forceinline__ void load4(float (&s)[4], const f16* from) {
   s[0] = lo.x, s[1] = lo.y, s[2] = hi.x, s[3] = hi.y;
 }
 
-/** Rounds up or down with the odds of the remainder, on 13 bits of noise: slow decays would stall
- * on nearest. */
+/** Rounds to f16, up or down with a probability given by the remainder (13 bits of noise). Rounding
+ * to nearest would stop slow decays. */
 __device__ __forceinline__ u32 dithered(float x, u32 noise) {
   const u32 bits = __float_as_uint(x);
   const bool is_normal = fabsf(x) >= 6.1035e-5f && fabsf(x) < 65504.0f;
   return is_normal ? bits + (noise & 0x1fff) & ~0x1fffu : bits;
 }
 
-/** Four numbers as they lie in memory. */
+/** Packs four numbers into their memory format. */
 __device__ __forceinline__ void close(float4& held, const float (&s)[4], u32) {
   held = make_float4(s[0], s[1], s[2], s[3]);
 }
@@ -58,8 +58,8 @@ __device__ __forceinline__ void store4(f16* to, const float (&s)[4], u32 noise) 
   close(*reinterpret_cast<uint2*>(to), s, noise);
 }
 
-/** Noise of a state's row: of what the token brought to it, so that it depends on nothing outside
- * the sequence. */
+/** The noise for a row of a state. It is derived from the token's v and k, so that it depends on
+ * nothing outside the sequence. */
 __device__ __forceinline__ u32 row_noise(float v, float k, int element) {
   u32 h = __float_as_uint(v) * 0x85ebca6bu ^ __float_as_uint(k) * 0xc2b2ae35u ^
           (u32)element * 0x27d4eb2fu;
@@ -94,17 +94,15 @@ __device__ __forceinline__ float dot(const Eight& a, const Eight& b) {
   return lo + hi;
 }
 
-/** The sum over a row's 8 lanes, in all of them. */
+/** The sum over the 8 lanes of a row, in all of them. */
 __device__ __forceinline__ float sum8(float x) {
   x += __shfl_xor_sync(0xffffffffu, x, 4);
   x += __shfl_xor_sync(0xffffffffu, x, 2);
   return x + __shfl_xor_sync(0xffffffffu, x, 1);
 }
 
-/**
- * Four sums over 8 lanes, in the order of sum8, in four exchanges: half of them go each way, then a
- * quarter. Lanes q and q ^ 1 end with sum q >> 1.
- */
+/** Four sums over 8 lanes, in the order of sum8, with four exchanges: each lane passes on half of
+ * its sums, then half of the rest. Lanes q and q ^ 1 end with sum q >> 1. */
 __device__ __forceinline__ float sum_four(const float (&x)[4], int q) {
   const bool upper = q & 4, odd = q & 2;
   const float a = (upper ? x[2] : x[0]) + __shfl_xor_sync(0xffffffffu, upper ? x[0] : x[2], 4);
@@ -113,7 +111,8 @@ __device__ __forceinline__ float sum_four(const float (&x)[4], int q) {
   return sum + __shfl_xor_sync(0xffffffffu, sum, 1);
 }
 
-/** Four sums over a warp, in all lanes: half of them go each way, then a quarter. */
+/** Four sums over a warp, in all lanes: each lane passes on half of its sums, then half of the
+ * rest. */
 __device__ __forceinline__ void warp_sum_four(float (&x)[4]) {
   const int lane = threadIdx.x & 31;
   const bool upper = lane & 16, odd = lane & 8;
@@ -124,7 +123,7 @@ __device__ __forceinline__ void warp_sum_four(float (&x)[4]) {
   for (int i = 0; i < 4; i++) x[i] = __shfl_sync(0xffffffffu, sum, 8 * i);
 }
 
-/** Two neighbouring channels, as a warp's lane has them of a head: of f16 in a word, or of f32. */
+/** Loads the two adjacent channels of a lane: a word of two f16, or two f32. */
 __device__ __forceinline__ u32 load_word(const f16* x, long long at) {
   return *reinterpret_cast<const u32*>(x + at);
 }
@@ -133,7 +132,7 @@ __device__ __forceinline__ float2 load_pair(const float* x, int at) {
   return *reinterpret_cast<const float2*>(x + at);
 }
 
-/** Group norm of one head by a warp whose lanes have two channels each. */
+/** Group norm of one head by a warp with two channels per lane. */
 __device__ __forceinline__ float2 head_norm(float2 y, float eps) {
   const float mean = warp_sum(y.x + y.y) * (1.0f / 64);
   y = make_float2(y.x - mean, y.y - mean);

@@ -1,11 +1,11 @@
-// RWKV-6 time mixing from the projections to the gated head outputs; the formulas stand in
-// backend.ts (wkv6). Head size 64, everything inside in f32. Source: BlinkDL/RWKV-LM, RWKV-v6.
-// Tolerance: 1e-3 RMS against reference/ops.ts with f32 state (operands are f16).
-// A state's rows (value channels) are independent of each other, and so are its elements from token
-// to token: only y is summed over a row, which 8 lanes share.
+// RWKV-6 time mixing, from the projections to the gated head outputs; backend.ts (wkv6) has the
+// formulas. Head size 64; everything inside is f32. Source: BlinkDL/RWKV-LM, RWKV-v6. Tolerance:
+// 1e-3 RMS against reference/ops.ts with f32 state (operands are f16). The rows of a state (value
+// channels) are independent, and so are its elements from token to token; only y is summed over a
+// row, which 8 lanes share.
 #include "wkv-decode.cuh"
 
-/** Operands f16 [T, C]; constants f32 [C]; all as in backend.ts's wkv6. */
+/** Operands f16 [T, C]; constants f32 [C]; as in backend.ts's wkv6. */
 struct Wkv6 {
   f16* out;
   const f16* r;
@@ -16,27 +16,27 @@ struct Wkv6 {
   const float* u;
   const float* ln_weight;
   const float* ln_bias;
-  /** Of the layer: state of slot s at state + s·slot_stride, [H, 64 value, 64 key] f32 or f16. */
+  /** The layer's states: slot s is at state + s·slot_stride, [H, 64 value, 64 key] f32 or f16. */
   void* state;
-  /** f32 [T, C]: y before its norm, from wkv6_prefill to wkv6_output. */
+  /** f32 [T, C]: y before its norm, written by wkv6_prefill and read by wkv6_output. */
   float* y;
   long long slot_stride;
   int channels;
   float eps;
 };
 
-/** One head of one token; bonus = Σ r·u·k. */
+/** The operands of one head of one token; bonus = Σ r·u·k. */
 struct __align__(16) Operands {
   float r[64], w[64], k[64], v[64];
   float bonus;
 };
 
-/** The words of two channels of a token's operands, as they lie in memory. */
+/** Two channels of a token's operands, as words in their memory format. */
 struct Raw {
   u32 r, w, k, v;
 };
 
-/** First of a lane's two channels in [T, C]. */
+/** The index of a lane's first channel in [T, C]. */
 __device__ __forceinline__ long long pair_at(const Wkv6& op, int t, int head) {
   return (long long)t * op.channels + head * 64 + 2 * (threadIdx.x & 31);
 }
@@ -46,10 +46,10 @@ __device__ __forceinline__ Raw load_raw(const Wkv6& op, int t, int head) {
   return {load_word(op.r, at), load_word(op.w, at), load_word(op.k, at), load_word(op.v, at)};
 }
 
-/** exp(−exp(logit)), in base 2. */
+/** exp(−exp(logit)), computed in base 2. */
 __device__ __forceinline__ float decay(float logit) { return exp2f(-1.44269504f * __expf(logit)); }
 
-/** A warp brings a token's operands to where all warps find them. */
+/** A warp puts a token's operands into shared memory. */
 __device__ __forceinline__ void share(Operands& to, const Raw& raw, float2 u) {
   const int c = 2 * (threadIdx.x & 31);
   const float2 r = unpack(raw.r), w = unpack(raw.w), k = unpack(raw.k);
@@ -61,7 +61,7 @@ __device__ __forceinline__ void share(Operands& to, const Raw& raw, float2 u) {
   if (c == 0) to.bonus = bonus;
 }
 
-/** Two channels of what comes after the recurrence. */
+/** Two channels of what the steps after the recurrence need. */
 struct Finish {
   float2 g, gain, bias;
 };
@@ -72,7 +72,7 @@ __device__ __forceinline__ Finish load_finish(const Wkv6& op, int t, int head) {
           load_pair(op.ln_bias, channel)};
 }
 
-/** out = (GN(y)·ln_x)·silu(g) */
+/** out = (GN(y)·ln_x)·silu(g). */
 __device__ __forceinline__ void finish(const Wkv6& op, int t, int head, float2 y, const Finish& f) {
   y = head_norm(y, op.eps);
   *reinterpret_cast<u32*>(op.out + pair_at(op, t, head)) =
@@ -80,7 +80,7 @@ __device__ __forceinline__ void finish(const Wkv6& op, int t, int head, float2 y
            (y.y * f.gain.y + f.bias.y) * f.g.y * sigmoid(f.g.y));
 }
 
-/** A lane's share of y = S·r, and S ← S·diag(w) + v·k on its part of a row. */
+/** A lane's share of y = S·r; then S ← S·diag(w) + v·k for its part of a row. */
 __device__ __forceinline__ float advance(Eight& s, const Operands& o, float v, int q) {
   const Eight r = eight(o.r, q), w = eight(o.w, q), k = eight(o.k, q);
   const float y = dot(s, r);
@@ -92,15 +92,16 @@ __device__ __forceinline__ float advance(Eight& s, const Operands& o, float v, i
   return y;
 }
 
-/** Heads that registers are left for on a multiprocessor. */
+/** Heads that the registers must suffice for on a multiprocessor. */
 #if STATE_F16 && __CUDA_ARCH__ >= 800
 constexpr int kHeadsResident = 9;
 #else
 constexpr int kHeadsResident = 7;
 #endif
 
-// Rows of one token: one block a head of a row, all fused (wkv-decode.cuh). The loads of the state
-// are in flight while the first warp prepares the operands. Bytes: the state, in and out.
+// Rows of one token: one block per head of a row, everything fused (wkv-decode.cuh). The loads of
+// the state are in flight while the first warp prepares the operands. Memory traffic: the state,
+// read and written.
 extern "C" __global__ void __launch_bounds__(kHeadThreads, kHeadsResident)
     wkv6_decode(Step step, const __grid_constant__ Wkv6 op) {
   __shared__ Operands shared;
@@ -133,15 +134,16 @@ extern "C" __global__ void __launch_bounds__(kHeadThreads, kHeadsResident)
   finish(op, t, head, all, ending[lane]);
 }
 
-// Rows of several tokens, one after the other: a block owns 16 rows of one head's state in
-// the registers of four warps (a row to 8 lanes), while four other warps prepare the operands of
-// the next chunk in shared memory and hold those of the one after in registers. y goes to op.y;
-// wkv6_output does the rest.
+// Rows of several tokens, token by token. A block has 16 rows of a head's state in the registers of
+// four warps, 8 lanes per row. Four other warps run ahead: they prepare the operands of the next
+// chunk in shared memory and hold those of the chunk after it in registers. The block writes y to
+// op.y; wkv6_output does the rest.
 constexpr int kChunk = 16;
 constexpr int kWarps = 4;
 constexpr int kTokensEach = kChunk / kWarps;
 
-/** The warps that run ahead: chunk after chunk into the buffer that is not being read. */
+/** The loop of the warps that run ahead: fills the buffer that is not being read, chunk by
+ * chunk. */
 __device__ __forceinline__ void prepare_chunks(const Wkv6& op, Operands (&shared)[2][kChunk],
                                                int start, int end, int head) {
   const int first = (threadIdx.x >> 5) - kWarps;
@@ -221,7 +223,7 @@ extern "C" __global__ void __launch_bounds__(64 * kWarps)
   recur(op, shared, start, end, head, value_row, state);
 }
 
-// Group norm and gate after wkv6_prefill: one warp a head of a token.
+// Group norm and gate, after wkv6_prefill. One warp per head of a token.
 extern "C" __global__ void __launch_bounds__(128)
     wkv6_output(Step step, const __grid_constant__ Wkv6 op) {
   let_next_start();

@@ -1,5 +1,5 @@
-// What comes after wkv7-chunk.cu's chain: group norm, bonus and gate of a chunk, from Y in shared
-// memory. Eight lanes to a token, eight neighbouring channels to a lane.
+// The last stage of wkv7-chunk.cu: group norm, bonus and gate of a chunk, from Y in shared memory.
+// Eight lanes per token, eight adjacent channels per lane.
 #pragma once
 #include "wkv7-chunk-sequences.cuh"
 
@@ -12,7 +12,7 @@ __device__ __forceinline__ void load8(float (&to)[8], const float* from) {
   }
 }
 
-/** out of a lane's channels: (GN(y)·gain + bias + bonus·v)·g */
+/** out = (GN(y)·gain + bias + bonus·v)·g for a lane's channels. */
 __device__ __forceinline__ uint4 finish_token(const Outcome& from, int token, int high, uint4 gates,
                                               const float (&gain)[8], const float (&bias)[8],
                                               float eps) {
@@ -47,8 +47,8 @@ __device__ __forceinline__ uint4 finish_token(const Outcome& from, int token, in
   return make_uint4(out[0], out[1], out[2], out[3]);
 }
 
-/** The warps that finish: the chunks of their block, whose gates are asked for a turn before.
- * Returns how many chunks there have been. */
+/** The loop of the warps that finish the chunks of their block. Gates are loaded one chunk ahead.
+ * Returns the number of chunks so far. */
 __device__ __forceinline__ int finish_chunks(const Wkv7& op, Shared& shared,
                                              const Sequence& sequence, int rank, int warp,
                                              int before) {
@@ -59,7 +59,7 @@ __device__ __forceinline__ int finish_chunks(const Wkv7& op, Shared& shared,
   load8(gain, op.ln_weight + channel);
   load8(bias, op.ln_bias + channel);
   int c = before + (rank + before) % CLUSTER;
-  // Of the chunk at hand.
+  // The lane's first token in the current chunk.
   int first = sequence.start + (c - before) * kTokens + warp * 4 + (lane >> 3);
   const auto at = [&](int t) { return (long long)t * op.channels + channel; };
   uint4 gates[kPasses];

@@ -1,12 +1,14 @@
-// What runs ahead of wkv7-chunk.cu's chain: a chunk of 16 tokens of one head, from the projections
-// to the operands that the chain takes. The names are those of its formulas. A group of eight warps
-// makes a chunk: two tokens to a warp, two channels to a lane; then AB, AK, RB and RK, half of one
-// to a warp; then W and X by forward substitution in f32, a column to a lane.
+// The first stage of wkv7-chunk.cu, which runs ahead of the chain: prepares a chunk of 16 tokens of
+// one head, from the projections to the operands of the chain. Names are those of the formulas in
+// wkv7-chunk.cu. A group of eight warps prepares a chunk: first two tokens per warp, two channels
+// per lane; then half of AB, AK, RB or RK per warp; then W and X by forward substitution in f32,
+// one column per lane.
 #pragma once
 #include "wkv7-chunk-sequences.cuh"
 #include "wkv7-chunk-solve.cuh"
 
-// Named barriers of a group: all of it, and what the first warp waits for before it hands over.
+// Named barriers of a group: one of all its warps, and one that the first warp waits at before it
+// hands over.
 __device__ __forceinline__ void meet(int group) {
   asm volatile("bar.sync %0, 256;" ::"r"(1 + group) : "memory");
 }
@@ -39,7 +41,7 @@ __device__ __forceinline__ const f16* operand_of(const Wkv7& op, int operand) {
       return op.a;
     case kGate:
       return op.v_gate;
-    // Layer 0 has no gate, and writes it.
+    // Layer 0 has no gate; it writes v_first.
     case kFirst:
       return op.v_gate == nullptr ? nullptr : op.v_first;
     default:
@@ -47,8 +49,8 @@ __device__ __forceinline__ const f16* operand_of(const Wkv7& op, int operand) {
   }
 }
 
-/** A warp's operand of a chunk from memory, from where it lies for the head and the lane's
- * channels; beyond the row's end the last token again. */
+/** Copies one operand of a chunk into shared memory; `from` is at the head and the lane's channels.
+ * Beyond the row's end it copies the last token again. */
 __device__ __forceinline__ void fetch(Desk& desk, const f16* from, int part, int first, int end,
                                       int channels) {
   if (from == nullptr) return;
@@ -68,13 +70,14 @@ __device__ __forceinline__ Raw raw_of(const Desk& desk, int token) {
   return {word(kR), word(kW), word(kK), word(kV), word(kA), word(kGate), word(kFirst)};
 }
 
-/** Where a lane's pairs of the first of its tokens or channels lie. */
+/** Where a lane stores the pairs of its first token or channel. */
 struct Words {
   int right, left, right_of_tokens, left_of_tokens;
 };
 
-/** A warp's two tokens: the operands of products over channels and over tokens. The decays come
- * first, for the others' tokens need them too; `fetch_next` when all have their raw operands. */
+/** Prepares a warp's two tokens: the operands of products over channels and over tokens. Decays
+ * come first, because the other warps need them too. Calls `fetch_next` when all warps have read
+ * their raw operands. */
 template <class FetchNext, class AwaitPlace>
 __device__ __forceinline__ void prepare_part(const Wkv7& op, const Constants& constants, float2 r_k,
                                              const Words& words, Chunk& chunk, Outcome& outcome,
@@ -83,12 +86,13 @@ __device__ __forceinline__ void prepare_part(const Wkv7& op, const Constants& co
                                              const AwaitPlace& await_place) {
   const int lane = threadIdx.x & 31;
   Prepared p[kPart];
-  // Squares of kk, then bonuses.
+  // The squares of kk, then the bonuses.
   float sums[2 * kPart];
   float2 log[kPart], sum = make_float2(0, 0);
 #pragma unroll
   for (int i = 0; i < kPart; i++) {
-    // A token that does not exist brings nothing: no k, hence no kk and no b, and no decay.
+    // A token beyond the end must change nothing: its k is 0, and so its kk and b, and it does not
+    // decay.
     const int token = part * kPart + i;
     const bool exists = first + token < end;
     const Raw raw = raw_of(desk, token);
@@ -99,7 +103,7 @@ __device__ __forceinline__ void prepare_part(const Wkv7& op, const Constants& co
     log[i] = sum;
     p[i].r = unpack(raw.r);
     p[i].v = mixed_value(op, raw, constants);
-    // Until kk has its length, in place of b.
+    // b holds the learning rate until kk has been scaled to length 1.
     p[i].b = learning_rate(op, raw, constants);
     p[i].kk = removal_key(k, constants);
     p[i].k = scaled_key(k, p[i].b, constants);
@@ -154,7 +158,7 @@ __device__ __forceinline__ void prepare_part(const Wkv7& op, const Constants& co
   put_left(chunk.v, left ^ kNext, split(p[0].v.y, p[1].v.y));
 }
 
-/** To each warp of a group eight columns of the transpose of one of AB, AK, RB, RK. */
+/** Each warp of a group computes eight columns of the transpose of AB, AK, RB or RK. */
 __device__ __forceinline__ void multiply_tokens(Chunk& chunk, Desk& desk, int part) {
   const int lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3, which = part >> 1, n = part & 1;
   const uint4* const from = (which & 1) == 0 ? desk.b : desk.k;
@@ -168,7 +172,7 @@ __device__ __forceinline__ void multiply_tokens(Chunk& chunk, Desk& desk, int pa
     mma(left_rest, a.rest, b.x, b.y);
     mma(right_rest, a.rounded, b.z, b.w);
   }
-  // Rows are the tokens that bring, columns those that take.
+  // Rows are the tokens that write to the state, columns those that read it.
   float kept[4];
 #pragma unroll
   for (int e = 0; e < 4; e++) {
@@ -187,8 +191,8 @@ __device__ __forceinline__ void multiply_tokens(Chunk& chunk, Desk& desk, int pa
   }
 }
 
-/** The first warp of a group gives the chunk to the chains of all blocks, when those are done that
- * are the last to write. */
+/** The first warp of a group gives the chunk to the chains of all blocks, once the other two warps
+ * that write it last are done. */
 __device__ __forceinline__ void hand_over(Chunk& chunk, Barrier& full, Barrier& told, int group,
                                           int part, int rank) {
   if (part > 2) return;
@@ -206,8 +210,8 @@ __device__ __forceinline__ void hand_over(Chunk& chunk, Barrier& full, Barrier& 
   arrive(full);
 }
 
-/** The warps that run ahead: every (CLUSTER · kGroups)-th chunk. Returns how many there have been.
- */
+/** The loop of the warps that run ahead: a group prepares every (CLUSTER · kGroups)-th chunk.
+ * Returns the number of chunks so far. */
 __device__ __forceinline__ int prepare_chunks(const Wkv7& op, Shared& shared,
                                               const Sequence& sequence, int rank, int warp,
                                               int before) {

@@ -1,9 +1,9 @@
-// Which sequences a cluster of wkv7-chunk.cu takes: heads of long rows, one after the other.
+// Which sequences a cluster of wkv7-chunk.cu takes: heads of long rows, one after another.
 #pragma once
 #include "wkv7-chunk.cuh"
 
-/** What is the same in all lanes, such that the compiler knows: it goes to registers of a warp, and
- * no lanes go apart. */
+/** Broadcasts lane 0's value, so that the compiler knows it is the same in all lanes: it can use
+ * uniform registers, and branches do not diverge. */
 __device__ __forceinline__ int same(int x) { return __shfl_sync(0xffffffffu, x, 0); }
 
 /** One head of one row. */
@@ -15,8 +15,8 @@ struct Sequence {
   }
 };
 
-/** The cluster's: every so many-th of all, the heads of a row being neighbours; one alone where a
- * cluster has several blocks, for then there are as many clusters as sequences. */
+/** The sequences of a cluster: every gridDim-th of all, ordered by row, then head. A cluster of
+ * several blocks has only one, because then there are as many clusters as sequences. */
 struct Sequences {
   const Step& step;
   const int heads;
@@ -26,7 +26,7 @@ struct Sequences {
   __device__ __forceinline__ Sequences(const Step& step, const Wkv7& op)
       : step(step), heads(op.channels / 64), index(blockIdx.x / CLUSTER), now{} {}
 
-  /** Goes to the next, if there is one. */
+  /** Moves to the next sequence; returns false if there is none. */
   __device__ __forceinline__ bool next() {
     const int row = step.first_long() + index / heads;
     if (row >= step.num_rows()) return false;
@@ -37,8 +37,8 @@ struct Sequences {
   }
 };
 
-/** Hands the cluster's sequences to `take`, with how many chunks there have been, which it adds to.
- */
+/** Calls `take` with each sequence of the cluster and the number of chunks so far; `take` returns
+ * the new number. */
 template <class Take>
 __device__ __forceinline__ void for_each(Sequences& sequences, const Take& take) {
   if constexpr (CLUSTER > 1) {

@@ -1,8 +1,8 @@
-// W and X of wkv7-chunk.cu's chunk: (I − AB)⁻¹ of ã and of AK, in f32.
+// Computes W and X of wkv7-chunk.cu: (I − AB)⁻¹·ã and (I − AB)⁻¹·AK, in f32.
 #pragma once
 #include "wkv7-chunk.cuh"
 
-/** x ← (I − AB)⁻¹·x, a column to a lane. */
+/** x ← (I − AB)⁻¹·x, one column per lane. */
 __device__ __forceinline__ void substitute(float (&x)[kTokens], const float (&ab)[kTokens][20]) {
 #pragma unroll
   for (int m = 0; m + 1 < kTokens; m++) {
@@ -17,8 +17,9 @@ __device__ __forceinline__ void substitute(float (&x)[kTokens], const float (&ab
   }
 }
 
-/** Of two lanes with neighbouring columns, the first puts words of its even, the second of its odd
- * tokens: a token's words lie kNext further than those of the one before, the ninth's `ninth`. */
+/** Stores the columns of two adjacent lanes: the first lane stores the words of even tokens, the
+ * second those of odd tokens. The words of the next token are kNext further; those of the ninth
+ * are at `ninth`. */
 __device__ __forceinline__ void put_columns(const float (&x)[kTokens], u32* to, u32* rests,
                                             int ninth) {
   const bool odd = threadIdx.x & 1;
@@ -35,14 +36,14 @@ __device__ __forceinline__ void put_columns(const float (&x)[kTokens], u32* to, 
 /** W by the first two warps of a group, X by half of the third. */
 __device__ __forceinline__ void solve(Chunk& chunk, const Desk& desk, int part) {
   const int lane = threadIdx.x & 31, odd = lane & 1;
-  // Of a token a right operand's words, one or two units after those of the eighth before.
+  // The distance in words from a token to the eighth after it, in a right operand.
   constexpr int kEight = 4 * 4 * kUnit, kEightOfX = 4 * kUnit;
   float x[kTokens];
   if (part < 2) {
     const int word = right_word(0, 16 * part + (lane >> 1));
     const u32* const a = reinterpret_cast<const u32*>(desk.a);
     const int rest = part == 0 ? kRightRest : -kRightRest;
-    // Picks the lane's half of a word, as f32.
+    // Selects the lane's half of a word, as f32.
     const u32 half = odd ? 0x3244 : 0x1044;
 #pragma unroll
     for (int t = 0; t < kTokens; t++) {
@@ -54,7 +55,7 @@ __device__ __forceinline__ void solve(Chunk& chunk, const Desk& desk, int part) 
     u32* const w = reinterpret_cast<u32*>(chunk.w);
     put_columns(x, w + (word ^ odd * kNext), w + (word ^ odd * kNext ^ kRightRest), kEight);
   } else if (part == 2) {
-    // The other half of the warp does and puts the same again.
+    // The other half of the warp computes and stores the same.
     const int column = lane & 15, pair = column >> 1;
 #pragma unroll
     for (int t = 0; t < kTokens; t++) x[t] = desk.ak[column][t];

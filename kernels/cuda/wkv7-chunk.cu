@@ -1,27 +1,29 @@
-// RWKV-7 time mixing of rows of many tokens (wkv7, backend.ts), 16 tokens at a time on the tensor
-// cores: from the projections to the gated head outputs, and the state in place. Per head, with a =
-// −kk, b = kk∘rate, Γ_t = w_1∘…∘w_t within the chunk, S the state [value, key] before it:
+// RWKV-7 time mixing of long rows (wkv7 in backend.ts), 16 tokens at a time on the tensor cores,
+// from the projections to the gated head outputs, with the state updated in place. Per head, with a
+// = −kk, b = kk∘rate, Γ_t = w_1∘…∘w_t within the chunk, and S the state [value, key] before it:
 //
 //   u_t = S_{t−1}·a_t     S_t = S_{t−1}·diag(w_t) + u_t·b_tᵀ + v_t·k_tᵀ     y_t = S_t·r_t
 //
-// put into itself over the chunk, with the rows of U, V, … its tokens:
+// Substituted over the chunk, with one row per token in U, V, …:
 //
 //   ã_t = a_t∘Γ_{t−1}   r̃_t = r_t∘Γ_t   b̃_t = b_t/Γ_t   k̃_t = k_t/Γ_t
 //   AB = strictly lower ã·b̃ᵀ   AK = the same of ã·k̃ᵀ   RB = lower r̃·b̃ᵀ   RK = lower r̃·k̃ᵀ
-//   W = (I − AB)⁻¹·ã   X = (I − AB)⁻¹·AK                    known without the state
+//   W = (I − AB)⁻¹·ã   X = (I − AB)⁻¹·AK                    do not depend on the state
 //   U = W·Sᵀ + X·V     Y = r̃·Sᵀ + RB·U + RK·V     S ← S·diag(Γ) + Uᵀ·(b̃∘Γ) + Vᵀ·(k̃∘Γ)
 //
-// So the chain goes from chunk to chunk, through two products, and the rest runs ahead of it. Four
-// warps hold 16 value rows of S each in accumulators, which are as they lie the left operands of
-// what comes next; groups of eight warps take turns to prepare chunks and hand them over in a ring
-// in shared memory (wkv7-chunk-prepare.cuh); others finish what the chain is done with
-// (wkv7-chunk-finish.cuh). A head of a row has a cluster of CLUSTER blocks (2 where there are
-// multiprocessors for them, else 1), which share the chain's warps and the chunks, and copy chunks
-// to each other. Numbers are pairs of bf16 (bf16-pairs.cuh): what is chained is good to 5e-6, and w
-// ≥ 0.545 keeps 1/Γ below 2^14, far inside their range. Operands rounded once, to f16, would leave
-// 4e-4, twice what rounding y does. Tokens beyond the row's end have w = 1 and zeros, which changes
-// nothing; chunks count from the row's first token of the step. Tolerance: 1e-3 RMS against
-// reference/ops.ts.
+// So only two products per chunk form the chain from chunk to chunk; the rest runs ahead of it. The
+// chain is four warps with 16 value rows of S each. Their accumulators are, without a move, the
+// left operands of the next product. Groups of eight warps take turns to prepare chunks, and hand
+// them over in a ring in shared memory (wkv7-chunk-prepare.cuh). Other warps finish the chunks
+// after the chain (wkv7-chunk-finish.cuh). A head of a row has a cluster of CLUSTER blocks (2 if
+// there are enough multiprocessors, else 1), which share the warps of the chain and the chunks, and
+// copy chunks to each other.
+//
+// Numbers are pairs of bf16 (bf16-pairs.cuh), which keeps the chain accurate to 5e-6. w ≥ 0.545
+// keeps 1/Γ below 2^14, far inside their range. Operands rounded once, to f16, would leave an error
+// of 4e-4, twice that of rounding y. Tokens beyond the row's end have w = 1 and zeros, which
+// changes nothing. Chunks are counted from the row's first token of the step. Tolerance: 1e-3 RMS
+// against reference/ops.ts.
 #include "wkv7-chunk-finish.cuh"
 #include "wkv7-chunk-prepare.cuh"
 
@@ -44,14 +46,14 @@ __device__ __forceinline__ void store_two(f16* to, float x, float y, u32 noise) 
       pack(__uint_as_float(dithered(x, noise)), __uint_as_float(dithered(y, noise >> 13)));
 }
 
-/** S of a warp, and what it was before the chunk as the left operand of products over keys. */
+/** A warp's part of S, and S before the chunk as the left operand of products over keys. */
 struct State {
   float of[8][4];
   Left before[4];
 };
 
-/** U, the new S and, last, since the chain does not wait for it, Y of a chunk: its transpose, as
- * S's rows are values. */
+/** Computes U, the new S and Y of a chunk; Y last, because the chain does not wait for it. Y is
+ * transposed, because the rows of S are values. */
 __device__ __forceinline__ void advance(State& s, Sums& y, Chunk& chunk, int part) {
   const int lane = threadIdx.x & 31, q = lane & 3;
   const Left v = load_left(left_of_tokens(chunk.v, part, lane));
@@ -93,7 +95,7 @@ __device__ __forceinline__ void advance(State& s, Sums& y, Chunk& chunk, int par
   multiply(y, brought, chunk.rb[lane], chunk.rb[32 + lane]);
 }
 
-/** Y of a warp's values to the block that finishes the chunk. */
+/** Sends a warp's values of Y to the block that finishes the chunk. */
 __device__ __forceinline__ void tell(Shared& shared, const Sums& y, const int (&places)[2], int c) {
   const int stage = c % kStages;
   Barrier& told = shared.told[stage / CLUSTER];
@@ -118,7 +120,7 @@ __device__ __forceinline__ void tell(Shared& shared, const Sums& y, const int (&
 #endif
 }
 
-/** The warps of the chain: 16 value rows each. Returns how many chunks there have been. */
+/** The loop of the chain's warps, 16 value rows each. Returns the number of chunks so far. */
 __device__ __forceinline__ int recur(const Wkv7& op, Shared& shared, const Sequence& sequence,
                                      int part, int before) {
   const int lane = threadIdx.x & 31, g = lane >> 2, q = lane & 3, value = 16 * part + g;
@@ -145,7 +147,7 @@ __device__ __forceinline__ int recur(const Wkv7& op, Shared& shared, const Seque
     if (CLUSTER > 1 && lane == 0) arrive_in(c % CLUSTER, shared.free[stage]);
     tell(shared, y, places, c);
   }
-  // Noise of what the last token brought, so that it depends on nothing outside the sequence.
+  // The noise is derived from the last token, so that it depends on nothing outside the sequence.
   const long long end = (sequence.end - 1LL) * op.channels + sequence.head * 64;
   const f16 *const brought = op.k + end, *const values = op.v + end;
 #pragma unroll
@@ -160,9 +162,9 @@ __device__ __forceinline__ int recur(const Wkv7& op, Shared& shared, const Seque
   return last;
 }
 
-// The long rows of a step. A cluster takes heads of such rows
-// one after the other, and its chunks are counted on, so that those of the next are prepared while
-// the chain is with the last.
+// The long rows of a step. A cluster takes heads of long rows one after another. Its chunks are
+// counted over all of them, so those of the next head are prepared while the chain is at the last
+// one's.
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
     wkv7_chunk(Step step, const __grid_constant__ Wkv7 op) {
 #if __CUDA_ARCH__ >= 800
@@ -181,7 +183,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   else
     __syncthreads();
   wait_for_previous();
-  // The kernels of other rows run beside it.
+  // The kernels of the other rows run beside this one.
   let_next_start();
   const int rank = CLUSTER > 1 ? rank_in_cluster() : 0;
   const int warp = same(threadIdx.x >> 5);
@@ -206,7 +208,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     leave_registers<kFinishing>();
     for_each(sequences, finish);
   }
-  // No block goes while another may still copy to it.
+  // No block may exit while another can still copy to it.
   if (CLUSTER > 1) cluster_meet();
 #endif
 }

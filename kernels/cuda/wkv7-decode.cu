@@ -1,17 +1,17 @@
-// RWKV-7 time mixing of rows of one token, all in one launch: gates, kk, state, group norm, bonus
-// and gate; the formulas stand in backend.ts (wkv7), the operands in wkv7.cuh, how a state is held
-// in wkv-decode.cuh. A block takes two heads of a row: memory reads the state of the second while
-// that of the first is worked on. With a log (wkv7-log.cuh), steps of many rows write a state every
-// few tokens. Bytes: the state in, and out or what the log gets. Tolerance: 2e-3 RMS against
+// RWKV-7 time mixing of rows of one token, in one launch: gates, kk, state, group norm, bonus and
+// gate. backend.ts (wkv7) has the formulas, wkv7.cuh the operands, wkv-decode.cuh the way a state
+// is held. A block takes two heads of a row: the state of the second is loaded while the first is
+// computed. With a log (wkv7-log.cuh), steps of many rows write a state only every few tokens.
+// Memory traffic: reads the state, and writes it or the log. Tolerance: 2e-3 RMS against
 // reference/ops.ts with f32 state (operands are f16).
-// Rows of several tokens have kernels of their own, which come first and let the next one start once
-// those before them have ended. So this one need not wait, and runs beside them; its blocks wait
-// before they end, so that whoever waits for it waits for all of them.
+// Rows of several tokens have kernels of their own. They are launched before this one, and start it
+// once the kernels before them have ended. So this one need not wait at the start, and runs beside
+// them. Its blocks wait at their end, so a kernel that waits for this one waits for all of them.
 #include "wkv7-log.cuh"
 
-/** Heads of a block; the last block has one less where their number is odd. */
+/** Heads per block; the last block has one less if their number is odd. */
 constexpr int kHeads = 2;
-/** Blocks that registers are left for on a multiprocessor. */
+/** Blocks that the registers must suffice for on a multiprocessor. */
 #if STATE_F16 && __CUDA_ARCH__ >= 800
 constexpr int kResident = 7;
 #elif STATE_F16
@@ -19,24 +19,24 @@ constexpr int kResident = 6;
 #else
 constexpr int kResident = 4;
 #endif
-/** With so many heads of rows of one token a step lets their logs grow; with fewer it brings states
- * up to date. */
+/** With at least this many heads of rows of one token, a step lets their logs grow. With fewer, it
+ * writes the states. */
 constexpr int kLogHeads = LOG_HEADS;
 
-/** What is fetched at the start for the end. */
+/** What is loaded at the start and used at the end. */
 struct Ending {
   float2 g[32], r_k[32], gain[32], bias[32];
 };
 
-/** Of one head. */
+/** Shared memory of one head. */
 struct Shared {
   Operands operands;
   Ending ending;
-  /** Of each value row: first S·kk, then y. */
+  /** Per value row: first S·kk, then y. */
   float sums[64];
 };
 
-/** S ← S·diag(w) − (S·kk)·b + v·k, written or not; a lane's shares of y = S·r. */
+/** S ← S·diag(w) − (S·kk)·b + v·k, stored only if `writes`; adds the lane's shares of y = S·r. */
 __device__ __forceinline__ void advance(const Shared& sh, const HeldRows& held, u32 zero,
                                         bool writes, float (&y)[kRows]) {
   const Operands& o = sh.operands;
@@ -52,20 +52,21 @@ __device__ __forceinline__ void advance(const Shared& sh, const HeldRows& held, 
   }
 }
 
-/** The same rows of the head after. */
+/** Starts the loads of the same rows of the next head. */
 __device__ __forceinline__ void take_next(HeldRows& held, const HeldRows& before) {
   held.at = before.at + kHeadNumbers;
   held.first_row = before.first_row;
   load_rows(held);
 }
 
-/** Whether a log ends with this token: the heads of a slot take turns, so that each step of the same
- * rows writes as many states as the next. */
+/** Whether the log ends with this token. The heads of a slot take turns, so that every step of the
+ * same rows writes equally many states. */
 __device__ __forceinline__ bool is_full(const HeadLog& log, int head) {
   return log.count() >= kLogged || log.turn() == head % (kLogged + 1);
 }
 
-/** After a token that the log got, or that its state got together with all of the log. */
+/** Updates the counts of a log, after the token was logged or after the state was written with all
+ * of the log. */
 __device__ __forceinline__ void count_on(const HeadLog& log, bool grows, bool may_grow) {
   const int turn = may_grow ? (log.turn() + 1) % (kLogged + 1) : log.turn();
   const int word = turn << 8 | (grows ? log.count() + 1 : 0);
@@ -89,8 +90,8 @@ extern "C" __global__ void __launch_bounds__(kHeadThreads, kResident)
   const bool beside = step.num_rows() > step.num_singles();
   if (!take_head(held[0], step, op, first, beside)) return;
 
-  // Of each head: a warp that begins and ends it, and one that fetches what the end takes.
-  static_assert(kHeadWarps == 2 * kHeads, "two warps to a head");
+  // Per head: one warp that starts and finishes it, and one that loads what the end needs.
+  static_assert(kHeadWarps == 2 * kHeads, "two warps per head");
   const int mine = warp % kHeads, head = first + mine;
   Shared& own = shared[mine];
   const bool begins = warp < heads, helps = mine < heads && warp >= kHeads;
@@ -119,10 +120,10 @@ extern "C" __global__ void __launch_bounds__(kHeadThreads, kResident)
     own.ending.gain[lane] = ending.gain, own.ending.bias[lane] = ending.bias;
   if (kHasLog) await_copies();
   __syncthreads();
-  // Everyone has read it.
+  // All threads have read the counts.
   if (kHasLog && begins && lane == 0) count_on(log, grows, may_grow);
 
-  // No channels are fewer than 0.
+  // The number of channels is never negative, so this is 0. The compiler does not know that.
   const u32 zero = (u32)op.channels >> 31;
 #pragma unroll
   for (int n = 0; n < kHeads; n++) {
@@ -131,8 +132,8 @@ extern "C" __global__ void __launch_bounds__(kHeadThreads, kResident)
     const int count = kHasLog ? logs[n].count() : 0;
     for (int i = 0; i < count; i++) bring_in(held[n], lacking[n][i], sh.sums, zero);
     share_removed(sh.sums, held[n], sh.operands);
-    // Loads of the next head stay between the two: sooner, a wait for this one's words would be a
-    // wait for theirs as well; later, less of them is hidden.
+    // The loads of the next head start here, between two steps of this head. Earlier, waiting for
+    // this head's words would wait for those loads as well. Later, less of them would overlap.
     if (n == 0 && heads == kHeads) take_next(held[1], held[0]);
     __syncwarp();
     float y[kRows] = {};

@@ -1,25 +1,25 @@
-// The log of a slot holds, for every head, the latest tokens that its state does not include yet. A
-// kernel that reads the state applies them first, in order, with the same arithmetic and rounding as
-// if they had been applied one by one: results do not depend on when a state is written.
+// The log of a slot has, for every head, the last tokens that are not in its state yet. A kernel
+// that reads the state applies them first, in order, with the arithmetic and rounding they would
+// have had one by one. So results do not depend on when a state is written.
 #pragma once
 #include "common.cuh"
 #include "wkv-decode.cuh"
 #include "wkv7.cuh"
 
-/** Tokens of a log at most; 0: there is none (state-log.ts). */
+/** The most tokens of a log; 0: no logs (state-log.ts). */
 constexpr int kLogged = LOGGED;
 constexpr bool kHasLog = kLogged > 0;
 
-/** Of all heads of all slots from slot 0's first on, as many to a slot as `slot_heads`. */
+/** The logs of all heads of all slots, from slot 0's first head on, with `slot_heads` per slot. */
 struct StateLog {
-  /** Low byte: tokens in a head's log. Next byte: the head's turn among kLogged + 1 steps. Zero before
-   * anything is logged. */
+  /** Low byte: tokens in a head's log. Next byte: the head's turn among kLogged + 1 steps. Zero
+   * until something is logged. */
   int* counts;
-  Change* changes;  // [kLogged] of each head
+  Change* changes;  // [kLogged] per head
   int slot_heads;
 };
 
-/** Of one head of a slot. */
+/** The log of one head of a slot. */
 struct HeadLog {
   int* at;
   Change* changes;
@@ -34,14 +34,14 @@ __device__ __forceinline__ HeadLog open_log(const StateLog& log, int slot, int h
   return {log.counts + at, log.changes + at * kLogged, __ldcg(log.counts + at)};
 }
 
-/** Asks for what a head lacks, by the whole block; await_copies is when it is there. */
+/** Starts copies of a head's log, by the whole block; await_copies waits for them. */
 __device__ __forceinline__ void fetch(Change* to, const HeadLog& log) {
   const int count = log.count() * (int)(sizeof(Change) / 16);
   for (int i = threadIdx.x; i < count; i += kHeadThreads)
     copy_16(reinterpret_cast<float4*>(to) + i, reinterpret_cast<const float4*>(log.changes) + i);
 }
 
-/** S·kk of the lane's rows, brought to where all find it. */
+/** S·kk of the lane's rows, stored where other lanes read it. */
 __device__ __forceinline__ void share_removed(float (&sums)[64], const HeldRows& held,
                                               const Change& change) {
   float part[kRows];
@@ -49,11 +49,12 @@ __device__ __forceinline__ void share_removed(float (&sums)[64], const HeldRows&
 #pragma unroll
   for (int i = 0; i < kRows; i++) part[i] = dot(open_row(held, i), kk);
   share_sums(sums, held, part);
-  // A warp's rows are its own.
+  // A warp reads only its own rows.
   __syncwarp();
 }
 
-/** What a token makes of half of each of a lane's rows, handed to `use`: four channels of row i. */
+/** Computes what a token makes of one half of each of the lane's rows; calls `use` with four
+ * channels of row i. */
 template <class Use>
 __device__ __forceinline__ void change_half(const HeldRows& held, const Change& change,
                                             const float (&sums)[64], int half, u32 zero, Use use) {
@@ -76,7 +77,7 @@ __device__ __forceinline__ void change_half(const HeldRows& held, const Change& 
   }
 }
 
-/** A token of the log becomes part of what the lane holds. `sums`: a place of the head's. */
+/** Applies a token of the log to the state in registers. `sums` is scratch of the head. */
 __device__ __forceinline__ void bring_in(HeldRows& held, const Change& change, float (&sums)[64],
                                          u32 zero) {
   share_removed(sums, held, change);

@@ -1,12 +1,12 @@
-// Brings the states of some slots up to date with their logs (wkv7-log.cuh): every head of every
-// layer, one to a block. It never lets the next kernel start: that one may read states before it
-// waits. Bytes: the states of heads with a log, in and out.
+// Applies the logs (wkv7-log.cuh) of some slots to their states: every head of every layer, one per
+// block. It never lets the next kernel start early, because that one may read states before it
+// waits. Memory traffic: the states of heads with a log, read and written.
 #include "wkv7-log.cuh"
 
-/** Slots of a launch at most (state-log.ts). */
+/** The most slots per launch (state-log.ts). */
 constexpr int kSlots = 64;
 
-/** A slot to each y of the grid. */
+/** blockIdx.y is the index of the slot. */
 struct Slots {
   int of[kSlots];
 };

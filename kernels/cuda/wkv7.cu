@@ -1,25 +1,25 @@
-// RWKV-7 time mixing of rows of several tokens, one token after the other, all in one launch: gates,
-// kk, state, group norm, bonus and gate; the formulas stand in backend.ts (wkv7), the operands in
-// wkv7.cuh, how a state lies in wkv-decode.cuh. Rows of one token are wkv7-decode.cu's, long ones
-// wkv7-chunk.cu's where it runs. A block has one head of a row: its warps hold the state in f32
-// registers, four rows of it to 8 lanes, and each prepares and finishes one of every four tokens.
-// The operands of the next four are asked for before the recurrence of these. It runs beside the
-// kernels of other rows (wkv7-decode.cu). Bytes: the state, in
-// and out. Tolerance: 2e-3 RMS against reference/ops.ts with f32 state (operands are f16).
+// RWKV-7 time mixing of rows of several tokens, token by token, in one launch: gates, kk, state,
+// group norm, bonus and gate. backend.ts (wkv7) has the formulas, wkv7.cuh the operands,
+// wkv-decode.cuh the format of a state. wkv7-decode.cu takes rows of one token; wkv7-chunk.cu takes
+// long rows where it can run. A block has one head of a row. Its warps hold the state in f32
+// registers, four rows per 8 lanes. Of every four tokens, each warp prepares and finishes one. The
+// operands of the next four tokens are loaded before the recurrence of these four. It runs beside
+// the kernels of other rows (wkv7-decode.cu). Memory traffic: the state, read and written.
+// Tolerance: 2e-3 RMS against reference/ops.ts with f32 state (operands are f16).
 #include "wkv-decode.cuh"
 #include "wkv7.cuh"
 
-/** Tokens between two barriers: one to a warp. */
+/** Tokens between two barriers: one per warp. */
 constexpr int kTokens = kHeadWarps;
 
-/** Of these tokens. */
+/** Shared memory for these tokens. */
 struct Shared {
   Operands operands[kTokens];
-  /** Of each value row. */
+  /** Per value row. */
   float y[kTokens][64];
 };
 
-/** The block's rows of the state by one token. */
+/** Advances the lane's rows of the state by one token. */
 __device__ __forceinline__ void advance(Eight (&s)[kRows], const Operands& o, int first_row,
                                         float (&to)[64]) {
   const int q = lane_of_row();
@@ -38,7 +38,7 @@ __device__ __forceinline__ void advance(Eight (&s)[kRows], const Operands& o, in
   if ((q & 1) == 0) to[first_row + (q >> 1)] = sum;
 }
 
-/** Rounded with noise of what the last token brought. */
+/** Stores the state, rounded with noise that is derived from the last token. */
 __device__ __forceinline__ void store_rows(const HeldRows& held, const Eight (&s)[kRows],
                                            const Operands& last) {
   const int q = lane_of_row();
@@ -59,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(kHeadThreads, 4)
   const bool is_padding = row >= (takes_long ? step.num_rows() : step.first_long());
   HeldRows held;
   if (!is_padding) ask_for_rows(held, step, op, row, head);
-  // The kernel of long rows comes before.
+  // The kernel of long rows is launched before this one.
   const bool beside = !takes_long && step.first_long() < step.num_rows();
   if (!beside) wait_for_previous();
   let_next_start();
@@ -70,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(kHeadThreads, 4)
   const Constants constants = load_constants(op, head);
   Raw raw;
   Finish ending;
-  // The warp's token of the four from `from` on, if there is one.
+  // Loads the warp's token of the four from `from` on, if it exists.
   const auto ask = [&](int from) {
     const int t = from + warp;
     if (t < end) raw = load_raw(op, t, head), ending = load_finish(op, t, head);

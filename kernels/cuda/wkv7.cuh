@@ -1,9 +1,9 @@
-// What the kernels of RWKV-7 time mixing share: one head of one token before and after the
-// recurrence, by one warp whose lane owns channels 2·lane and 2·lane + 1 of the head's 64.
+// Shared by the kernels of RWKV-7 time mixing: one head of one token before and after the
+// recurrence, by one warp. A lane owns channels 2·lane and 2·lane + 1 of the head's 64.
 #pragma once
 #include "wkv-state.cuh"
 
-/** Operands f16 [T, C]; constants f32 [C]; all as in backend.ts's wkv7. */
+/** Operands f16 [T, C]; constants f32 [C]; as in backend.ts's wkv7. */
 struct Wkv7 {
   f16* out;
   const f16* r;
@@ -15,7 +15,8 @@ struct Wkv7 {
   /** Null in layer 0, which writes v_first. */
   const f16* v_gate;
   f16* v_first;
-  /** Where not null, the operand still lacks this bias and (a, v_gate) its sigmoid. */
+  /** If not null, this bias (and for a and v_gate the sigmoid) must still be applied to the
+   * operand. */
   const float* w_bias;
   const float* a_bias;
   const float* v_bias;
@@ -24,14 +25,14 @@ struct Wkv7 {
   const float* r_k;
   const float* ln_weight;
   const float* ln_bias;
-  /** Of the layer: state of slot s at state + s·slot_stride, [H, 64 value, 64 key] f32 or f16. */
+  /** The layer's states: slot s is at state + s·slot_stride, [H, 64 value, 64 key] f32 or f16. */
   void* state;
   long long slot_stride;
   int channels;
   float eps;
 };
 
-/** Two neighbouring channels of what the recurrence takes. */
+/** Two adjacent channels of the recurrence's operands. */
 struct Prepared {
   float2 r, w, k, v, kk, b;
 };
@@ -40,19 +41,19 @@ __device__ __forceinline__ float2 load_pair(const f16* x, long long at) {
   return unpack(*reinterpret_cast<const u32*>(x + at));
 }
 
-// Powers and reciprocals are those of one instruction: branches between tokens would keep a warp from
-// working on several.
-/** σ(x) */
+// Powers and reciprocals are single instructions. Branches would keep a warp from working on
+// several tokens at once.
+/** σ(x). */
 __device__ __forceinline__ float gate(float x) {
   return reciprocal(1.0f + power(-1.44269504f * x));
 }
 
-/** Of exp(−e^(−½)·σ(logit)), in base 2. */
+/** The logarithm, in base 2, of exp(−e^(−½)·σ(logit)). */
 __device__ __forceinline__ float log_decay(float logit) { return -0.87503873f * gate(logit); }
 
 __device__ __forceinline__ float decay(float logit) { return power(log_decay(logit)); }
 
-/** The words of two channels of a token's operands, as they lie in memory. */
+/** Two channels of a token's operands, as words in their memory format. */
 struct Raw {
   u32 r, w, k, v, a, gate, first;
 };
@@ -69,7 +70,7 @@ __device__ __forceinline__ Raw load_raw(const Wkv7& op, int t, int head) {
           has_gate ? load_word(op.v_first, at) : 0};
 }
 
-/** Two channels of the constants that come before the recurrence. */
+/** Two channels of the constants that are used before the recurrence. */
 struct Constants {
   float2 k_k, k_a, w_bias, a_bias, v_bias;
 };
@@ -84,13 +85,13 @@ __device__ __forceinline__ Constants load_constants(const Wkv7& op, int head) {
           load_optional(op.a_bias, channel), load_optional(op.v_bias, channel)};
 }
 
-/** An operand with the bias and the sigmoid that it may still lack. */
+/** Applies the bias and the sigmoid, if the operand still needs them. */
 __device__ __forceinline__ float2 completed(float2 x, float2 bias, bool lacks) {
   const float2 y = make_float2(gate(x.x + bias.x), gate(x.y + bias.y));
   return make_float2(lacks ? y.x : x.x, lacks ? y.y : x.y);
 }
 
-/** v after its move to the first layer's. */
+/** v, mixed with the first layer's v. */
 __device__ __forceinline__ float2 mixed_value(const Wkv7& op, const Raw& raw, const Constants& c) {
   const float2 v = unpack(raw.v), first = unpack(raw.first);
   const float2 move = completed(unpack(raw.gate), c.v_bias, op.v_bias != nullptr);
@@ -104,7 +105,7 @@ __device__ __forceinline__ float2 learning_rate(const Wkv7& op, const Raw& raw,
   return completed(unpack(raw.a), c.a_bias, op.a_bias != nullptr);
 }
 
-/** k after its in-context learning rate. */
+/** k, scaled by the in-context learning rate. */
 __device__ __forceinline__ float2 scaled_key(float2 k, float2 a, const Constants& c) {
   return make_float2(k.x * (1 + (a.x - 1) * c.k_a.x), k.y * (1 + (a.y - 1) * c.k_a.y));
 }
@@ -114,7 +115,8 @@ __device__ __forceinline__ float2 removal_key(float2 k, const Constants& c) {
   return make_float2(k.x * c.k_k.x, k.y * c.k_k.y);
 }
 
-/** What scales a vector of that square to length 1; not by fmaxf, which would drop a NaN. */
+/** The factor that scales a vector with this squared length to length 1. Not with fmaxf, which
+ * would drop a NaN. */
 __device__ __forceinline__ float scale_to_one(float square) {
   return square < 1e-24f ? 1e12f : reciprocal_root(square);
 }
@@ -133,14 +135,14 @@ __device__ __forceinline__ Prepared prepare(const Wkv7& op, const Raw& raw, cons
   return p;
 }
 
-/** In layer 0, which has no gate: its v is the first. */
+/** In layer 0, which has no gate, v is stored as v_first. */
 __device__ __forceinline__ void keep_first_value(const Wkv7& op, const Raw& raw, int t, int head) {
   if (op.v_gate != nullptr) return;
   const long long at = (long long)t * op.channels + head * 64 + 2 * (threadIdx.x & 31);
   *reinterpret_cast<u32*>(op.v_first + at) = raw.v;
 }
 
-/** Two channels of what comes after the recurrence. */
+/** Two channels of what the steps after the recurrence need. */
 struct Finish {
   float2 g, r_k, gain, bias;
 };
@@ -151,7 +153,7 @@ __device__ __forceinline__ Finish load_finish(const Wkv7& op, int t, int head) {
           load_pair(op.ln_weight, channel), load_pair(op.ln_bias, channel)};
 }
 
-/** out = (GN(y)·ln_x + bonus·v)·g, bonus = Σ r·k·r_k */
+/** out = (GN(y)·ln_x + bonus·v)·g, with bonus = Σ r·k·r_k. */
 __device__ __forceinline__ void finish(const Wkv7& op, int t, int head, float2 y, float bonus,
                                        float2 v, const Finish& f) {
   y = head_norm(y, op.eps);
@@ -165,7 +167,7 @@ struct Change {
   float w[64], k[64], v[64], kk[64], b[64];
 };
 
-/** What the recurrence takes of one token, in shared memory. */
+/** The recurrence's operands of one token, in shared memory. */
 struct Operands : Change {
   float r[64];
 };
@@ -184,13 +186,13 @@ __device__ __forceinline__ void share(Operands& to, const Prepared& p) {
   *reinterpret_cast<float2*>(to.r + 2 * (threadIdx.x & 31)) = p.r;
 }
 
-/** A number of S·diag(w) − removed·b + v·k, added in one order wherever it is. */
+/** One number of S·diag(w) − removed·b + v·k. All kernels add in this order. */
 __device__ __forceinline__ float changed(float s, float w, float removed, float b, float v,
                                          float k) {
   return fmaf(s, w, fmaf(v, k, -(removed * b)));
 }
 
-/** S ← S·diag(w) − removed·b + v·k on a lane's part of a row. */
+/** S ← S·diag(w) − removed·b + v·k for a lane's part of a row. */
 __device__ __forceinline__ void update(Eight& s, float removed, float v, const Eight& w,
                                        const Eight& b, const Eight& k) {
 #pragma unroll
