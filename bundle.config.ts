@@ -1,6 +1,7 @@
 /**
  * `vite build -c bundle.config.ts`, behind `tsc`: a process or a thread of Skein loads its own file of dist and a few that they
- * share in dist/bundle, where it would load hundreds. The other files of dist are for scripts/, which measure parts of the whole.
+ * share in dist/bundle, where it would load hundreds, of packages too. The other files of dist are for scripts/, which measure
+ * parts of the whole; they load the packages from where npm has them.
  */
 import { readdirSync, readFileSync, rmSync } from 'node:fs'
 import { dirname, join, relative, sep } from 'node:path'
@@ -8,6 +9,12 @@ import { defineConfig, type Plugin } from 'vite'
 
 const SRC = join(import.meta.dirname, 'src')
 const DIST = join(import.meta.dirname, 'dist')
+
+/** Packages that stay where npm has them: they load files of their own, or few processes load them. */
+const OUTSIDE = [
+  ...['koffi', '@photostructure/sqlite', 'webgpu', '@mlc-ai/web-xgrammar', 'piscina', 'pg', 'postgrator'],
+  ...['api', 'exporter-trace-otlp-http', 'resources', 'sdk-trace-node'].map((name) => `@opentelemetry/${name}`),
+]
 
 /** How sources name what they start: a thread, a process, a task of a pool. One that this misses is started from what tsc made. */
 const STARTED = /new URL\('(\.[^']+)\.[jt]s', import\.meta\.url\)|taskPlace\(import\.meta\.url, '(\.[^']+)\.js'/g
@@ -49,9 +56,10 @@ function ownPlaces(): Plugin {
 export default defineConfig({
   plugins: [ownPlaces()],
   publicDir: false,
+  ssr: { noExternal: true, external: OUTSIDE },
   build: {
-    // Packages stay where npm has them.
     ssr: true,
+    license: { fileName: 'bundle/licenses.md' },
     outDir: DIST,
     emptyOutDir: false,
     target: 'es2023',

@@ -9,7 +9,7 @@ import { KeyRing } from '../gateway/access/keys-file.ts'
 import { shutDownOnSignals } from '../gateway/http/shutdown.ts'
 import { DEMO_NAME, modelPath } from '../host/checkpoints/model-path.ts'
 import { createLogger } from '../host/log.ts'
-import { joinCluster, type Membership, openClusterBatches } from '../host/membership.ts'
+import type { ClusterChoice } from '../host/model-choice.ts'
 import { openNotifier } from '../host/notify.ts'
 import { type Server, startServer } from '../host/server.ts'
 import { watchEventLoop } from '../host/watchdog.ts'
@@ -52,7 +52,7 @@ export const serve = defineCommand({
       logger.error({ err: error }, 'the keys stay as they were')
     }
     const { cluster } = choice
-    const membership = cluster === undefined ? null : await joinCluster(cluster, onProblem)
+    const membership = cluster === undefined ? null : await join(cluster, onProblem)
     const keyRing = membership?.keyRing ?? new KeyRing(keyFile, onProblem)
     const auth = resolveAuth({ ...access, numNamed: keyRing.keys.length })
     keyRing.follow()
@@ -63,7 +63,7 @@ export const serve = defineCommand({
       keyRing,
       seal: membership?.seal,
       rates: membership?.rates.limits,
-      batches: batchesOf(membership, cluster?.blobs),
+      batches: membership?.batches,
       onWorkerEnd: (node, pid) => {
         // If the database cannot be reached, the leases expire by themselves.
         if (membership !== null) endLeasesOf(membership.database, node, pid).catch(() => {})
@@ -99,8 +99,11 @@ async function withModel(settings: ServeSettings): Promise<ServeSettings> {
   return { ...settings, words: [first] }
 }
 
-function batchesOf(membership: Membership | null, blobs: string | undefined) {
-  return membership === null || blobs === undefined ? undefined : openClusterBatches(membership, blobs)
+/** Only members of a cluster load the driver of its database. */
+async function join(cluster: ClusterChoice, onProblem: (error: SkeinError) => void) {
+  const { joinCluster, openClusterBatches } = await import('../host/membership.ts')
+  const membership = await joinCluster(cluster, onProblem)
+  return { ...membership, batches: openClusterBatches(membership, cluster.blobs) }
 }
 
 /** Tells systemd, if it started us: it waits for READY, and restarts a server that stops sending WATCHDOG. */

@@ -8,21 +8,22 @@ import { SkeinError } from '../errors.ts'
 import { loadEngine } from './load.ts'
 import type { EngineChoice } from './model-choice.ts'
 
-/** Progress messages are for a progress bar, which needs no more. */
-const PROGRESS_STEPS = 200
+/** Progress messages are for a progress bar, which needs no more. A small model is loaded in less. */
+const PROGRESS_MS = 50
 const STAGE_MS = 2000
 
 async function main(): Promise<number> {
   const channel = channelToParent()
   // A signal from the terminal reaches the whole process group; the gateway decides when its workers end.
   process.on('SIGINT', () => {})
-  let nextReport = 0
+  let reportedAt = performance.now()
   try {
     // The gateway writes this argument; see workerCommand in host/server.ts.
     const choice = JSON.parse(process.argv[2] ?? '') as EngineChoice
     const onProgress = (doneBytes: number, totalBytes: number) => {
-      if (doneBytes < nextReport && doneBytes < totalBytes) return
-      nextReport = doneBytes + totalBytes / PROGRESS_STEPS
+      const now = performance.now()
+      if (now < reportedAt + PROGRESS_MS && doneBytes < totalBytes) return
+      reportedAt = now
       channel.send({ type: 'progress', doneBytes, totalBytes })
     }
     const tell = (text: string) => channel.send({ type: 'stage', text })

@@ -6,7 +6,7 @@ import { expect, test } from 'vitest'
 
 const ROOT = join(import.meta.dirname, '../..')
 
-test('the package has the files that its pages name, and no maps of sources that it lacks', () => {
+test('the package has the files that its pages name, the licences of what it bundles, and no maps of sources that it lacks', () => {
   const options = ['pack', '--dry-run', '--json', '--ignore-scripts']
   const packed = JSON.parse(execFileSync('npm', options, { cwd: ROOT, encoding: 'utf8' }))
   // A list, or a record by name, as npm's version has it.
@@ -19,6 +19,10 @@ test('the package has the files that its pages name, and no maps of sources that
   const isThere = (name: string) => files.some((path) => path.startsWith(name))
   expect(named.filter((name) => !isThere(name))).toEqual([])
   expect(files.filter((path) => path.endsWith('.map'))).toEqual([])
+  expect(files).toContain('dist/bundle/licenses.md')
+  const licences = readFileSync(join(ROOT, 'dist/bundle/licenses.md'), 'utf8')
+  for (const name of ['fastify', 'pino', 'ajv', 'prom-client', 'commander'])
+    expect(licences).toContain(`\n## ${name} - `)
 }, 60_000)
 
 test('badges say what package.json says', () => {

@@ -83,13 +83,20 @@ class Machine {
   }
 
   take(length: number): Uint8Array {
-    if (length > this.#bytes.length - this.#at) throw this.damaged('is cut off')
-    this.#at += length
+    this.#pass(length)
     return this.#bytes.subarray(this.#at - length, this.#at)
   }
 
   uint(length: 1 | 2 | 4): number {
-    return this.take(length).reduceRight((value, byte) => 256 * value + byte, 0)
+    this.#pass(length)
+    let value = 0
+    for (let i = 1; i <= length; i++) value = 256 * value + this.#bytes[this.#at - i]!
+    return value
+  }
+
+  #pass(length: number): void {
+    if (length > this.#bytes.length - this.#at) throw this.damaged('is cut off')
+    this.#at += length
   }
 
   uint64(): number {
@@ -146,8 +153,9 @@ class Machine {
   }
 
   tuple(count: number): void {
-    const items = Array.from({ length: count }, () => this.pop()).reverse()
-    this.push({ kind: 'tuple', items })
+    const items: PickleValue[] = []
+    for (let i = 0; i < count; i++) items.push(this.pop())
+    this.push({ kind: 'tuple', items: items.reverse() })
   }
 
   put(index: number): void {
