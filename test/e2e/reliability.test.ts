@@ -1,6 +1,7 @@
 /**
  * What happens to 128 streams when a worker is killed, a model is switched or the server is told to stop. Minutes long:
- * runs with SKEIN_SLOW=1, and prints the figures that docs/dev/measurements.md has.
+ * runs with SKEIN_SLOW=1, and prints the figures that docs/dev/measurements.md has. On the device that `auto` chooses: on
+ * a GPU a worker also fails by an error of CUDA, and the GPU's memory is measured.
  */
 // @module-tag night
 import { copyFileSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs'
@@ -9,7 +10,8 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { describe, expect, onTestFinished, test } from 'vitest'
-import type { WorkerRecord } from '../../src/gateway/contract.ts'
+import { cudaReport } from '../../src/backend/cuda/report.ts'
+import type { SystemInfo, WorkerRecord } from '../../src/gateway/contract.ts'
 import { DEMO, type RunningServer, serve as serveUntilStopped } from '../helpers/cli.ts'
 import { ENDLESS, type OpenStream, openStream, type StreamEnd } from '../helpers/streams.ts'
 
@@ -20,8 +22,8 @@ function report(title: string, figures: Record<string, number | string>): void {
 }
 
 /** A test that fails leaves nothing running. */
-async function serve(flags: readonly string[]): Promise<RunningServer> {
-  const server = await serveUntilStopped(flags)
+async function serve(flags: readonly string[], variables: Record<string, string> = {}): Promise<RunningServer> {
+  const server = await serveUntilStopped(flags, 'serve', variables)
   onTestFinished(() => {
     server.process.kill('SIGKILL')
   })
@@ -56,9 +58,14 @@ function startStreams(server: RunningServer, fields: object, count = NUM_STREAMS
 
 const ended = (streams: readonly OpenStream[]): Promise<StreamEnd[]> => Promise.all(streams.map(({ end }) => end))
 
+const HAS_CUDA = cudaReport().devices.length > 0
+/** SIGUSR2 makes a worker's GPU fail. */
+const FAULT = { NODE_OPTIONS: `--import ${new URL('../cuda/fault.mjs', import.meta.url)}` }
+
 describe('R13: a worker is killed', () => {
-  test('with 128 streams, half of them waiting for a slot', async () => {
-    const server = await serve(['--slots', '80'])
+  const causes = ['SIGKILL', 'SIGABRT', ...(HAS_CUDA ? (['SIGUSR2'] as const) : [])] as const
+  test.each(causes)('by %s with 128 streams, half of them waiting for a slot', { timeout: 300_000 }, async (signal) => {
+    const server = await serve(['--slots', '80'], signal === 'SIGUSR2' ? FAULT : {})
     try {
       const turn = { prompt: 'Once', max_tokens: 8, session_id: 'kept' }
       await (await post(server, '/v1/completions', turn)).json()
@@ -69,13 +76,13 @@ describe('R13: a worker is killed', () => {
       await until(async () => streams.filter(({ numEvents }) => numEvents > 0).length >= 64)
       const running = streams.filter(({ numEvents }) => numEvents > 0)
       const killedAt = performance.now()
-      process.kill(worker!.pid!, 'SIGKILL')
+      process.kill(worker!.pid!, signal)
       const degradedMs = await until(async () => (await statusOf(server)) !== 200)
       const failed = await ended(running)
       const lastErrorMs = Math.max(...failed.map(({ endedAt }) => endedAt)) - killedAt
       await until(async () => (await statusOf(server)) === 200)
       const readyMs = performance.now() - killedAt
-      for (const { error } of failed) expect(error).toContain('the worker process ended')
+      for (const { error } of failed) expect(error).toMatch(/the worker process ended|CUDA_ERROR_ILLEGAL_ADDRESS/)
 
       // Those that had not begun are answered by the worker that comes after it, and cost the test no time.
       const waiting = streams.filter((stream) => !running.includes(stream))
@@ -86,7 +93,7 @@ describe('R13: a worker is killed', () => {
       const next = await (await post(server, '/v1/completions', turn)).json()
       expect((next as { session: { turn: number } }).session.turn).toBe(2)
 
-      report('R13', {
+      report(`R13, ${signal}`, {
         streams: NUM_STREAMS,
         running: running.length,
         'degraded s': seconds(degradedMs),
@@ -230,6 +237,7 @@ describe('R17: the model is switched under 64 streams', () => {
       const clients = Array.from({ length: 64 }, client)
       await until(async () => ends.length > 64)
       const before = memoryOf(server)
+      const gpuBefore = await gpuMemoryOf(server)
       const begun = performance.now()
       for (let i = 0; i < NUM_SWITCHES; i++) {
         if (i % 10 === 3) expect((await load('torn.pth')).status).toBe(500)
@@ -241,6 +249,7 @@ describe('R17: the model is switched under 64 streams', () => {
       await Promise.all(clients)
       await until(async () => (await workersOf(server)).filter(isRunning).length === 1)
       const after = memoryOf(server)
+      const gpuAfter = await gpuMemoryOf(server)
       const failed = ends.filter(({ finishReason }) => finishReason !== 'length')
       report('R17', {
         switches: NUM_SWITCHES,
@@ -249,8 +258,11 @@ describe('R17: the model is switched under 64 streams', () => {
         'a switch takes s': seconds(switchMs),
         'gateway MiB before': before,
         'gateway MiB after': after,
+        'GPU MiB before, after': `${gpuBefore}, ${gpuAfter}`,
       })
       expect(failed).toEqual([])
+      // One worker more or less on a GPU would be hundreds.
+      expect(gpuAfter).toBeLessThanOrEqual(gpuBefore + 32)
     } finally {
       await server.stop()
     }
@@ -340,6 +352,12 @@ function socketsOf({ process: { pid } }: RunningServer): number {
       return false
     }
   }).length
+}
+
+/** MiB in use on all GPUs, by whomever. */
+async function gpuMemoryOf({ url }: RunningServer): Promise<number> {
+  const { gpus } = (await (await fetch(`${url}/api/system`)).json()) as SystemInfo
+  return gpus.reduce((sum, gpu) => sum + gpu.memory_used_mb, 0)
 }
 
 /** Resident memory of the gateway in MiB. */

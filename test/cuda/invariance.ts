@@ -1,0 +1,171 @@
+/**
+ * Whether a GPU's logits depend on how a prompt is cut and on which rows are beside it, at true sizes (R3 and R4 of
+ * docs/dev/reliability.md); random weights, seeded.
+ *
+ *   node test/cuda/invariance.ts DEVICE SIZE [LONGEST] [STATES]       cuda:0 7.2b 16384 fp32
+ *
+ * Cuts: prompts of lengths around every edge, up to LONGEST tokens, read in pieces of 1, 16, 128, 512 and 4,096, then 64
+ * greedy tokens. Each is compared with pieces of 4,096. Batches: rows with prompts of their own, 16 greedy steps together,
+ * in order and permuted, compared bit for bit with each other and by value with each row alone.
+ */
+import { RANDOM_MODEL_SIZES } from '../../src/bench/random-model.ts'
+import { randomModel } from '../../src/cli/bench/random-model.ts'
+import { parseDevice } from '../../src/host/device-choice.ts'
+import { loadRunner } from '../../src/host/load.ts'
+import type { BatchRow } from '../../src/model/runner.ts'
+import { someTokens } from '../helpers/runner.ts'
+
+const WHOLE = 4096
+const PIECES = [WHOLE, 512, 128, 16, 1]
+const EDGES = [16, 32, 128, 512, 2048]
+const LONG = [2050, 8192, 16_384]
+const ANSWER = 64
+const BATCHES = [1, 2, 7, 32, 128, 320, 960]
+/** Rows of a batch that are also run alone. */
+const ALONE = 32
+const STEPS = 16
+
+const [device = 'cuda:0', size = '1.5b', longest = '2050', wkv = 'fp32'] = process.argv.slice(2)
+const runner = loadRunner({
+  model: randomModel(RANDOM_MODEL_SIZES.find((name) => name === size)!),
+  device: parseDevice(device)!,
+  wkv: wkv === 'fp16' ? 'fp16' : 'fp32',
+  slots: Math.max(...BATCHES),
+  maxTokens: WHOLE,
+})
+
+interface Seen {
+  readonly token: number
+  /** How far the next best logit is from the best, relative to the largest. */
+  readonly gap: number
+  readonly logits: Float32Array
+}
+
+function seen(logits: Float32Array): Seen {
+  let [best, next, most] = [0, -1, 0]
+  for (const [id, x] of logits.entries()) {
+    most = Math.max(most, Math.abs(x))
+    if (x > logits[best]!) [best, next] = [id, best]
+    else if (id !== best && (next < 0 || x > logits[next]!)) next = id
+  }
+  return { token: best, gap: (logits[best]! - logits[next]!) / most, logits }
+}
+
+/** One step; what each row's last token says. */
+function step(rows: readonly { slot: number; tokens: Int32Array }[], isRead = true): Seen[] {
+  const batch: BatchRow[] = rows.map((row) => ({ ...row, samples: [], allLogits: isRead }))
+  const results = runner.step(batch)
+  return isRead ? results.map(({ logits }) => seen(Float32Array.from(logits!))) : []
+}
+
+/** The last token goes alone, so that every way ends in the same question. */
+function answer(prompt: Int32Array, piece: number): Seen[] {
+  runner.clearSlot(0)
+  const last = prompt.length - 1
+  for (let t = 0; t < last; t += piece)
+    step([{ slot: 0, tokens: prompt.subarray(t, Math.min(t + piece, last)) }], false)
+  const all = step([{ slot: 0, tokens: prompt.subarray(last) }])
+  while (all.length < ANSWER) all.push(...step([{ slot: 0, tokens: Int32Array.of(all.at(-1)!.token) }]))
+  return all
+}
+
+function largest(logits: Float32Array): number {
+  return logits.reduce((most, x) => Math.max(most, Math.abs(x)), 0)
+}
+
+/** Absolute, and relative to the largest logit. */
+function distance(a: Float32Array, b: Float32Array): [number, number] {
+  const absolute = a.reduce((most, x, i) => Math.max(most, Math.abs(x - b[i]!)), 0)
+  return [absolute, absolute / largest(b)]
+}
+
+const short = (x: number) => (x === 0 ? '0' : x.toExponential(1))
+const say = (...cells: (string | number)[]) => process.stdout.write(`| ${cells.join(' | ')} |\n`)
+
+function cuts(): void {
+  const edges = EDGES.flatMap((edge) => [edge - 1, edge, edge + 1])
+  const lengths = [1, 2, ...edges, ...LONG].filter((length) => length <= Number(longest))
+  const whole = new Map(lengths.map((length) => [length, answer(someTokens(length, length), WHOLE)]))
+  say(
+    'pieces',
+    'lengths',
+    'logits bit for bit',
+    'worst, absolute',
+    'worst, relative',
+    'same 64 tokens',
+    'gaps at others',
+  )
+  for (const piece of PIECES.slice(1)) {
+    const errors: [number, number][] = []
+    const gaps: number[] = []
+    for (const [length, expected] of whole) {
+      const got = answer(someTokens(length, length), piece)
+      errors.push(distance(got[0]!.logits, expected[0]!.logits))
+      const at = got.findIndex(({ token }, i) => token !== expected[i]!.token)
+      if (at >= 0) gaps.push(expected[at]!.gap)
+    }
+    const [absolute, relative] = [0, 1].map((i) => Math.max(...errors.map((error) => error[i]!)))
+    const equal = errors.filter(([error]) => error === 0).length
+    const same = `${lengths.length - gaps.length} of ${lengths.length}`
+    say(piece, lengths.length, equal, short(absolute!), short(relative!), same, gaps.map(short).join(', '))
+  }
+}
+
+/** Each row's prompt in a step with the others, then greedy steps; `order` has the rows, row r in slot r. */
+function together(order: readonly number[]): Map<number, Seen[]> {
+  for (const row of order) runner.clearSlot(row)
+  const all = new Map<number, Seen[]>(order.map((row) => [row, []]))
+  // As many prompts in each step, whatever the order.
+  for (let i = 0; i < order.length; i += 64) {
+    const some = [...order.slice(i, i + 64)]
+    step(
+      some.map((slot) => ({ slot, tokens: someTokens(16, slot) })),
+      false,
+    )
+  }
+  let tokens = new Map(order.map((row) => [row, 1 + row]))
+  for (let t = 0; t < STEPS; t++) {
+    const results = step(order.map((slot) => ({ slot, tokens: Int32Array.of(tokens.get(slot)!) })))
+    tokens = new Map(order.map((row, i) => [row, results[i]!.token]))
+    for (const [i, row] of order.entries()) {
+      const isLast = t === STEPS - 1
+      all.get(row)!.push(isLast ? results[i]! : { ...results[i]!, logits: new Float32Array(0) })
+    }
+  }
+  return all
+}
+
+function permuted(rows: readonly number[]): number[] {
+  return [...rows].sort((a, b) => ((a * 7919) % 1009) - ((b * 7919) % 1009))
+}
+
+function batches(): void {
+  const alone = new Map<number, Seen[]>()
+  for (let row = 0; row < ALONE; row++) alone.set(row, together([row]).get(row)!)
+  say('rows', 'permuted: same bits', 'alone: same bits', 'worst, relative', 'same tokens', 'gaps at others')
+  for (const size of BATCHES) {
+    const rows = Array.from({ length: size }, (_, row) => row)
+    const inOrder = together(rows)
+    const mixed = together(permuted(rows))
+    const isSame = (row: number) =>
+      distance(mixed.get(row)!.at(-1)!.logits, inOrder.get(row)!.at(-1)!.logits)[0] === 0 &&
+      mixed.get(row)!.every(({ token }, t) => token === inOrder.get(row)![t]!.token)
+    const gaps: number[] = []
+    const errors: number[] = []
+    const compared = rows.filter((row) => row < ALONE)
+    for (const row of compared) {
+      const [got, expected] = [inOrder.get(row)!, alone.get(row)!]
+      const at = got.findIndex(({ token }, t) => token !== expected[t]!.token)
+      if (at >= 0) gaps.push(expected[at]!.gap)
+      else errors.push(distance(got.at(-1)!.logits, expected.at(-1)!.logits)[1])
+    }
+    const same = `${compared.length - gaps.length} of ${compared.length}`
+    const bits = `${errors.filter((error) => error === 0).length} of ${compared.length}`
+    const worst = short(Math.max(0, ...errors))
+    say(size, `${rows.filter(isSame).length} of ${size}`, bits, worst, same, gaps.map(short).join(', '))
+  }
+}
+
+cuts()
+batches()
+runner.dispose()
