@@ -46,7 +46,7 @@ describe('6.2 RWKV-Infer', () => {
   }
   const names = async () => ((await (await client.get('/models')).json()) as { id: string }[]).map(({ id }) => id)
 
-  test('6.2/1 starts without a model, and takes "--debug False"', async () => {
+  test('6.2/1 starts without a model, and accepts "--debug False"', async () => {
     expect(await names()).toEqual([])
     const early = await client.post('/chat/completions', { messages: [], model: BASE })
     expect(early.status).not.toBe(200)
@@ -71,7 +71,7 @@ describe('6.2 RWKV-Infer', () => {
   // As the document sends it: for the model that was loaded last.
   const state = { state_viewname: 'State Test' }
 
-  test('6.2/4 /loadstatemodel; a file of another size is 500 with its reason', async () => {
+  test('6.2/4 /loadstatemodel; a file of another size is 500 with the reason', async () => {
     const given = { ...state, state_filename: 'state.pth' }
     expect(await client.ask('/loadstatemodel', given)).toEqual({ status: 'success' })
     const refused = await client.post('/loadstatemodel', { ...state, state_filename: 'wrong.pth' })
@@ -94,7 +94,7 @@ describe('6.2 RWKV-Infer', () => {
     expect(await chat({ model: DEMO_NAME, messages })).toBe(plain)
   })
 
-  test('6.2/8 a chat that goes on computes only what is new', async () => {
+  test('6.2/8 a continued chat computes only what is new', async () => {
     const metric = async () => {
       const text = await (await client.get('/metrics')).text()
       const values = text.matchAll(/^skein_\w*cached\w*tokens\w*(?:\{[^}]*\})? (\d+)$/gm)
@@ -117,7 +117,7 @@ describe('6.2 RWKV-Infer', () => {
     expect((await metric()) - before).toBeGreaterThanOrEqual(32)
   })
 
-  test('a mixture of states: named, weighted, weighted anew for one request', async () => {
+  test('a mixture of states: named, weighted, weighted differently for one request', async () => {
     const mixture = { state_viewname: 'Two Voices', model_viewname: DEMO_NAME }
     const files = { state_filenames: ['state.pth'], contain_originalstate: 'True' }
     const weights = { state_gatingweight: [0, 1], default_temperature: 0 }

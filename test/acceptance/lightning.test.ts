@@ -205,7 +205,7 @@ describe('6.3 across restarts and tiers', () => {
     password: PASSWORD,
   })
 
-  test('6.3/17 after a restart the session is in "Database (Disk)", and goes on', { tags: 'night' }, async () => {
+  test('6.3/17 after a restart the session is in "Database (Disk)", and continues', { tags: 'night' }, async () => {
     const args = ['--model-path', DEMO, '--password', PASSWORD, '--data-dir', dataDir()]
     const first = await serve(args)
     await clientOf(first).ask(STATE, turn('session_one'))
@@ -251,7 +251,7 @@ describe('6.3 across restarts and tiers', () => {
 
 describe('6.3/19 without --password', () => {
   const it = served()
-  test('6.3/19 nothing is asked for', async () => {
+  test('6.3/19 no password is required', async () => {
     const reply = await it.client.post('/v1/chat/completions', { ...ROWS, stream: false })
     expect(reply.status).toBe(200)
   })
@@ -286,7 +286,7 @@ describe('6.4 rwkv_lightning, the tutorial of May 2026', () => {
     const rows = await Promise.all([1, 2, 3].map(() => rowsStreamed(it.client, '/big_batch/completions', body, 2)))
     expect(rows.some(([a, b]) => a !== b)).toBe(true)
   })
-  test('6.4/6 /openai, streamed: role first, then text, then why it ended', async () => {
+  test('6.4/6 /openai, streamed: role first, then text, then the finish reason', async () => {
     const messages = [{ role: 'user', content: question }]
     const body = { ...openai, messages, temperature: 0.8, stream: true }
     const reply = await it.client.post(OPENAI, body, auth)

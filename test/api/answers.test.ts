@@ -46,7 +46,7 @@ async function finished(client: FakeEngineClient, requests: readonly GenerateReq
 
 const LIST = Array.from({ length: 100 }, (_, i) => request(i))
 
-test('a list longer than the waiting line is served, slots full and no fuller', async () => {
+test('a list longer than the queue is served, with all slots in use and no more', async () => {
   const engine = roomy(FAKE_INFO.numSlots, () => 0)
   const client = new FakeEngineClient(engine.script)
   expect(await finished(client, LIST)).toEqual(LIST.map((_, i) => i))
@@ -63,7 +63,7 @@ test('n choices take n slots each', async () => {
   expect(engine.most()).toBe(FAKE_INFO.numSlots / 4)
 })
 
-test('once admitted, the rest of a list waits for room; before that a full queue is told at once', async () => {
+test('once admitted, the rest of a list waits for room; before that a full queue is reported at once', async () => {
   let taken = 0
   const engine = roomy(FAKE_INFO.numSlots, () => taken)
   const client = new FakeEngineClient(async function* (request, signal) {
@@ -85,7 +85,7 @@ test('once admitted, the rest of a list waits for room; before that a full queue
   await expect(finished(client, LIST)).rejects.toMatchObject({ code: 'queue_full' })
 })
 
-test('leaving early cancels what runs and starts nothing more', async () => {
+test('leaving early cancels running requests and starts no more', async () => {
   const client = new FakeEngineClient(async function* (request, signal) {
     yield { type: 'prompt', id: request.id, logprobs: null }
     await new Promise((resolve) => signal?.addEventListener('abort', resolve))

@@ -53,7 +53,7 @@ const tools = [
 ]
 
 describe('messages', () => {
-  test('whole', async () => {
+  test('without streaming', async () => {
     const reply = await client.messages.create({
       ...ask('Hi'),
       system: [{ type: 'text', text: 'Be kind.' }],
@@ -80,7 +80,7 @@ describe('messages', () => {
     expect((await client.messages.create(ask('LONG'))).stop_reason).toBe('max_tokens')
   })
 
-  test('streamed, by hand and by the helper', async () => {
+  test('streamed, by hand and with the SDK helper', async () => {
     const types: string[] = []
     for await (const event of await client.messages.create({ ...ask('Hi'), stream: true })) {
       types.push(event.type)
@@ -99,7 +99,7 @@ describe('messages', () => {
     expect(final.usage.output_tokens).toBeGreaterThan(5)
   })
 
-  test('thoughts are blocks, and are sent back without harm', async () => {
+  test('thoughts are blocks, and can be sent back', async () => {
     const thinking = { type: 'enabled', budget_tokens: 1024 } as const
     const { data, response } = await client.messages.create({ ...ask('Hi'), max_tokens: 2000, thinking }).withResponse()
     expect(data.content).toMatchObject([
@@ -150,13 +150,13 @@ describe('tools', () => {
     expect(second.stop_reason).toBe('end_turn')
   })
 
-  test('streamed: the helper puts the arguments together', async () => {
+  test('streamed: the helper assembles the arguments', async () => {
     const final = await client.messages.stream({ ...ask('Weather?'), tools }).finalMessage()
     expect(final.content[1]).toMatchObject({ type: 'tool_use', input: { place: 'Oslo' } })
     expect(final.stop_reason).toBe('tool_use')
   })
 
-  test('a choice limits the answer', async () => {
+  test('tool_choice restricts the answer', async () => {
     await client.messages.create({ ...ask('Hi'), tools, tool_choice: { type: 'any' } })
     expect(last().constraint).toBeDefined()
     await client.messages.create({ ...ask('Hi'), tools, tool_choice: { type: 'none' } })
@@ -164,7 +164,7 @@ describe('tools', () => {
   })
 })
 
-test('counting is what the prompt then has', async () => {
+test('the token count equals that of the prompt', async () => {
   const { input_tokens } = await client.messages.countTokens({ ...ask('Hi'), tools })
   await client.messages.create({ ...ask('Hi'), tools })
   expect(input_tokens).toBe(last().prompt.length)
@@ -176,7 +176,7 @@ test('models are listed in both shapes', async () => {
 })
 
 describe('errors', () => {
-  test('its classes, before and within a stream', async () => {
+  test('error classes, before and within a stream', async () => {
     const other = new Anthropic({ apiKey: 'wrong', baseURL, maxRetries: 0 })
     await expect(other.messages.create(ask('Hi'))).rejects.toBeInstanceOf(Anthropic.AuthenticationError)
     const bearer = new Anthropic({ authToken: KEY, apiKey: null, baseURL, maxRetries: 0 })
@@ -210,7 +210,7 @@ describe('errors', () => {
     })
   })
 
-  test('more tokens than the server gives, and fields that nobody knows, are answered with a warning', async () => {
+  test('max_tokens above the limit and unknown fields get a warning', async () => {
     const reply = await app.inject({
       method: 'POST',
       url: '/v1/messages',

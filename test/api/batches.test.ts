@@ -76,7 +76,7 @@ async function linesOf(client: OpenAI, id: string | null | undefined): Promise<L
 
 const byId = (lines: readonly Line[]) => lines.map(({ custom_id }) => custom_id)
 
-test('rows come behind everybody, but for those that say how urgent they are', async () => {
+test('rows of a batch come after all other requests, unless they set a priority', async () => {
   const { client, engine } = await started(temporaryFolder())
   const own = [undefined, null, -3]
   const batch = await begin(
@@ -88,7 +88,7 @@ test('rows come behind everybody, but for those that say how urgent they are', a
   expect(priorities.sort()).toEqual([-100, -100, -3])
 })
 
-test('a batch of chats: one result a line, in the order of the input', async () => {
+test('a batch of chats: one result per line, in the order of the input', async () => {
   const { client, engine } = await started(temporaryFolder())
   const batch = await begin(client, requestsOf(40, chat))
   expect(batch).toMatchObject({ object: 'batch', status: 'validating', metadata: null })
@@ -125,7 +125,7 @@ test.each([
   expect(lines.map(({ response }) => response?.body.object)).toEqual([object, object])
 })
 
-test('what a route refuses is a line of the error file, and the others are answered', async () => {
+test('a request that its route refuses is a line of the error file, and the others are answered', async () => {
   const { client } = await started(temporaryFolder())
   const wrong = [{ messages: 'no' }, { messages: [], temperature: 99 }, { model: 'swan', ...chat(0) }]
   const batch = await begin(
@@ -140,7 +140,7 @@ test('what a route refuses is a line of the error file, and the others are answe
   expect(errors[1]?.response?.body).toMatchObject({ error: { type: 'invalid_request_error' } })
 })
 
-test('a file with a line at fault runs nothing and says which', async () => {
+test('an input file with an invalid line runs nothing and names the line', async () => {
   const { client, engine } = await started(temporaryFolder())
   const good = requestsOf(2, chat)
   const cases = [
@@ -158,7 +158,7 @@ test('a file with a line at fault runs nothing and says which', async () => {
   expect(engine.requests).toEqual([])
 })
 
-test('a cancelled batch runs no more, and every line has its one result', async () => {
+test('a cancelled batch stops, and every line has exactly one result', async () => {
   let numAnswered = 0
   const { client, engine } = await started(temporaryFolder(), (request, signal) =>
     numAnswered++ < 3 ? answer(request, ' Yes.') : endless(request, signal),
@@ -183,7 +183,7 @@ test('a cancelled batch runs no more, and every line has its one result', async 
   await expect(client.batches.cancel(batch.id)).rejects.toMatchObject({ status: 409 })
 })
 
-test('a server that ends goes on where it was, and no line is answered twice', async () => {
+test('a restarted server continues where it stopped, and no line is answered twice', async () => {
   const folder = temporaryFolder()
   let numAnswered = 0
   const first = await started(folder, (request, signal) =>
@@ -202,7 +202,7 @@ test('a server that ends goes on where it was, and no line is answered twice', a
   expect(second.engine.requests).toHaveLength(15)
 })
 
-test('what passes is tried again: no room, a worker that restarts', async () => {
+test('temporary errors are retried: no room, a worker that restarts', async () => {
   const failures = [new SkeinError('queue_full', 'later'), new SkeinError('model_not_loaded', 'later')]
   const { client } = await started(temporaryFolder(), (request) => {
     const failure = failures.pop()
@@ -213,7 +213,7 @@ test('what passes is tried again: no room, a worker that restarts', async () => 
   expect(done.request_counts).toEqual({ total: 3, completed: 3, failed: 0 })
 })
 
-test('others come first: nothing is run while requests wait', async () => {
+test('other requests come first: nothing runs while they wait', async () => {
   const { client, engine } = await started(temporaryFolder())
   engine.waiting = 1
   const batch = await begin(client, requestsOf(3, chat))
@@ -225,7 +225,7 @@ test('others come first: nothing is run while requests wait', async () => {
   expect((await ended(client, batch.id)).request_counts?.completed).toBe(3)
 })
 
-test('a turn of a session that is asked for again says so', async () => {
+test('a repeated turn of a session is reported as such', async () => {
   let isFirst = true
   const script: Script = (request) => {
     if (!isFirst || request.session?.id !== 's1') return answer(request, 'yes')
@@ -246,7 +246,7 @@ test('a turn of a session that is asked for again says so', async () => {
   ])
 })
 
-test('a batch that is out of time: its lines say so', async () => {
+test('an expired batch says so in its lines', async () => {
   const store = new FolderBatchStore(temporaryFolder())
   let now = 1000
   const rows: RowRunner = {
@@ -286,7 +286,7 @@ test('a batch that is out of time: its lines say so', async () => {
   expect(onError).not.toHaveBeenCalled()
 })
 
-test('a server whose lease is another’s stops, and has ended nothing', async () => {
+test('a server that has lost its lease stops, and finishes nothing', async () => {
   const store = new FolderBatchStore(temporaryFolder())
   let running: AbortSignal | undefined
   const rows: RowRunner = {
@@ -332,7 +332,7 @@ test('two servers over one folder run a batch once', async () => {
   expect(numAsked).toBe(20)
 })
 
-test('files: listed, read, deleted, and nobody else’s', async () => {
+test('files are listed, read and deleted by their owner only', async () => {
   const folder = temporaryFolder()
   const { client, other } = await started(folder)
   const file = await client.files.create({
@@ -355,7 +355,7 @@ test('files: listed, read, deleted, and nobody else’s', async () => {
   expect(readdirSync(folder).filter((name) => name.includes('jsonl'))).toEqual([])
 })
 
-test('bounds of a file, of all files and of batches', async () => {
+test('limits of a file, of all files and of batches', async () => {
   const limits = { fileBytes: 3000, tenantFileBytes: 5000, batchRequests: 10, tenantBatches: 1 }
   const { client, other } = await started(temporaryFolder(), endless, { limits })
   const upload = async (one: OpenAI, bytes: number) =>
@@ -374,7 +374,7 @@ test('bounds of a file, of all files and of batches', async () => {
   ).rejects.toMatchObject({ param: 'purpose' })
 })
 
-test('without a data folder both are refused with what to do', async () => {
+test('without a data folder both are refused with a hint', async () => {
   const { app } = serve()
   for (const url of ['/v1/files', '/v1/batches']) {
     const reply = await app.inject({ url })
@@ -383,7 +383,7 @@ test('without a data folder both are refused with what to do', async () => {
   }
 })
 
-test('a form that a page can send without asking is refused', async () => {
+test('a form that a web page can send without a preflight is refused', async () => {
   const { app } = await started(join(temporaryFolder(), 'not', 'there'))
   const headers = {
     authorization: 'Bearer sk-a',
@@ -398,7 +398,7 @@ test.each([
   [undefined, 415, 'Content-Type: multipart/form-data'],
   ['application/json', 415, 'Content-Type: multipart/form-data'],
   ['multipart/form-data; boundary=x', 400, 'not a readable multipart form'],
-])('no form at all is told so (%s)', async (type, status, words) => {
+])('a request without a form is reported (%s)', async (type, status, words) => {
   const { app } = await started(join(temporaryFolder(), 'not', 'there'))
   const headers = {
     authorization: 'Bearer sk-a',

@@ -82,14 +82,14 @@ async function fill(port: number, sent: Sent): Promise<number> {
   throw new Error('nothing is ever refused')
 }
 
-test('states that one key sends take no more than its part, and other keys have theirs', async () => {
+test('states that one key sends take only its share, and other keys have theirs', async () => {
   const port = await listen()
   const state = { path: IMPORT, body: 'x'.repeat(100 * KIB), length: 101 * KIB }
   expect(await fill(port, { ...state, key: 'ann' })).toBe(3)
   expect(await fill(port, { ...state, key: 'ben' })).toBe(3)
 })
 
-test('what has left or has been answered takes nothing', async () => {
+test('bodies that were cancelled or answered take no memory', async () => {
   const port = await listen()
   const state = { path: IMPORT, key: 'ann', length: 256 * KIB }
   for (let i = 0; i < 5; i++) {
@@ -107,7 +107,7 @@ test('what has left or has been answered takes nothing', async () => {
   }
 })
 
-test('what is announced takes nothing, from however many connections', async () => {
+test('announced bytes take no memory, on any number of connections', async () => {
   const port = await listen()
   for (let i = 0; i < 64; i++) send(port, { length: 15 * KIB })
   for (let i = 0; i < 64; i++) send(port, { path: IMPORT, key: 'ann', length: 256 * KIB })
@@ -117,13 +117,13 @@ test('what is announced takes nothing, from however many connections', async () 
   await expect.poll(send(port, { key: 'ann', body }).status).toBe(200)
 })
 
-test('those of one address that have shown no key have a small part, which is none of the others', async () => {
+test('callers of one address without a key share a small part, separate from others', async () => {
   const port = await listen()
   expect(await fill(port, { body: `"${'x'.repeat(10 * KIB)}`, length: 15 * KIB })).toBe(4)
   await expect.poll(send(port, { key: 'ann', body: JSON.stringify(HELLO) }).status).toBe(200)
 })
 
-test('nobody reads on for a caller without a key, unless the key has come', async () => {
+test('the body of a caller without a key is not read further, unless it contains the key', async () => {
   const port = await listen(undefined, { limits: { ...LIMITS, bodyBytes: 1024 * KIB } })
   const rest = 'x'.repeat(200 * KIB)
   const status = (body: string) => expect.poll(send(port, { body }).status)
@@ -138,7 +138,7 @@ test('nobody reads on for a caller without a key, unless the key has come', asyn
   await status(JSON.stringify({ ...HELLO, user: rest }).replace(/}$/, '')).toBe(401)
 })
 
-test('a body with the key in it counts for that key', async () => {
+test('a body that contains the key counts for that key', async () => {
   const port = await listen(endless)
   for (let i = 0; i < 3; i++) {
     const { status } = send(port, { body: withPassword('ann', { user: 'x'.repeat(20 * KIB) }) })
@@ -148,7 +148,7 @@ test('a body with the key in it counts for that key', async () => {
   expect(await fill(port, { key: 'ann', path: IMPORT, body, length: 101 * KIB })).toBe(2)
 })
 
-test('what a body becomes counts, not its bytes alone', async () => {
+test('the parsed size of a body counts, not only its bytes', async () => {
   const port = await listen(endless)
   // 60 bytes of memory and more for each of two.
   const user = JSON.stringify({ ...HELLO, metadata: Array(1500).fill({}) })
@@ -160,7 +160,7 @@ test('what a body becomes counts, not its bytes alone', async () => {
   expect([first, second, ofBen].map(({ status }) => status())).toEqual([null, null, null])
 })
 
-test('a body in chunks takes what has come of it, and nothing of what could', async () => {
+test('a chunked body takes the memory of what has arrived, not of what might come', async () => {
   const port = await listen()
   const state = { key: 'ann', path: IMPORT, length: null }
   const body = JSON.stringify({ ...HELLO, max_tokens: 1 })

@@ -2,7 +2,7 @@ import { expect, test } from 'vitest'
 import { answer, byteCodec } from '../helpers/fake-engine.ts'
 import { CHAT, eventsOf, HELLO, postTo, serve, steady } from './kit.ts'
 
-test('a chat completion, whole', async () => {
+test('a chat completion without streaming', async () => {
   const { app, engine } = serve((request) => answer(request, ' Hé!'))
   const reply = await postTo(app, CHAT, HELLO)
   expect(reply.statusCode).toBe(200)
@@ -191,7 +191,7 @@ function addUp(body: string): Record<string, string>[] {
   return sums
 }
 
-test('n choices keep apart, streamed and whole', async () => {
+test('n choices are kept apart, streamed and whole', async () => {
   const script = (request: Parameters<typeof answer>[0]) => answer(request, (i) => ` answer ${i}`)
   const { app } = serve(script)
   const whole = (await postTo(app, CHAT, { ...HELLO, n: 3 })).json()
@@ -220,7 +220,7 @@ test('a thought becomes reasoning_content and is counted', async () => {
   ])
 })
 
-test('a thought counts its own tokens, however many come at once', async () => {
+test('the tokens of a thought are counted, however many come at once', async () => {
   const text = '>\nhm < </thin\n</think>\n\nYes 世界.'
   for (const ends of [[], [3], [12, 19], [21], [22], [23, 27]]) {
     const { app } = serve(function* (request) {
@@ -240,7 +240,7 @@ test('a thought counts its own tokens, however many come at once', async () => {
   }
 })
 
-test('a closed thought leaves only the answer', async () => {
+test('without its thought only the answer remains', async () => {
   const { app, engine } = serve((request) => answer(request, '>\n\nYes <think> no.'))
   const whole = (await postTo(app, CHAT, { ...HELLO, enable_think: false })).json()
   expect(whole.choices[0].message.content).toBe('Yes <think> no.')
@@ -316,7 +316,7 @@ test('logprobs, streamed and whole, are the same entries', async () => {
   expect(entries).toEqual(whole.choices[0].logprobs.content)
 })
 
-test('an error before the first event has its status, one in mid-stream is an event', async () => {
+test('an error before the first event has its status, one within the stream is an event', async () => {
   const full = serve(() => {
     throw Object.assign(new Error('unused'))
   })
@@ -340,7 +340,7 @@ test('an error before the first event has its status, one in mid-stream is an ev
   expect(late.body).not.toContain('[DONE]')
 })
 
-test('an answer that the engine leaves unfinished is an error, not a short answer', async () => {
+test('an answer that the engine does not finish is an error, not a short answer', async () => {
   const { app } = serve((request) => [...answer(request, 'ab')].slice(0, 3))
   expect((await postTo(app, CHAT, HELLO)).statusCode).toBe(500)
 })

@@ -86,7 +86,7 @@ const CLIENTS: Readonly<Record<string, Row>> = {
 const send = (row: Row, fields: object) => postTo(serve().app, row.route, { ...row.body, ...fields })
 
 describe.each(Object.entries(CLIENTS))('%s', (_name, row) => {
-  test('what says nothing is accepted without a word, one by one and together', async () => {
+  test('neutral values are accepted without a warning, one by one and together', async () => {
     const parts = Object.entries(row.says).map(([name, value]) => ({ [name]: value }))
     for (const fields of [...parts, row.says]) {
       const reply = await send(row, fields)
@@ -95,7 +95,7 @@ describe.each(Object.entries(CLIENTS))('%s', (_name, row) => {
     }
   })
 
-  test('a slip is ignored and named', async () => {
+  test('a misspelt field is ignored with a warning', async () => {
     for (const [name, value] of Object.entries(row.slips)) {
       const reply = await send(row, { [name]: value })
       expect(reply.statusCode, `${name} ${reply.body}`).toBe(200)
@@ -103,7 +103,7 @@ describe.each(Object.entries(CLIENTS))('%s', (_name, row) => {
     }
   })
 
-  test('what would change the answer is refused by its name', async () => {
+  test('a field that would change the answer is refused by name', async () => {
     for (const [name, value] of Object.entries(row.would)) {
       const reply = await send(row, { [name]: value })
       expect(reply.statusCode, `${name} ${reply.body}`).toBe(400)

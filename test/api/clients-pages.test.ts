@@ -52,7 +52,7 @@ test.each(PAGES)('%s says what to install, how to connect, and what does not wor
     expect(features, name).toBe(TESTED.get(name!))
 })
 
-describe.skipIf(!hasDemo)('the exchanges', () => {
+describe.skipIf(!hasDemo)('example requests and replies', () => {
   let url: string
   let close: () => Promise<void>
   beforeAll(async () => {
@@ -88,7 +88,7 @@ describe.skipIf(!hasDemo)('the exchanges', () => {
     expect(JSON.parse(reply)).toMatchObject(JSON.parse(part))
   })
 
-  test('of every page there is one; that about MCP is run by the tests of examples/', () => {
+  test('every page has one; the page about MCP is run by the tests of examples/', () => {
     const seen = new Set([...programs, ...calls].map(([name]) => name))
     expect(PAGES.map(([name]) => name).filter((name) => !seen.has(name!))).toEqual(['mcp.md'])
   })

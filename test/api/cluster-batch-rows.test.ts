@@ -63,7 +63,7 @@ async function startRows(...replies: Reply[]) {
 }
 
 describe('rows of a batch in a cluster', () => {
-  test('go to the node with most room, for their tenant, behind others unless they say so', async () => {
+  test('go to the node with most room, for their tenant, with low priority unless they set one', async () => {
     const { run, asked } = await startRows(ok, ok)
     expect(await run({ model: 'goose' })).toMatchObject({ status: 200, warnings: null })
     await run({ priority: 5 })
@@ -74,7 +74,7 @@ describe('rows of a batch in a cluster', () => {
     expect(asked[0]!.caller).toMatchObject({ mayTake: true, origin: 'row 1' })
   })
 
-  test('have no room while the slots that are spared are all that is free, or no node is there', async () => {
+  test('have no room if only reserved slots are free, or without nodes', async () => {
     const { rows, list } = await startRows(ok)
     const withUse = (inFlight: number) => {
       list.members = list.members.map((member) => ({ ...member, inFlight }))
@@ -103,12 +103,12 @@ describe('rows of a batch in a cluster', () => {
       'an error after a reply had begun',
       (response: ServerResponse) => response.end('  {"error":{"code":"model_not_loaded"}}'),
     ],
-  ])('%s is worth another try', async (_, reply) => {
+  ])('%s is retried', async (_, reply) => {
     const { run } = await startRows(reply)
     await expect(run({})).rejects.toMatchObject({ code: 'model_not_loaded' })
   })
 
-  test('what a node refuses is an outcome, also late', async () => {
+  test('an error of a node is a result, also a late one', async () => {
     const { run } = await startRows(failing(400, 'invalid_request'))
     expect(await run({})).toMatchObject({ status: 400, body: { error: { message: 'no' } } })
     const late = await startRows((response) =>
@@ -120,7 +120,7 @@ describe('rows of a batch in a cluster', () => {
     expect(await whole.run({})).toMatchObject({ status: 200 })
   })
 
-  test('of a mixture that only one node knows are answered there', async () => {
+  test('rows with a mixture that only one node has are answered there', async () => {
     const unknown = failing(404, 'not_found')
     const { run, asked } = await startRows(unknown, ok)
     expect(await run({ model: 'goose mild' })).toMatchObject({ status: 200 })

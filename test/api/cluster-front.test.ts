@@ -124,7 +124,7 @@ async function startCluster(...ids: string[]) {
 const nodeOf = (reply: Response) => reply.headers.get('x-skein-node')
 
 describe('a gateway of a cluster', () => {
-  test('hands a request to a node and gives back what it says, with its id', async () => {
+  test('forwards a request to a node and returns its reply, with its id', async () => {
     const { post, all } = await startCluster('a', 'b')
     const reply = await post(HELLO, CHAT, { ...HEADERS, 'x-request-id': 'mine' })
     expect(reply.status).toBe(200)
@@ -152,7 +152,7 @@ describe('a gateway of a cluster', () => {
     expect((await post({ ...HELLO, model: 'gos' })).status).toBe(404)
   })
 
-  test('streams as the node does, and equal prompts go to one node', async () => {
+  test('streams as the node does, and sends equal prompts to one node', async () => {
     const { post } = await startCluster('a', 'b', 'c')
     const first = await post({ ...HELLO, stream: true })
     expect(first.headers.get('content-type')).toBe('text/event-stream; charset=utf-8')
@@ -164,7 +164,7 @@ describe('a gateway of a cluster', () => {
     }
   })
 
-  test('a stream arrives before it ends, and a client that goes away ends it at the node', async () => {
+  test('a stream arrives while it runs, and a client that leaves ends it at the node', async () => {
     const { post, all } = await startCluster('a')
     const [{ engine }] = all as [TestNode]
     engine.script = (request, signal) => endless(request, signal)
@@ -175,7 +175,7 @@ describe('a gateway of a cluster', () => {
     await expect.poll(() => engine.cancelled.length, { timeout: 10_000 }).toBe(1)
   })
 
-  test('a wrong guess about a session is told where it is, and followed', async () => {
+  test('a wrong guess about a session is answered with its place, and followed', async () => {
     const { post, owners, all, front } = await startCluster('a', 'b', 'c')
     const first = await (await post(IN_SESSION)).json()
     const home = owners.get('s1')!
@@ -190,7 +190,7 @@ describe('a gateway of a cluster', () => {
     expect(front.counts.misdirected).toBe(1)
   })
 
-  test('what the database says about a session is believed', async () => {
+  test('it trusts what the database says about a session', async () => {
     const { post, owners, all, front, stored } = await startCluster('a', 'b', 'c')
     for (const node of all) {
       const session = `of ${node.id}`
@@ -201,7 +201,7 @@ describe('a gateway of a cluster', () => {
     expect(front.counts.misdirected).toBe(0)
   })
 
-  test('a node that drains gets nothing new, its sessions go to another, and no request fails', async () => {
+  test('a draining node gets nothing new, its sessions move to another, and no request fails', async () => {
     const { post, owners, nodes } = await startCluster('a', 'b')
     await post(IN_SESSION)
     const home = owners.get('s1')!
@@ -214,7 +214,7 @@ describe('a gateway of a cluster', () => {
     expect(nodes.isAvoided(home.id)).toBe(true)
   })
 
-  test('a node that cannot be reached is passed by', async () => {
+  test('an unreachable node is skipped', async () => {
     const { post, all } = await startCluster('a', 'b', 'c')
     const gone = nodeOf(await post(HELLO))
     const { app } = all.find(({ id }) => id === gone)!
@@ -225,7 +225,7 @@ describe('a gateway of a cluster', () => {
     expect(nodeOf(reply)).not.toBe(gone)
   })
 
-  test('a full queue is tried elsewhere; when all are full the client is told as by a node', async () => {
+  test('a full queue is tried elsewhere; if all are full the client gets the reply of a node', async () => {
     const { post, all } = await startCluster('a', 'b')
     const full = () => {
       throw new SkeinError('queue_full', 'the waiting line is full')
@@ -241,7 +241,7 @@ describe('a gateway of a cluster', () => {
     expect(await reply.json()).toMatchObject({ error: { message: 'the waiting line is full' } })
   })
 
-  test('a stream whose node dies ends with one error event', async () => {
+  test('a stream whose node dies ends with a single error event', async () => {
     const { post, all } = await startCluster('a')
     const [{ engine, app }] = all as [TestNode]
     engine.script = (request, signal) => endless(request, signal)
@@ -253,7 +253,7 @@ describe('a gateway of a cluster', () => {
     expect(text).toMatch(/"message":"node a ended while it answered/)
   })
 
-  test('one that a node refuses is refused in its words, once', async () => {
+  test('a refusal of a node is forwarded once, in its own words', async () => {
     const { post, all } = await startCluster('a', 'b')
     const reply = await post({ ...HELLO, temperature: 'hot' })
     expect(reply.status).toBe(400)
@@ -261,7 +261,7 @@ describe('a gateway of a cluster', () => {
     expect(all.flatMap(({ engine }) => engine.requests)).toEqual([])
   })
 
-  test('fields of a later release are for the node to judge', async () => {
+  test('the node decides about fields of a later release', async () => {
     const { post } = await startCluster('a')
     // This release's node does not know it either, and it says so itself.
     const reply = await post({ ...HELLO, session: { id: 's', of_a_later_release: 1 } })
@@ -269,7 +269,7 @@ describe('a gateway of a cluster', () => {
     expect(reply.status).toBe(400)
   })
 
-  test('lists the models of all nodes, by their names and others, and knows no others', async () => {
+  test('lists the models of all nodes by all their names, and no others', async () => {
     const { url, post } = await startCluster('a', 'b')
     const list = await (await fetch(`${url}/v1/models`, { headers: HEADERS })).json()
     expect(list).toMatchObject({ data: [{ id: 'goose', num_slots: 32 }, { id: 'gander' }] })
@@ -290,7 +290,7 @@ describe('a gateway of a cluster', () => {
     expect(all[2]?.engine.calls.map(({ method }) => method)).toContain('sessions.delete')
   })
 
-  test('what changes one node is not spread over all', async () => {
+  test('requests that change one node are not sent to all', async () => {
     const { post } = await startCluster('a')
     const reply = await post({ model_filename: 'x', model_viewname: 'y' }, '/loadmodel')
     expect(reply.status).toBe(400)
@@ -298,8 +298,8 @@ describe('a gateway of a cluster', () => {
   })
 })
 
-describe('who is believed', () => {
-  test('no key, none of a node, and no key of a user at a node', async () => {
+describe('authentication', () => {
+  test('requests without a key, with a key of a node, or with a user key sent to a node', async () => {
     const { post, all } = await startCluster('a')
     expect((await post(HELLO, CHAT, {})).status).toBe(401)
     const direct = await fetch(`${all[0]!.member.url}${CHAT}`, {
@@ -318,7 +318,7 @@ describe('who is believed', () => {
     expect((await post(anthropic, '/v1/messages', { 'x-api-key': KEY })).status).toBe(200)
   })
 
-  test('members only what is sealed with their key, and lately', async () => {
+  test('members only with a recent seal made with their key', async () => {
     const { all } = await startCluster('a')
     const release = (headers: Record<string, string>) =>
       fetch(`${all[0]!.member.url}/cluster/release`, {
@@ -339,7 +339,7 @@ describe('who is believed', () => {
     expect((await release({ [CALLER_HEADER]: forged })).status).toBe(401)
   })
 
-  test('a server without a cluster believes no such header', async () => {
+  test('a server without a cluster ignores such headers', async () => {
     const app = buildApp({
       ...{ models: fakeRegistry(new FakeEngineClient()), keys: [KEY], host: '127.0.0.1' },
       version: '1.2.3',

@@ -7,7 +7,7 @@ import { COMPLETIONS, eventsOf, postTo, serve, steady } from './kit.ts'
 const telling = (request: GenerateRequest) =>
   answer(request, (i) => `<${Buffer.from(request.prompt.map((t) => t - 1)).toString()}:${i}>`)
 
-test('a completion, whole', async () => {
+test('a completion without streaming', async () => {
   const { app } = serve((request) => answer(request, ' there', 'length'))
   const reply = await postTo(app, COMPLETIONS, { prompt: 'Hi' })
   expect(steady(reply.json())).toMatchInlineSnapshot(`
@@ -94,7 +94,7 @@ test('an empty prompt is the end-of-text token', async () => {
   expect(engine.requests.map(({ prompt }) => [...prompt])).toEqual([[0], [0]])
 })
 
-test('choice p·n + i is answer i of prompt p; a prompt is counted once', async () => {
+test('choice p·n + i is answer i of prompt p; each prompt is counted once', async () => {
   const { app } = serve(telling)
   const body = { prompt: ['a', 'bc'], n: 2 }
   const whole = (await postTo(app, COMPLETIONS, body)).json()
@@ -111,7 +111,7 @@ test('choice p·n + i is answer i of prompt p; a prompt is counted once', async 
   expect(sums).toEqual(texts)
 })
 
-test('the last chunk has usage when asked', async () => {
+test('the last chunk has usage if requested', async () => {
   const { app } = serve((request) => answer(request, 'ab'))
   const body = { prompt: 'x', stream: true, stream_options: { include_usage: true } }
   const events = eventsOf((await postTo(app, COMPLETIONS, body)).body)
@@ -182,7 +182,7 @@ test('echo with logprobs covers prompt and answer, in characters', async () => {
   expect(parts.flatMap((part) => part.logprobs?.text_offset ?? [])).toEqual(whole.choices[0].logprobs.text_offset)
 })
 
-test('offsets are places in the text also where bytes are no characters', async () => {
+test('offsets are positions in the text, also where bytes are not whole characters', async () => {
   const { app } = serve((request) => answer(request, 'z'))
   // A lone continuation byte, a character that "a" cuts short, and one that the prompt's end does.
   const prompt = [0x80, 0xe5, 0xbc, 0x61, 0xe5].map((byte) => byte + 1)
@@ -192,7 +192,7 @@ test('offsets are places in the text also where bytes are no characters', async 
   expect(choice.logprobs.text_offset).toEqual([0, 1, 2, 2, 3, 4])
 })
 
-test('echo without a single new token scores a prompt', async () => {
+test('echo without new tokens scores a prompt', async () => {
   const { app, engine } = serve(function* (request) {
     yield* [...answer(request, '')].slice(0, 1)
     yield {

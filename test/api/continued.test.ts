@@ -17,7 +17,7 @@ const BODIES = [
   ['/state/chat/completions', { contents: ['x'], session_id: 's' }],
 ] as const
 
-test.each(BODIES)('%s says in a header which turn it continues', async (path, body) => {
+test.each(BODIES)('the reply of %s says in a header which turn it continues', async (path, body) => {
   const { app, engine } = serve(inSession)
   for (const stream of [false, true]) {
     const reply = await postTo(app, path, { ...body, stream })
@@ -36,7 +36,7 @@ test('without a session there is no such header', async () => {
   expect((await postTo(app, CHAT, HELLO)).headers['x-session-continued']).toBeUndefined()
 })
 
-test('rows of a batch have seeds of their own, unless they are to have the same', async () => {
+test('rows of a batch have seeds of their own, unless they should be equal', async () => {
   const { app, engine } = serve()
   const seeds = async (path: string, body: object) => {
     engine.requests.length = 0

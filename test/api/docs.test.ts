@@ -57,7 +57,7 @@ test('docs/api.md names every honoured field, and it or docs/dialects.md every r
 })
 
 /** `npx vitest run test/api/docs.test.ts -u` writes it anew. */
-test('docs/operations.md lists every metric of ours', async () => {
+test('docs/operations.md lists all our metrics', async () => {
   const fleet = { workers: [], routerCounts: () => new Map() }
   const metrics = new Metrics(fakeRegistry(new FakeEngineClient()), fleet)
   const all = await metrics.registry.getMetricsAsJSON()

@@ -29,7 +29,7 @@ test('one text', async () => {
   })
 })
 
-test('texts and lists of tokens, in the order in which they came', async () => {
+test('texts and lists of tokens, in the order of the request', async () => {
   const texts = Array.from({ length: 40 }, (_, i) => 'ab'.repeat(i + 1))
   const tokens = texts.map((text) => [...Buffer.from(text)].map((byte) => byte + 1))
   const one = await embed({ input: tokens[0] })
@@ -40,7 +40,7 @@ test('texts and lists of tokens, in the order in which they came', async () => {
   expect(all.usage.prompt_tokens).toBe(40 * 41)
 })
 
-test('base64 is the same numbers', async () => {
+test('base64 encodes the same numbers', async () => {
   const plain = await embed({ input: 'abc', encoding_format: 'float' })
   const packed = await embed({ input: 'abc', encoding_format: 'base64' })
   const bytes = Buffer.from(packed.data[0].embedding, 'base64')
@@ -48,7 +48,7 @@ test('base64 is the same numbers', async () => {
   expect(floats).toEqual(plain.data[0].embedding)
 })
 
-test('fewer dimensions are scaled to length 1 again', async () => {
+test('truncated vectors are scaled to length 1 again', async () => {
   const [whole, cut] = await Promise.all([embed({ input: 'abcdef' }), embed({ input: 'abcdef', dimensions: 37 })])
   const [a, b] = [whole.data[0].embedding, cut.data[0].embedding]
   expect(b).toHaveLength(37)
@@ -73,12 +73,12 @@ test.each([
   expect(reply.json().error).toMatchObject({ param })
 })
 
-test('more texts than a request may have', async () => {
+test('more texts than the limit are refused', async () => {
   const reply = await postTo(app, PATH, { input: Array.from({ length: 2049 }, () => 'a') })
   expect(reply.json().error.param).toBe('input')
 })
 
-test('documents by how near they are to the query', async () => {
+test('documents ranked by similarity to the query', async () => {
   const body = { query: 'abc', documents: ['xyz', { text: 'abcd' }, 'cab'] }
   const reply = await embed(body, '/v1/rerank')
   expect(reply.usage).toEqual({ total_tokens: 3 + 3 + 4 + 3 })
@@ -96,7 +96,7 @@ test('documents by how near they are to the query', async () => {
   expect(none.json().error.param).toBe('documents')
 })
 
-test('Ollama: several, one, none', async () => {
+test('Ollama: several texts, one, none', async () => {
   const [a, b] = (await embed({ input: ['a', 'b'] })).data.map(({ embedding }: { embedding: number[] }) => embedding)
   const both = await embed({ model: 'goose:latest', input: ['a', 'b'] }, '/api/embed')
   expect(both).toMatchObject({ model: 'goose:latest', embeddings: [a, b], prompt_eval_count: 2 })
@@ -110,13 +110,13 @@ test('Ollama: several, one, none', async () => {
   expect(whole.statusCode).toBe(413)
 })
 
-test('ai00 and RWKV-Runner ask at other paths', async () => {
+test('ai00 and RWKV-Runner use other paths', async () => {
   const wanted = await embed({ input: 'abc' })
   for (const path of ['/embeddings', '/api/oai/embeddings', '/api/oai/v1/embeddings'])
     expect(await embed({ input: 'abc' }, path), path).toEqual(wanted)
 })
 
-test('the record of the model says what they are', async () => {
+test('the model record describes them', async () => {
   const record = (await app.inject('/v1/models/goose')).json()
   expect(record.embeddings).toEqual({
     of: 'final hidden state',
@@ -127,7 +127,7 @@ test('the record of the model says what they are', async () => {
   expect(shown.capabilities).toContain('embedding')
 })
 
-test('where the operator did not ask for them, the refusal says how', async () => {
+test('if the operator has not enabled them, the refusal says how', async () => {
   const off = serve()
   const bodies = [
     [PATH, { input: 'a' }],
@@ -144,7 +144,7 @@ test('where the operator did not ask for them, the refusal says how', async () =
   expect((await off.app.inject('/v1/models/goose')).json().embeddings).toBeNull()
 })
 
-test('a model with heads is asked for one by `task`, behind the token that ends a text', async () => {
+test('`task` selects a head of the model; the text ends with the end token', async () => {
   const info = { ...FAKE_INFO, embeddings: 'last', embeddingTasks: ['retr', 'sts'] } as const
   const trained = serve(undefined, {}, info)
   const ask = (task?: string) => postTo(trained.app, PATH, { input: 'a', ...(task && { task }) })
@@ -169,7 +169,7 @@ test('a model with heads is asked for one by `task`, behind the token that ends 
   expect(plain.json().error).toMatchObject({ code: 'unsupported_parameter', param: 'task' })
 })
 
-test('the longest text gets the token that ends it, too', async () => {
+test('the longest possible text also gets the end token', async () => {
   const most = 131_072
   const info = { ...FAKE_INFO, maxPromptTokens: most, embeddings: 'last' } as const
   const trained = serve(undefined, {}, { ...info, embeddingTasks: ['retr'] })

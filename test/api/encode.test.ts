@@ -31,20 +31,23 @@ function muddle(length: number, seed: number): string {
 
 const never = new AbortController().signal
 
-test.each([10_000, 16_384, 16_385, 300_000])('%i characters give the tokens of the whole', async (size) => {
-  const text = muddle(size, size)
-  const tokens = await encodePrompt(model(10 ** 6), text, 'prompt', never)
-  expect(tokens).toEqual(tokenizer.encode(text))
-})
+test.each([10_000, 16_384, 16_385, 300_000])(
+  '%i characters in parts give the same tokens as the whole text',
+  async (size) => {
+    const text = muddle(size, size)
+    const tokens = await encodePrompt(model(10 ** 6), text, 'prompt', never)
+    expect(tokens).toEqual(tokenizer.encode(text))
+  },
+)
 
-test('a list gives the tokens of each, in order', async () => {
+test('a list gives the tokens of each text, in order', async () => {
   const texts = Array.from({ length: 512 }, (_, i) => muddle(i, i))
   const all = await encodePrompts(model(10 ** 6), texts, String, never)
   const expected = texts.map((text) => (text === '' ? Int32Array.of(0) : tokenizer.encode(text)))
   expect(all).toEqual(expected)
 })
 
-test('long text leaves the event loop to others', async () => {
+test('long texts do not block the event loop', async () => {
   const text = muddle(7_000_000, 1)
   await encodePrompt(model(10 ** 7), muddle(20_000, 1), 'prompt', never)
   const delay = monitorEventLoopDelay({ resolution: 1 })
@@ -57,7 +60,7 @@ test('long text leaves the event loop to others', async () => {
   expect(delay.max / 1e6).toBeLessThan(took / 4)
 })
 
-test('it ends at the limit, and when the client goes', async () => {
+test('encoding stops at the limit, and when the client leaves', async () => {
   const long = 'x '.repeat(2_500_000)
   const refused = { code: 'too_large', param: 'prompt' }
   await expect(encodePrompt(model(1000), long, 'prompt', never)).rejects.toMatchObject(refused)

@@ -69,7 +69,7 @@ describe.each(TABLES)('$route $within', ({ route, section, body, unread, within 
     })
   }
 
-  test('harmless fields are accepted, whatever they say, and not spoken of', async () => {
+  test('harmless fields are accepted with any value, without a warning', async () => {
     for (const field of unread.harmless) {
       for (const value of [7, 'x', [], {}, true]) {
         const reply = await send(field, value)
@@ -79,7 +79,7 @@ describe.each(TABLES)('$route $within', ({ route, section, body, unread, within 
     }
   })
 
-  test('refused fields are refused by name, unless they say nothing', async () => {
+  test('refused fields are refused by name, unless their value is neutral', async () => {
     for (const [field, off] of Object.entries(unread.refused)) {
       for (const value of [...off, null]) {
         const reply = await send(field, value)
@@ -91,14 +91,14 @@ describe.each(TABLES)('$route $within', ({ route, section, body, unread, within 
     }
   })
 
-  test('the documents name them', () => {
+  test('the documentation names them', () => {
     const text = sectionOf(section)
     const fields = [...unread.harmless, ...Object.keys(unread.refused)]
     expect(fields.filter((field) => !new RegExp(`\`${field}[\`:]`).test(text))).toEqual([])
   })
 })
 
-test('a slip finds the field that was meant', () => {
+test('a misspelt field gets the right name as a hint', () => {
   const names = ['temperature', 'top_p', 'max_tokens', 'n']
   expect(closest('temprature', names)).toBe('temperature')
   expect(closest('Temperature', names)).toBe('temperature')

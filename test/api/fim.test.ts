@@ -7,7 +7,7 @@ import { COMPLETIONS, eventsOf, postTo, serve, steady } from './kit.ts'
 const promptOf = ({ prompt }: GenerateRequest) => byteCodec.decode(prompt)
 const PROMPT = '✿prefix✿✿suffix✿ end✿middle✿begin '
 
-test('every route tells the text after the gap first, and continues the text before it', async () => {
+test('on every route the suffix comes first, and the text before the gap is continued', async () => {
   const { app, engine } = serve()
   await postTo(app, '/FIM/v1/batch-FIM', { prefix: ['begin '], suffix: [' end'] })
   await postTo(app, COMPLETIONS, { prompt: 'begin ', suffix: ' end' })
@@ -17,7 +17,7 @@ test('every route tells the text after the gap first, and continues the text bef
   expect(engine.requests.map(promptOf)).toEqual(Array(5).fill(PROMPT))
 })
 
-test('a list of prompts shares one suffix; without one they are plain prompts', async () => {
+test('all prompts of a list share one suffix; without a suffix they are plain prompts', async () => {
   const { app, engine } = serve()
   await postTo(app, COMPLETIONS, { prompt: ['a', 'b'], suffix: 'z' })
   await postTo(app, COMPLETIONS, { prompt: 'a', suffix: '' })
@@ -34,7 +34,7 @@ test('a list of prompts shares one suffix; without one they are plain prompts', 
   }
 })
 
-test('/v1/fim/completions has the shape of a chat completion', async () => {
+test('/v1/fim/completions has the format of a chat completion', async () => {
   const { app, engine } = serve((request) => answer(request, 'mid'))
   const body = { prompt: 'a', suffix: 'b', random_seed: 7, max_tokens: 9, stop: ['\n'] }
   const reply = await postTo(app, '/v1/fim/completions', body)
@@ -67,7 +67,7 @@ test.each(['/v1/fim/completions', '/infill'])('%s: a stream that cannot begin is
   expect(reply.headers['content-type']).toContain('application/json')
 })
 
-test('/infill has the shape of llama.cpp', async () => {
+test('/infill has the format of llama.cpp', async () => {
   const { app, engine } = serve((request) => answer(request, 'mid', 'length'))
   const body = {
     input_prefix: 'a',
@@ -109,7 +109,7 @@ test('/infill has the shape of llama.cpp', async () => {
   expect(refused.json().error.param).toBe('mirostat')
 })
 
-test('batch-FIM: pairs, shapes and the numbers of both sides', async () => {
+test('batch FIM: pairs, formats, and equal numbers of both sides', async () => {
   const { app, engine } = serve((request) => answer(request, promptOf(request).slice(-1)))
   const path = '/FIM/v1/batch-FIM'
   const one = (await postTo(app, path, { prefix: ['a'], suffix: ['z'] })).json()

@@ -28,7 +28,7 @@ const ROUTES = [...pairs(ALL), ...SYSTEM_PATHS.map((path) => ['GET', path] as co
 describe('with a key', () => {
   const { app, engine } = serve(undefined, { keys: [KEY, 'second'] })
 
-  test('the table walked below is the router’s own', async () => {
+  test('the routes tested below are those of the router', async () => {
     await app.ready()
     const printed = app.printRoutes({ commonPrefix: false })
     for (const [, path] of ROUTES)
@@ -39,7 +39,7 @@ describe('with a key', () => {
     expect(numRoutes).toBe(ROUTES.length + 10)
   })
 
-  test.each(ROUTES)('%s %s needs it', async (method, path) => {
+  test.each(ROUTES)('%s %s needs a key', async (method, path) => {
     for (const authorization of [undefined, 'Bearer wrong', `Basic ${KEY}`, KEY, 'Bearer ', `Bearer ${KEY}x`]) {
       const headers = authorization === undefined ? {} : { authorization }
       const reply = await app.inject({ method, url: path.replace(':id', 'goose'), headers })
@@ -49,7 +49,7 @@ describe('with a key', () => {
     }
   })
 
-  test('the refusal has the OpenAI shape where the route has', async () => {
+  test('the refusal has the OpenAI format where the route has', async () => {
     const reply = await app.inject({ method: 'POST', url: CHAT, payload: HELLO })
     expect(reply.json().error).toMatchObject({
       type: 'authentication_error',
@@ -57,7 +57,7 @@ describe('with a key', () => {
     })
   })
 
-  test('a key in the header that is not right is not called missing', async () => {
+  test('a wrong key in the header is not reported as missing', async () => {
     const messageTo = async (headers: Record<string, string>, payload: object = HELLO) =>
       (await app.inject({ method: 'POST', url: CHAT, headers, payload })).json().error.message
     const wrong = { authorization: 'Bearer wrong' }
@@ -66,7 +66,7 @@ describe('with a key', () => {
     expect(await messageTo(wrong, { ...HELLO, password: null })).toMatch('not valid on this server')
   })
 
-  test.each(DEFERRED)('%s %s takes the key from the body too, and no other', async (method, path) => {
+  test.each(DEFERRED)('%s %s also accepts the key in the body, and no other key', async (method, path) => {
     const send = (payload: object) => app.inject({ method, url: path.replace(':id', 'goose'), payload })
     for (const password of [undefined, null, '', 'wrong', `${KEY}x`, [KEY], { KEY }, 1, true]) {
       expect((await send({ password })).statusCode, JSON.stringify(password)).toBe(401)
@@ -76,7 +76,7 @@ describe('with a key', () => {
     expect((await send({ password: 'second' })).statusCode).not.toBe(401)
   })
 
-  test('elsewhere a key in the body opens nothing', async () => {
+  test('on other routes a key in the body has no effect', async () => {
     const inBody = new Set(DEFERRED.map(([, path]) => path))
     for (const [method, path] of ROUTES.filter(([, path]) => !inBody.has(path))) {
       const payload = method === 'POST' ? { payload: { password: KEY } } : {}
@@ -108,14 +108,14 @@ describe('with a key', () => {
     '/%zz',
     `/v1/models/${'x'.repeat(500)}`,
     '*',
-  ])('no spelling of a path gets around it: %s', async (url) => {
+  ])('no spelling of a path bypasses the check: %s', async (url) => {
     for (const method of ['GET', 'POST', 'DELETE', 'OPTIONS', 'HEAD', 'PUT'] as const) {
       const reply = await app.inject({ method, url })
       expect(reply.statusCode, `${method} ${url}`).toBe(401)
     }
   })
 
-  test('every key opens, and only liveness is free', async () => {
+  test('every key opens the server, and only liveness needs none', async () => {
     for (const key of [KEY, 'second']) {
       const headers = { authorization: `Bearer ${key}` }
       expect((await app.inject({ url: '/v1/models', headers })).statusCode).toBe(200)
@@ -127,7 +127,7 @@ describe('with a key', () => {
   })
 })
 
-test('keys are compared whole', () => {
+test('keys are compared completely', () => {
   const auth = createAuth(['abc'])
   expect(auth.checkPassword('abc')).toMatchObject({ role: 'admin', name: 'command line' })
   for (const wrong of ['ab', 'abcd', 'ABC', '']) {
@@ -135,7 +135,7 @@ test('keys are compared whole', () => {
   }
 })
 
-test('the tenant of a key of the command line is what states on disk were written under', () => {
+test('states on disk are stored under the tenant of a key from the command line', () => {
   const { tenant } = createAuth(['abc']).checkPassword('abc')
   expect(tenant).toBe('key-03690ac2923ca9e1d7828a3a')
 })
@@ -156,7 +156,7 @@ describe('resolveAuth', () => {
     },
   )
 
-  test('given keys are used, and not repeated', () => {
+  test('given keys are used, and not generated again', () => {
     const decision = resolveAuth({ host: '0.0.0.0', apiKey: 'a, b,', password: 'c' })
     expect(decision).toEqual({
       keys: ['a', 'b', 'c'],
@@ -197,7 +197,7 @@ describe('origin and host', () => {
     }
   })
 
-  test('what the operator allows passes', async () => {
+  test('what the operator allows is accepted', async () => {
     const allowing = serve(undefined, {
       allowedOrigins: ['https://app.example'],
       allowedHosts: ['proxy.example'],
@@ -208,7 +208,7 @@ describe('origin and host', () => {
     expect((await get({ host: 'localhost', origin: 'https://any.example' }, all)).statusCode).toBe(200)
   })
 
-  test('on a public address any host name is fine, with the key', async () => {
+  test('on a public address any host name is accepted with the key', async () => {
     const open = serve(undefined, { host: '0.0.0.0', keys: [KEY] })
     const authorization = `Bearer ${KEY}`
     expect((await get({ host: 'my.server', authorization }, open)).statusCode).toBe(200)
@@ -229,12 +229,12 @@ describe('origin and host', () => {
     expect(reply.statusCode).toBe(status)
   })
 
-  test('a name that only resolves to loopback is not its own', async () => {
+  test('a name that merely resolves to loopback is not accepted', async () => {
     const rebound = { host: 'evil.example:8000', origin: 'http://evil.example:8000' }
     expect((await get(rebound)).statusCode).toBe(403)
   })
 
-  test('a preflight needs no key, only an allowed origin', async () => {
+  test('a preflight needs no key, but an allowed origin', async () => {
     const { app } = serve(undefined, { keys: [KEY] })
     // What openai-node in a page sends: "x-stainless-…".
     const asked = 'authorization,content-type,x-stainless-arch,x-stainless-lang'
@@ -252,7 +252,7 @@ describe('origin and host', () => {
   })
 })
 
-test('the request id of a client is echoed if harmless, and never names engine requests', async () => {
+test('a harmless client request id is echoed, and never names engine requests', async () => {
   const { app, engine } = serve()
   const send = (id: string) =>
     app.inject({ method: 'POST', url: CHAT, payload: HELLO, headers: { 'x-request-id': id } })
@@ -263,7 +263,7 @@ test('the request id of a client is echoed if harmless, and never names engine r
   expect(engine.requests.every(({ id }) => /^chatcmpl-[0-9a-f]{32}$/.test(id))).toBe(true)
 })
 
-test('neither replies nor logs tell what is inside', async () => {
+test('neither replies nor logs reveal internals', async () => {
   const lines: string[] = []
   const { pino } = await import('pino')
   const logger = pino({}, { write: (line: string) => lines.push(line) })
@@ -302,7 +302,7 @@ test('neither replies nor logs tell what is inside', async () => {
   expect(lines.join('')).not.toContain('CANARY')
 })
 
-test('unknown models are 404, missing ones are the only one', async () => {
+test('an unknown model is 404; a missing one is the only model', async () => {
   const { app } = serve()
   const reply = await postTo(app, CHAT, { ...HELLO, model: 'duck' })
   expect(reply.statusCode).toBe(404)
@@ -314,7 +314,7 @@ test('unknown models are 404, missing ones are the only one', async () => {
   expect((await postTo(app, CHAT, HELLO)).json().model).toBe('goose')
 })
 
-test('a request with two headers Host is refused', async () => {
+test('a request with two Host headers is refused', async () => {
   const { app } = serve()
   await app.listen({ host: '127.0.0.1', port: 0 })
   // Listening on TCP, the address is an object.

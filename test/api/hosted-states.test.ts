@@ -6,7 +6,7 @@ import { type FakeWorker, hosted, managementOf, SEED } from './hosted.ts'
 import { postTo } from './kit.ts'
 
 describe('start states of a running model', () => {
-  test('start states come and go in the worker that runs', async () => {
+  test('start states are added and removed in the running worker', async () => {
     const { folder, app, names, handles } = hosted()
     const add = (state_filename: string) =>
       postTo(app, '/loadstatemodel', { state_filename, state_viewname: 'State Test' })
@@ -39,7 +39,7 @@ describe('start states of a running model', () => {
     expect(handles[0]).toMatchObject({ client, launch: { startStates: [], spec: { states: [] } } })
   })
 
-  test('a state without the name of a model is for the one loaded last', async () => {
+  test('a state without a model name belongs to the last loaded model', async () => {
     const { app, names } = hosted()
     const give = (state_viewname: string) =>
       postTo(app, '/loadstatemodel', { state_filename: 'state.pth', state_viewname })
@@ -63,7 +63,7 @@ describe('start states of a running model', () => {
     expect(await names()).toEqual(['b', 'b one', 'b three'])
   })
 
-  test('start states of replicas: all have them, or none', async () => {
+  test('start states are in all replicas or in none', async () => {
     const { app, fleet, handles } = hosted()
     await postTo(app, '/loadmodel', SEED)
     await fleet.create(handles[0]!.launch).start()
@@ -82,7 +82,7 @@ describe('start states of a running model', () => {
     expect(handles.map(statesOf)).toEqual([[], []])
   })
 
-  test('a worker that comes back while start states change has them too', async () => {
+  test('a worker that returns while start states change has them too', async () => {
     const { app, fleet, handles, next, names } = hosted()
     await postTo(app, '/loadmodel', SEED)
     next.isHeld = true
@@ -109,7 +109,7 @@ describe('start states of a running model', () => {
     }
   })
 
-  test('a start state is refused while no worker can say whether it fits', async () => {
+  test('a start state is refused if no worker can check that it fits', async () => {
     const { app, handles, next } = hosted()
     await postTo(app, '/loadmodel', SEED)
     next.isHeld = true
@@ -119,7 +119,7 @@ describe('start states of a running model', () => {
     expect(handles[0]!.launch.startStates).toEqual([])
   })
 
-  test('a mixture is loaded as a whole, and instead of the one before', async () => {
+  test('a mixture is loaded as a whole, and replaces the one before', async () => {
     const { app, handles, names, say } = hosted()
     await postTo(app, '/loadmodel', SEED)
     const load = (...state_filenames: string[]) =>
@@ -168,7 +168,7 @@ describe('start states of a running model', () => {
     expect((await say(mixed)).error.code).toBe('model_not_found')
   })
 
-  test('what a mixture draws with counts on every route that says nothing of it', async () => {
+  test('the sampling of a mixture is the default on every route', async () => {
     const { app, handles } = hosted()
     await postTo(app, '/loadmodel', SEED)
     const mixture = { state_viewname: 'mix', state_filenames: ['a.pth'] }
@@ -194,7 +194,7 @@ describe('start states of a running model', () => {
     expect([scored.statusCode, scored.json().error.param]).toEqual([400, 'echo'])
   })
 
-  test('states and mixtures that would change one another are refused, or replaced by name', async () => {
+  test('states and mixtures that would conflict are refused, or replaced by name', async () => {
     const { app, handles, names, say } = hosted()
     await postTo(app, '/loadmodel', SEED)
     const state = (state_viewname: string, state_filename = 'state.pth') =>
@@ -240,7 +240,7 @@ describe('start states of a running model', () => {
     expect((await say(whole)).choices[0].text).toBe('a.pth')
   })
 
-  test('a replica is given the start states of its model, whenever it comes', async () => {
+  test('a new replica gets the start states of its model', async () => {
     const { app, fleet, handles } = hosted()
     await postTo(app, '/loadmodel', SEED)
     const [worker] = fleet.workers

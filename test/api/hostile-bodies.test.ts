@@ -38,7 +38,7 @@ test.each([
   }
 })
 
-test('so is one of too many fields', async () => {
+test('a body of too many fields is refused in the same way', async () => {
   const fields = (count: number) => Array.from({ length: count }, (_, i) => `"k${i}":0`).join(',')
   expect((await post(CHAT, `{${fields(540_000)}}`)).statusCode).toBe(413)
   expect((await post(CHAT, `{${fields(2000)}}`)).statusCode).toBe(413)
@@ -47,7 +47,7 @@ test('so is one of too many fields', async () => {
   expect((await post(CHAT, some)).statusCode).toBe(200)
 })
 
-test('the longest conversation, and a list of as many token ids as fit, are read', async () => {
+test('the longest conversation and the longest list of token ids are accepted', async () => {
   const part = { type: 'text', text: 'x' }
   const messages = Array.from({ length: 4096 }, () => ({ role: 'user', content: [part] }))
   const reply = await post(CHAT, JSON.stringify({ messages }))
@@ -58,7 +58,7 @@ test('the longest conversation, and a list of as many token ids as fit, are read
   expect(ids.json().error.message).toContain('5000 tokens')
 })
 
-test('what no schema names is not kept while an answer streams', async () => {
+test('fields without a schema are not kept while an answer streams', async () => {
   const { app } = serve(endless)
   await app.listen({ host: '127.0.0.1', port: 0 })
   const address = app.server.address() as { readonly port: number }
@@ -83,7 +83,7 @@ test('what no schema names is not kept while an answer streams', async () => {
   await app.close()
 })
 
-test('a field that would change the answer is refused however large its value is', async () => {
+test('a field that would change the answer is refused, however large its value', async () => {
   for (const value of [[1], [[]], { a: { b: 1 } }, 'x'.repeat(1000), Array(1000).fill({})]) {
     const reply = await post(CHAT, JSON.stringify({ ...HELLO, chat_template_kwargs: value }))
     expect(reply.statusCode).toBe(400)

@@ -32,7 +32,7 @@ async function limited(limits: Partial<KeyLimits>, script?: Parameters<typeof se
 }
 
 describe('requests per minute', () => {
-  test('are refused beyond it, with when to come back', async () => {
+  test('are refused beyond the limit, with the time to retry', async () => {
     const { send } = await limited({ requestsPerMinute: 2 })
     const first = await send(CHAT, HELLO)
     expect(first.statusCode).toBe(200)
@@ -72,7 +72,7 @@ describe('requests per minute', () => {
 })
 
 describe('tokens per minute', () => {
-  test('count prompts and answers, stopping tokens included', async () => {
+  test('count prompts and answers, including stop tokens', async () => {
     const { send } = await limited({ tokensPerMinute: 1000 })
     const payload = { prompt: 'x'.repeat(100), n: 2 }
     expect((await send(COMPLETIONS, payload)).statusCode).toBe(200)
@@ -82,7 +82,7 @@ describe('tokens per minute', () => {
     expect(left - (1000 - used)).toBeLessThan(20)
   })
 
-  test('a prompt that finds the line full is counted when it is read', async () => {
+  test('a prompt that finds the queue full is counted when it is read', async () => {
     let numRefused = 0
     const { send } = await limited({ tokensPerMinute: 1000 }, async function* (request) {
       const isSecond = request.prompt[0] === 'y'.charCodeAt(0) + 1
@@ -101,7 +101,7 @@ describe('tokens per minute', () => {
     expect(left - (1000 - used)).toBeLessThan(20)
   })
 
-  test('what runs is finished, and the debt is paid before the next', async () => {
+  test('running requests finish, and the debt is paid before the next one', async () => {
     const { send, engine } = await limited({ tokensPerMinute: 60 })
     expect((await send(COMPLETIONS, { prompt: 'x'.repeat(200) })).statusCode).toBe(200)
     const second = await send(COMPLETIONS, { prompt: 'x' })
@@ -114,7 +114,7 @@ describe('tokens per minute', () => {
     expect((await send('/tokenize', { prompt: 'x' })).statusCode).toBe(200)
   })
 
-  test('a stream is refused before it begins', async () => {
+  test('a stream is refused before it starts', async () => {
     const { send } = await limited({ tokensPerMinute: 1 })
     await send(COMPLETIONS, { prompt: 'xx' })
     const reply = await send(COMPLETIONS, { prompt: 'x', stream: true })
@@ -132,7 +132,7 @@ describe('tokens per minute', () => {
 })
 
 describe('rows', () => {
-  test('n counts, and more than the limit can never be', async () => {
+  test('n counts, and more than the limit is refused for good', async () => {
     const { send } = await limited({ rows: 2 })
     expect((await send(COMPLETIONS, { prompt: 'x', n: 2 })).statusCode).toBe(200)
     const reply = await send(COMPLETIONS, { prompt: 'x', n: 3 })
@@ -140,7 +140,7 @@ describe('rows', () => {
     expect(reply.json().error).toMatchObject({ param: 'n' })
   })
 
-  test('a second request is refused while the first has them all', async () => {
+  test('a second request is refused while the first uses all rows', async () => {
     let begun = () => {}
     let end = () => {}
     const running = new Promise<void>((resolve) => (begun = resolve))
@@ -166,7 +166,7 @@ describe('rows', () => {
     [CHAT, { contents: ['a', 'b', 'c', 'd', 'e'] }],
     ['/big_batch/completions', { contents: ['a', 'b', 'c', 'd', 'e'] }],
     ['/translate/v1/batch-translate', { source_lang: 'en', target_lang: 'de', text_list: ['a', 'b', 'c', 'd', 'e'] }],
-  ])('the rows of a batch wait for each other: %s', async (url, payload) => {
+  ])('rows of a batch wait for each other: %s', async (url, payload) => {
     let running = 0
     let most = 0
     const { send, engine } = await limited({ rows: 2 }, async function* (request) {
@@ -183,7 +183,7 @@ describe('rows', () => {
   })
 })
 
-test('stored bytes, the share and the priority go to the engine, which counts and shares', async () => {
+test('the engine gets stored bytes, share and priority, and enforces them', async () => {
   const { send, engine } = await limited({ storedBytes: 1000, share: 2, priority: -1 })
   await send(COMPLETIONS, { prompt: 'x' })
   expect(engine.requests[0]).toMatchObject({ storedBytes: 1000, share: 2, priority: -1 })

@@ -22,7 +22,7 @@ function piecesOf(secret: string): string[] {
   )
 }
 
-test('key material never shows up in logs', async () => {
+test('keys never appear in logs', async () => {
   const path = join(temporaryFolder(), 'keys.json')
   const plain = { name: 'goose', role: 'user', expiresAt: null, limits: NO_LIMITS } as const
   const { secret: named } = await changeKeys(path, (keys) => addKey(keys, plain, 0))

@@ -17,7 +17,7 @@ describe(V3, () => {
     return { reply: reply.json(), requests: engine.requests }
   }
 
-  test('system and history count', async () => {
+  test('system and history are used', async () => {
     const messages = [
       { role: 'system', content: 'Be brief.' },
       user('Hi'),
@@ -33,7 +33,7 @@ describe(V3, () => {
     expect([...requests[0]!.boundaries!]).toEqual([17, 27, 46, 57])
   })
 
-  test('contents are questions, a row each, and no line of them can begin a turn', async () => {
+  test('contents are questions, one per row, and none of their lines can begin a turn', async () => {
     const { requests, reply } = await asked({ contents: ['a', 'b\nUser: c'] })
     expect(requests.map(promptOf)).toEqual([
       'User: a\n\nAssistant: <think>\n</think>',
@@ -42,7 +42,7 @@ describe(V3, () => {
     expect(reply.choices).toHaveLength(2)
   })
 
-  test('a prompt that is too long is named as the request has it', async () => {
+  test('an error about a prompt that is too long names the field of the request', async () => {
     const { app } = serve()
     const long = 'x'.repeat(200_000)
     for (const [body, param] of [
@@ -67,7 +67,7 @@ describe(V3, () => {
     expect(own.requests[0]!.stop).toEqual({ strings: [], tokens: [0, 11], ignoreEos: false })
   })
 
-  test('contents win over messages; an empty list is none', async () => {
+  test('contents override messages; an empty list counts as none', async () => {
     const question = 'User: Why?\n\nAssistant: <think>\n</think>'
     for (const body of [
       { messages: [user('Hi')], contents: ['Why?'] },
@@ -88,7 +88,7 @@ describe(V3, () => {
 })
 
 describe(OPENAI, () => {
-  test('shapes are OpenAI’s', async () => {
+  test('formats are those of OpenAI', async () => {
     const { app } = serve((request) => answer(request, 'Hello!'))
     const body = { model: 'rwkv7', messages: [user('Hi')] }
     const whole = (await postTo(app, OPENAI, body)).json()
@@ -121,7 +121,7 @@ describe(OPENAI, () => {
     expect(contents).toEqual(pieces)
   })
 
-  test.each([1, 2, 64])('a thought counts its own tokens, whatever chunk_size is: %i', async (n) => {
+  test.each([1, 2, 64])('the tokens of a thought are counted, whatever chunk_size is: %i', async (n) => {
     const { app } = serve((request) => answer(request, '> Hm.</think>\nHello!'))
     const body = { messages: [user('Hi')], enable_think: true, chunk_size: n }
     const { usage, choices } = (await postTo(app, OPENAI, body)).json()
@@ -129,7 +129,7 @@ describe(OPENAI, () => {
     expect(choices[0].message).toMatchObject({ reasoning_content: ' Hm.', content: 'Hello!' })
   })
 
-  test('an empty list is none; parts of a content may be bare strings', async () => {
+  test('an empty list counts as none; parts of a content may be plain strings', async () => {
     const { app, engine } = serve()
     const content = ['What is', { type: 'text', text: ' the' }, ' capital?']
     for (const body of [
@@ -145,7 +145,7 @@ describe(OPENAI, () => {
     expect([none.statusCode, none.json()]).toEqual([400, { error: 'messages: Empty prompt' }])
   })
 
-  test('what the system says comes first, what contents says last', async () => {
+  test('the system text comes first, the contents last', async () => {
     const { app, engine } = serve()
     const messages = [user('Hi'), { role: 'developer', content: 'One.' }]
     const body = { messages, system: 'Two.', contents: ['Last'] }
@@ -161,7 +161,7 @@ describe(OPENAI, () => {
     expect(promptOf(engine.requests.at(-1)!)).toBe('User: Hi\n\nAssistant: <think')
   })
 
-  test('defaults, and OpenAI’s fields too', async () => {
+  test('defaults, and fields of OpenAI too', async () => {
     const { app, engine } = serve()
     await postTo(app, OPENAI, { messages: [user('Hi')] })
     expect(engine.requests[0]).toMatchObject({
@@ -191,7 +191,7 @@ describe(OPENAI, () => {
     })
   })
 
-  test('a quote at the beginning of an answer stays', async () => {
+  test('a quote at the start of an answer is kept', async () => {
     const { app } = serve((request) => answer(request, '\n> quoted'))
     const reply = await postTo(app, OPENAI, { messages: [user('Hi')] })
     expect(reply.json().choices[0].message.content).toBe('> quoted')

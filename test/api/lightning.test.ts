@@ -50,7 +50,7 @@ describe('one path, several dialects', () => {
     expect(reply.json().id).toEqual(typeof id === 'string' ? id : expect.stringMatching(id))
   })
 
-  test('an empty list makes no request another dialect’s', async () => {
+  test('an empty list does not select another dialect', async () => {
     const { app, engine } = serve(echo)
     for (const extra of [{}, { params: { max_tokens: 7 } }]) {
       for (const contents of [undefined, []]) {
@@ -63,7 +63,7 @@ describe('one path, several dialects', () => {
     expect(presence).toEqual([0, 0, 0.5, 0.5])
   })
 
-  test('each refuses in its own shape', async () => {
+  test('each dialect refuses in its own format', async () => {
     const { app } = serve(echo)
     const neither = await postTo(app, CHAT, {})
     expect(neither.statusCode).toBe(400)
@@ -78,7 +78,7 @@ describe('one path, several dialects', () => {
     expect(unknown.statusCode).toBe(404)
   })
 
-  test('a wrong password has the wording that clients know', async () => {
+  test('a wrong password has the text that clients expect', async () => {
     const { app } = serve(echo, { keys: ['secret'] })
     for (const password of [undefined, 'wrong']) {
       const reply = await postTo(app, CHAT, { ...TWO, password })
@@ -92,7 +92,7 @@ describe('one path, several dialects', () => {
   })
 })
 
-test('the whole reply', async () => {
+test('the reply without streaming', async () => {
   const { app } = serve((request) => answer(request, textOf(request), textOf(request) === 'two' ? 'length' : 'stop'))
   const reply = await postTo(app, CHAT, { ...TWO, model: 'rwkv7' })
   expect(reply.json()).toEqual({
@@ -125,7 +125,7 @@ describe('the stream', () => {
     if (size === undefined) expect(pieces).toEqual(['ONE ', '你好', '🙂', '!'])
   })
 
-  test('rows that move together share an event', async () => {
+  test('rows that advance together share an event', async () => {
     const { app } = serve(async function* (request) {
       yield { type: 'prompt', id: request.id, logprobs: null }
       for (const text of 'abc') {
@@ -145,7 +145,7 @@ describe('the stream', () => {
     }
   })
 
-  test('an error in mid-stream is a string, and ends it', async () => {
+  test('an error within the stream is a string, and ends it', async () => {
     const { app } = serve(function* (request): Generator<EngineEvent> {
       yield { type: 'prompt', id: request.id, logprobs: null }
       yield { type: 'text', id: request.id, index: 0, text: 'a', tokens: [1], logprobs: null }
@@ -159,7 +159,7 @@ describe('the stream', () => {
   })
 })
 
-describe('what a request that says nothing gets', () => {
+describe('defaults', () => {
   const asked = async (path: string, body: object) => {
     const { app, engine } = serve(echo)
     const reply = await postTo(app, path, body)
@@ -190,7 +190,7 @@ describe('what a request that says nothing gets', () => {
     expect(got).toEqual({ ...expected, stop })
   })
 
-  test('what it says is what it gets, with the ranges of the original', async () => {
+  test('values of the request are used, with the original ranges', async () => {
     const body = {
       contents: ['x'],
       max_tokens: 7,
@@ -214,7 +214,7 @@ describe('what a request that says nothing gets', () => {
     expect((await asked(CHAT, { contents: ['x'], stop_tokens: [] })).stop.strings).toEqual([])
   })
 
-  test('nothing is ignored in silence', async () => {
+  test('no field is silently ignored', async () => {
     const { app } = serve(echo)
     for (const field of [{ tools: [{}] }, { n: 2 }, { logprobs: true }, { mirostat: 2 }]) {
       const reply = await postTo(app, CHAT, { ...TWO, ...field })
@@ -224,7 +224,7 @@ describe('what a request that says nothing gets', () => {
   })
 })
 
-test('only /v2 puts token 0 before a prompt, unless told not to', async () => {
+test('only /v2 puts token 0 before a prompt, unless disabled', async () => {
   const { app, engine } = serve(echo)
   await postTo(app, CHAT, { contents: ['x'], pad_zero: true })
   await postTo(app, '/v2/chat/completions', { contents: ['x'] })
@@ -232,7 +232,7 @@ test('only /v2 puts token 0 before a prompt, unless told not to', async () => {
   expect(engine.requests.map(({ prompt }) => [...prompt])).toEqual([[121], [0, 121], [121]])
 })
 
-test('/big_batch streams unless told not to, and draws with uniform noise', async () => {
+test('/big_batch streams by default, and draws with uniform noise', async () => {
   const { app, engine } = serve(echo)
   const path = '/big_batch/completions'
   expect(rowsOf((await postTo(app, path, TWO)).body).texts).toHaveLength(2)
@@ -254,7 +254,7 @@ test('/big_batch streams unless told not to, and draws with uniform noise', asyn
   expect(engine.requests.at(-1)!.sampling.noise).toBe(0)
 })
 
-test('/v1/batch/completions: an event per choice, one for the end, and numbers when asked', async () => {
+test('/v1/batch/completions: an event per choice, one for the end, and counts if requested', async () => {
   const { app } = serve(echo)
   const path = '/v1/batch/completions'
   const whole = (await postTo(app, path, { ...TWO, report_metrics: true })).json()
@@ -270,7 +270,7 @@ test('/v1/batch/completions: an event per choice, one for the end, and numbers w
   expect((await postTo(app, path, TWO)).json().metrics).toBeUndefined()
 })
 
-test('wide batches pass; wider than the limit do not', async () => {
+test('wide batches are accepted up to the limit', async () => {
   const { app, engine } = serve(echo)
   const contents = Array.from({ length: 960 }, (_, i) => `row ${i}`)
   const reply = await postTo(app, CHAT, { contents })
@@ -315,7 +315,7 @@ describe('stop, pause and resume', () => {
     await delay(30)
   }
 
-  test('a stopped call fails with 409, others go on', async () => {
+  test('a stopped call fails with 409, other calls continue', async () => {
     const { app, engine } = serve(endless)
     const first = postTo(app, CHAT, { ...TWO, request_id: 'mine' })
     const second = postTo(app, CHAT, { ...TWO, stream: true })
@@ -333,7 +333,7 @@ describe('stop, pause and resume', () => {
     expect((await postTo(app, `${path}/stop`, {})).json()).toMatchObject({ ok: false, stopped: [] })
   })
 
-  test('a paused call goes on where it stood', async () => {
+  test('a paused call continues where it stopped', async () => {
     const { app, engine } = serve(counting)
     const contents = ['from 0', 'from 5']
     const open = postTo(app, CHAT, { contents, stream: true, max_tokens: 500 })
@@ -371,7 +371,7 @@ describe('stop, pause and resume', () => {
     })
   })
 
-  test('a resume that fails leaves the call paused, and no other call takes its name', async () => {
+  test('a failed resume leaves the call paused, and no other call gets its name', async () => {
     let isFull = false
     const { app } = serve((request, signal) => {
       if (isFull) throw new SkeinError('queue_full', 'too many requests wait')
@@ -402,7 +402,7 @@ describe('stop, pause and resume', () => {
     expect(await pausedIds()).toEqual([])
   })
 
-  test('an answer with all its tokens is not drawn further', async () => {
+  test('an answer that has all its tokens gets no more', async () => {
     // Its end is not told yet: where turns are reported when they are on disk, that takes a while.
     const { app, engine } = serve(async function* (request, signal) {
       yield* [...answer(request, 'abc')].slice(0, -1)
@@ -419,7 +419,7 @@ describe('stop, pause and resume', () => {
     expect((await resume()).statusCode).toBe(404)
   })
 
-  test('a paused call that is not streamed says how to go on', async () => {
+  test('a paused call without streaming says how to continue', async () => {
     const { app } = serve(counting)
     const whole = postTo(app, CHAT, { contents: ['0'], request_id: 'r1' })
     await settle(app, 1)
@@ -429,7 +429,7 @@ describe('stop, pause and resume', () => {
     expect((await postTo(app, `${path}/pause`, {})).statusCode).toBe(404)
   })
 
-  test('what a paused call had drawn and not shown comes first when it goes on', async () => {
+  test('text that a paused call had drawn but not sent comes first when it continues', async () => {
     // The first row ends at once, the second never does, and a reply that is not a stream has shown neither.
     let isFull = false
     const { app, engine } = serve((request, signal) => {
@@ -460,7 +460,7 @@ describe('stop, pause and resume', () => {
     expect((await again).body).not.toContain('abc')
   })
 
-  test('keys do not see each other', async () => {
+  test('keys do not see the calls of others', async () => {
     const { app, engine } = serve(endless, { keys: ['a', 'b'] })
     const open = postTo(app, CHAT, { ...TWO, password: 'a', request_id: 'x' })
     await expect.poll(() => engine.requests.length).toBe(2)
@@ -474,7 +474,7 @@ describe('stop, pause and resume', () => {
   })
 })
 
-test('a row paused inside a character draws that token again and does not show its text twice', () => {
+test('a row paused inside a character draws that token again and does not send its text twice', () => {
   // One token of "x" and the first two bytes of "你", then the rest.
   const bytes = [new Uint8Array(0), Buffer.from([0x78, 0xe4, 0xbd]), Buffer.from([0xa0])]
   const codec = { ...byteCodec, bytesOf: (token: number) => bytes[token]! }
@@ -496,7 +496,7 @@ test('a row paused inside a character draws that token again and does not show i
   expect([[...untouched.request.prompt], untouched.overlap]).toEqual([[7], 'x'])
 })
 
-test('paused calls are bounded per tenant', () => {
+test('paused calls are limited per tenant', () => {
   const live = new LiveCalls()
   const call = { path: CHAT, model: 'm', chunkSize: 1, rows: [], owed: [] }
   live.keep({ ...call, tenant: 'other', id: 'x' })
@@ -506,7 +506,7 @@ test('paused calls are bounded per tenant', () => {
   expect(live.pausedOf('other', 'x')).not.toBeNull()
 })
 
-test('every route of the list declares what it claims', () => {
+test('every route of the list declares what it supports', () => {
   const routes = contentsRoutes(DEFAULT_LIMITS, new LiveCalls())
   expect(routes.filter(({ claims }) => claims).map(({ path }) => path)).toEqual([CHAT])
   expect(routes.every(({ access }) => access === 'password')).toBe(true)

@@ -40,7 +40,7 @@ const EDGES: [string, unknown[], unknown[]][] = [
   ['model', ['goose', ''], [5]],
 ]
 
-test.each(EDGES)('%s: edges pass, one beyond is a 400 that names it', async (name, good, bad) => {
+test.each(EDGES)('%s: the limits pass, one beyond is a 400 that names it', async (name, good, bad) => {
   for (const [route, body] of [
     [CHAT, HELLO],
     [COMPLETIONS, { prompt: 'Hi' }],
@@ -103,7 +103,7 @@ test.each([
   expect(reply.json().error.type).toBe('invalid_request_error')
 })
 
-test('complaints are single and clear', async () => {
+test('each error is reported once and clearly', async () => {
   const { app } = serve()
   const complain = async (fields: object) => (await postTo(app, CHAT, { ...HELLO, ...fields })).json().error.message
   expect(await complain({ temperature: 'hot' })).toBe('temperature: must be number')
@@ -124,7 +124,7 @@ test('complaints are single and clear', async () => {
   expect((await postTo(app, CHAT, {})).json().error.message).toBe('messages: missing; it is required')
 })
 
-test('a prompt longer than the engine reads is a 413, however it comes', async () => {
+test('a prompt longer than the limit is a 413, in any form', async () => {
   const { app, engine } = serve()
   for (const [route, body] of [
     [CHAT, { messages: [{ role: 'user', content: 'x'.repeat(5000) }] }],
@@ -147,7 +147,7 @@ test('prompts × n is bounded', async () => {
   expect(reply.json().error.param).toBe('prompt')
 })
 
-test('the log-probabilities of a reply that is not streamed are bounded', async () => {
+test('the log-probabilities of a whole reply are limited', async () => {
   const { app, engine } = serve(undefined, { limits: { answerLogprobs: 120 } })
   const chat = { ...HELLO, logprobs: true, top_logprobs: 2, max_tokens: 10, n: 4 }
   const raw = { prompt: ['a', 'b'], logprobs: 2, max_tokens: 10, n: 2 }
@@ -169,7 +169,7 @@ test('the log-probabilities of a reply that is not streamed are bounded', async 
   }
 })
 
-test('the log-probabilities of an echo are bounded, however they come to be many', async () => {
+test('the log-probabilities of an echo are limited, whatever makes them many', async () => {
   const { app, engine } = serve(undefined, { limits: { promptLogprobs: 100 } })
   const echo = { prompt: times(25, 1), echo: true, logprobs: 3, max_tokens: 0 }
   const more = [{ prompt: times(26, 1) }, { prompt: [times(25, 1), [1]] }, { n: 2 }, { logprobs: 4 }]
@@ -191,7 +191,7 @@ const inject = (url: string, payload: string | Buffer, headers: Record<string, s
   return app.inject({ method: 'POST', url, payload, headers: all })
 }
 
-test('nothing under the header Content-Type is no body', async () => {
+test('an object without a Content-Type is no body', async () => {
   const { app } = serve()
   const headers = { 'content-type': 'application/json' }
   const stop = await app.inject({ method: 'POST', url: '/v1/server/stop', headers })

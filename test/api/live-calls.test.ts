@@ -30,7 +30,7 @@ const cancel = (id: string, headers = {}) => app.inject({ method: 'DELETE', url:
 const OPENAI = '/openai/v1/chat/completions'
 const NOW = { contents: ['a', 'b'], request_id: 'mine' }
 
-describe('a call that is ended by its name', () => {
+describe('a call can be ended by its name', () => {
   test.each<[string, object, RegExp, unknown]>([
     [CHAT, HELLO, /^chatcmpl-/, expect.objectContaining({ message: 'Request cancelled' })],
     [COMPLETIONS, { prompt: ['a', 'b'] }, /^cmpl-/, expect.objectContaining({ type: expect.any(String) })],
@@ -56,7 +56,7 @@ describe('a call that is ended by its name', () => {
     expect(served.engine.cancelled).toHaveLength(served.engine.requests.length)
   })
 
-  test('stop and RWKV-Infer’s chat', async () => {
+  test('stop, and the chat of RWKV-Infer', async () => {
     app = serve(endless).app
     const open = postTo(app, '/chat/completions', HELLO)
     const { request_id } = await only()
@@ -65,7 +65,7 @@ describe('a call that is ended by its name', () => {
     expect((await open).json()).toEqual({ detail: 'Request cancelled' })
   })
 
-  test('a call that cannot be paused says so, and goes on', async () => {
+  test('a call that cannot be paused says so and continues', async () => {
     app = serve(endless).app
     const open = postTo(app, OPENAI, { ...HELLO, request_id: 'chat' })
     await only()
@@ -83,7 +83,7 @@ describe('a call that is ended by its name', () => {
     expect((await open).statusCode).toBe(409)
   })
 
-  test('a paused call is forgotten, and its id is free', async () => {
+  test('a paused call expires, and its id is free again', async () => {
     app = serve(endless).app
     const rows = postTo(app, CHAT, NOW)
     await only()
@@ -97,7 +97,7 @@ describe('a call that is ended by its name', () => {
     expect((await again).json()).toEqual({ error: 'Request cancelled' })
   })
 
-  test('who is stopped while it is being paused is stopped', () => {
+  test('a call that is stopped while being paused is stopped', () => {
     app = serve().app
     const live = new LiveCalls()
     const call = { id: 'mine', tenant: '', path: CHAT, model: 'm', numRows: 1, startedAt: 0 }
@@ -108,7 +108,7 @@ describe('a call that is ended by its name', () => {
     expect(handle.ending).toBe('stopped')
   })
 
-  test('is nobody else’s', async () => {
+  test('belongs to one key only', async () => {
     app = serve(endless, { keys: ['a', 'b'] }).app
     const a = { authorization: 'Bearer a' }
     const b = { authorization: 'Bearer b' }
@@ -122,7 +122,7 @@ describe('a call that is ended by its name', () => {
   })
 })
 
-test('how full the engine is, and to operators how much it has done', async () => {
+test('shows how full the engine is, and to operators how much it has done', async () => {
   const path = `${folder}/keys.json`
   const key = { name: 'u', role: 'user', expiresAt: null, limits: NO_LIMITS } as const
   const { secret } = await changeKeys(path, (keys) => addKey(keys, key, 0))
@@ -154,7 +154,7 @@ test('how full the engine is, and to operators how much it has done', async () =
   })
 })
 
-describe('paused calls take little memory, and not for ever', () => {
+describe('paused calls take little memory, and expire', () => {
   const request = (tokens: number): GenerateRequest => ({
     id: 'r',
     prompt: new Int32Array(tokens),
@@ -176,7 +176,7 @@ describe('paused calls take little memory, and not for ever', () => {
   })
   const megabytes = (count: number) => (count * 2 ** 20) / 4 - 1024
 
-  test('of a key and of all, the oldest goes first', () => {
+  test('at the limits of a key and of all, the oldest is dropped', () => {
     const live = new LiveCalls()
     for (let i = 0; i < 5; i++) live.keep(paused(`p${i}`, 'ann', megabytes(4)))
     expect(live.paused('ann').map(({ id }) => id)).toEqual(['p1', 'p2', 'p3', 'p4'])
@@ -187,13 +187,13 @@ describe('paused calls take little memory, and not for ever', () => {
     expect(live.paused('ben')).toHaveLength(64)
   })
 
-  test('one that is too large is not kept', () => {
+  test('a call that is too large is not kept', () => {
     const live = new LiveCalls()
     expect(live.keep(paused('p', 'ann', megabytes(17)))).toBe(false)
     expect(live.pausedOf('ann', 'p')).toBeNull()
   })
 
-  test('an hour later it is forgotten, and its name is free', () => {
+  test('after an hour it is dropped, and its name is free', () => {
     let now = 0
     const live = new LiveCalls(() => now)
     live.keep(paused('p', 'ann', 1))

@@ -9,7 +9,7 @@ const promptOf = ({ prompt }: { readonly prompt: Int32Array }) =>
   Buffer.from(prompt.map((token) => token - 1)).toString()
 
 describe('completion', () => {
-  test('whole: text, counts and times', async () => {
+  test('without streaming: text, counts and times', async () => {
     const reply = (await postTo(app, '/completion', { prompt: 'Hi' })).json()
     expect(promptOf(last())).toBe('Hi')
     expect(last()).toMatchObject({
@@ -28,7 +28,7 @@ describe('completion', () => {
     })
   })
 
-  test('streamed: the pieces add up, the last one has the counts, nothing follows it', async () => {
+  test('streamed: the pieces add up, the last one has the counts, nothing follows', async () => {
     const { body } = await postTo(app, '/completion', { prompt: 'Hi', stream: true })
     const events = eventsOf(body) as { content: string; stop: boolean; tokens: number[] }[]
     expect(events.map(({ content }) => content).join('')).toBe(' Yes, 世界')
@@ -37,7 +37,7 @@ describe('completion', () => {
     expect(body).not.toContain('[DONE]')
   })
 
-  test('fields become the engine’s numbers', async () => {
+  test('fields set the parameters of the engine', async () => {
     await postTo(app, '/completion', {
       prompt: [73, 'i'],
       n_predict: 5,
@@ -80,7 +80,7 @@ describe('completion', () => {
     })
   })
 
-  test('what llama.vim and SillyTavern send with samplers that are off is accepted', async () => {
+  test('requests of llama.vim and SillyTavern with disabled samplers are accepted', async () => {
     const reply = await postTo(app, '/completion', {
       prompt: 'Hi',
       n_predict: -1,
@@ -114,7 +114,7 @@ describe('completion', () => {
     [{ logit_bias: [['the', 1]] }, 'logit_bias[0]'],
     [{ grammar: 'root ::= "a"', json_schema: { type: 'object' } }, 'json_schema'],
     [{ n_predict: 'many' }, 'n_predict'],
-  ])('%j is refused by name, in its shape', async (fields, param) => {
+  ])('%j is refused by name, in the format of llama.cpp', async (fields, param) => {
     const reply = await postTo(app, '/completion', { prompt: 'Hi', ...fields })
     expect(reply.statusCode).toBe(400)
     expect(reply.json().error).toMatchObject({ code: 400, type: 'invalid_request_error', param })

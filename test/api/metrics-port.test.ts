@@ -22,7 +22,7 @@ function statusOf(
   })
 }
 
-test('a page whose name resolves to this machine reads no metrics', async () => {
+test('a page whose name resolves to this machine cannot read metrics', async () => {
   const metrics = new Metrics(fakeRegistry(new FakeEngineClient()))
   const server = await startMetricsServer(metrics, '127.0.0.1', 0, ['scraped.example'])
   open.push(server)
@@ -33,7 +33,7 @@ test('a page whose name resolves to this machine reads no metrics', async () => 
   metrics.dispose()
 })
 
-test('a scraper may ask with a query, or for the headers alone', async () => {
+test('a scraper may send a query, or ask for the headers only', async () => {
   const metrics = new Metrics(fakeRegistry(new FakeEngineClient()))
   const server = await startMetricsServer(metrics, '127.0.0.1', 0)
   open.push(server)
@@ -45,7 +45,7 @@ test('a scraper may ask with a query, or for the headers alone', async () => {
   metrics.dispose()
 })
 
-test('has the three gauges that routers of others choose by', async () => {
+test('has the three gauges that other routers use', async () => {
   const client = new FakeEngineClient()
   const stats = { ...client.stats, waiting: 3, running: 2, numSlots: 8 }
   vi.spyOn(client, 'stats', 'get').mockReturnValue(stats)

@@ -21,7 +21,7 @@ describe('the folder', () => {
     expect(find(name, 'f')).toMatch(/[ac]\.pth$/)
   })
 
-  test('files of other folders are found too, under their own names and nothing else’s', () => {
+  test('files of other folders are found by their own names only', () => {
     const states = mkdtempSync(join(tmpdir(), 'skein-states-'))
     writeFileSync(join(states, 'tuned.pth'), '')
     writeFileSync(join(states, 'a.pth'), '')
@@ -36,7 +36,7 @@ describe('the folder', () => {
     })
   })
 
-  test('a path from the working directory counts where it ends below the folder', () => {
+  test('a path from the working directory is accepted if it ends below the folder', () => {
     const { find } = openModelFolder('models')
     expect(find('models/demo.vocab.txt', 'f')).toMatch(/demo\.vocab\.txt$/)
     expect(() => find('package.json', 'f')).toThrow('no such file')

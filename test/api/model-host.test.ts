@@ -9,7 +9,7 @@ import { endless } from '../helpers/fake-engine.ts'
 import { hosted, managementOf, SEED } from './hosted.ts'
 import { postTo, serve } from './kit.ts'
 
-describe('models come and go', () => {
+describe('models are loaded and removed', () => {
   test('an empty server says so; a loaded model is served by its name', async () => {
     const { app, names, say, handles } = hosted()
     expect(await names()).toEqual([])
@@ -25,7 +25,7 @@ describe('models come and go', () => {
     expect(handles).toHaveLength(1)
   })
 
-  test('a model is replaced only when the new one answers, and drained', async () => {
+  test('a model is replaced when the new one is ready, and drained', async () => {
     const { app, say, handles, next, names } = hosted()
     await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: 'm' })
     next.isHeld = true
@@ -43,7 +43,7 @@ describe('models come and go', () => {
     expect(await names()).toEqual(['m'])
   })
 
-  test('a load that fails changes nothing', async () => {
+  test('a failed load changes nothing', async () => {
     const { app, say, handles, next } = hosted()
     await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: 'm' })
     next.fail = 'unsupported_weights'
@@ -69,7 +69,7 @@ describe('models come and go', () => {
     expect((await app.inject({ url: '/readyz' })).json().status).toBe('ok')
   })
 
-  test('where memory has no room for both the old one ends first, and comes back if need be', async () => {
+  test('if memory has no room for both, the old one ends first, and returns if the new one fails', async () => {
     const { app, say, handles, next } = hosted()
     const load = (model_strategy: string) => postTo(app, '/loadmodel', { ...SEED, model_strategy })
     await load('')
@@ -93,7 +93,7 @@ describe('models come and go', () => {
     expect((await say()).choices[0].text).toBe('0.pth')
   })
 
-  test('a worker that was given up in the place of another is not replaced with it', async () => {
+  test('a worker that failed permanently is not replaced together with the new one', async () => {
     const { app, fleet, host, handles, next } = hosted()
     const load = (model_strategy: string) => postTo(app, '/loadmodel', { ...SEED, model_strategy })
     await load('')
@@ -118,7 +118,7 @@ describe('models come and go', () => {
     expect(host.registry.list().map(({ workers }) => workers)).toEqual([{ all: 1, ready: 1, failed: 0 }])
   })
 
-  test.each([1, 2])('a replica that never came up is not what a model is replaced with (%i)', async (n) => {
+  test.each([1, 2])('a replica that never started is not a model to replace (%i)', async (n) => {
     const { app, fleet, folder, handles, next } = hosted()
     const file = join(folder, 'RWKV-x060.pth')
     const id = SEED.model_viewname
@@ -138,7 +138,7 @@ describe('models come and go', () => {
     expect(handles).toHaveLength(3)
   })
 
-  test('removed, one or all', async () => {
+  test('one model or all are removed', async () => {
     const { app, names, handles } = hosted()
     await postTo(app, '/loadmodel', { model_filename: 'a', model_viewname: 'one' })
     await postTo(app, '/loadmodel', { model_filename: 'b', model_viewname: 'two' })
@@ -161,7 +161,7 @@ describe('models come and go', () => {
     expect(handles[0]!.launch.quant).toBe(quant)
   })
 
-  test('a file that was written anew is loaded anew, and so is an adapter', async () => {
+  test('a file that was rewritten is loaded again, and so is an adapter', async () => {
     const { app, folder, handles } = hosted()
     const load = () => postTo(app, '/loadmodel', { ...SEED, adapter_filename: 'a.pth' })
     await load()
@@ -174,7 +174,7 @@ describe('models come and go', () => {
     }
   })
 
-  test('an adapter makes another model; the same one again does not', async () => {
+  test('an adapter makes another model; the same adapter again does not', async () => {
     const { app, folder, fleet, handles } = hosted()
     const load = (fields: object) => postTo(app, '/loadmodel', { ...SEED, ...fields })
     await load({ adapter_filename: '', adapter_mode: '', adapter_scaling: 2, template: 'world' })
@@ -197,7 +197,7 @@ describe('models come and go', () => {
     expect([none.statusCode, none.json().detail]).toEqual([404, expect.stringContaining('adapter_filename')])
   })
 
-  test('what the host ends with', async () => {
+  test('what remains when the host closes', async () => {
     const { app, host, handles, next } = hosted()
     await postTo(app, '/loadmodel', { model_filename: 'a', model_viewname: 'm' })
     next.isHeld = true
@@ -209,7 +209,7 @@ describe('models come and go', () => {
   })
 })
 
-test('metrics tell of a worker that was given up, and not of one that never served or was ended', async () => {
+test('metrics report a worker that failed, but not one that never served or was ended', async () => {
   const { app, fleet, host, handles, next } = hosted()
   const { registry } = new Metrics(fleet.registry, fleet)
   const ready = async () => [...(await registry.metrics()).matchAll(/^skein_worker_ready.* (\d)$/gm)].map(([, n]) => n)
@@ -225,7 +225,7 @@ test('metrics tell of a worker that was given up, and not of one that never serv
   expect(await ready()).toEqual([])
 })
 
-test('a worker that was given up leaves its name to another file, precision or states', async () => {
+test('a failed worker leaves its name to another file, precision or states', async () => {
   const { fleet, handles, next, say } = hosted()
   const management = managementOf(fleet, (spec) => {
     const { model_path: file, quant, states: startStates } = spec
@@ -245,7 +245,7 @@ test('a worker that was given up leaves its name to another file, precision or s
   await management.close()
 })
 
-test('a model whose only worker ends in order to restart is not ready, rather than unknown', async () => {
+test('a model whose only worker is about to restart is not ready, rather than unknown', async () => {
   const { app, folder, fleet, handles, say } = hosted()
   await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: 'm' })
   const management = managementOf(fleet, (spec) => {
@@ -278,7 +278,7 @@ test('a model whose only worker ends in order to restart is not ready, rather th
   await management.close()
 })
 
-test('a model that is removed stays away, whatever was about to be started again', async () => {
+test('a removed model stays removed, whatever was about to start again', async () => {
   const { app, folder, fleet, handles, names } = hosted()
   const management = managementOf(fleet, (spec) => {
     const file = join(folder, spec.model_path)
@@ -305,7 +305,7 @@ test('a model that is removed stays away, whatever was about to be started again
   await management.close()
 })
 
-test('a start state for a model that restarts is told to what comes', async () => {
+test('a start state for a restarting model is given to the new worker', async () => {
   const { app, folder, fleet, host, handles } = hosted()
   await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: 'm' })
   const management = managementOf(fleet, (spec) => {
@@ -329,7 +329,7 @@ test('a start state for a model that restarts is told to what comes', async () =
   await management.close()
 })
 
-test('a worker is started again once, though it was asked for twice, and stopped between', async () => {
+test('a worker restarts once, although it was requested twice, and stopped in between', async () => {
   const { fleet, handles, next } = hosted()
   const management = managementOf(fleet, (spec) => {
     return { id: 'm', file: 'a.pth', quant: null, startStates: [], vocab: null, spec }
@@ -351,7 +351,7 @@ test('a worker is started again once, though it was asked for twice, and stopped
   await management.close()
 })
 
-test('an alias that is taken while its model restarts is that of the other', async () => {
+test('an alias that another model takes during a restart belongs to that model', async () => {
   const { fleet, handles } = hosted()
   const management = managementOf(fleet, (spec) => {
     const { model_path: file, model_name } = spec
@@ -372,7 +372,7 @@ test('an alias that is taken while its model restarts is that of the other', asy
   await management.close()
 })
 
-test('a name has one model, whatever restarts or joins it while another is loaded', async () => {
+test('a name has one model, whatever restarts or joins while another is loaded', async () => {
   const { app, folder, fleet, handles, next } = hosted()
   const load = (file: string) => postTo(app, '/loadmodel', { model_filename: file, model_viewname: 'm' })
   const management = managementOf(fleet, (spec) => {
@@ -404,7 +404,7 @@ test('a name has one model, whatever restarts or joins it while another is loade
   await management.close()
 })
 
-test('a worker that is started again has its names, if nobody else has them', async () => {
+test('a restarted worker has its names, unless another model has them', async () => {
   const { app, fleet, handles, next, names } = hosted()
   const management = managementOf(fleet, (spec) => {
     const { model_path: file, model_name } = spec
@@ -449,7 +449,7 @@ test.each([
   expect(handles).toEqual([])
 })
 
-test('where models are fixed, they stay', async () => {
+test('where models are fixed, they cannot be changed', async () => {
   const { app } = serve(endless)
   const reply = await postTo(app, '/loadmodel', SEED)
   expect(reply.statusCode).toBe(403)

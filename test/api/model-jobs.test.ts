@@ -87,7 +87,7 @@ const list = async (app: App): Promise<PullRecord[]> => (await app.inject('/api/
 const ended = (app: App) =>
   expect.poll(async () => (await list(app))[0]!.state, { timeout: 20_000 }).not.toBe('running')
 
-test('a model is fetched, and says how far it is; another has to wait', async () => {
+test('a model is downloaded, with progress; a second download waits', async () => {
   const app = serve()
   const reply = await pull(app, 'tests/tiny:tiny.pth')
   expect(reply.json()).toMatchObject({ name: 'tests/tiny:tiny.pth', state: 'running' })
@@ -101,7 +101,7 @@ test('a model is fetched, and says how far it is; another has to wait', async ()
   await app.close()
 })
 
-test('by Ollama’s client a model is fetched with its progress', async () => {
+test('the Ollama client downloads a model with progress', async () => {
   const app = serve()
   await app.listen({ host: '127.0.0.1', port: 0 })
   // Listening on TCP, the address is an object.
@@ -125,7 +125,7 @@ test('by Ollama’s client a model is fetched with its progress', async () => {
   await app.close()
 })
 
-test('whoever is no admin fetches nothing by Ollama’s route either', async () => {
+test('without the admin role nothing is downloaded through the Ollama route either', async () => {
   const path = join(folder, 'keys.json')
   const ask = async (role: 'operator' | 'admin') => {
     const key = { name: role, role, expiresAt: null, limits: NO_LIMITS } as const
@@ -141,7 +141,7 @@ test('whoever is no admin fetches nothing by Ollama’s route either', async () 
   expect(await ask('admin')).toContain('could not be fetched')
 })
 
-test('what cannot be fetched says why; what is no name is refused', async () => {
+test('a failed download says why; an invalid name is refused', async () => {
   const app = serve()
   await pull(app, 'tests/nothing')
   await ended(app)
@@ -157,7 +157,7 @@ test('what cannot be fetched says why; what is no name is refused', async () => 
   await app.close()
 })
 
-test('the hub is searched, and a repository says what of it could be fetched', async () => {
+test('the hub is searched, and a repository lists what can be downloaded', async () => {
   const app = serve()
   const get = async (url: string) => {
     const reply = await app.inject(url)
@@ -185,7 +185,7 @@ test('the hub is searched, and a repository says what of it could be fetched', a
   await app.close()
 })
 
-test('a server with HF_HUB_OFFLINE asks no hub', async () => {
+test('a server with HF_HUB_OFFLINE makes no requests to the hub', async () => {
   const app = serve({ offline: '1' })
   const asked = hub.requests.length
   const replies = [await app.inject('/api/models/hub?search=x'), await pull(app, 'tests/tiny')]
@@ -195,7 +195,7 @@ test('a server with HF_HUB_OFFLINE asks no hub', async () => {
   await app.close()
 })
 
-test('nobody can fill the disk of a server that everybody can reach', async () => {
+test('nobody can fill the disk of a server that is open to everybody', async () => {
   const app = serve({ host: '0.0.0.0' })
   const name = 'tests/tiny:tiny.pth'
   const search = await app.inject('/api/models/hub?search=x')
@@ -207,7 +207,7 @@ test('nobody can fill the disk of a server that everybody can reach', async () =
   await app.close()
 })
 
-test('a model is quantised in a process of its own, once, into a file that loads', async () => {
+test('a model is quantised in a separate process, once, into a file that loads', async () => {
   const app = serve()
   const reply = await quantise(app, 'int8')
   expect(reply.json()).toMatchObject({
@@ -234,7 +234,7 @@ test('a model is quantised in a process of its own, once, into a file that loads
   await app.close()
 })
 
-test('only a pulled model is deleted, and none that a worker has', async () => {
+test('only a downloaded model can be deleted, and none that a worker uses', async () => {
   const file = join(folder, 'skein/models/local--quantised/source-int8.safetensors')
   const busy = serve({ used: [file] })
   const refused = await remove(busy, 'source-int8')

@@ -38,7 +38,7 @@ afterAll(() => app.close())
 const hi = [{ role: 'user', content: 'Hi' }]
 const last = () => engine.requests.at(-1)!
 
-describe('what is served', () => {
+describe('models', () => {
   test('tags, ps, version', async () => {
     const { models } = await client.list()
     expect(models).toMatchObject([{ name: 'goose:latest', model: 'goose:latest', size: 4000 }])
@@ -60,7 +60,7 @@ describe('what is served', () => {
 })
 
 describe('chat', () => {
-  test('whole', async () => {
+  test('without streaming', async () => {
     const reply = await client.chat({ model: 'goose', messages: hi })
     expect(promptOf(last())).toBe('User: Hi\n\nAssistant:')
     expect(reply).toMatchObject({
@@ -74,7 +74,7 @@ describe('chat', () => {
     expect(Number.isInteger(reply.total_duration)).toBe(true)
   })
 
-  test('streamed: the pieces add up, the last one counts', async () => {
+  test('streamed: the pieces add up, the last one has the counts', async () => {
     const pieces = []
     for await (const piece of await client.chat({ model: 'goose', messages: hi, stream: true })) {
       pieces.push(piece)
@@ -84,7 +84,7 @@ describe('chat', () => {
     expect(pieces.at(-1)).toMatchObject({ done_reason: 'stop', prompt_eval_count: 20 })
   })
 
-  test('thoughts are apart', async () => {
+  test('thoughts are separate', async () => {
     const reply = await client.chat({ model: 'goose', messages: hi, think: true })
     expect(reply.message).toMatchObject({ thinking: 'Hm.\n', content: 'Yes, 世界' })
     await client.chat({ model: 'goose', messages: hi, think: 'low' })
@@ -93,7 +93,7 @@ describe('chat', () => {
     expect(promptOf(last())).toMatch(/Assistant: <think>\n<\/think$/)
   })
 
-  test('options become the engine’s numbers', async () => {
+  test('options set the parameters of the engine', async () => {
     await client.chat({ model: 'goose', messages: hi })
     expect(last()).toMatchObject({
       maxTokens: 4096,
@@ -131,7 +131,7 @@ describe('chat', () => {
     })
   })
 
-  test('a model is loaded already; an earlier call and its result are part of the prompt', async () => {
+  test('a loaded model is reported; an earlier call and its result are part of the prompt', async () => {
     const count = engine.requests.length
     expect(await client.chat({ model: 'goose', messages: [] })).toMatchObject({
       done: true,
@@ -174,7 +174,7 @@ describe('chat', () => {
 })
 
 describe('generate', () => {
-  test('through the template, raw, and into a gap', async () => {
+  test('with the template, raw, and with a suffix', async () => {
     const reply = await client.generate({ model: 'goose', prompt: 'Hi', system: 'Be kind.' })
     expect(reply).toMatchObject({ response: 'Yes, 世界', done: true, done_reason: 'stop' })
     expect(promptOf(last())).toBe('System: Be kind.\n\nUser: Hi\n\nAssistant:')
@@ -196,7 +196,7 @@ describe('generate', () => {
   })
 })
 
-describe('what is refused, in words', () => {
+describe('refusals', () => {
   test('errors are strings, before and within a stream', async () => {
     await expect(client.chat({ model: 'duck', messages: hi })).rejects.toThrow(/no model of that name/)
     const full = [{ role: 'user', content: 'FULL' }]
@@ -242,7 +242,7 @@ describe('what is refused, in words', () => {
     await expect(client.pull({ model: 'duck' })).rejects.toThrow(/skein pull/)
   })
 
-  test('a field that nobody knows is named in the header `warnings`', async () => {
+  test('an unknown field is named in the header `warnings`', async () => {
     const reply = await app.inject({
       method: 'POST',
       url: '/api/chat',

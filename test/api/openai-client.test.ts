@@ -48,14 +48,14 @@ test('models', async () => {
   await expect(client.models.retrieve('duck')).rejects.toBeInstanceOf(OpenAI.NotFoundError)
 })
 
-test('chat, whole', async () => {
+test('chat without streaming', async () => {
   const reply = await client.chat.completions.create({ ...chat('Hi'), n: 2 })
   expect(reply.choices.map(({ message }) => message.content)).toEqual([TEXT, 'Hallo 1, 世界 👋'])
   expect(reply.choices[0]!.finish_reason).toBe('length')
   expect(reply.usage!.total_tokens).toBe(reply.usage!.prompt_tokens + reply.usage!.completion_tokens)
 })
 
-test('chat, streamed by hand and by the helper', async () => {
+test('chat, streamed by hand and with the helper', async () => {
   const stream = await client.chat.completions.create({
     ...chat('Hi'),
     stream: true,
@@ -88,7 +88,7 @@ test('completions, whole and streamed', async () => {
   expect(texts).toEqual([` ${TEXT}`, ` ${TEXT}`])
 })
 
-test('abort cancels in the engine', async () => {
+test('abort cancels the request in the engine', async () => {
   const stream = await client.chat.completions.create({ ...chat('ENDLESS'), stream: true })
   const before = engine.cancelled.length
   let chunks = 0
@@ -121,7 +121,7 @@ test('errors have their classes', async () => {
   })
 })
 
-test('an error in mid-stream is raised by the iterator', async () => {
+test('an error within a stream is raised by the iterator', async () => {
   const stream = await client.chat.completions.create({ ...chat('MID'), stream: true })
   const read = async () => {
     let text = ''

@@ -53,7 +53,7 @@ describe.skipIf(!hasDemo)('tools and formats', () => {
 
   const plain = { model: 'demo', messages: QUESTION, temperature: 0, max_tokens: 120 }
 
-  test('a call that is required, whole and in parts', async () => {
+  test('a required call, whole and streamed', async () => {
     const body = { ...plain, tools: [ADD, CAPITAL], tool_choice: 'required' as const }
     const { choices } = await client.chat.completions.create(body)
     const { message, finish_reason } = choices[0]!
@@ -89,13 +89,13 @@ describe.skipIf(!hasDemo)('tools and formats', () => {
   test.each([
     ['none', { tool_choice: 'none' as const }],
     ['auto', {}],
-  ])('tools that need not be called: %s', async (_, choice) => {
+  ])('optional tools: %s', async (_, choice) => {
     const reply = await client.chat.completions.create({ ...plain, tools: [ADD], ...choice })
     const { message } = reply.choices[0]!
     expect(message.content !== null || (message.tool_calls ?? []).length > 0).toBe(true)
   })
 
-  test('JSON of a schema, with log-probabilities, penalties, several answers and a thought', async () => {
+  test('JSON by a schema, with log-probabilities, penalties, several answers and a thought', async () => {
     const response_format = {
       type: 'json_schema' as const,
       json_schema: { name: 'city', schema: CITY, strict: true },
@@ -123,7 +123,7 @@ describe.skipIf(!hasDemo)('tools and formats', () => {
     expect(JSON.parse(any.choices[0]!.message.content!)).toBeTypeOf('object')
   })
 
-  test("vLLM's and llama.cpp's words for it", async () => {
+  test('the fields of vLLM and llama.cpp', async () => {
     const cases: [object, RegExp][] = [
       [{ guided_choice: ['red', 'blue'] }, /^(red|blue)$/],
       [{ guided_regex: '[0-9]{3}-[a-f]{2}' }, /^[0-9]{3}-[a-f]{2}$/],
@@ -146,7 +146,7 @@ describe.skipIf(!hasDemo)('tools and formats', () => {
     }
   })
 
-  test('what answers cannot be held to is refused by name', async () => {
+  test('formats that cannot be enforced are refused by name', async () => {
     const schema = (schema: unknown) => ({ guided_json: schema })
     const deep = () => {
       let inner: object = { type: 'string' }

@@ -88,7 +88,7 @@ test.each([
   expect(engine.requests[0]![key]).toEqual(expected)
 })
 
-test('completions take the newer name of max_tokens too', async () => {
+test('completions accept the newer name of max_tokens too', async () => {
   const { app, engine } = serve()
   await postTo(app, COMPLETIONS, { prompt: 'Hi', max_completion_tokens: 9 })
   expect(engine.requests[0]!.maxTokens).toBe(9)
@@ -96,7 +96,7 @@ test('completions take the newer name of max_tokens too', async () => {
   expect((await postTo(app, COMPLETIONS, both)).json().error.param).toBe('max_completion_tokens')
 })
 
-test('completions end after 16 tokens unless told otherwise, and know no chat stops', async () => {
+test('completions end after 16 tokens by default, and have no chat stops', async () => {
   const { app, engine } = serve()
   await postTo(app, COMPLETIONS, { prompt: 'Hi', logprobs: 3 })
   expect(engine.requests[0]).toMatchObject({
@@ -107,13 +107,13 @@ test('completions end after 16 tokens unless told otherwise, and know no chat st
   })
 })
 
-test('chat stops at the head of a foreign turn', async () => {
+test('a chat stops where a turn of another role begins', async () => {
   const { app, engine } = serve()
   await postTo(app, CHAT, HELLO)
   expect(engine.requests[0]!.stop.strings).toEqual(['\n\nUser:', '\n\nSystem:'])
 })
 
-test('null is absent, for every field', async () => {
+test('null counts as absent, for every field', async () => {
   const fields = Object.keys({
     ...Object.assign({}, ...HONOURED.map(([wire]) => wire)),
     ...NOT_IMPLEMENTED,
@@ -136,7 +136,7 @@ test('null is absent, for every field', async () => {
   }
 })
 
-test.each(Object.entries(NOT_IMPLEMENTED))('%s is refused by name, and passes at its off values', async (name, off) => {
+test.each(Object.entries(NOT_IMPLEMENTED))('%s is refused by name, except for its off values', async (name, off) => {
   const values = [{ some: 'value' }, 12345]
   for (const [route, body] of ROUTES) {
     const { app, engine } = serve()
@@ -187,7 +187,7 @@ const READERS: [string, object, string[]][] = [
 
 const BOOLEANS = ['logprobs', 'enable_think']
 
-test.each(READERS)('%s %o refuses what it does not read', async (route, body, read) => {
+test.each(READERS)('%s %o refuses fields that it does not read', async (route, body, read) => {
   const { app, engine } = serve()
   expect(Object.keys(READ_BY_SOME)).toEqual(expect.arrayContaining(read))
   for (const [name, off] of Object.entries(READ_BY_SOME)) {
@@ -215,7 +215,7 @@ test.each([
   ['/v2/chat/completions', CONTENTS, 'messages'],
   ['/state/chat/completions', { ...CONTENTS, session_id: 's' }, 'dialogue_idx'],
   ['/FIM/v1/batch-FIM', { prefix: ['a'], suffix: ['b'] }, 'contents'],
-])('%s does not drop a prompt in silence', async (route, body, name) => {
+])('%s does not silently drop a prompt', async (route, body, name) => {
   const { app, engine } = serve()
   const value = { ...HELLO, ...CONTENTS, prompt: 'Hi', dialogue_idx: 1 }[name]
   const reply = await postTo(app, route, { ...body, [name]: value })

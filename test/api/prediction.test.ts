@@ -32,7 +32,7 @@ describe.runIf(hasDemo)('predictions', () => {
     return { text: choices[0]!.message.content!, usage: usage! }
   }
 
-  test('what was predicted and is said is counted as accepted, and the answer is the same', async () => {
+  test('predicted tokens that are drawn count as accepted, and the answer is the same', async () => {
     const plain = await ask()
     expect(plain.text.length).toBeGreaterThan(60)
     expect(plain.usage.completion_tokens_details).not.toHaveProperty('accepted_prediction_tokens')
@@ -70,7 +70,7 @@ describe.runIf(hasDemo)('predictions', () => {
     expect(details.rejected_prediction_tokens).toBeGreaterThan(0)
   })
 
-  test('a prediction of something else changes nothing, and is told of', async () => {
+  test('a wrong prediction changes nothing, and is reported', async () => {
     const plain = await ask()
     const { text, usage } = await ask('Zebras 123 {"never": "said"}')
     expect(text).toBe(plain.text)
@@ -80,7 +80,7 @@ describe.runIf(hasDemo)('predictions', () => {
     })
   })
 
-  test('other kinds, parts that are no text, and routes without predictions are refused by name', async () => {
+  test('other kinds, non-text parts, and routes without predictions are refused by name', async () => {
     const send = (url: string, payload: object) => served.app.inject({ method: 'POST', url: `/v1/${url}`, payload })
     const messages = [{ role: 'user', content: 'Hi' }]
     for (const prediction of [

@@ -19,7 +19,7 @@ async function clientOf(app: FastifyInstance, apiKey: string): Promise<OpenAI> {
 const promptOf = ({ prompt }: { readonly prompt: Int32Array }) =>
   Buffer.from(prompt.map((token) => token - 1)).toString()
 
-describe('shapes', () => {
+describe('formats', () => {
   const CALL = 'I look.\n```json\n{"name":"weather","arguments":{"place":"Oslo"}}\n```'
   const { app, engine } = serve((request) => {
     const text = promptOf(request)
@@ -49,7 +49,7 @@ describe('shapes', () => {
     },
   ]
 
-  test('whole', async () => {
+  test('without streaming', async () => {
     const reply = await client.responses.create({
       ...ask('Hi'),
       instructions: 'Be kind.',
@@ -75,7 +75,7 @@ describe('shapes', () => {
     })
   })
 
-  test('streamed, by hand and by the helper', async () => {
+  test('streamed, by hand and with the helper', async () => {
     const events = []
     for await (const event of await client.responses.create({ ...ask('Hi'), stream: true })) {
       events.push(event)
@@ -137,7 +137,7 @@ describe('shapes', () => {
     expect(streamed.output[1]).toMatchObject({ arguments: '{"place":"Oslo"}', name: 'weather' })
   })
 
-  test('where sessions have no room, what was not to be stored by name is answered all the same', async () => {
+  test('if sessions have no room, a response with `store` unset is answered anyway', async () => {
     const full = serve((request) => {
       const error = { code: 'too_large', message: 'no room' } as const
       if (request.session !== undefined) return [{ type: 'error', id: request.id, error }]
@@ -156,7 +156,7 @@ describe('shapes', () => {
     await full.app.close()
   })
 
-  test('an error within a stream is an event, and the response has failed', async () => {
+  test('an error within a stream is an event, and the response is failed', async () => {
     const events: OpenAI.Responses.ResponseStreamEvent[] = []
     for await (const event of await client.responses.create({ ...ask('MID'), stream: true })) {
       events.push(event)
@@ -208,7 +208,7 @@ describe.skipIf(!hasDemo)('conversations', () => {
   const greedy = { model: 'demo', temperature: 0, max_output_tokens: 12 }
   const sessions = async () => ((await client.get('/sessions')) as { data: { id: string }[] }).data.map(({ id }) => id)
 
-  test('what goes on from a response answers as one that sends all of it, and reads only what is new', async () => {
+  test('a response that continues another equals one that sends everything, and reads only what is new', async () => {
     const first = await client.responses.create({ ...greedy, input: 'Hello.' })
     const second = await client.responses.create({
       ...greedy,
@@ -264,7 +264,7 @@ describe.skipIf(!hasDemo)('conversations', () => {
     await expect(client.responses.create({ ...next, stream: true })).rejects.toThrow(/no such response/)
   })
 
-  test('an item that is referred to is found', async () => {
+  test('a referenced item is found', async () => {
     const made = await client.responses.create({ ...greedy, input: 'Hello.' })
     const referred = await client.responses.create({
       ...greedy,
@@ -278,7 +278,7 @@ describe.skipIf(!hasDemo)('conversations', () => {
     expect(referred.output_text).toBe((await client.responses.create(next)).output_text)
   })
 
-  test('what is one key’s is no other’s', async () => {
+  test('responses of one key are invisible to others', async () => {
     const made = await client.responses.create({ ...greedy, input: 'Hello.' })
     await expect(other.responses.retrieve(made.id)).rejects.toBeInstanceOf(OpenAI.NotFoundError)
     await expect(other.responses.delete(made.id)).rejects.toBeInstanceOf(OpenAI.NotFoundError)
@@ -287,7 +287,7 @@ describe.skipIf(!hasDemo)('conversations', () => {
     expect((await client.responses.retrieve(made.id)).id).toBe(made.id)
   })
 
-  test('one that is left, or is not to be stored, leaves no session', async () => {
+  test('a cancelled response, or one with store false, leaves no session', async () => {
     const before = (await sessions()).length
     const first = await client.responses.create({ ...greedy, input: 'Hello.' })
     const stream = await client.responses.create({

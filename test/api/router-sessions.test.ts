@@ -8,7 +8,7 @@ import { SessionAffinity } from '../../src/gateway/routing/session-affinity.ts'
 import { FakeReplica, fleetOf, inSession, routeOf, run } from './router-kit.ts'
 
 describe('sessions', () => {
-  test('stay on their worker, and move through the store when it is too busy', async () => {
+  test('stay on their worker, and move through the store if it is too busy', async () => {
     const { router, replicas, memory } = fleetOf('a', 'b')
     const first = await routeOf(router, inSession('s'))
     const [home, other] = first === 'a' ? replicas : [...replicas].reverse()
@@ -23,7 +23,7 @@ describe('sessions', () => {
     expect(memory.counts).toMatchObject({ sessionHits: 2, sessionSpills: 1 })
   })
 
-  test('of several that move at once each sees where the others are going', async () => {
+  test('several that move at once know where the others go', async () => {
     const { router, replicas, a, b, c } = fleetOf('a', 'b', 'c')
     b.isReady = c.isReady = false
     await routeOf(router, inSession('s'))
@@ -39,7 +39,7 @@ describe('sessions', () => {
     expect(replicas.map(({ numInFlight }) => numInFlight)).toEqual([5, 0, 0])
   })
 
-  test('one that is in use does not move, however busy its worker is', async () => {
+  test('a session in use does not move, however busy its worker is', async () => {
     const { router, replicas } = fleetOf('a', 'b')
     const first = await routeOf(router, inSession('s'))
     const home = replicas.find(({ id }) => id === first)!
@@ -58,7 +58,7 @@ describe('sessions', () => {
     expect(home.fake.calls).toEqual([])
   })
 
-  test('where there is no store they stay', async () => {
+  test('without a store they stay', async () => {
     const { router, replicas } = fleetOf('a', 'b')
     for (const { fake } of replicas)
       fake.answerCall = () => {
@@ -69,7 +69,7 @@ describe('sessions', () => {
     expect(await routeOf(router, inSession('s'))).toBe(first)
   })
 
-  test('a worker that ends gives them up; of a dead one they come from the store', async () => {
+  test('a worker that stops releases its sessions; those of a dead one are read from the store', async () => {
     const { router, replicas } = fleetOf('a', 'b')
     const first = await routeOf(router, inSession('s'))
     const home = replicas.find(({ id }) => id === first)!
@@ -85,7 +85,7 @@ describe('sessions', () => {
     expect(dead.fake.calls).toEqual([])
   })
 
-  test('a busy one on a worker that ends is waited for', async () => {
+  test('a request waits for a busy session on a worker that stops', async () => {
     const { router, replicas } = fleetOf('a', 'b')
     const first = await routeOf(router, inSession('s'))
     const home = replicas.find(({ id }) => id === first)!
@@ -100,7 +100,7 @@ describe('sessions', () => {
     expect(numRefused).toBe(3)
   })
 
-  test('calls go where the session is, a fork stays there, lists are put together', async () => {
+  test('requests go where the session is, a fork stays there, lists are merged', async () => {
     const { router, replicas } = fleetOf('a', 'b')
     const first = await routeOf(router, inSession('s'))
     const home = replicas.find(({ id }) => id === first)!
@@ -125,7 +125,7 @@ describe('sessions', () => {
     await expect(list({ after: 'x' })).rejects.toMatchObject({ code: 'not_found' })
   })
 
-  test('who asks for a fork that is being made is sent where it will be', async () => {
+  test('a request for a fork that is being made goes where it will be', async () => {
     const { router, replicas } = fleetOf('a', 'b')
     const first = await routeOf(router, inSession('s'))
     const home = replicas.find(({ id }) => id === first)!
@@ -146,7 +146,7 @@ describe('sessions', () => {
     expect(replicas.map(({ numInFlight }) => numInFlight)).toEqual([0, 0])
   })
 
-  test('a fork whose name is in use on another worker is refused, and changes no home', async () => {
+  test('a fork whose name is in use on another worker is refused, and moves no session', async () => {
     const { router, replicas } = fleetOf('a', 'b')
     const first = await routeOf(router, inSession('s'))
     const home = replicas.find(({ id }) => id === first)!
@@ -169,7 +169,7 @@ describe('sessions', () => {
     expect(replicas.map(({ numInFlight }) => numInFlight).sort()).toEqual([0, 3])
   })
 
-  test('a deleted one is let go by the others', async () => {
+  test('the other workers release a deleted session', async () => {
     const { router, replicas } = fleetOf('a', 'b')
     const first = await routeOf(router, inSession('s'))
     await router.call('sessions.delete', { tenant: 't', id: 's' })
@@ -177,7 +177,7 @@ describe('sessions', () => {
     expect(other.fake.calls.map(({ method }) => method)).toEqual(['sessions.release'])
   })
 
-  test('a deleted one that somebody waits for is made anew there, and others find it', async () => {
+  test('a deleted session that a request waits for is created again there, and others find it', async () => {
     const { router, replicas } = fleetOf('a', 'b')
     const first = await routeOf(router, inSession('s'))
     const home = replicas.find(({ id }) => id === first)!
@@ -203,7 +203,7 @@ describe('sessions', () => {
     expect(await routeOf(router, inSession('s'))).toBe(first)
   })
 
-  test('a router to one worker brings them there', async () => {
+  test('a router with one worker sends them there', async () => {
     const { router, memory, replicas } = fleetOf('a', 'b')
     const first = await routeOf(router, inSession('s'))
     const other = replicas.find(({ id }) => id !== first)!
@@ -212,7 +212,7 @@ describe('sessions', () => {
     expect(await routeOf(router, inSession('s'))).toBe(other.id)
   })
 
-  test('never two workers hold one, whatever comes at once', async () => {
+  test('two workers never hold the same session, whatever comes at once', async () => {
     const { router, replicas } = fleetOf('a', 'b', 'c')
     const holders = new Set<string>()
     let most = 0
@@ -235,7 +235,7 @@ describe('sessions', () => {
     expect(most).toBe(1)
   })
 
-  test('the number of known ones is bounded; one that is forgotten is in the store', () => {
+  test('the number of known sessions is limited; a forgotten one is in the store', () => {
     const homes = new SessionAffinity()
     const replica = new FakeReplica('a')
     for (let i = 0; i < 100_001; i++) homes.of({ tenant: 't', id: `s${i}` }).worker = replica
@@ -245,7 +245,7 @@ describe('sessions', () => {
 })
 
 test.each([2, 8])(
-  'eight workers with %i requests each, sessions of very unequal use, one dies and comes back',
+  'eight workers with %i requests each, sessions of very unequal use; one worker dies and returns',
   async (each) => {
     const { router, replicas, memory } = fleetOf(...'abcdefgh')
     const served = new Map<string, number>()

@@ -8,7 +8,7 @@ import { answer } from '../helpers/fake-engine.ts'
 import { failing, fleetOf, inSession, request, routeOf, run } from './router-kit.ts'
 
 describe('without affinity', () => {
-  test('the least busy one, in turns where several are', async () => {
+  test('the least busy worker, round robin among equals', async () => {
     const { router, a, b, c } = fleetOf('a', 'b', 'c')
     a.numInFlight = 5
     const routes = await Promise.all([1, 2, 3, 4].map(() => routeOf(router, request())))
@@ -16,13 +16,13 @@ describe('without affinity', () => {
     expect([a.numInFlight, b.numInFlight, c.numInFlight]).toEqual([5, 0, 0])
   })
 
-  test('a request begins at once, before anybody looks at its events', () => {
+  test('a request starts at once, before its events are read', () => {
     const { router, a } = fleetOf('a')
     router.generate(request())
     expect(a.numInFlight).toBe(1)
   })
 
-  test('one that is not ready gets nothing; without any there is an error', async () => {
+  test('a worker that is not ready gets nothing; without any worker there is an error', async () => {
     const { router, a, b } = fleetOf('a', 'b')
     a.isReady = false
     expect(await routeOf(router, request())).toBe('b')
@@ -40,7 +40,7 @@ describe('without affinity', () => {
     expect(a.fake.cancelled).toHaveLength(1)
   })
 
-  test('figures are of all together', () => {
+  test('figures are totals over all workers', () => {
     const { router } = fleetOf('a', 'b')
     expect(router.info.numSlots).toBe(32)
     expect(router.stats).toMatchObject({ running: 4, waiting: 6, numSlots: 32, steps: 20 })
@@ -55,7 +55,7 @@ describe('prefixes', () => {
       boundaries: Int32Array.of(64),
     })
 
-  test('go where they were read, within the slack', async () => {
+  test('go to the worker that has read them, within the slack', async () => {
     const { router, replicas, memory } = fleetOf('a', 'b', 'c')
     const first = await routeOf(router, chat(1))
     const home = replicas.find(({ id }) => id === first)!
@@ -72,7 +72,7 @@ describe('prefixes', () => {
     expect(await routeOf(router, chat(5))).toBe(first)
   })
 
-  test('of other tenants and start states do not count, nor what is not to be stored', () => {
+  test('those of other tenants and start states do not count, nor requests that store nothing', () => {
     const points = (fields: Partial<GenerateRequest>) => prefixPoints(request({ prompt: system, ...fields }))
     expect(points({ tenant: 'x' })).toEqual(points({ tenant: 'x' }))
     expect(points({ tenant: 'x' })).not.toEqual(points({ tenant: 'y' }))
@@ -82,7 +82,7 @@ describe('prefixes', () => {
     expect(memory.prefixes.size).toBe(0)
   })
 
-  test('points of equal prefixes are equal, of others not', () => {
+  test('equal prefixes have equal hash points, others do not', () => {
     const tokens = fc.array(fc.integer({ min: 0, max: 65_535 }), { minLength: 20, maxLength: 60 })
     fc.assert(
       fc.property(tokens, tokens, fc.integer({ min: 16, max: 20 }), (one, two, shared) => {
@@ -101,7 +101,7 @@ describe('prefixes', () => {
     )
   })
 
-  test('memory is bounded, and a worker that ends is forgotten', () => {
+  test('memory is limited, and a worker that ends is forgotten', () => {
     const homes = new PrefixHomes()
     for (let i = 0; i < 70_000; i++) homes.note([i], i % 2 ? 'odd' : 'even')
     expect(homes.size).toBe(65_536)
@@ -113,7 +113,7 @@ describe('prefixes', () => {
   })
 })
 
-test('the slack is what chance makes of the load', async () => {
+test('the slack covers random differences of load', async () => {
   const { router, replicas } = fleetOf('a', 'b')
   const first = await routeOf(router, inSession('s'))
   const [home, other] = first === 'a' ? replicas : [...replicas].reverse()
@@ -131,7 +131,7 @@ test('the slack is what chance makes of the load', async () => {
   expect(await routeOf(router, inSession('s'))).toBe(other!.id)
 })
 
-test('a worker that has lately had more than its part gives one session away, and is looked at anew', async () => {
+test('a worker that recently had more than its share loses one session, and is measured again', async () => {
   const { router, a, b, memory } = fleetOf('a', 'b')
   b.isReady = false
   const hot = inSession('hot')
@@ -147,10 +147,10 @@ test('a worker that has lately had more than its part gives one session away, an
   expect(memory.counts).toMatchObject({ sessionHits: 8, sessionSpills: 1 })
 })
 
-describe('again', () => {
+describe('retries', () => {
   const dies = failing('model_not_loaded')
 
-  test('a request that has not begun goes to another worker, once', async () => {
+  test('a request that has not started goes to another worker, once', async () => {
     const { router, a, b, memory } = fleetOf('a', 'b')
     b.numInFlight = 1
     a.fake.script = dies
@@ -162,7 +162,7 @@ describe('again', () => {
     expect([a.numInFlight, b.numInFlight]).toEqual([0, 1])
   })
 
-  test('it waits for its own worker to be back where there is no other', async () => {
+  test('it waits for its own worker to return if there is no other', async () => {
     const { router, a } = fleetOf('a')
     a.fake.script = failing('model_not_loaded', () => {
       a.isReady = false
@@ -174,7 +174,7 @@ describe('again', () => {
     expect(await routeOf(router, request())).toBe('a')
   })
 
-  test('not one that has begun, nor one that was wrong', async () => {
+  test('a request that has started is not retried, nor an invalid one', async () => {
     const { router, a, b } = fleetOf('a', 'b')
     b.numInFlight = 1
     a.fake.script = async function* (of) {
@@ -187,7 +187,7 @@ describe('again', () => {
     expect(b.fake.requests).toEqual([])
   })
 
-  test('a full line is no end while another worker has room', async () => {
+  test('a full queue is no error while another worker has room', async () => {
     const { router, a, b } = fleetOf('a', 'b')
     b.numInFlight = 1
     const full = failing('queue_full')
@@ -197,7 +197,7 @@ describe('again', () => {
     await expect(run(router, request())).rejects.toMatchObject({ code: 'queue_full' })
   })
 
-  test('nobody waits for a request that was cancelled', async () => {
+  test('a cancelled request is not waited for', async () => {
     const { router, a } = fleetOf('a')
     a.fake.script = failing('model_not_loaded', () => {
       a.isReady = false

@@ -117,7 +117,7 @@ const isIn = (list: readonly string[], route: string) => list.includes(route.rep
 const keyed = () => table.filter((route) => !isOpen(route))
 const bearer = (key: string) => ({ authorization: `Bearer ${key}` })
 
-test('the table is read whole', () => {
+test('the table is parsed completely', () => {
   expect(table).toContain('DELETE /v1/sessions/:id')
   expect(table).toContain('POST /v1/sessions/:id/fork')
   expect(table).toContain('POST /v1/chat/completions')
@@ -125,7 +125,7 @@ test('the table is read whole', () => {
   for (const route of [...OPERATORS, ...ADMINS]) expect(table).toContain(route)
 })
 
-test('the dashboard can say in Chinese what each of them does, and nothing besides', async () => {
+test('the dashboard describes each route in Chinese, and nothing else', async () => {
   const { paths, tags } = (await call('GET /openapi.json', bearer(secrets.user!))).json()
   type Operation = { readonly summary: string }
   const summaries = Object.values<Record<string, Operation>>(paths).flatMap((methods) =>
@@ -175,7 +175,7 @@ test('no key, a wrong one, one in the wrong place: 401 on every route', async ()
   }
 })
 
-test('what was asked is remembered by key, route and figures, and by nothing that was said', async () => {
+test('requests are recorded by key, route and figures, without any content', async () => {
   const asked = { messages: [{ role: 'user', content: 'a secret' }] }
   await call('POST /v1/chat/completions', bearer(secrets.user!), asked)
   await call('POST /v1/chat/completions', bearer(secrets.user!), { ...asked, temperature: -1 })
@@ -193,7 +193,7 @@ test('what was asked is remembered by key, route and figures, and by nothing tha
   for (const secret of ['secret', ...Object.values(secrets)]) expect(reply.body).not.toContain(secret)
 })
 
-test('clients with a header of their own send the key there, to the routes of their dialect only', async () => {
+test('clients with a header of their own send the key there, on the routes of their dialect only', async () => {
   for (const header of ['x-api-key', 'api-key']) {
     const own = { [header]: secrets.user! }
     expect((await call('GET /v1/models', own)).statusCode, header).toBe(200)
@@ -201,13 +201,13 @@ test('clients with a header of their own send the key there, to the routes of th
   }
 })
 
-test('what is open is open to GET, and says nothing of what is inside', async () => {
+test('open routes are open to GET, and reveal no internals', async () => {
   expect((await call('GET /livez')).json()).toEqual({ status: 'ok' })
   expect([200, 401, 404]).toContain((await call('GET /')).statusCode)
 })
 
 describe('roles', () => {
-  test('a user’s key opens what is for users and nothing else: 403 with the role that is missing', async () => {
+  test('a user key opens the routes for users only: 403 with the missing role', async () => {
     for (const route of keyed()) {
       const reply = await call(route, bearer(secrets.user!))
       const isForUsers = !isIn(OPERATORS, route) && !isIn(ADMINS, route)
@@ -217,27 +217,27 @@ describe('roles', () => {
     }
   })
 
-  test('an operator’s key opens all but the keys', async () => {
+  test('an operator key opens everything except the keys', async () => {
     for (const route of keyed().filter((each) => !ENDLESS.includes(each))) {
       const reply = await call(route, bearer(secrets.operator!))
       expect(reply.statusCode === 403, `${route} gives ${reply.statusCode}`).toBe(isIn(ADMINS, route))
     }
   })
 
-  test('whoever names an admin in a body is none for that', async () => {
+  test('naming an admin key in a body gives no role', async () => {
     for (const route of [...OPERATORS, ...ADMINS].filter((one) => one.startsWith('POST'))) {
       const reply = await call(route, bearer(secrets.user!), { password: secrets.admin })
       expect(reply.statusCode, route).toBe(403)
     }
   })
 
-  test('an open server on loopback needs no key for anything', async () => {
+  test('an open server on loopback needs no key', async () => {
     const { app } = serve()
     expect((await app.inject('/metrics')).statusCode).toBe(200)
   })
 })
 
-test('a request line with a whole address is no way around, either', async () => {
+test('a request line with an absolute URL does not bypass the check', async () => {
   const { app } = serve(undefined, { keys: ['sesame'] })
   const url = await app.listen({ port: 0, host: '127.0.0.1' })
   const { port } = new URL(url)
@@ -266,7 +266,7 @@ test('a request line with a whole address is no way around, either', async () =>
   await app.close()
 })
 
-test('foreign pages and host names get no further than the gate, on every route', async () => {
+test('other origins and host names are refused before the route, on every route', async () => {
   for (const route of table) {
     for (const headers of [
       { host: 'evil.example' },
@@ -288,7 +288,7 @@ describe('/api/keys', () => {
   const send = (method: 'GET' | 'POST' | 'DELETE', url: string, payload?: object) =>
     served.app.inject({ method, url, headers: as('admin'), ...(payload ? { payload } : {}) })
 
-  test('a key is added, listed without its secret, rotated and revoked, at once', async () => {
+  test('a key is added, listed without its secret, rotated and revoked, with immediate effect', async () => {
     const limits = { requests_per_minute: 7 }
     const added = await send('POST', '/api/keys', { name: 'goose', limits })
     expect(added.statusCode).toBe(201)
@@ -329,7 +329,7 @@ describe('/api/keys', () => {
     expect(reply.json()).toMatchObject({ code: 'invalid_request', field })
   })
 
-  test('names that are taken or not there', async () => {
+  test('names that are taken or do not exist', async () => {
     expect((await send('POST', '/api/keys', { name: 'user' })).statusCode).toBe(409)
     expect((await send('DELETE', '/api/keys/nobody')).statusCode).toBe(404)
     expect((await send('POST', '/api/keys/nobody/rotate', {})).statusCode).toBe(404)
@@ -339,7 +339,7 @@ describe('/api/keys', () => {
 describe('GET /v1/me', () => {
   const me = async (key: string) => (await served.app.inject({ url: '/v1/me', headers: bearer(key) })).json()
 
-  test('says what a key is called, may do and use, and what is left of it', async () => {
+  test('shows the name, role and limits of a key, what it has used and what is left', async () => {
     const limits = {
       requestsPerMinute: 3,
       tokensPerMinute: 500,
@@ -386,7 +386,7 @@ describe('GET /v1/me', () => {
     ring.refresh()
   })
 
-  test('a key without limits counts nothing; without keys it is everyone’s', async () => {
+  test('a key without limits counts nothing; without keys it belongs to everyone', async () => {
     const nothing = { requests_left: null, tokens_left: null, rows: null, stored_bytes: null }
     expect(await me(secrets.operator!)).toMatchObject({ name: 'operator', use: nothing })
     const open = serve(undefined, { keys: [] })
@@ -401,7 +401,7 @@ describe('the first key of an open server', () => {
   const add = (name: string, role: string, headers = {}) =>
     app.inject({ method: 'POST', url: '/api/keys', payload: { name, role }, headers })
 
-  test('must be one that can make the next, since it closes the server', async () => {
+  test('must be able to create the next one, because it closes the server', async () => {
     for (const role of ['user', 'operator']) {
       const reply = await add('ops', role)
       expect(reply.statusCode).toBe(409)
@@ -417,7 +417,7 @@ describe('the first key of an open server', () => {
     expect((await add('ops', 'operator', bearer(secret))).statusCode).toBe(201)
   })
 
-  test('is any where the command line has one', async () => {
+  test('can have any role if the command line has a key', async () => {
     const ring = new KeyRing(join(temporaryFolder(), 'beside.json'))
     const beside = serve(undefined, { keys: ['sesame'], keyRing: ring })
     const reply = await beside.app.inject({

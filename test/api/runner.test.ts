@@ -4,7 +4,7 @@ import { hosted } from './hosted.ts'
 import { postTo } from './kit.ts'
 
 describe('/switch-model of RWKV-Runner', () => {
-  test('serves one model instead of another, until it is deployed', async () => {
+  test('serves another model instead, and only once that is deployed', async () => {
     const { app, folder, names, handles } = hosted()
     const turn = (model: string, more = {}) => postTo(app, '/switch-model', { model, strategy: 'cuda fp16', ...more })
     expect((await turn(join(folder, 'a.pth'))).statusCode).toBe(200)
@@ -18,7 +18,7 @@ describe('/switch-model of RWKV-Runner', () => {
     expect(await names()).toEqual(['b'])
   })
 
-  test('two at once come one after the other, and the one that deploys is the last', async () => {
+  test('two at once run one after the other, and the one that deploys comes last', async () => {
     const { app, names, next, handles } = hosted()
     next.isHeld = true
     const turn = (model: string, deploy = false) =>
@@ -45,7 +45,7 @@ describe('/switch-model of RWKV-Runner', () => {
     expect((await postTo(app, '/switch-model', next)).statusCode).toBe(200)
   })
 
-  test('/status has its numbers, /update-config is refused by name', async () => {
+  test('/status has its figures, /update-config is refused by name', async () => {
     const { app } = hosted()
     const status = async () => (await app.inject('/status')).json()
     expect(await status()).toEqual({ status: 1, pid: 0, device_name: '' })

@@ -21,7 +21,7 @@ describe.skipIf(!hasDemo)('sessions', () => {
 
   const chat = async (body: object) => (await postTo(app, CHAT, { ...GREEDY, ...body })).json()
 
-  test('a chat that sends only what is new answers as one that sends all', async () => {
+  test('a chat that sends only new messages has the same answer as one that sends all', async () => {
     const first = await chat({ messages: [user('Hello.')], session_id: 'chat' })
     expect(first.session).toEqual({
       id: 'chat',
@@ -56,7 +56,7 @@ describe.skipIf(!hasDemo)('sessions', () => {
     },
   )
 
-  test('whatever name a session may have, its routes take; others are refused', async () => {
+  test('routes accept every valid session name and refuse others', async () => {
     const route = (id: string, rest = '') => `/v1/sessions/${encodeURIComponent(id)}${rest}`
     for (const id of ['a'.repeat(256), '/'.repeat(256), '\u{1f600}'.repeat(256), 'a/b?c=d#e%2f']) {
       await chat({ messages: [user('Hello.')], session_id: id })
@@ -79,7 +79,7 @@ describe.skipIf(!hasDemo)('sessions', () => {
     }
   })
 
-  test('usage counts all that a session has read, in both shapes', async () => {
+  test('usage counts everything that a session has read, in both formats', async () => {
     const fields = { ...GREEDY, prompt: 'A cat.', ignore_eos: true, session_id: 'counted' }
     const options = { stream: true, stream_options: { include_usage: true } }
     const first = (await postTo(app, COMPLETIONS, fields)).json().usage
@@ -97,7 +97,7 @@ describe.skipIf(!hasDemo)('sessions', () => {
     }
   })
 
-  test('from an earlier turn, as a stream, with its choices', async () => {
+  test('from an earlier turn, as a stream, with choices', async () => {
     const ask = (content: string, session: object) =>
       postTo(app, CHAT, { ...GREEDY, messages: [user(content)], session, stream: true })
     const positions: { turn: number }[] = []
@@ -149,7 +149,7 @@ describe.skipIf(!hasDemo)('sessions', () => {
   test.each([
     ['text', ''],
     ['tokens', []],
-  ])('an empty prompt of %s goes on with an answer that was cut', async (id, prompt) => {
+  ])('an empty prompt of %s continues an answer that was cut off', async (id, prompt) => {
     const settings = { temperature: 0, ignore_eos: true }
     const first = { prompt: 'User: What is the capital of France?\n\nAssistant:', ...settings }
     const textOf = async (body: object) => {
@@ -169,7 +169,7 @@ describe.skipIf(!hasDemo)('sessions', () => {
     const state = (body: object) => postTo(app, '/state/chat/completions', { ...GREEDY, ...body })
     const LINE = 'User: What is the capital of France?\n\nAssistant:'
 
-    test('a line of turns', async () => {
+    test('a sequence of turns', async () => {
       const first = (await state({ contents: [LINE], session_id: 'line' })).json()
       expect(first).toMatchObject({ id: 'rwkv7-batch', choices: [{ index: 0 }] })
       const answer = first.choices[0].message.content as string
@@ -179,7 +179,7 @@ describe.skipIf(!hasDemo)('sessions', () => {
       expect(second.choices[0].message.content).toBe(whole.choices[0].message.content)
     })
 
-    test('streams end as batches do', async () => {
+    test('streams end like batches', async () => {
       const reply = await state({ contents: [LINE], session_id: 'line', stream: true })
       const events = eventsOf(reply.body)
       expect(events.at(-1)).toBe('[DONE]')
@@ -223,7 +223,7 @@ describe.skipIf(!hasDemo)('sessions', () => {
       expect((await postTo(app, '/state/delete', {})).json().error).toContain('Missing session_id')
     })
 
-    test('a paused turn goes on in its session', async () => {
+    test('a paused turn continues in its session', async () => {
       const body = { contents: ['User: Tell me a long story.\n\nAssistant:'], session_id: 'paused' }
       const settings = { stop_tokens: [], ignore_eos: true, max_tokens: 60, temperature: 0 }
       const straight = { ...body, ...settings, session_id: 'straight' }
@@ -243,7 +243,7 @@ describe.skipIf(!hasDemo)('sessions', () => {
     })
   })
 
-  test('a paused turn goes on from the turn that it continued, whatever came after that', async () => {
+  test('a paused turn continues from the turn it was based on, whatever came after', async () => {
     const settings = { stop_tokens: [], ignore_eos: true, max_tokens: 200, temperature: 0 }
     const state = (body: object) => postTo(app, '/state/chat/completions', { ...settings, ...body })
     const story = ['User: Tell me a long story.\n\nAssistant:']

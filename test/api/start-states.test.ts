@@ -27,14 +27,14 @@ test.each([
   expect(engines[0]!.requests.map((request) => request.startState)).toEqual(Array.from({ length: 3 }, () => startState))
 })
 
-test('the name alone is the model with its own start', async () => {
+test('the model name alone means the default start', async () => {
   const { app, engines } = serve()
   const reply = await postTo(app, CHAT, { ...HELLO, model: 'goose' })
   expect(reply.json()).toMatchObject({ model: 'goose' })
   expect(engines[0]!.requests[0]!.startState).toBeUndefined()
 })
 
-test('a model whose own name has an @ or a space is found by it', async () => {
+test('a model whose own name has an @ or a space is found', async () => {
   const { app, engines } = serve(['goose', 'goose@poet', 'grey goose'])
   for (const model of ['goose@poet', 'grey goose', 'grey goose@tale', 'grey goose tale'])
     expect((await postTo(app, CHAT, { ...HELLO, model })).statusCode).toBe(200)
@@ -58,7 +58,7 @@ test.each([
   expect(engines[0]!.requests).toEqual([])
 })
 
-test('GET /v1/models lists every name that can be asked for', async () => {
+test('GET /v1/models lists every name that can be requested', async () => {
   const { app } = serve(['goose', 'duck'])
   const list = await app.inject('/v1/models')
   // The route's own JSON.
@@ -72,7 +72,7 @@ test('GET /v1/models lists every name that can be asked for', async () => {
   expect((await app.inject('/v1/models/goose%40pote')).statusCode).toBe(404)
 })
 
-test('the state called tools is where prompts with tools begin, unless another is named', async () => {
+test('prompts with tools begin with the state named tools, unless another is requested', async () => {
   const parameters = { type: 'object', properties: {} }
   const tools = [{ type: 'function', function: { name: 'look', parameters } }]
   const asked = [

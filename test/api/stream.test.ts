@@ -52,7 +52,7 @@ const collectGarbage = runInNewContext('gc') as () => void
 const untilAborted = (signal: AbortSignal | undefined) =>
   new Promise<void>((resolve) => signal?.addEventListener('abort', () => resolve()))
 
-test('a client that leaves in mid-stream cancels its request', async () => {
+test('a client that leaves during a stream cancels its request', async () => {
   const { engine, port } = await listen(endless)
   const request = send(port, CHAT, { ...HELLO, stream: true })
   const response = await new Promise<http.IncomingMessage>((resolve) => request.on('response', resolve))
@@ -62,25 +62,22 @@ test('a client that leaves in mid-stream cancels its request', async () => {
   await until(() => engine.cancelled.length === 1)
 })
 
-test.each([true, false])(
-  'a client that leaves cancels the requests that it sent behind another, too (stream: %s)',
-  async (stream) => {
-    const lines: string[] = []
-    const logger = pino({}, { write: (line: string) => lines.push(line) })
-    const { engine, port } = await listen(endless, { logger })
-    const body = JSON.stringify({ ...HELLO, stream, max_tokens: 60_000 })
-    const head = `POST ${CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json`
-    const client = net.connect(port, '127.0.0.1')
-    client.write(`${head}\r\ncontent-length: ${body.length}\r\n\r\n${body}`.repeat(3))
-    await until(() => engine.requests.length === 3)
-    client.destroy()
-    await until(() => engine.cancelled.length === 3)
-    await until(() => lines.filter((line) => line.includes('"cutOff":true')).length === 3)
-  },
-)
+test.each([true, false])('a client that leaves also cancels its pipelined requests (stream: %s)', async (stream) => {
+  const lines: string[] = []
+  const logger = pino({}, { write: (line: string) => lines.push(line) })
+  const { engine, port } = await listen(endless, { logger })
+  const body = JSON.stringify({ ...HELLO, stream, max_tokens: 60_000 })
+  const head = `POST ${CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json`
+  const client = net.connect(port, '127.0.0.1')
+  client.write(`${head}\r\ncontent-length: ${body.length}\r\n\r\n${body}`.repeat(3))
+  await until(() => engine.requests.length === 3)
+  client.destroy()
+  await until(() => engine.cancelled.length === 3)
+  await until(() => lines.filter((line) => line.includes('"cutOff":true')).length === 3)
+})
 
 test.each([true, false])(
-  'a client that left while its body was being read is not answered (stream: %s)',
+  'a client that left while its body was being read gets no answer (stream: %s)',
   async (stream) => {
     const { app, engine } = serve(endless)
     open.push(app)
@@ -100,7 +97,7 @@ test.each([true, false])(
   },
 )
 
-test('the tokens of an answer are counted as they come, also of one that is cut off', async () => {
+test('the tokens of an answer are counted as they arrive, also if it is cut off', async () => {
   const { app, engine, port } = await listen(async function* (request, signal) {
     yield { type: 'prompt', id: request.id, logprobs: null }
     for (let i = 0; i < 5; i++)
@@ -117,7 +114,7 @@ test('the tokens of an answer are counted as they come, also of one that is cut 
   expect(await counted()).toBe('5')
 })
 
-test.each([true, false])('the log has a request that its client left (stream: %s)', async (stream) => {
+test.each([true, false])('the log has requests whose client left (stream: %s)', async (stream) => {
   const lines: string[] = []
   const logger = pino({}, { write: (line: string) => lines.push(line) })
   const { engine, port } = await listen(endless, { logger })
@@ -133,7 +130,7 @@ test.each([true, false])('the log has a request that its client left (stream: %s
   expect(ends()).toMatchObject([{ method: 'POST', route: CHAT, status, cutOff: true }])
 })
 
-test.each([true, false])('a client that leaves before any event cancels (stream: %s)', async (stream) => {
+test.each([true, false])('a client that leaves before the first event cancels (stream: %s)', async (stream) => {
   const { engine, port } = await listen(async function* (_request, signal) {
     await untilAborted(signal)
     yield* []
@@ -168,7 +165,7 @@ test('a client that has finished cancels nothing', async () => {
   expect(engine.cancelled).toEqual([])
 })
 
-test('a reader that stops is waited for with a bounded buffer, then dropped', async () => {
+test('a reader that stops is waited for with a limited buffer, then dropped', async () => {
   let produced = 0
   const limits = { streamBufferBytes: 64 * 1024, streamStallMs: 300 }
   const text = 'x'.repeat(16 * 1024)
@@ -224,7 +221,7 @@ test.runIf(process.platform === 'linux')('a reader that stops costs the kernel n
   request.destroy()
 })
 
-test('a reader that stops before the last bytes is dropped, too', async () => {
+test('a reader that stops just before the last bytes is dropped, too', async () => {
   // One event larger than what any kernel takes for a socket, and the stream is over at once.
   const text = 'Q'.repeat(24 * 2 ** 20)
   const limits = { streamBufferBytes: 64 * 2 ** 20, streamStallMs: 300 }
@@ -252,7 +249,7 @@ test('a reader that stops before the last bytes is dropped, too', async () => {
   expect(count).toBe(0)
 })
 
-test.each([0, 200])('a whole reply is for who takes it: %i kB every 10 ms', async (kilobytes) => {
+test.each([0, 200])('a slow reader gets a whole reply: %i kB every 10 ms', async (kilobytes) => {
   const text = 'Q'.repeat(30_000_000)
   const { app, port } = await listen(
     function* (request) {
@@ -289,7 +286,7 @@ test.each([0, 200])('a whole reply is for who takes it: %i kB every 10 ms', asyn
 })
 
 test.each([false, true])(
-  'an answer may take its time before and behind others of its connection (stream: %s)',
+  'an answer may take its time between others on its connection (stream: %s)',
   async (stream) => {
     const { port } = await listen(
       async function* (request) {
@@ -353,7 +350,7 @@ test.each([1000, 16_384, 100_000])('a slow reader gets everything, %i bytes at a
 test.each([
   [CHAT, HELLO],
   [COMPLETIONS, { prompt: 'a' }],
-])('what has been sent is not kept: %s', async (path, body) => {
+])('sent bytes are not kept: %s', async (path, body) => {
   const [numEvents, numBytes] = [1000, 32 * 1024]
   const heapBytes: number[] = []
   const { port } = await listen(async function* (request) {
@@ -377,7 +374,7 @@ test.each([
   expect(late - early).toBeLessThan((numEvents / 4) * numBytes)
 })
 
-test('streams asked for at once over one connection come whole, one after the other', async () => {
+test('pipelined streams arrive completely, one after the other', async () => {
   const { port } = await listen((request) => answer(request, 'ä'.repeat(300)))
   const body = JSON.stringify({ prompt: 'a', stream: true })
   const length = `content-type: application/json\r\ncontent-length: ${body.length}`
@@ -422,7 +419,7 @@ test('a long silence is filled: white space before JSON, comments before events'
   }
 })
 
-test('an error after a long silence is still told', async () => {
+test('an error after a long silence is still reported', async () => {
   const { port } = await listen(
     async function* (request) {
       await delay(80)
@@ -440,7 +437,7 @@ test('an error after a long silence is still told', async () => {
   }
 })
 
-test('sockets that never become a request get a clear answer', async () => {
+test('invalid requests on a socket get a clear answer', async () => {
   const { port } = await listen()
   const talk = (text: string) =>
     new Promise<string>((resolve) => {

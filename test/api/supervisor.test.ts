@@ -66,7 +66,7 @@ test('loads, serves and stops', async () => {
   expect(() => process.kill(pid, 0)).toThrow()
 })
 
-test('a worker that dies costs its own streams one error event and comes back', async () => {
+test('a worker that dies costs each of its streams one error event, and is restarted', async () => {
   const { supervisor, lines } = supervise(['serve'], { firstPauseMs: 300, longestPauseMs: 300 })
   await supervisor.start()
   const app = appOver(supervisor)
@@ -90,7 +90,7 @@ test('a worker that dies costs its own streams one error event and comes back', 
   expect(lines.join('')).toContain('signal SIGABRT')
 })
 
-test('what a worker is told is asked for anew at each start', async () => {
+test('the start options of a worker are computed anew at each start', async () => {
   const modes = ['crash', 'crash', 'serve']
   const { supervisor, printed } = supervise(() => [modes.shift()!])
   await supervisor.start()
@@ -98,7 +98,9 @@ test('what a worker is told is asked for anew at each start', async () => {
   await expect.poll(() => printed).toContain('worker in mode serve')
 })
 
-test('a worker that has served waits for its store, however long the disk is full', { tags: 'night' }, async () => {
+test('a worker that has served before waits for its store, however long the disk is full', {
+  tags: 'night',
+}, async () => {
   const full = Array.from({ length: 5 }, () => 'full-disk')
   const modes = ['serve', ...full, 'serve', 'serve']
   const { supervisor } = supervise(() => [modes.shift()!], { maxCrashes: 3 })
@@ -117,7 +119,7 @@ test('a worker that has served waits for its store, however long the disk is ful
   await expect(other.start()).rejects.toThrow('disk is full')
 })
 
-test('a worker that has served is started again until it can open files', {
+test('a worker that has served before is restarted until it can open files', {
   tags: 'night',
   timeout: 120_000,
 }, async () => {
@@ -131,14 +133,14 @@ test('a worker that has served is started again until it can open files', {
   expect(supervisor.restarts).toBe(13)
 })
 
-test('a first crash is survived', async () => {
+test('a first crash is tolerated', async () => {
   const file = join(mkdtempSync(join(tmpdir(), 'skein-')), 'crashed')
   const { supervisor } = supervise(['crash-once', file])
   await supervisor.start()
   expect(supervisor.state).toBe('ready')
 })
 
-test('a worker that cannot live is given up, after pauses that grow', async () => {
+test('a worker that cannot start is given up, after growing pauses', async () => {
   const { supervisor, lines } = supervise(['crash'], { maxCrashes: 4 })
   await expect(supervisor.start()).rejects.toMatchObject({ code: 'model_not_loaded' })
   expect(supervisor.state).toBe('failed')
@@ -147,7 +149,7 @@ test('a worker that cannot live is given up, after pauses that grow', async () =
   expect(lines.at(-1)).toContain('given up: 4 times in a row; the worker ended while it was loading (exit code 7)')
 })
 
-test('weights that cannot be loaded are not tried twice', async () => {
+test('loading is not retried if the weights cannot be loaded', async () => {
   const { supervisor, lines } = supervise(['fatal'])
   await expect(supervisor.start()).rejects.toMatchObject({
     code: 'corrupt_weights',
@@ -160,13 +162,13 @@ test('weights that cannot be loaded are not tried twice', async () => {
   expect(lines.filter((line) => line.includes('worker in mode'))).toHaveLength(1)
 })
 
-test('one that says it cannot load and does not end is killed', async () => {
+test('a worker that reports a failed load and does not end is killed', async () => {
   const { supervisor } = supervise(['fatal-deaf'], { lastWordsMs: 50 })
   await expect(supervisor.start()).rejects.toMatchObject({ code: 'corrupt_weights' })
   expect(supervisor.exitCode).toBe(-9)
 })
 
-test('a worker that takes work and makes no step is killed and replaced', async () => {
+test('a worker that accepts work but makes no step is killed and replaced', async () => {
   const { supervisor, lines } = supervise(['hang'], { stallMs: 200 })
   await supervisor.start()
   const reply = await postTo(appOver(supervisor), COMPLETIONS, { prompt: 'hi', stream: true })
@@ -175,7 +177,7 @@ test('a worker that takes work and makes no step is killed and replaced', async 
   await expect.poll(() => supervisor.state).toBe('ready')
 })
 
-test('a worker that will not stop is killed', async () => {
+test('a worker that does not stop is killed', async () => {
   const { supervisor } = supervise(['deaf'], { stopMs: 50 })
   await supervisor.start()
   const pid = supervisor.pid!
@@ -183,14 +185,14 @@ test('a worker that will not stop is killed', async () => {
   expect(() => process.kill(pid, 0)).toThrow()
 })
 
-test('an idle worker that no longer answers is replaced', async () => {
+test('an idle worker that does not answer is replaced', async () => {
   const { supervisor, printed } = supervise(['sick'], { probeMs: 100 })
   await supervisor.start()
   await expect.poll(() => supervisor.restarts).toBeGreaterThan(0)
   expect(printed.join('\n')).toContain('it does not answer: NaN in the logits')
 })
 
-test('a worker that has grown too large finishes what it does and is replaced', async () => {
+test('a worker that has grown too large finishes its work and is replaced', async () => {
   const { supervisor, printed } = supervise(['serve'], {}, 2 ** 20)
   await supervisor.start()
   await expect.poll(() => supervisor.restarts, { timeout: 5000 }).toBe(1)
@@ -198,14 +200,14 @@ test('a worker that has grown too large finishes what it does and is replaced', 
   expect(printed.join('\n')).toMatch(/replaced: it takes \d+ MiB of memory and may take 1/)
 })
 
-test('a worker that always grows too large is given up for that', async () => {
+test('a worker that keeps growing too large is given up for that reason', async () => {
   const { supervisor } = supervise(['serve'], { maxCrashes: 1 }, 2 ** 20)
   await supervisor.start()
   await expect.poll(() => supervisor.state, { timeout: 5000 }).toBe('failed')
   expect(supervisor.failure).toMatch(/takes \d+ MiB of memory and may take 1/)
 })
 
-test('a worker may save as long as it gets on with it', async () => {
+test('a worker may take long to save while it makes progress', async () => {
   const { supervisor } = supervise(['saving'], { stopMs: 400 })
   await supervisor.start()
   const begun = performance.now()
@@ -214,7 +216,7 @@ test('a worker may save as long as it gets on with it', async () => {
   expect(supervisor.exitCode).toBe(0)
 })
 
-test('a worker that is killed says by which signal', async () => {
+test('the report of a killed worker names the signal', async () => {
   const { supervisor } = supervise(['serve'], { firstPauseMs: 60_000, longestPauseMs: 60_000 })
   await supervisor.start()
   process.kill(supervisor.pid!, 'SIGKILL')
@@ -259,7 +261,7 @@ function routed(args: readonly string[], timing: Partial<SupervisorTiming> = {})
   return { supervisor, app }
 }
 
-test('requests that have not begun when the only worker dies are answered by the one that comes back', async () => {
+test('requests that have not started when the only worker dies are answered by its successor', async () => {
   const file = join(mkdtempSync(join(tmpdir(), 'skein-hold-')), 'started')
   const { supervisor, app } = routed(['hold-once', file])
   await supervisor.start()
@@ -298,7 +300,7 @@ test.skipIf(process.platform !== 'linux')('a worker that computes is no silent o
   expect(supervisor.state).toBe('ready')
 })
 
-test('a worker that never gets ready is ended', async () => {
+test('a worker that never becomes ready is ended', async () => {
   const { supervisor, lines } = supervise(['load-for-ever'], { loadMs: 300, maxCrashes: 2 })
   await expect(supervisor.start()).rejects.toThrow('loading without progress')
   expect(lines.join('')).toContain('given up')

@@ -24,7 +24,7 @@ function appOf(models: ModelRegistry) {
 describe('readiness', () => {
   const loading = createRegistry([{ id: 'a', tokenizer: byteCodec, source: source('loading', 'loading, 37 %') }])
 
-  test('a loading model is 503 with the reason, and so are its requests', async () => {
+  test('while a model loads, readiness and requests are 503 with the reason', async () => {
     const app = appOf(loading)
     for (const path of ['/readyz', '/health']) {
       const reply = await app.inject({ url: path })
@@ -42,7 +42,7 @@ describe('readiness', () => {
     expect(reply.json().error.code).toBe('model_not_loaded')
   })
 
-  test('one ready model among several is enough; a name is then needed', async () => {
+  test('one ready model among several is enough; requests must then name it', async () => {
     const models = createRegistry([
       { id: 'a', tokenizer: byteCodec, source: source('failed', 'no such file') },
       { id: 'b', tokenizer: byteCodec, source: localSource(new FakeEngineClient()) },
@@ -60,7 +60,7 @@ describe('readiness', () => {
   })
 })
 
-test('models tell their limits', async () => {
+test('models report their limits', async () => {
   const { app } = serve()
   expect((await app.inject({ url: '/v1/models/goose' })).json()).toMatchInlineSnapshot(`
     {
@@ -121,7 +121,7 @@ test('tokenize and detokenize', async () => {
   expect((await postTo(app, '/detokenize', { tokens: [] })).json()).toEqual({ prompt: '' })
 })
 
-test('metrics count what happened', async () => {
+test('metrics count requests and tokens', async () => {
   const { app } = serve()
   await postTo(app, CHAT, { ...HELLO, n: 2 })
   await postTo(app, COMPLETIONS, { prompt: 'abc' })
@@ -146,7 +146,7 @@ test('metrics count what happened', async () => {
   expect(body).toContain('nodejs_eventloop_lag_seconds')
 })
 
-test('a prompt of a batch that waits for room is no failed answer', async () => {
+test('a batch prompt that waits for room is no failed answer', async () => {
   let numRefused = 0
   const { app } = serve(async function* (request) {
     const isSecond = request.prompt[0] === 'y'.charCodeAt(0) + 1
@@ -162,7 +162,7 @@ test('a prompt of a batch that waits for room is no failed answer', async () => 
   expect(body).not.toMatch(/generation_errors_total\{/)
 })
 
-test('metrics of two apps do not mix', async () => {
+test('metrics of two apps are separate', async () => {
   const first = serve()
   await postTo(first.app, CHAT, HELLO)
   const second = serve()
@@ -255,7 +255,7 @@ describe('shutdown', () => {
     expect(stopped).toBe(true)
   })
 
-  test('cancels what is left after the limit, and says that it was not the client', async () => {
+  test('cancels the rest after the limit, and does not blame the client', async () => {
     const drain = new Drain()
     const { app, engine } = serve(endless, { drain })
     const streamed = postTo(app, CHAT, { ...HELLO, stream: true })

@@ -46,7 +46,7 @@ async function turn(body: object, before?: string) {
   return { id: reply.json().id as string, prompt: promptOf(engine.requests.at(-1)!) }
 }
 
-test('three turns read what one new conversation with all of them reads', async () => {
+test('three turns read the same as one new conversation with all of them', async () => {
   const first = await turn({ input: 'Weather?' })
   const second = await turn({ input: [RESULT] }, first.id)
   const third = await turn({ input: 'Thanks.' }, second.id)
@@ -71,7 +71,7 @@ test('three turns read what one new conversation with all of them reads', async 
   expect(read.match(/Tools:/g)).toHaveLength(1)
 })
 
-test('what is new is told: other tools, other instructions, each alone', async () => {
+test('new tools and new instructions are told, each alone', async () => {
   const first = await turn({ input: 'Weather?' })
   const tools = await turn({ input: 'a', tools: [SEND] }, first.id)
   expect(tools.prompt).toMatch(/^\n\nSystem: Tools:\n\[\n\{"name":"send".*\n\]\n.*\n\nUser: a\n\n/)
@@ -81,7 +81,7 @@ test('what is new is told: other tools, other instructions, each alone', async (
   expect((await turn({ input: 'b' }, tools.id)).prompt).toContain('"name":"weather"')
 })
 
-test('a turn without tools between, and one that must call, change nothing of it', async () => {
+test('a turn without tools in between, and one with a required call, change nothing', async () => {
   const first = await turn({ input: 'Weather?' })
   const none = await turn({ input: 'a', tools: [], instructions: null }, first.id)
   expect(none.prompt).toBe('\n\nUser: a\n\nAssistant:')
@@ -96,7 +96,7 @@ test('a turn without tools between, and one that must call, change nothing of it
   expect((await turn({ input: 'a' }, one.id)).prompt).toContain('"name":"send"')
 })
 
-test('also where the note has no room for what the request said', async () => {
+test('also if the note has no room for what the request said', async () => {
   const description = 'long '.repeat(8000)
   const long = { tools: [{ ...WEATHER, description }] }
   const first = await turn({ input: 'Weather?', ...long })
@@ -129,7 +129,7 @@ describe('a session of chats', () => {
     expect((await chat('other'))[0]).toMatch(/^\n\nSystem: Tools:/)
   })
 
-  test('others are, and so are those of which it is not known', async () => {
+  test('different tools are told, and those of which it is not known', async () => {
     const [, alone] = await chat('t')
     const [send] = await chat('t', { tools: [functions[1]] })
     expect(send).toContain('{"name":"send"')

@@ -39,7 +39,7 @@ describe.each(ROUTES)('%s', (route, body) => {
     expect(reply.headers.warnings).toBeUndefined()
   })
 
-  test('max_tokens −1 is the limit of a chat', async () => {
+  test('max_tokens −1 means the limit of a chat', async () => {
     const { engine } = await send(route, { ...body, max_tokens: -1 })
     expect(engine.requests[0]!.maxTokens).toBe(4096)
     for (const max_tokens of [-2, 70_000]) {
@@ -76,7 +76,7 @@ describe.each(ROUTES)('%s', (route, body) => {
   })
 })
 
-test('RWKV-Runner’s names of the speakers make it a chat of that family', async () => {
+test('the speaker names of RWKV-Runner select that chat template', async () => {
   const names = { user_name: 'Bob', assistant_name: 'Alice' }
   const { reply, engine } = await send(CHAT, { ...HELLO, ...names })
   expect(reply.statusCode, reply.body).toBe(200)
@@ -88,7 +88,7 @@ test('RWKV-Runner’s names of the speakers make it a chat of that family', asyn
   expect(plain.engine.requests[0]!.sampling.topP).toBe(1)
 })
 
-test('what OpenAI has and this server has not is refused in words', async () => {
+test('unsupported features of OpenAI are refused with a message', async () => {
   for (const what of ['moderations']) {
     const { reply } = await send(`/v1/${what}`, { input: 'Hi' })
     expect(reply.statusCode).toBe(404)
@@ -96,7 +96,7 @@ test('what OpenAI has and this server has not is refused in words', async () => 
   }
 })
 
-test('an unknown model is told with the names there are', async () => {
+test('the error for an unknown model lists the names that exist', async () => {
   const { reply } = await send(CHAT, { ...HELLO, model: 'duck' })
   expect(reply.json().error).toMatchObject({ code: 'model_not_found', param: 'model' })
 })
@@ -107,7 +107,7 @@ describe('origins', () => {
     const headers = { origin, authorization: 'Bearer k' }
     return (await app.inject({ url: '/v1/models', headers })).statusCode
   }
-  test('programs with pages of their own may, on loopback; sites of the web may not', async () => {
+  test('programs with pages of their own are allowed on loopback; websites are not', async () => {
     for (const origin of ['app://obsidian.md', 'tauri://localhost', 'vscode-webview://1a2b', 'file://']) {
       expect(await from(origin), origin).toBe(200)
       expect(await from(origin, '0.0.0.0'), origin).toBe(403)

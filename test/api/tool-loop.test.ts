@@ -66,7 +66,7 @@ describe.skipIf(!hasDemo)('with the demo model', () => {
     expect((await ask()).content).toBe(ANSWER)
   })
 
-  test('OpenAI: two calls at once, none where none is needed, one that must be', async () => {
+  test('OpenAI: two calls at once, none when none is needed, a required one', async () => {
     const ask = async (content: string, more: object = {}) => {
       const messages = [{ role: 'user' as const, content }]
       const given = { ...asked, messages, tools: functions, ...more }

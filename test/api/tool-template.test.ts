@@ -93,7 +93,7 @@ describe('a loop', () => {
     expect(prompts()).toEqual([asked, `${ASKED}${CALLED}\n${BACK}`])
   })
 
-  test('system texts that follow each other are one, where there are tools', async () => {
+  test('consecutive system texts are merged if there are tools', async () => {
     const system = (content: string) => ({ role: 'system' as const, content })
     const user = { role: 'user' as const, content: QUESTION }
     const messages = [system('Be kind.'), system(''), system('Be brief.'), user]
@@ -118,7 +118,7 @@ describe('a loop', () => {
     expect(prompts()).toEqual([ASKED, `${ASKED}${CALLED}\n${BACK}`])
   })
 
-  test('Anthropic, whose count is that of the prompt', async () => {
+  test('Anthropic, whose token count equals that of the prompt', async () => {
     const client = new Anthropic({ apiKey: 'none', baseURL: url, maxRetries: 0 })
     const { parameters: input_schema, ...about } = TOOL
     const messages: Anthropic.MessageParam[] = [{ role: 'user', content: QUESTION }]
@@ -148,7 +148,7 @@ describe('a loop', () => {
   })
 })
 
-describe.skipIf(!hasDemo)('with the demo model, which was not taught it', () => {
+describe.skipIf(!hasDemo)('with the demo model, which was not trained on it', () => {
   let app: FastifyInstance
   let llm: Llm
   let client: OpenAI
@@ -161,7 +161,7 @@ describe.skipIf(!hasDemo)('with the demo model, which was not taught it', () => 
     await llm.close()
   })
 
-  test('a call that must be is held to the form; its turn is read back, and gone on from', async () => {
+  test('a required call has the right form; the turn is read back and continued', async () => {
     const tools = [
       { type: 'function' as const, ...TOOL, strict: null },
       { type: 'function' as const, ...TOOL, name: 'other', strict: null },

@@ -36,7 +36,7 @@ const user = (content: string) => ({ role: 'user', content }) as const
 const tool = (content: string) => ({ role: 'tool', content }) as const
 const call = (name: string, given: string) => ({ id: '', name, arguments: given })
 
-test('calls and results are what they were, also over several turns of a session', () => {
+test('calls and results are the same, also over several turns of a session', () => {
   const calls = [call('add', '{"a":1,"b":[{"}":"\\""}]}'), call('now', '{}')]
   const [first, second] = readBack([
     ask([
@@ -72,7 +72,7 @@ test('calls and results are what they were, also over several turns of a session
   ])
 })
 
-test('in the other template, too', () => {
+test('also in the other template', () => {
   const calls = [call('add', '{"a":1,"b":[{"}":"\\""}]}'), call('now', '{}')]
   const system = { role: 'system', content: 'Be exact.\n### User\n### `not` a list' } as const
   const said = { role: 'assistant', content: 'I shall add.', calls } as const
@@ -107,7 +107,7 @@ test('in the other template, too', () => {
   ])
 })
 
-test('tools of an earlier turn are called in a later one that does not tell them again', () => {
+test('tools of an earlier turn can be called in a later one that does not repeat them', () => {
   const said = { role: 'assistant', content: '', calls: [call('now', '{}')] } as const
   const [, later] = readBack([
     ask([user('a'), { role: 'assistant', content: 'b' }]),
@@ -117,7 +117,7 @@ test('tools of an earlier turn are called in a later one that does not tell them
   expect(later!.messages.at(-1)).toMatchObject({ tool_calls: [{ function: { name: 'now' } }] })
 })
 
-test('without tools, or without a call, texts that look like them are texts', () => {
+test('without tools, or without a call, texts that look like them stay text', () => {
   const block = '```json\n{"name":"add","arguments":{"a":1,"b":2}}\n```'
   const said = { role: 'assistant', content: block } as const
   const [plain, other] = readBack([
@@ -130,7 +130,7 @@ test('without tools, or without a call, texts that look like them are texts', ()
     expect(readToolList(text)).toBeNull()
 })
 
-test('any list of tools is read as one that the model would see the same way', () => {
+test('any list of tools is parsed as the model would see it', () => {
   const name = fc.stringMatching(/^[a-z_]{1,8}$/)
   const properties = fc.dictionary(name, fc.constantFrom({ type: 'string' }, { enum: ['a', 'b,\n'] }))
   const parameters = fc

@@ -46,7 +46,7 @@ test('tools are told in the form that G1 models were trained on', () => {
   )
 })
 
-test('a system text comes before the tools, calls and results are told as trained', () => {
+test('a system text comes before the tools; calls and results are told as in training', () => {
   const call = { id: 'x', name: 'add', arguments: '{"a": 1,\n "b": 2}' }
   const prompt = promptOf({
     messages: [
@@ -64,7 +64,7 @@ test('a system text comes before the tools, calls and results are told as traine
   )
 })
 
-test('by its setting a model reads of tools as vllm-rwkv tells them', () => {
+test('a setting tells tools in the form of vllm-rwkv', () => {
   const prompt = promptOf(
     {
       messages: [
@@ -171,7 +171,7 @@ And?
 <think`)
 })
 
-test('there an answer without a thought begins with an empty one; without tools nothing is of it', () => {
+test('there an answer without a thought starts with an empty one; without tools nothing changes', () => {
   const ends = (mode: ThinkMode) => promptOf({}, MARKDOWN_TOOLS, mode).split('### Assistant')[1]
   expect(ends('none')).toBe('\n<think></think')
   expect(ends('closed')).toBe('\n<think></think')
@@ -181,7 +181,7 @@ test('there an answer without a thought begins with an empty one; without tools 
   expect(promptOf(result, MARKDOWN_TOOLS)).toBe('### Tool Output\n```json\n3\n```\n### Assistant\n<think></think')
 })
 
-test('one tool that is named is the only one; without a choice there are none', () => {
+test('tool_choice with a name leaves only that tool; none leaves no tool', () => {
   expect(promptOf({ choice: { name: 'add' } })).not.toContain('find_free_slots')
   expect(promptOf({ choice: 'none' })).toBe('User: hi\n\nAssistant:')
 })
@@ -207,7 +207,7 @@ const PIECES: AnswerPiece[] = [
   { type: 'arguments', text: '{"a":1,"s":"}\\"```"}' },
 ]
 
-test('calls are taken out of the text, however it was cut', () => {
+test('calls are extracted from the text, however it was cut', () => {
   const cases: [string, AnswerPiece[]][] = [
     [CALL, PIECES],
     [`Sure.\n\n${CALL}\n`, [{ type: 'text', text: 'Sure.' }, ...PIECES]],
@@ -246,7 +246,7 @@ test('calls are taken out of the text, however it was cut', () => {
   ])
 })
 
-test('what is no call stays text, to the last character', () => {
+test('text that is not a call stays text, to the last character', () => {
   const texts = [
     'plain  text \n ',
     '```json\n{"a": 1}\n```\n',

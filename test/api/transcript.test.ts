@@ -9,7 +9,7 @@ import { hasDemo, serveDemo } from './demo.ts'
 import { CHAT, COMPLETIONS } from './kit.ts'
 
 describe('messages of a text', () => {
-  test('are those that the template put together, whatever they say', () => {
+  test('are those that the template assembled, whatever they contain', () => {
     const roles = fc.constantFrom<Role>('system', 'user')
     const content = fc
       .array(fc.constantFrom('a', 'User:', '\n\n', '\n', ' ', 'Assistant: x', '<think>', '语'))
@@ -22,7 +22,7 @@ describe('messages of a text', () => {
     )
   })
 
-  test('an answer and its thought; a head that the model wrote is a part of its answer', () => {
+  test('an answer and its thought; a role name that the model wrote is part of its answer', () => {
     expect(messagesOf('User: 1+1?\n\nAssistant: <think>\nOne and one.\n</think>\n2')).toEqual([
       { role: 'user', content: '1+1?' },
       { role: 'assistant', content: '2', reasoning_content: 'One and one.' },
@@ -37,7 +37,7 @@ describe('messages of a text', () => {
     })
   })
 
-  test('a text of no template has none; one that begins inside has those that are whole', () => {
+  test('a text without a template has none; one that starts inside has those that are whole', () => {
     expect(messagesOf('The cat. User: sat')).toBeNull()
     expect(messagesOf('end of it\n\nUser: a', true)).toEqual([{ role: 'user', content: 'a' }])
     expect(titleOf('  The\ncat ', null)).toBe('The cat')
@@ -88,7 +88,7 @@ describe.skipIf(!hasDemo)('the transcript of a session', () => {
   }
   const user = (content: string) => ({ role: 'user', content })
 
-  test('is what was asked and answered, on every branch', async () => {
+  test('is the questions and answers, on every branch', async () => {
     const session = 'tree'
     const system = { role: 'system', content: 'Be brief.\n\nUser: is never forged.' }
     const one = await ask({
@@ -114,7 +114,7 @@ describe.skipIf(!hasDemo)('the transcript of a session', () => {
     expect(turns[0].tokens + turns[1].tokens).toBe(whole.tokens)
   })
 
-  test('of a raw text is that text; a short limit shows its end, with the title of its beginning', async () => {
+  test('of a raw text is that text; a short limit shows the end, with a title from the beginning', async () => {
     const { text } = await ask({ prompt: 'The cat sat', session_id: 'raw' }, COMPLETIONS)
     const all = (await transcript('raw')).json()
     expect(all.turns).toEqual([{ turn: 1, parent: 0, tokens: all.tokens, text: `The cat sat${text}`, messages: null }])
@@ -124,7 +124,7 @@ describe.skipIf(!hasDemo)('the transcript of a session', () => {
     expect((await transcript('raw', '?limit=0')).json().title).toBe(all.title)
   })
 
-  test('is of no other key; what is asked for wrongly is said', async () => {
+  test('is visible to no other key; invalid requests are reported', async () => {
     await ask({ messages: [user('Mine.')], session_id: 'mine' })
     expect((await transcript('mine', '', 'Bearer sk-two')).statusCode).toBe(404)
     for (const [query, status, param] of [

@@ -23,7 +23,7 @@ async function translate(body: object, script = translating) {
   return { reply, engine, translations, texts: translations?.map(({ text }) => text) }
 }
 
-test('the prompt, and how it is drawn', async () => {
+test('the prompt, and how it is sampled', async () => {
   const { engine, translations } = await translate({ text_list: ['Hello world!', 'Good morning'] })
   expect(engine.requests.map(promptOf)).toEqual([
     'English: Hello world!\n\nChinese:',
@@ -42,7 +42,7 @@ test('the prompt, and how it is drawn', async () => {
   expect([...request!.boundaries!]).toEqual(['English:'.length])
 })
 
-test('streamed, texts grow to what the whole reply has', async () => {
+test('streamed, texts grow to those of the whole reply', async () => {
   const text_list = ['One sentence of some words.\n\nAnother.', 'same', '42', 'same']
   const body = { source_lang: 'en', target_lang: 'zh-CN', text_list }
   const { app } = serve(translating)
@@ -80,7 +80,7 @@ describe('count and order', () => {
   })
 })
 
-test('paragraphs are translated one by one, and what is between them stays', async () => {
+test('paragraphs are translated one by one, and the separators are kept', async () => {
   const text = 'First line\nsecond line.\n\nThird.\r\n\r\n  Fourth. '
   const { texts, engine } = await translate({ text_list: [text] })
   expect(texts).toEqual(['FIRST LINE\nSECOND LINE.\n\nTHIRD.\r\n\r\n  FOURTH.'])
@@ -90,25 +90,25 @@ test('paragraphs are translated one by one, and what is between them stays', asy
 describe('tags and placeholders', () => {
   const text = 'See <a href="/x">the page</a> of {0} and <b0>this</b0>.'
 
-  test('a translation that keeps them is taken whole', async () => {
+  test('a translation that keeps them is used', async () => {
     const { texts, engine } = await translate({ text_list: [text] })
     expect(texts).toEqual(['SEE <a href="/x">THE PAGE</a> OF {0} AND <b0>THIS</b0>.'])
     expect(engine.requests).toHaveLength(1)
   })
 
-  test('where the model loses or bends one, the pieces between them are translated', async () => {
+  test('if the model loses or changes one, the pieces between them are translated', async () => {
     const losing = (request: GenerateRequest) => answer(request, sourceOf(request).toUpperCase().replace('{0}', ''))
     const { texts, engine } = await translate({ text_list: [text, 'plain'] }, losing)
     expect(texts).toEqual(['SEE <a href="/x">THE PAGE</a> OF {0} AND <b0>THIS</b0>.', 'PLAIN'])
     expect(engine.requests.map(sourceOf).slice(2)).toEqual(['See', 'the page', 'of', 'and', 'this'])
   })
 
-  test('one that the model makes up is taken out', async () => {
+  test('one that the model invents is removed', async () => {
     const inventing = (request: GenerateRequest) => answer(request, `<b>${sourceOf(request)}</b>`)
     expect((await translate({ text_list: ['one'] }, inventing)).texts).toEqual(['one'])
   })
 
-  test('the delimiters of the request', async () => {
+  test('delimiters of the request', async () => {
     const losing = (request: GenerateRequest) =>
       answer(
         request,
@@ -136,7 +136,7 @@ describe('failures', () => {
     yield { type: 'error', id: request.id, error }
   }
 
-  test('a text that fails fails alone, with its place kept', async () => {
+  test('a text that fails does so alone, and keeps its place', async () => {
     const { texts, translations, reply } = await translate({ text_list: ['a', 'poison', 'b', 'c\n\npoison'] }, poisoned)
     expect(reply.statusCode).toBe(200)
     expect(texts).toEqual(['A', '', 'B', ''])
@@ -145,7 +145,7 @@ describe('failures', () => {
     expect(reply.body).not.toContain('secret detail')
   })
 
-  test('a call of which nothing was translated fails', async () => {
+  test('a call of which nothing could be translated fails', async () => {
     const { reply } = await translate({ text_list: ['poison', '12'] }, poisoned)
     expect(reply.statusCode).toBe(500)
     expect(reply.json().error).toEqual(expect.any(String))
@@ -157,14 +157,14 @@ describe('failures', () => {
     expect(translations[1]!.error).toContain('5000 tokens')
   })
 
-  test('an answer that reached the cap says so', async () => {
+  test('an answer that reached the limit says so', async () => {
     const { translations } = await translate({ text_list: ['a'] }, (request) => answer(request, 'A', 'length'))
     expect(translations[0]).toMatchObject({ text: 'A', finish_reason: 'length' })
   })
 })
 
-describe('who may', () => {
-  test('a key, in header or body, unless translation is open', async () => {
+describe('access', () => {
+  test('with a key, in header or body, unless translation is open', async () => {
     const body = { target_lang: 'en', text_list: ['你好'] }
     const closed = serve(translating, { keys: ['secret'] }).app
     expect((await postTo(closed, PATH, body)).statusCode).toBe(401)
@@ -232,7 +232,7 @@ describe('auto', () => {
     expect(detectLanguage(text)).toBe(language)
   })
 
-  test('each text is detected for itself; one that does not show its language is asked as most others are', async () => {
+  test('the language of each text is detected; an ambiguous one gets the most common source language', async () => {
     const { app, engine } = serve(translating)
     const text_list = ['Où est-il ?', 'Rhinocéros', 'The end of the story']
     const body = { target_lang: 'de', text_list: [...text_list, 'Il est dans la maison.'] }
@@ -269,7 +269,7 @@ test('a client that leaves ends every row', async () => {
   await app.close()
 })
 
-test('the limit of texts is the published one', () => {
+test('the limit on texts is the documented one', () => {
   expect(DEFAULT_LIMITS.prompts).toBe(512)
 })
 
@@ -292,7 +292,7 @@ describe('hostile texts', () => {
     ['open tags', '<a', null],
     ['open braces', '{{1', null],
     ['line ends', '\n \t', null],
-  ])('marks are found in a time that grows as the text: %s', (_, piece, given) => {
+  ])('tags are found in time linear in the text: %s', (_, piece, given) => {
     const delimiters = given === null ? null : delimitersOf(given)
     const text = `a${piece.repeat(4_000_000 / piece.length)}b`
     expect(splitAtMarks(text, delimiters).join('')).toBe(text)
@@ -301,7 +301,7 @@ describe('hostile texts', () => {
     expect(parts.map((part) => (typeof part === 'string' ? part : part.text)).join('')).toBe(text)
   })
 
-  test('one text is as long as a page, one call as many paragraphs as the engine takes', async () => {
+  test('a text as long as a page, a call with as many paragraphs as the engine accepts', async () => {
     const long = await translate({ text_list: ['x'.repeat(65_537)] })
     expect(long.reply.statusCode).toBe(413)
     const many = Array.from({ length: 5000 }, (_, i) => `text ${i}`).join('\n\n')
@@ -310,7 +310,7 @@ describe('hostile texts', () => {
     expect(paragraphs.reply.body).toContain('more than 4096 paragraphs')
   })
 
-  test('paragraphs and what is between them stay', () => {
+  test('paragraphs and separators are kept', () => {
     const textsOf = (text: string) =>
       toParts(text, 'English', null).map((part) => (typeof part === 'string' ? part : part.text))
     for (const text of ['a', 'a\nb', 'a\n\nb', 'a\r\n \t\r\n\n b\n\n\nc\nd', 'a\n \n']) {

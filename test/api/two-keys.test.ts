@@ -37,7 +37,7 @@ describe.skipIf(!hasDemo)('a session of another key', () => {
   ]
 
   for (const [method, url, body] of ASKED) {
-    test(`${method} ${url}: not there, as an id that nobody has`, async () => {
+    test(`${method} ${url}: not found, like an unknown id`, async () => {
       const foreign = await as('theirs', method, url, body)
       expect(foreign.statusCode).toBe(404)
       const ofNobody = (text: string) => text.replaceAll('diary', 'nobody')
@@ -47,19 +47,19 @@ describe.skipIf(!hasDemo)('a session of another key', () => {
     })
   }
 
-  test('lists hold one’s own only', async () => {
+  test('lists have only those of the key', async () => {
     expect((await as('theirs', 'GET', '/v1/sessions')).json().data).toEqual([])
     const status = await as('theirs', 'POST', '/state/status', {})
     expect(status.body).not.toContain('diary')
   })
 
-  test('the other’s of the same name is another', async () => {
+  test('another key can have one of the same name', async () => {
     const own = await as('theirs', 'POST', '/v1/completions', { ...TURN, session_id: 'diary' })
     expect(own.json().session).toMatchObject({ turn: 1 })
     expect((await as('theirs', 'DELETE', '/v1/sessions/diary')).statusCode).toBe(200)
   })
 
-  test('after all that it is as it was', async () => {
+  test('afterwards it is unchanged', async () => {
     await as('theirs', 'POST', '/state/delete', { session_id: 'diary' })
     await as('theirs', 'POST', '/v1/server/stop', {})
     expect((await as('mine', 'GET', '/v1/sessions/diary')).json()).toMatchObject({
@@ -70,7 +70,7 @@ describe.skipIf(!hasDemo)('a session of another key', () => {
     expect(next.json().session).toMatchObject({ turn: 2 })
   })
 
-  test('a request that runs is stopped by its own key only', async () => {
+  test('a running request can be stopped by its own key only', async () => {
     // Sixteen rows: no chance ends them all at once.
     const contents = Array.from({ length: 16 }, () => 'Once upon a time')
     const body = { contents, max_tokens: 4000, stop_tokens: [], ignore_eos: true }

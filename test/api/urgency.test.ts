@@ -54,7 +54,7 @@ const BODIES: Readonly<Record<string, object>> = {
   '/translate/v1/batch-translate': { target_lang: 'de', source_lang: 'en', text_list: ['x'] },
 }
 
-test('every one of these routes is one that names the fields', () => {
+test('every one of these routes declares the fields', () => {
   const routes = allDialects(DEFAULT_LIMITS).flatMap(({ routes }) => routes)
   const naming = routes.filter(({ body }) => {
     const { properties = {} } = (body ?? {}) as { readonly properties?: object }
@@ -65,7 +65,7 @@ test('every one of these routes is one that names the fields', () => {
 })
 
 describe.each(Object.entries(BODIES))('%s', (path, body) => {
-  test('hands the priority on, and ends at its time', async () => {
+  test('passes the priority on, and ends at its timeout', async () => {
     const { send, engine } = await keyed({ priority: 5 })
     expect((await send(path, { ...body, priority: -3 })).statusCode).toBe(200)
     expect(engine.requests[0]!.priority).toBe(-3)
@@ -78,14 +78,14 @@ describe.each(Object.entries(BODIES))('%s', (path, body) => {
 })
 
 describe('a priority', () => {
-  test('is the key’s where a request has none', async () => {
+  test('is that of the key if a request has none', async () => {
     const { send, engine } = await keyed({ priority: 5 })
     await send(COMPLETIONS, { prompt: 'x' })
     await send(COMPLETIONS, { prompt: 'x', priority: 5 })
     expect(engine.requests.map(({ priority }) => priority)).toEqual([5, 5])
   })
 
-  test('is at most the key’s', async () => {
+  test('is at most that of the key', async () => {
     for (const [own, asked] of [
       [5, 6],
       [-5, 0],
@@ -111,7 +111,7 @@ describe('a priority', () => {
 })
 
 describe('a timeout', () => {
-  test('of a key ends what says nothing of it, and is the longest', async () => {
+  test('of a key applies to requests without one, and is the maximum', async () => {
     const { send, engine } = await keyed({ timeoutSeconds: 20 }, slow())
     const late = await send(COMPLETIONS, { prompt: 'x' })
     expect(late.statusCode).toBe(504)
@@ -127,7 +127,7 @@ describe('a timeout', () => {
     expect((await send('/api/embed', { model: 'rwkv', input: 'x' })).statusCode).not.toBe(200)
   })
 
-  test('ends a stream that has begun with an error event', async () => {
+  test('ends a started stream with an error event', async () => {
     const { send, engine } = await keyed({}, slow('Hello'))
     const reply = await send(CHAT, { ...HELLO, stream: true, timeout: 20 })
     expect(reply.statusCode).toBe(200)
@@ -156,7 +156,7 @@ describe('a timeout', () => {
     expect(numRequests).toBeLessThanOrEqual(16)
   })
 
-  test('lets go what ends in time', async () => {
+  test('does not affect what ends in time', async () => {
     const { send } = await keyed({ timeoutSeconds: 60 })
     expect((await send(COMPLETIONS, { prompt: 'x', timeout: 60 })).statusCode).toBe(200)
     for (const timeout of [0, -1, 86_401, '5'])

@@ -34,12 +34,12 @@ const app = fastify()
 mountWeb(app, files)
 
 describe('the files of the dashboard', () => {
-  test('are those of the build, of types a page has', () => {
+  test('are those of the build, of the types that pages have', () => {
     const paths = [...files.keys()].filter((path) => !path.startsWith('/docs/'))
     expect(paths.sort()).toEqual(['/', '/assets/goose.svg', ASSET])
   })
 
-  test('and the pages that a user reads of docs/', async () => {
+  test('and the user pages of docs/', async () => {
     const paths = [...files.keys()].filter((path) => path.startsWith('/docs/'))
     expect(paths).toContain('/docs/zh/troubleshooting.md')
     expect(paths).toContain('/docs/clients/openai.md')
@@ -51,7 +51,7 @@ describe('the files of the dashboard', () => {
     expect((await app.inject('/docs/dev/house.md')).statusCode).toBe(404)
   })
 
-  test('the page may load nothing but files of this server, and be framed by nobody', async () => {
+  test('the page may load only files of this server, and cannot be framed', async () => {
     const reply = await app.inject('/')
     expect(reply.headers['content-type']).toBe('text/html; charset=utf-8')
     expect(reply.headers['cache-control']).toBe('no-cache')
@@ -65,7 +65,7 @@ describe('the files of the dashboard', () => {
     })
   })
 
-  test('a file named by its content is kept for a year; packed for those who take it', async () => {
+  test('files named by their content are cached for a year, and compressed for clients that accept it', async () => {
     const plain = await app.inject(ASSET)
     expect(plain.body).toBe(SCRIPT)
     expect(plain.headers['cache-control']).toBe('public, max-age=31536000, immutable')
@@ -88,7 +88,7 @@ describe('the files of the dashboard', () => {
     }
   })
 
-  test('what has not changed is not sent again', async () => {
+  test('unchanged files are not sent again', async () => {
     const { headers } = await app.inject('/')
     const again = await app.inject({
       url: '/',
@@ -105,7 +105,7 @@ describe('the files of the dashboard', () => {
     '/assets/',
     '/assets/index.js.map',
     '/assets//index-Ab3_-d9x.js',
-  ])('%s is none of them', async (url) => {
+  ])('%s is not among them', async (url) => {
     expect((await app.inject(url)).statusCode).toBe(404)
     expect(isForWeb(files, 'GET', url)).toBe(false)
   })
@@ -118,7 +118,7 @@ test('without a build the page says what to do', async () => {
   expect([reply.statusCode, reply.json().message]).toEqual([404, expect.stringContaining('npm run build')])
 })
 
-test('no key opens the page, and nothing else', async () => {
+test('the page needs no key, and nothing else is open', async () => {
   const { app: keyed } = serve(undefined, { keys: ['sk-test'] })
   const status = async (url: string) => (await keyed.inject(url)).statusCode
   expect(await status('/')).toBe(200)

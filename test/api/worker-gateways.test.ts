@@ -34,7 +34,7 @@ function withGateways() {
   return { app, management, gateways, handles }
 }
 
-test('a worker that finishes its requests is not ready on its own way, and has none when it has ended', async () => {
+test('the gateway of a draining worker is not ready, and disappears when the worker has ended', async () => {
   const { app, management, gateways, handles } = withGateways()
   const { worker_id: id } = await management.start(DEFAULT_SPEC)
   const at = `/api/workers/${id}/proxy`
@@ -61,7 +61,7 @@ test('a worker that finishes its requests is not ready on its own way, and has n
   await app.close()
 })
 
-test('the latencies of an ended worker are gone, whatever its model was called', async () => {
+test('the latencies of an ended worker are removed, whatever its model was called', async () => {
   const { app, management } = withGateways()
   const { worker_id: id } = await management.start(DEFAULT_SPEC)
   const ask = (model: string) => postTo(app, '/v1/completions', { model, prompt: 'x' })
@@ -81,7 +81,7 @@ test('the latencies of an ended worker are gone, whatever its model was called',
   await app.close()
 })
 
-test('what is known of calls and mixtures is known at every way in', async () => {
+test('calls and mixtures are known at every gateway', async () => {
   const { app, management, handles } = withGateways()
   const { worker_id: id } = await management.start(DEFAULT_SPEC)
   await expect.poll(() => handles[0]!.client).not.toBeNull()
@@ -107,7 +107,7 @@ test('what is known of calls and mixtures is known at every way in', async () =>
   await app.close()
 })
 
-test('one that is stopped on its way to a restart stays stopped; restarts at once are one', async () => {
+test('a worker stopped before its restart stays stopped; simultaneous restarts are one', async () => {
   const { app, management, handles } = withGateways()
   const { worker_id: id } = await management.start(DEFAULT_SPEC)
   await expect.poll(() => management.fleet.find(id).phase).toBe('ready')
@@ -156,7 +156,7 @@ test.each(['stop', 'forget', 'shut down'] as const)(
   },
 )
 
-test('a worker that ends in order to restart stays ended when the server shuts down', async () => {
+test('a worker that is about to restart stays stopped when the server shuts down', async () => {
   const { app, management, handles } = withGateways()
   const { worker_id: id } = await management.start(DEFAULT_SPEC)
   await expect.poll(() => management.fleet.find(id).phase).toBe('ready')

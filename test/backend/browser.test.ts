@@ -49,7 +49,7 @@ test('a browser’s checksums are those of Node', () => {
   }
 })
 
-describe.skipIf(WEBGPU_PROBLEM !== null)('a model from an address', () => {
+describe.skipIf(WEBGPU_PROBLEM !== null)('a model from a URL', () => {
   let server: Server
   let origin: string
   let llm: Llm
@@ -81,7 +81,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('a model from an address', () => {
   }
   const GREEDY = { temperature: 0, maxTokens: 16, stop: ['\n\nUser:'] }
 
-  test('tells of its progress', () => {
+  test('reports its progress', () => {
     const { size } = statSync(model)
     expect(seen.filter(({ stage }) => stage === 'download').at(-1)).toEqual({
       stage: 'download',
@@ -92,7 +92,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('a model from an address', () => {
     expect([last.stage, last.doneBytes]).toEqual(['weights', last.totalBytes])
   })
 
-  test('answers as the same model does on the CPU, also beside another answer', async () => {
+  test('gives the answers of the same model on the CPU, also beside another answer', async () => {
     const node = await loadInNode({ model, device: 'cpu' })
     const ways = [
       [PROMPT, GREEDY],
@@ -106,14 +106,14 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('a model from an address', () => {
     expect(expected[0]).not.toBe('')
   })
 
-  test('a chat is the template and its stops', { tags: 'night' }, async () => {
+  test('a chat uses the template and its stops', { tags: 'night' }, async () => {
     const turns = [{ role: 'user', content: 'What is this?' }] as const
     const rendered = 'User: What is this?\n\nAssistant:'
     const { stop: _, ...greedy } = GREEDY
     expect(await all(llm.chat(turns, greedy))).toBe(await all(llm.generate(rendered, GREEDY)))
   })
 
-  test('a state goes on where it was: read, forked, saved and restored', async () => {
+  test('a state continues where it was: read, forked, saved and restored', async () => {
     const whole = 'It was the best of'
     const ask = ' all the days'
     const expected = await all(llm.generate(whole + ask, GREEDY))
@@ -131,7 +131,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('a model from an address', () => {
     c.close()
   })
 
-  test('after a stop string the state has consumed what shows, and nothing else', { tags: 'night' }, async () => {
+  test('after a stop string the state has consumed exactly the visible text', { tags: 'night' }, async () => {
     const plain = { temperature: 0, maxTokens: 24 }
     const whole = await all(llm.generate(PROMPT, plain))
     // Amid words, over the end of one.
@@ -153,7 +153,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('a model from an address', () => {
       for (const [at, value] of array.entries()) expect(state[i]![at]).toBeCloseTo(value, 3)
   })
 
-  test('a saved state is one of the server’s', { tags: 'night' }, async () => {
+  test('a saved state has the format of the server', { tags: 'night' }, async () => {
     const state = llm.begin()
     await state.read(PROMPT)
     const file = await state.save()
@@ -166,7 +166,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('a model from an address', () => {
     runner.dispose()
   })
 
-  test('ends where it is told to, and frees its slot', { tags: 'night' }, async () => {
+  test('stops as told, and frees its slot', { tags: 'night' }, async () => {
     const aborter = new AbortController()
     const pieces = llm.generate(PROMPT, { maxTokens: 1000, signal: aborter.signal })
     await pieces.next()
@@ -178,7 +178,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('a model from an address', () => {
     for (const state of states) state.close()
   })
 
-  test('what is wrong is said', async () => {
+  test('errors are reported', async () => {
     await expect(load(`${origin}/absent.pth`)).rejects.toThrow(/HTTP 404/)
     await expect(llm.generate('', {}).next()).rejects.toThrow(/give a prompt/)
     await expect(llm.generate('a', { topP: 2 }).next()).rejects.toThrow(/topP must be 0 to 1/)

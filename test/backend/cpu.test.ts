@@ -12,7 +12,7 @@ import { LEVELS, normals, randomSource } from './kit.ts'
 
 afterEach(() => vi.unstubAllEnvs())
 
-test.runIf(LEVELS.length > 0)('the bench of products reports what was computed', () => {
+test.runIf(LEVELS.length > 0)('the bench of products reports what it computed', () => {
   const plan = {
     types: ['f16', 'i8'],
     shapes: [[64, 128]],
@@ -49,7 +49,7 @@ test('the report names every level and where its library would be', () => {
 })
 
 describe.runIf(LEVELS.length > 0)('choosing a level and threads', () => {
-  test('the best level by default, the one asked for otherwise', () => {
+  test('the best level by default, or the requested one', () => {
     expect(cpuReport().chosen).toBe(LEVELS.at(-1))
     vi.stubEnv('SKEIN_ISA', 'baseline')
     vi.stubEnv('SKEIN_THREADS', '3')
@@ -58,7 +58,7 @@ describe.runIf(LEVELS.length > 0)('choosing a level and threads', () => {
     cpu.dispose()
   })
 
-  test('the machine has limits', () => {
+  test('measures the limits of the machine', () => {
     const { readBytesPerSecond, fmaOperationsPerSecond } = measureMachine({ threads: 1 })
     expect(readBytesPerSecond).toBeGreaterThan(1e8)
     expect(readBytesPerSecond).toBeLessThan(1e13)
@@ -66,13 +66,13 @@ describe.runIf(LEVELS.length > 0)('choosing a level and threads', () => {
     expect(fmaOperationsPerSecond).toBeLessThan(1e13)
   })
 
-  test('threads that are no number are told by where they were asked for', () => {
+  test('an invalid number of threads is reported with its source', () => {
     expect(() => createCpuBackend({ threads: 0 })).toThrow(/^threads 0 is not a whole number/)
     vi.stubEnv('SKEIN_THREADS', 'all')
     expect(() => createCpuBackend()).toThrow(/^SKEIN_THREADS=all is not a whole number/)
   })
 
-  test('what cannot be had is refused with what can', () => {
+  test('an unavailable level is refused with the available ones', () => {
     expect(() => createCpuBackend({ isa: 'sse9' })).toThrow(/not an ISA level; available: baseline/)
     vi.stubEnv('SKEIN_ISA', 'mmx')
     expect(cpuReport().problem).toMatch(/SKEIN_ISA=mmx/)
@@ -107,7 +107,7 @@ describe.each(LEVELS)('cpu backend on %s', (isa) => {
     expect(worst).toBeLessThan(1e-6)
   })
 
-  test('exp, sigmoid and tanh at the ends of the numbers', () => {
+  test('exp, sigmoid and tanh at the limits of their range', () => {
     const native = openNative(libraryPath(isa))
     const inf = Number.POSITIVE_INFINITY
     const x = Float32Array.of(-inf, inf, Number.NaN, -1000, 1000)
@@ -121,7 +121,7 @@ describe.each(LEVELS)('cpu backend on %s', (isa) => {
     expect(apply(2)).toEqual([-1, 1, Number.NaN, -1, 1])
   })
 
-  test('tensors start at zero, are copied in and out, and are read in part', () => {
+  test('tensors start at zero, are copied in and out, and can be read in part', () => {
     expect(cpu.readTensor(cpu.tensor([3, 5])).result()).toEqual(new Float32Array(15))
     const values = normals(15, 1)
     const tensor = cpu.tensor([3, 5], values)
@@ -132,18 +132,18 @@ describe.each(LEVELS)('cpu backend on %s', (isa) => {
     expect(() => cpu.readTensor(tensor, 14, 2).result()).toThrow(/beyond/)
   })
 
-  test('a source that hands over too few bytes is corrupt', () => {
+  test('a source that delivers too few bytes is corrupt', () => {
     const source = { ...randomSource(64, 64, 'f32', 1), readRows: () => new Uint8Array(100) }
     expect(() => cpu.matrix(source, 'f32')).toThrow(/hold 100 bytes, expected 16384/)
     expect(() => cpu.table(source)).toThrow(/hold 100 bytes/)
   })
 
-  test('memory the system will not give is out_of_memory, and the backend goes on', () => {
+  test('memory that the system refuses is out_of_memory, and the backend continues', () => {
     expect(() => cpu.tensor([2 ** 46])).toThrow(expect.objectContaining({ code: 'out_of_memory', status: 507 }))
     expect(cpu.readTensor(cpu.tensor([4])).result()).toEqual(new Float32Array(4))
   })
 
-  test('a batch beyond the capacity or with impossible indices is refused', () => {
+  test('a batch beyond the capacity, or with invalid indices, is refused', () => {
     const capacity = { tokens: 4, rows: 2, logits: 1, samples: 0 }
     const table = cpu.table(randomSource(10, 64, 'f32', 1))
     const norm = { weight: cpu.tensor([64]), bias: cpu.tensor([64]), eps: 1e-5 }

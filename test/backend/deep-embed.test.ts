@@ -7,7 +7,7 @@ import { capacityFor, DEVICES, normals, raggedBatch, randomSource, read, rmsRati
 const reference = createReferenceBackend()
 const VOCABULARY = 50
 
-test('a token of two channels by hand', async () => {
+test('a token with two channels, computed by hand', async () => {
   const capacity = capacityFor(1)
   const tensor = (shape: readonly number[], ...values: number[]) => reference.tensor(shape, Float32Array.from(values))
   const table = new Float32Array([0, 0, 0, 0, 1, 2, 3, 4])
@@ -77,7 +77,7 @@ describe.each(DEVICES)('DeepEmbed on $name', ({ open }) => {
         ).toBeLessThan(1e-6)
   })
 
-  test('a token of which the table has no row is refused', async () => {
+  test('a token without a row in the table is refused', async () => {
     const capacity = capacityFor(1)
     const weights = {
       s_emb: tested.hostTable(randomSource(VOCABULARY, 64, 'f32', 5)),

@@ -164,7 +164,7 @@ describe.each(DEVICES)('linear on $name', (device) => {
   })
 
   test.each(ALL_TYPES)(
-    'a row of %s products is the same bits alone and in any batch, at any place',
+    'a row of %s products has the same bits alone and in any batch, at any place',
     device.options,
     async (type) => {
       const [rows, columns] = [192, 320]
@@ -186,7 +186,7 @@ describe.each(DEVICES)('linear on $name', (device) => {
     },
   )
 
-  test('several jobs at once, some sharing an input, each of its own type', async () => {
+  test('several jobs at once, some sharing an input, each with its own type', async () => {
     const run = async (backend: Backend) => {
       const count = device.isSlow ? 2 : 9
       const room = count + 2
@@ -206,7 +206,7 @@ describe.each(DEVICES)('linear on $name', (device) => {
     for (const [i, y] of (await run(tested)).entries()) expect(rmsRatio(y, expected[i]!), `job ${i}`).toBeLessThan(2e-2)
   })
 
-  describe('after relu², where most inputs are zero', () => {
+  describe('after relu², with mostly zero inputs', () => {
     const [hidden, rows, tokens] = [256, 130, 7]
 
     /** y = value·relu²(key·x): of one token, of a pair, or of all from `from` on. */
@@ -236,7 +236,7 @@ describe.each(DEVICES)('linear on $name', (device) => {
 
     const x = normals(tokens * 64, 11).map((value) => 1 + value / 2)
 
-    test.each(ALL_TYPES)('skipping them changes no bit of %s products', device.options, async (type) => {
+    test.each(ALL_TYPES)('skipping zeros changes no bit of %s products', device.options, async (type) => {
       const weight = randomSource(rows, hidden, 'bf16', 5)
       const all = await channelMixing(type, x, weight)
       const zeros = all.u.filter((value) => value === 0).length / all.u.length

@@ -155,7 +155,7 @@ describe.each(DEVICES)('ops on $name', (device) => {
     }
   })
 
-  test('wkv7 with k = 0 divides by no zero length', device.options, async () => {
+  test('wkv7 with k = 0 does not divide by a zero length', device.options, async () => {
     const capacity = capacityFor(1)
     const shape = { layers: 1, channels: 64, heads: 1, headSize: 64 }
     const states = tested.statePool(shape, 1)
@@ -190,7 +190,7 @@ describe.each(DEVICES)('ops on $name', (device) => {
     }
   })
 
-  test('a poisoned state is noticed by the ops that read it', async () => {
+  test('ops that read a poisoned state show it', async () => {
     const capacity = capacityFor(1)
     const states = await randomStates(tested, { layers: 1, channels: 64, heads: 1, headSize: 64 })
     states.poison(2)

@@ -78,7 +78,7 @@ describe.each(DEVICES)('on $name', ({ name, isSlow, open }) => {
       }
     })
 
-    test('columns that are blocks of 32 alone, and an epilogue', async () => {
+    test('a width of a single group of 32, and an epilogue', async () => {
       const columns = PACKED_BLOCKS[type].elements === 32 ? 96 : 256
       const c = { type, rows: 70, columns, tokens: 3, epilogue: 'add' } as const
       expect(rmsRatio(await multiply(tested, c), await expected(c))).toBeLessThan(bound)
@@ -95,7 +95,7 @@ describe.each(DEVICES)('on $name', ({ name, isSlow, open }) => {
       }
     })
 
-    test('NaN of an input is in all outputs of its token', async () => {
+    test('a NaN input reaches all outputs of its token', async () => {
       const c = { type, rows: 70, columns: 256, tokens: 3 }
       const x = inputs(c)
       x[256 + 40] = Number.NaN
@@ -105,7 +105,7 @@ describe.each(DEVICES)('on $name', ({ name, isSlow, open }) => {
       expect(y.subarray(140).every(Number.isFinite)).toBe(true)
     })
 
-    test('NaN of a scale is in the output of its row, for every token', async () => {
+    test('a NaN scale reaches the output of its row, for every token', async () => {
       for (const tokens of [1, 3, 9]) {
         const y = await multiply(tested, { type, rows: 70, columns: 512, tokens, scales: 'NaN' })
         const lost = y.map((value, i) => Number(Number.isNaN(value) !== (i % 70 === 2)))
@@ -120,13 +120,13 @@ describe.each(DEVICES)('on $name', ({ name, isSlow, open }) => {
       }
     })
 
-    test('a row of zeros gives zeros, or what the minimums make', async () => {
+    test('a row of zeros gives zeros, or what its minimums give', async () => {
       const c = { type, rows: 70, columns: 256, tokens: 1 }
       const y = await multiply(tested, c, new Float32Array(256))
       expect(y.every((value) => value === 0)).toBe(true)
     })
 
-    test('a table', async () => {
+    test('an embedding table', async () => {
       const [vocab, columns] = [50, 256]
       const capacity = capacityFor(3)
       const batch = raggedBatch(capacity, [3], [0], vocab)
@@ -149,7 +149,7 @@ describe.each(DEVICES)('on $name', ({ name, isSlow, open }) => {
   })
 
   if (isCpu)
-    test.each(TYPES)('%s takes the memory of the file, and 3 %% at the most', (type) => {
+    test.each(TYPES)('%s takes the memory of the file plus at most 3 %%', (type) => {
       const { elements, bytes } = PACKED_BLOCKS[type]
       const matrix = tested.matrix(packedSource(type, 128, 256), type)
       const file = (128 * 256 * bytes) / elements

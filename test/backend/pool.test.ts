@@ -32,7 +32,7 @@ async function stepMs(threads: number): Promise<number> {
   return times.toSorted((a, b) => a - b)[Math.floor(STEPS / 2)]!
 }
 
-test.runIf(LEVELS.length > 0)('a step on busy cores takes about what one thread takes', async () => {
+test.runIf(LEVELS.length > 0)('a step on busy cores takes about as long as on one thread', async () => {
   const cores = availableParallelism()
   const others = Array.from({ length: cores }, () => spawn(process.execPath, ['-e', 'for (;;);'], { stdio: 'ignore' }))
   try {

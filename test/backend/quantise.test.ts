@@ -88,7 +88,7 @@ describe.each(TYPES)('rounding to %s', (type) => {
     expect(rmsRatio(decoded, weights)).toBeGreaterThan(bound / 2)
   })
 
-  test('rows take the room that is announced, and are rounded alone', () => {
+  test('rows have the announced size, and are rounded independently', () => {
     const weights = normals(3 * 77, 2)
     const { values, scales } = quantiseRows(type, weights, 77)
     expect(values.length).toBe(3 * valueBytes(type, 77))
@@ -97,7 +97,7 @@ describe.each(TYPES)('rounding to %s', (type) => {
     expect(second.values).toEqual(values.slice(valueBytes(type, 77), 2 * valueBytes(type, 77)))
   })
 
-  test('what is not finite is not lost', () => {
+  test('values that are not finite are not lost', () => {
     const weights = oddities()
     const decoded = decodeRows(type, quantiseRows(type, weights, 128), 128)
     for (const [row, bad] of [
@@ -133,7 +133,7 @@ describe.each(TYPES)('rounding to %s', (type) => {
     quantiser.dispose()
   })
 
-  test.each(LEVELS)('%s multiplies rows of a file as those it rounds itself', (isa) => {
+  test.each(LEVELS)('%s multiplies rows of a file like rows that it rounds itself', (isa) => {
     const cpu = createCpuBackend({ isa, threads: 2 })
     for (const [rows, columns] of [
       [130, 96],
@@ -152,7 +152,7 @@ describe.each(TYPES)('rounding to %s', (type) => {
     cpu.dispose()
   })
 
-  test('the reference takes the rows of a file as they are', () => {
+  test('the reference accepts rows of a file unchanged', () => {
     const source = randomSource(40, 96, 'f32', 4)
     const reference = createReferenceBackend()
     expect(product(reference, fromFile(type, source), type)).toEqual(product(reference, source, type))

@@ -56,7 +56,7 @@ async function compare(
     expect(rmsRatio(actual, expected[i]!), `${what}, output ${i}`).toBeLessThan(1e-5)
 }
 
-test('wkv6 of one channel by hand', async () => {
+test('wkv6 with one channel, computed by hand', async () => {
   const capacity = capacityFor(2)
   const states = reference.statePool({ layers: 1, channels: 2, heads: 1, headSize: 2 }, 1)
   const tensor = (...values: number[]) => reference.tensor([2, 2], Float32Array.from(values))
@@ -123,7 +123,7 @@ describe.each(DEVICES)('RWKV-6 ops on $name', (device) => {
     }
   })
 
-  test('wkv6 at the ends of the decay: nothing kept, all kept, not a number', async () => {
+  test('wkv6 at the limits of the decay: nothing kept, everything kept, NaN', async () => {
     const capacity = capacityFor(1)
     const C = 64
     const states = await randomStates(tested, { layers: 1, channels: C, heads: 1, headSize: C })
@@ -148,7 +148,7 @@ describe.each(DEVICES)('RWKV-6 ops on $name', (device) => {
     expect((await landed(states.read(3)))[1]!.every(Number.isNaN)).toBe(true)
   })
 
-  test('wkv6 notices a poisoned state', async () => {
+  test('wkv6 shows a poisoned state', async () => {
     const capacity = capacityFor(1)
     const states = await randomStates(tested, { layers: 1, channels: 64, heads: 1, headSize: 64 })
     states.poison(2)

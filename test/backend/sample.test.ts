@@ -113,30 +113,29 @@ describe.each(DEVICES)('sample on $name', (device) => {
   const pair = (logits: Float32Array, rows: number) =>
     [new Sampler(tested, logits, rows), new Sampler(reference, logits, rows)] as const
 
-  test.each([...DRAWS, ['so hot that all are alike', { temperature: 1000, topP: 0.7 }]] as const)(
-    '%s draws the tokens of the reference',
-    device.options,
-    async (_, spec) => {
-      const sizes = [
-        [1, 1],
-        [7, 1],
-        [1000, 3],
-        [4099, 0.5],
-      ] as const
-      for (const [V, scale] of sizes) {
-        const [mine, theirs] = pair(normals(4 * V, V, scale), 4)
-        const specs = Array.from({ length: 48 }, (_, s) => ({
-          ...spec,
-          row: s % 4,
-          seed: s,
-          stream: s % 3,
-        }))
-        expect(await mine.tokens(specs), `V ${V}`).toEqual(await theirs.tokens(specs))
-      }
-    },
-  )
+  test.each([
+    ...DRAWS,
+    ['a temperature so high that all tokens are equally likely', { temperature: 1000, topP: 0.7 }],
+  ] as const)('%s draws the tokens of the reference', device.options, async (_, spec) => {
+    const sizes = [
+      [1, 1],
+      [7, 1],
+      [1000, 3],
+      [4099, 0.5],
+    ] as const
+    for (const [V, scale] of sizes) {
+      const [mine, theirs] = pair(normals(4 * V, V, scale), 4)
+      const specs = Array.from({ length: 48 }, (_, s) => ({
+        ...spec,
+        row: s % 4,
+        seed: s,
+        stream: s % 3,
+      }))
+      expect(await mine.tokens(specs), `V ${V}`).toEqual(await theirs.tokens(specs))
+    }
+  })
 
-  test('noise draws each of two tokens as often as their distance says', device.options, async () => {
+  test('noise draws two tokens with the probabilities given by their distance', device.options, async () => {
     const logits = new Float32Array(64).fill(-100)
     // u0 − u1 has a triangular density, so token 7, behind by half the noise, wins one time in eight.
     logits[3] = 1
@@ -152,7 +151,7 @@ describe.each(DEVICES)('sample on $name', (device) => {
     expect(share).toBeLessThan(0.17)
   })
 
-  test('greedy in its three spellings, the smaller id among equals', device.options, async () => {
+  test('greedy in its three forms, the smaller id among equals', device.options, async () => {
     const logits = normals(5000, 1)
     logits[4000] = 50
     logits[123] = 50
@@ -171,7 +170,7 @@ describe.each(DEVICES)('sample on $name', (device) => {
     expect(new Set(tokens.filter((_, s) => s % 2 === 1)).size).toBeGreaterThan(5)
   })
 
-  test('bias adds, bans, and can leave one token only', device.options, async () => {
+  test('bias adds, bans, and can leave a single token', device.options, async () => {
     const logits = normals(200, 3)
     const [mine, theirs] = pair(logits, 1)
     const banAll = Array.from({ length: 200 }, (_, id) => [id, Number.NEGATIVE_INFINITY] as const)
@@ -186,7 +185,7 @@ describe.each(DEVICES)('sample on $name', (device) => {
     expect(await mine.tokens([{ bias: banAll }, { temperature: 0, bias: banAll }])).toEqual([-1, -1])
   })
 
-  test('masks leave their tokens alone, and touch no other draw', device.options, async () => {
+  test('masks allow only their tokens, and affect no other draw', device.options, async () => {
     for (const V of [70, 4099]) {
       const [mine, theirs] = pair(normals(2 * V, V, 2), 2)
       const [few, one] = [Array.from({ length: V }, (_, id) => id).filter((id) => id % 9 === 4), [V - 1]]
@@ -247,7 +246,7 @@ describe.each(DEVICES)('sample on $name', (device) => {
     expect(tokens).toEqual([9, 0, 1, 2, 3, 4, 5, 6])
   })
 
-  test('samples of one step that share a slot count one after the other', device.options, async () => {
+  test('samples of one step that share a slot are counted one after another', device.options, async () => {
     const logits = new Float32Array(64)
     logits.set([5, 4, 3, 2])
     const sampler = new Sampler(tested, logits, 1)
@@ -255,7 +254,7 @@ describe.each(DEVICES)('sample on $name', (device) => {
     expect(await sampler.tokens([spec, { temperature: 0, slot: 4 }, spec, spec])).toEqual([0, 0, 1, 2])
   })
 
-  test('samples that share a slot are drawn by the mass that the ones before them leave', device.options, async () => {
+  test('samples that share a slot are drawn from what the earlier ones leave', device.options, async () => {
     const [mine, theirs] = pair(normals(1000, 9, 0.5), 1)
     const specs = Array.from({ length: 12 }, (_, s) => ({
       slot: s % 2,
@@ -301,7 +300,7 @@ describe.each(DEVICES)('sample on $name', (device) => {
     }
   })
 
-  test('a large vocabulary with ids of equal logits: the draws of the reference', device.options, async () => {
+  test('a large vocabulary with equal logits: the same draws as the reference', device.options, async () => {
     const V = 65_536
     const logits = normals(V, 12, 2.5).map((x) => Math.round(x * 8) / 8)
     const [mine, theirs] = pair(logits, 1)
@@ -325,7 +324,7 @@ describe.each(DEVICES)('sample on $name', (device) => {
     for (const [i, share] of [0.5, 0.3, 0.2].entries()) expect(Math.abs(counts[i]! / 6000 - share)).toBeLessThan(0.02)
   })
 
-  test('a batch that would reach outside its arrays is refused', device.options, async () => {
+  test('a batch that would read outside its arrays is refused', device.options, async () => {
     const sampler = new Sampler(tested, normals(64, 1), 1)
     await expect(sampler.draw([{ row: 1 }])).rejects.toThrow(/sample row/)
     await expect(sampler.draw([{ slot: 64 }])).rejects.toThrow(/penalty slot/)

@@ -23,7 +23,7 @@ describe.each(DEVICES)('state pool on $name', (device) => {
   })
   afterAll(() => tested.dispose())
 
-  test('a new pool is zero; what is written is read back, and neighbours stay', async () => {
+  test('a new pool is zero; what is written is read back, and other slots stay', async () => {
     const pool = tested.statePool(SHAPE, 3)
     expect(await landed(pool.read(1))).toEqual(filled(0))
     const state = randomState(1)
@@ -34,7 +34,7 @@ describe.each(DEVICES)('state pool on $name', (device) => {
     expect(pool.bytesPerSlot).toBeGreaterThanOrEqual(4 * state.flatMap((array) => [...array]).length)
   })
 
-  test('a head size that has no kernel is a model that is not run', async () => {
+  test('a model with a head size without a kernel is refused', async () => {
     const shape = { layers: 1, channels: 60, heads: 3, headSize: 20 }
     expect(() => tested.statePool(shape, 1)).toThrow(
       expect.objectContaining({
@@ -44,7 +44,7 @@ describe.each(DEVICES)('state pool on $name', (device) => {
     )
   })
 
-  test('copy, clear and poison touch one slot', async () => {
+  test('copy, clear and poison affect one slot', async () => {
     const pool = tested.statePool(SHAPE, 3)
     const [a, b] = [randomState(1), randomState(5)]
     await landed(pool.write(0, a))
@@ -60,7 +60,7 @@ describe.each(DEVICES)('state pool on $name', (device) => {
     expect(await landed(pool.read(2))).toEqual(b)
   })
 
-  test('a state is read as it was when it was asked for, and put where it is told to', async () => {
+  test('a state is read as it was when the read started, and written where requested', async () => {
     const pool = tested.statePool(SHAPE, 3)
     const [a, b] = [randomState(1), randomState(5)]
     await landed(pool.write(1, a))

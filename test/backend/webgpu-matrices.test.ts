@@ -67,7 +67,7 @@ test.skipIf(!hasMatrices).each(['add', 'relu2', 'tanh', 'sigmoid'] as const)(
   },
 )
 
-test.skipIf(!hasMatrices)('what f16 cannot hold does not become a number', async () => {
+test.skipIf(!hasMatrices)('values beyond f16 do not become finite numbers', async () => {
   const c = { rows: 64, columns: 64, type: 'bf16', tokens: 70 } as const
   const x = normals(70 * 64, 4)
   x[64 + 3] = Number.NaN

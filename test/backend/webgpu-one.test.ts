@@ -48,7 +48,7 @@ const CASES = [
 
 // A processor compiles for seconds: all of them are asked for with SKEIN_SLOW=1.
 test.skipIf(!opened).each(IS_SLOW ? CASES : CASES.slice(0, 2))(
-  '%s, %i by %i: a token has the bits that it has beside others',
+  '%s, %i by %i: a token has the same bits alone and beside others',
   async (type, rows, columns) => {
     const alone = await multiply(opened!, type, rows, columns, 1)
     expect(alone).toEqual(await multiply(opened!, type, rows, columns, 3))

@@ -15,7 +15,7 @@ import { IS_SLOW } from '../helpers/slow.ts'
 import { nextDeviceIsOwn, WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
 import { capacityFor, normals, raggedBatch, randomSource, read, rmsRatio, run, runStep } from './kit.ts'
 
-test('what --device webgpu may be', () => {
+test('values of --device webgpu', () => {
   expect(parseDevice('webgpu')).toBe('webgpu')
   expect(parseDevice('webgpu:1')).toBe('webgpu:1')
   for (const text of ['webgpu:', 'webgpu:x', 'webgpu:-1']) expect(parseDevice(text)).toBeUndefined()
@@ -35,7 +35,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
     await expect(openWebgpuBackend(adapters.length)).rejects.toThrow(/counted from 0/)
   })
 
-  test('the self-test passes a device that is right, and refuses one that is not', { tags: 'night' }, async () => {
+  test('the self-test accepts a correct device, and refuses a faulty one', { tags: 'night' }, async () => {
     // Loads test the same with subgroups, which most devices have.
     const plain = await openWebgpuBackend(0, { without: ['subgroups', 'matrices'] })
     expect(plain.device.hasSubgroups).toBe(false)
@@ -50,7 +50,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
     await expect(testBackend(wrong)).rejects.toThrow(/computes wrong answers \(error \d/)
   })
 
-  test('tensors hold their values when the arena grows, programs find them', async () => {
+  test('tensors keep their values when the arena grows, and programs find them', async () => {
     const x = backend.tensor([2, 64], normals(128, 1))
     const y = backend.tensor([2, 64])
     const weight = backend.matrix(randomSource(64, 64, 'f32', 3), 'f32')
@@ -70,7 +70,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
     expect(await read(backend, large, (1 << 21) - 3)).toEqual(normals(1 << 21, 2).slice(-3))
   })
 
-  test('products have the same bits by the kernels for a GPU and by those for a processor', {
+  test('products have the same bits with the kernels for GPUs and with those for processors', {
     tags: 'night',
   }, async () => {
     const asGpu = await openWebgpuBackend()
@@ -98,7 +98,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
     asGpu.dispose()
   })
 
-  test('a lost device says so at the next call', async () => {
+  test('a lost device is reported at the next call', async () => {
     nextDeviceIsOwn()
     const other = await openWebgpuBackend()
     const tensor = other.tensor([4], normals(4, 1))
@@ -110,7 +110,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
     other.dispose()
   })
 
-  test('an engine on it answers as one on the cpu', { tags: 'night' }, async () => {
+  test('an engine on it gives the answers of the cpu', { tags: 'night' }, async () => {
     const answer = async (device: 'cpu' | 'webgpu') => {
       const llm = await load({ model: DEMO_MODEL, device, slots: 2, maxTokens: 32 })
       const one = async (options: object) => {
@@ -127,7 +127,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
     expect(await answer('webgpu')).toEqual(await answer('cpu'))
   })
 
-  test("RWKV-7a, whose tables are the host's, has the logits of the cpu", { tags: 'night' }, async () => {
+  test('RWKV-7a, with its tables on the host, has the logits of the cpu', { tags: 'night' }, async () => {
     const logits = async (device: 'cpu' | 'webgpu') => {
       await prepareDevice({ device })
       const options = { architecture: 'rwkv7a', slots: 2, maxTokens: 8 } as const
@@ -150,7 +150,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
 
   const moved = IS_SLOW ? ARCHITECTURES : (['rwkv7'] as const)
   test.each(moved)(
-    '%s: a session with f16 states goes from the cpu to webgpu and back',
+    '%s: a session with f16 states moves from the cpu to webgpu and back',
     { tags: 'night' },
     async (name) => {
       await prepareDevice({ device: 'webgpu', wkv: 'fp16' })
@@ -177,7 +177,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
     },
   )
 
-  test('the limits that the figures of a bench are held against', { tags: 'night' }, async () => {
+  test('the limits that a bench compares with', { tags: 'night' }, async () => {
     const { bytesPerSecond, operationsPerSecond } = await measureWebgpu(0)
     expect(bytesPerSecond).toBeGreaterThan(1e6)
     expect(operationsPerSecond).toBeGreaterThan(1e6)
@@ -196,7 +196,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
     for (const { step } of rows) expect(step.tokensPerSecond).toBeGreaterThan(0)
   })
 
-  test('a command that waits for its device is told what to use', async () => {
+  test('a command that waits for its device says what to use', async () => {
     expect(() => openBackend({ device: 'webgpu' }, { numParameters: 1 })).toThrow(/use cpu or cuda/)
   })
 })

@@ -51,7 +51,7 @@ describe.skipIf(NO_POSTGRES !== null)('a backup', { tags: 'night' }, () => {
     expect(await store.commit({ puts: [put], sessions, deleteKeys: [] })).toEqual([])
   }
 
-  test('restored to a moment it has every turn that was told of before, and no blob too many', async () => {
+  test('restored to a moment, has every turn reported before it, and no blob too many', async () => {
     const url = postgres.newDatabase()
     const before = await open(url)
     for (const id of ['a', 'b']) {

@@ -64,7 +64,7 @@ const STORES = [
 
 describe.each(STORES)('files and batches of $name', ({ open, isLeftOut }) => {
   describe.skipIf(isLeftOut)('', () => {
-    test('are found by their tenant alone, and read from anywhere in them', async () => {
+    test('are visible to their tenant only, and can be read from any position', async () => {
       const [store, other] = (await open(2)) as [BatchStore, BatchStore]
       const content = Uint8Array.from({ length: 20_000_000 }, (_, i) => i % 251)
       const row = fileOf('one', content.length)
@@ -92,7 +92,7 @@ describe.each(STORES)('files and batches of $name', ({ open, isLeftOut }) => {
       expect(await other.openFile('one')).toBeNull()
     })
 
-    test('have bounds of a tenant, also when all come at once', async () => {
+    test('have limits per tenant, also when all come at once', async () => {
       const stores = await open(4)
       const kept = await Promise.all(
         stores.map((store, i) => store.addFile(fileOf(`f${i}`, 40), new Uint8Array(40), 100)),
@@ -106,7 +106,7 @@ describe.each(STORES)('files and batches of $name', ({ open, isLeftOut }) => {
       expect(batch).toEqual(batchOf(batch.id))
     })
 
-    test('a batch is run by one, which has one of a tenant, until it lets go or its time is over', async () => {
+    test('a batch runs on one server, which has one per tenant, until it releases it or its lease ends', async () => {
       const [one, two] = (await open(2)) as [BatchStore, BatchStore]
       const [first, second, third] = [batchOf('1'), batchOf('2'), batchOf('3', 'b')]
       for (const batch of [first, second, third]) await one.addBatch(batch, 3)
@@ -124,7 +124,7 @@ describe.each(STORES)('files and batches of $name', ({ open, isLeftOut }) => {
       expect(await two.claim(first, 'two')).toBe(true)
     })
 
-    test('a status changes from the ones that are named, and what is known is never lost', async () => {
+    test('a status changes only from the named ones, and known figures are never lost', async () => {
       const [store] = (await open(1)) as [BatchStore]
       await store.addBatch(batchOf('1'), 3)
       const cancel = { from: ['in_progress'], status: 'cancelling', change: {}, now: 5 } as const
@@ -146,7 +146,7 @@ describe.each(STORES)('files and batches of $name', ({ open, isLeftOut }) => {
       expect(await store.batch('b', '1')).toBeNull()
     })
 
-    test('every line has one result, the first, and only of who runs the batch', async () => {
+    test('every line has one result, the first, and only from the owner of the batch', async () => {
       const [one, two] = (await open(2)) as [BatchStore, BatchStore]
       const batch = batchOf('1')
       await one.addBatch(batch, 3)
@@ -183,7 +183,7 @@ describe.each(STORES)('files and batches of $name', ({ open, isLeftOut }) => {
       expect((await one.linesDone('1')).size).toBe(0)
     })
 
-    test('a file goes when its time is over', async () => {
+    test('an expired file is deleted', async () => {
       const [store] = (await open(1)) as [BatchStore]
       await store.addFile({ ...fileOf('short', 3), expires: 2000 }, Buffer.from('abc'), 100)
       await store.addFile(fileOf('long', 3), Buffer.from('abc'), 100)
@@ -196,7 +196,7 @@ describe.each(STORES)('files and batches of $name', ({ open, isLeftOut }) => {
 })
 
 describe.skipIf(NO_POSTGRES !== null)('the store of a cluster', () => {
-  test('a batch whose lease is over is free, by the clock of the database', async () => {
+  test('a batch whose lease has ended is free, by the clock of the database', async () => {
     const { database, store } = await openCluster()
     const batch = batchOf('1')
     await store.addBatch(batch, 1)
@@ -208,7 +208,7 @@ describe.skipIf(NO_POSTGRES !== null)('the store of a cluster', () => {
     expect(await store.claim(batch, 'hung')).toBe(false)
   })
 
-  test('a result and a new owner do not pass each other', async () => {
+  test('a result and a change of owner are ordered', async () => {
     const { database, store } = await openCluster()
     const batch = batchOf('1')
     await store.addBatch(batch, 1)
@@ -223,7 +223,7 @@ describe.skipIf(NO_POSTGRES !== null)('the store of a cluster', () => {
     expect((await store.linesDone('1')).size).toBe(0)
   })
 
-  test('contents are blobs that go with their file, and no sweep takes them before', async () => {
+  test('contents are blobs that are deleted with their file, and no cleanup takes them earlier', async () => {
     const { database, blobs, store } = await openCluster()
     const row = fileOf('one', 20_000_000)
     await store.addFile(row, new Uint8Array(20_000_000), 1e9)

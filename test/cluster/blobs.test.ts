@@ -41,7 +41,7 @@ const namesIn = async (blobs: Blobs) => {
 }
 
 describe.each(MAKERS)('%s', (_, make) => {
-  test('gives back what was put, of any number of parts', async () => {
+  test('returns what was stored, in any number of parts', async () => {
     const blobs = make()
     const large = Uint8Array.from({ length: 3_000_000 }, (_, i) => i % 251)
     await blobs.put('abc', [large.subarray(0, 10), new Uint8Array(0), large.subarray(10)])
@@ -50,7 +50,7 @@ describe.each(MAKERS)('%s', (_, make) => {
     expect(await blobs.get('none')).toHaveLength(0)
   })
 
-  test('lists all there are, and nothing that was removed', async () => {
+  test('lists everything there is, and nothing that was removed', async () => {
     const blobs = make()
     expect(await namesIn(blobs)).toEqual([])
     const names = Array.from({ length: 8 }, (_, i) => `${i}-name`)
@@ -63,7 +63,7 @@ describe.each(MAKERS)('%s', (_, make) => {
   })
 })
 
-test('a bucket that is busy is asked again; one that refuses says so', async () => {
+test('a busy bucket is retried; a refusal is reported', async () => {
   const blobs = inBucket()
   s3.failures.push(503, 503)
   await blobs.put('late', [Uint8Array.of(7)])
@@ -75,14 +75,14 @@ test('a bucket that is busy is asked again; one that refuses says so', async () 
   await expect(blobs.get('missing')).rejects.toThrow('404 (NoSuchKey)')
 })
 
-test.skipIf(NO_SWIFT !== null)('a real server refuses in the words that are passed on', async () => {
+test.skipIf(NO_SWIFT !== null)('errors of a real server are passed on in its words', async () => {
   const wrong = inSwift({ AWS_SECRET_ACCESS_KEY: 'wrong' })
   await expect(wrong.get('any')).rejects.toThrow('403 (SignatureDoesNotMatch)')
   await expect(wrong.put('any', [])).rejects.toThrow('403 (SignatureDoesNotMatch)')
   await expect(inSwift().get('missing')).rejects.toThrow('404 (NoSuchKey)')
 })
 
-test('what names no storage, and a bucket without keys, are refused in words', () => {
+test('an invalid address, and a bucket without keys, are refused with a message', () => {
   for (const url of ['/folder', 'file://host/folder', 'http://x', 's3://', ''])
     expect(() => openBlobs(url, {})).toThrow('names no storage')
   expect(() => openBlobs('s3://bucket/x', {})).toThrow('AWS_ACCESS_KEY_ID')

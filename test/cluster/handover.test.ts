@@ -49,7 +49,7 @@ async function listen(listener: RequestListener): Promise<string> {
   return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
 }
 
-describe.skipIf(NO_POSTGRES !== null)('a state that changes hands', () => {
+describe.skipIf(NO_POSTGRES !== null)('a state that moves', () => {
   let postgres: Postgres
   beforeAll(async () => {
     postgres = await startPostgres()
@@ -110,7 +110,7 @@ describe.skipIf(NO_POSTGRES !== null)('a state that changes hands', () => {
   const { floats, tokens, tail } = putOf(1)
   const STATE = { floats, tokens, tail }
 
-  test('it comes from memory, without the storage, once, and the move is known', async () => {
+  test('it is sent from memory, without the storage, once, and the move is recorded', async () => {
     const cluster = await letGo(await startNode())
     renameSync(cluster.folder, `${cluster.folder}-away`)
     expect(await taken(cluster)).toEqual(STATE)
@@ -125,7 +125,7 @@ describe.skipIf(NO_POSTGRES !== null)('a state that changes hands', () => {
     expect(await cluster.moves()).toHaveLength(1)
   })
 
-  test('its former owner has gone: it comes from the storage', async () => {
+  test('if its former owner is gone, it is read from the storage', async () => {
     const cluster = await letGo(await startNode())
     await cluster.one.close()
     expect(await taken(cluster)).toEqual(STATE)
@@ -149,7 +149,7 @@ describe.skipIf(NO_POSTGRES !== null)('a state that changes hands', () => {
     ["sends another tenant's", (_, reply) => void reply.end(fileOf({ ...putOf(2), namespace: 'other' }))],
     ['sends without end', (_, reply) => void reply.end(Buffer.alloc(1_000_000))],
     ['refuses', (_, reply) => void reply.writeHead(404).end()],
-  ])('a former owner that %s costs a read of the storage', async (_, listener, fetchMs) => {
+  ])('if the former owner %s, it is read from the storage', async (_, listener, fetchMs) => {
     const cluster = await letGo(await listen(listener), fetchMs)
     expect(await taken(cluster)).toEqual(STATE)
     await expect.poll(cluster.moves).toMatchObject([{ isDirect: false }])
@@ -160,7 +160,7 @@ describe.skipIf(NO_POSTGRES !== null)('a state that changes hands', () => {
     expect((await cluster.two.find(NAME))?.record.version).toBe(1)
   })
 
-  test('it is for members: not for keys of users, what is sent on for them, or another cluster', async () => {
+  test('it is available to members only, not to user keys, forwarded requests or another cluster', async () => {
     const url = await startNode()
     const { one } = await letGo(url)
     const at = `${url}${STATES_PATH}/${one.owner}/${KEY}`

@@ -13,7 +13,7 @@ import { NO_POSTGRES, type Postgres, startPostgres } from '../helpers/postgres.t
 
 const REF = { tenant: '', id: 's' }
 
-describe.skipIf(NO_POSTGRES !== null)('a lease that is over', () => {
+describe.skipIf(NO_POSTGRES !== null)('an expired lease', () => {
   let postgres: Postgres
   beforeAll(async () => {
     postgres = await startPostgres()
@@ -87,7 +87,7 @@ describe.skipIf(NO_POSTGRES !== null)('a lease that is over', () => {
 
   const code = (told: Awaited<ReturnType<typeof tell>>, id = 'a') => told.collected.error(id)
 
-  test('what is written is dropped with its slot, refused meanwhile, and goes on after it', async () => {
+  test('a stored session is dropped with its slot, refused meanwhile, and continues afterwards', async () => {
     const one = await (await newCluster()).join('one')
     await tell(one.engine, turnOf())
     expect(one.engine.stats.states).toMatchObject({ sessions: 1, inSlots: 1 })
@@ -98,7 +98,7 @@ describe.skipIf(NO_POSTGRES !== null)('a lease that is over', () => {
     expect((await tell(one.engine, turnOf())).position).toMatchObject({ turn: 2 })
   })
 
-  test('what is not written is used again when a write has shown that nobody has it', async () => {
+  test('an unstored session is used again when a write has shown that nobody took it', async () => {
     const one = await (await newCluster()).join('one')
     await tell(one.engine, turnOf())
     one.gate.isHeld = true
@@ -114,7 +114,7 @@ describe.skipIf(NO_POSTGRES !== null)('a lease that is over', () => {
     expect((await tell(one.engine, turnOf())).position).toMatchObject({ turn: 3 })
   })
 
-  test('one that ended behind its back is found out by the next renewal, and reads are as stored', async () => {
+  test('a lease that ended unnoticed is detected by the next renewal, and reads show what is stored', async () => {
     const cluster = await newCluster()
     const [one, two] = [await cluster.join('one'), await cluster.join('two')]
     await tell(one.engine, turnOf())
@@ -125,7 +125,7 @@ describe.skipIf(NO_POSTGRES !== null)('a lease that is over', () => {
     expect(await call(one.engine, 'sessions.get', REF)).toMatchObject({ head: 2 })
   })
 
-  test('who has dropped a session lets its row go when another asks for it', async () => {
+  test('a worker that has dropped a session releases its row when another asks for it', async () => {
     const cluster = await newCluster()
     const [one, two] = [await cluster.join('one'), await cluster.join('two')]
     await tell(one.engine, turnOf())
@@ -141,7 +141,7 @@ describe.skipIf(NO_POSTGRES !== null)('a lease that is over', () => {
     expect(code(await tell(one.engine, turnOf()))).toBe('misdirected')
   })
 
-  test('a claim whose answer was lost is let go when another asks for the session', async () => {
+  test('a claim whose answer was lost is released when another asks for the session', async () => {
     const cluster = await newCluster()
     const [one, two] = [await cluster.join('one'), await cluster.join('two')]
     await tell(two.engine, turnOf())
@@ -157,24 +157,27 @@ describe.skipIf(NO_POSTGRES !== null)('a lease that is over', () => {
   test.each([
     ['told of before it is written', false],
     ['durable', true],
-  ])('another takes the session while a turn runs: %s, it is an error, and the other goes on', async (_, isDurable) => {
-    const cluster = await newCluster()
-    const [one, two] = [await cluster.join('one', isDurable), await cluster.join('two', isDurable)]
-    const first = await tell(one.engine, turnOf())
-    expect(first.position).toMatchObject({ turn: 1 })
-    one.engine.submit(turnOf({ id: 'late' }))
-    one.engine.step()
-    await one.lapse()
-    const next = await tell(two.engine, turnOf())
-    expect(next.position).toMatchObject({ turn: 2 })
-    // It has a clock of its own, and a database that answers again.
-    await one.renew()
-    const late = await settle(one.engine)
-    expect(late.error('late')).toBe('state_unavailable')
-    const refused = await call(one.engine, 'sessions.rewind', { ...REF, turn: 1 }).catch((error) => error)
-    expect(refused).toMatchObject({ code: 'misdirected', location: 'http://two' })
-    expect(await call(two.engine, 'sessions.get', REF)).toMatchObject({ head: 2 })
-    expect((await tell(two.engine, turnOf())).position).toMatchObject({ turn: 3 })
-    expect(one.engine.stats.states).toMatchObject({ sessions: 0, unsaved: 0 })
-  })
+  ])(
+    'another takes the session while a turn runs: %s, it is an error, and the other continues',
+    async (_, isDurable) => {
+      const cluster = await newCluster()
+      const [one, two] = [await cluster.join('one', isDurable), await cluster.join('two', isDurable)]
+      const first = await tell(one.engine, turnOf())
+      expect(first.position).toMatchObject({ turn: 1 })
+      one.engine.submit(turnOf({ id: 'late' }))
+      one.engine.step()
+      await one.lapse()
+      const next = await tell(two.engine, turnOf())
+      expect(next.position).toMatchObject({ turn: 2 })
+      // It has a clock of its own, and a database that answers again.
+      await one.renew()
+      const late = await settle(one.engine)
+      expect(late.error('late')).toBe('state_unavailable')
+      const refused = await call(one.engine, 'sessions.rewind', { ...REF, turn: 1 }).catch((error) => error)
+      expect(refused).toMatchObject({ code: 'misdirected', location: 'http://two' })
+      expect(await call(two.engine, 'sessions.get', REF)).toMatchObject({ head: 2 })
+      expect((await tell(two.engine, turnOf())).position).toMatchObject({ turn: 3 })
+      expect(one.engine.stats.states).toMatchObject({ sessions: 0, unsaved: 0 })
+    },
+  )
 })

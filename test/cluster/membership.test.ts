@@ -46,14 +46,14 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', () => {
   const takeAs = (database: Database, worker: string, mayCreate = true) =>
     take(database, KEY, { worker, mayCreate, gap: 1000 })
 
-  test('ten that open an empty database at once make one set of tables and one secret', async () => {
+  test('ten that open an empty database at once create one set of tables and one secret', async () => {
     url = postgres.newDatabase()
     const opened = await Promise.all(Array.from({ length: 10 }, () => open()))
     const secrets = new Set(opened.map(({ secret }) => Buffer.from(secret).toString('hex')))
     expect([...secrets]).toEqual([expect.stringMatching(/^[0-9a-f]{64}$/)])
   })
 
-  test('a process that gets no turn for seconds makes its tables all the same', async () => {
+  test('a process that gets no turn for seconds still creates its tables', async () => {
     const client = new pg.Client({
       connectionString: postgres.newDatabase(),
       idle_in_transaction_session_timeout: 200,
@@ -72,7 +72,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', () => {
     await client.end()
   })
 
-  test('whoever comes while another makes the tables waits for longer than a statement may take', {
+  test('waiting for another to create the tables may take longer than the statement timeout', {
     tags: 'night',
   }, async () => {
     url = postgres.newDatabase()
@@ -86,7 +86,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', () => {
     await holder.end()
   })
 
-  test('an address that is none, and a server that is not there, are told apart', async () => {
+  test('an invalid address and an unreachable server are told apart', async () => {
     const refused = (to: string) => Database.open(to).catch((error) => error)
     expect(await refused('mysql://x')).toMatchObject({ code: 'invalid_request' })
     expect(await refused('postgres://127.0.0.1:1/x')).toMatchObject({
@@ -95,7 +95,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', () => {
     })
   })
 
-  test('members are seen when they come and when they go, and what they do', async () => {
+  test('members are seen when they join and leave, with what they do', async () => {
     const database = await fresh()
     const onChange = vi.fn()
     const members = new Members(await open(), onChange)
@@ -110,7 +110,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', () => {
     members.close()
   })
 
-  test('a lease that is not renewed is over here before it is in the database, and counts when it goes on', async () => {
+  test('an unrenewed lease ends here before it ends in the database, and counts again after a renewal', async () => {
     const database = await fresh()
     const lease = await Lease.join(database, factsOf('a'), { renewMs: 3_600_000, leaseMs: 300 })
     const members = new Members(database)
@@ -130,7 +130,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', () => {
     expect(view.isOver).toBe(true)
   })
 
-  test('of eight workers that take a session at once one does; the others learn who', async () => {
+  test('of eight workers that take a session at once one succeeds; the others learn which', async () => {
     const database = await fresh()
     const ids = Array.from({ length: 8 }, (_, i) => `w${i}`)
     const leases = await Promise.all(ids.map((id) => Lease.join(database, factsOf(id))))
@@ -149,7 +149,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', () => {
     await Promise.all(leases.map((lease) => lease.leave()))
   })
 
-  test('a session is taken from an owner that is over, with a new fence and a gap in its version', async () => {
+  test('a session is taken from an expired owner, with a new fence and a gap in its version', async () => {
     const database = await fresh()
     const hung = await Lease.join(database, factsOf('a'), { renewMs: 3_600_000, leaseMs: 60_000 })
     const other = await Lease.join(database, factsOf('b'))
@@ -176,7 +176,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', () => {
     expect(await takeAs(database, 'c')).toMatchObject({ fence: 5 })
   })
 
-  test('what a process had that has gone is free at once, and nothing of others', async () => {
+  test('what a dead process owned is free at once, and nothing of others', async () => {
     const database = await fresh()
     const members = new Members(await open())
     await members.start(60_000)
@@ -192,7 +192,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', () => {
     members.close()
   })
 
-  test('a session that came to nothing leaves no row', async () => {
+  test('a session that saved nothing leaves no row', async () => {
     const database = await fresh()
     await takeAs(database, 'a')
     await letGo(database, KEY, 'a')
@@ -200,7 +200,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', () => {
     expect(rows).toEqual([])
   })
 
-  test('a server that crashes and comes back is found again by leases and listeners', { tags: 'night' }, async () => {
+  test('after a crash of the server, leases and listeners reconnect', { tags: 'night' }, async () => {
     const database = await fresh()
     const members = new Members(await open())
     await members.start(50)

@@ -34,7 +34,7 @@ const found = (seed: number, length: number): Snapshot => ({
   state: stateOf(seed + length),
 })
 
-describe.skipIf(NO_POSTGRES !== null)('prefixes of a cluster', () => {
+describe.skipIf(NO_POSTGRES !== null)('prefixes in a cluster', () => {
   let postgres: Postgres
   beforeAll(async () => {
     postgres = await startPostgres()
@@ -64,7 +64,7 @@ describe.skipIf(NO_POSTGRES !== null)('prefixes of a cluster', () => {
   test.each([
     ['rows', 2 * BYTES],
     ['blobs', 1000],
-  ])('the longest that a prompt begins with is found by others, as %s', async (_, bytes) => {
+  ])('others find the longest one that a prompt begins with, as %s', async (_, bytes) => {
     const { open, blobs } = await newCluster(bytes)
     const [one, two] = [await open('one'), await open('two')]
     expect(await two.find('n', promptOf(1), 32)).toBeNull()
@@ -86,7 +86,7 @@ describe.skipIf(NO_POSTGRES !== null)('prefixes of a cluster', () => {
     expect(await other.find('n', promptOf(1), 32)).toBeNull()
   })
 
-  test('a row whose state is of other tokens is no answer', async () => {
+  test('a row with the state of other tokens is not used', async () => {
     const { open, database } = await newCluster()
     const one = await open('one')
     await one.publish(published(1, 150))
@@ -95,7 +95,7 @@ describe.skipIf(NO_POSTGRES !== null)('prefixes of a cluster', () => {
     expect(await one.find('n', promptOf(1), 32)).toBeNull()
   })
 
-  test('several that publish the same leave one', async () => {
+  test('several that publish the same prefix leave one', async () => {
     const { open, database, blobs } = await newCluster()
     const stores = await Promise.all(['a', 'b', 'c', 'd'].map((node) => open(node)))
     await Promise.all(stores.map((store) => store.publish(published(1, 150))))
@@ -104,7 +104,7 @@ describe.skipIf(NO_POSTGRES !== null)('prefixes of a cluster', () => {
     expect([rows[0]!.count, blobs().length]).toEqual([1, 1])
   })
 
-  test('sixteen of a tenant stay, those that were used last', async () => {
+  test('a tenant keeps the sixteen that were used last', async () => {
     const { open, database, blobs } = await newCluster()
     const one = await open('one')
     await one.publish(published(0, 150, 'other'))
@@ -119,7 +119,7 @@ describe.skipIf(NO_POSTGRES !== null)('prefixes of a cluster', () => {
     expect(await one.find('other', promptOf(0), 32)).toEqual(found(0, 150))
   })
 
-  test('one goes when it was not used for an hour, or is not to be trusted; not by its age', async () => {
+  test('one is deleted when it was not used for an hour, or is not to be trusted, not by its age', async () => {
     const { open, database, blobs } = await newCluster()
     const one = await open('one')
     for (const seed of [1, 2, 3]) await one.publish(published(seed, 150))
@@ -139,7 +139,7 @@ describe.skipIf(NO_POSTGRES !== null)('prefixes of a cluster', () => {
     expect(rows[0]!.count).toBe(1)
   })
 
-  test('one whose blob is gone is an error, and goes with time', async () => {
+  test('one whose blob is missing is an error, and is deleted in time', async () => {
     const { open, database } = await newCluster()
     const one = await open('one')
     await one.publish(published(1, 150))

@@ -12,7 +12,7 @@ const PRINCIPAL: Principal = {
   ...{ tenant: 't', name: 'ada', role: 'user', limits: LIMITS, expiresAt: null },
 }
 
-describe.skipIf(NO_POSTGRES !== null)('limits of a cluster', () => {
+describe.skipIf(NO_POSTGRES !== null)('limits in a cluster', () => {
   let postgres: Postgres
   beforeAll(async () => {
     postgres = await startPostgres()
@@ -48,7 +48,7 @@ describe.skipIf(NO_POSTGRES !== null)('limits of a cluster', () => {
 
   const takeAll = (take: () => boolean, most: number) => Array.from({ length: most }, take).filter(Boolean).length
 
-  test('what one member lets in, the others have less of', async () => {
+  test('what one member admits reduces what the others may admit', async () => {
     const [one, two] = await newMembers(2)
     expect(takeAll(one!.take, 6)).toBe(6)
     await one!.rates.settle()
@@ -66,7 +66,7 @@ describe.skipIf(NO_POSTGRES !== null)('limits of a cluster', () => {
     expect(one!.left()).toBe(9)
   })
 
-  test('at worst each lets its burst in once, and all wait for the debt', async () => {
+  test('at worst each admits its burst once, and all wait for the debt', async () => {
     const members = await newMembers(3)
     const numRecent = members.map(({ take }) => takeAll(take, 50))
     expect(numRecent).toEqual([10, 10, 10])
@@ -82,7 +82,7 @@ describe.skipIf(NO_POSTGRES !== null)('limits of a cluster', () => {
     expect(members.map(({ take }) => take())).toEqual([false, false, false])
   })
 
-  test('without the database each counts for itself, and tells of it afterwards', { tags: 'night' }, async () => {
+  test('without the database each counts for itself, and reports it afterwards', { tags: 'night' }, async () => {
     const [one] = await newMembers(1)
     postgres.crash()
     expect(takeAll(one!.take, 50)).toBe(10)

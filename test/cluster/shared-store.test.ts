@@ -106,7 +106,7 @@ describe.skipIf(NO_POSTGRES !== null)('a shared store', () => {
     },
   )
 
-  test('a damaged blob and a missing one are errors that say no path', async () => {
+  test('damaged and missing blobs are errors that name no path', async () => {
     const { open, folder, blobsOf } = newCluster()
     const store = await open('one')
     await store.claim(nameOf('a'), true)
@@ -122,7 +122,7 @@ describe.skipIf(NO_POSTGRES !== null)('a shared store', () => {
     expect(error.message).not.toContain(folder)
   })
 
-  test('a session is written by its owner; another node is sent there, another worker of the node waits', async () => {
+  test('a session is written by its owner; requests at another node are redirected, those at another worker of the node wait', async () => {
     const { open } = newCluster()
     const [one, two, sibling] = [await open('one'), await open('two'), await open('one')]
     expect((await two.claim(nameOf('a'), false)).session).toBeNull()
@@ -139,7 +139,7 @@ describe.skipIf(NO_POSTGRES !== null)('a shared store', () => {
     expect(await refused(one)).toMatchObject({ code: 'misdirected', location: 'http://two' })
   })
 
-  test('what a former owner writes late touches nothing, and nothing of it stays', async () => {
+  test('late writes of a former owner have no effect, and leave nothing', async () => {
     const { open, database, blobsOf } = newCluster()
     const zombie = await open('one', { renewMs: 3_600_000, leaseMs: 60_000 })
     for (const id of ['a', 'own']) {
@@ -171,7 +171,7 @@ describe.skipIf(NO_POSTGRES !== null)('a shared store', () => {
     await client.close()
   })
 
-  test('two changes of one session in one commit: the later one counts', async () => {
+  test('of two changes of one session in one commit the later counts', async () => {
     const { open } = newCluster()
     const store = await open('one')
     await store.claim(nameOf('a'), true)
@@ -182,7 +182,7 @@ describe.skipIf(NO_POSTGRES !== null)('a shared store', () => {
     expect((await store.find(nameOf('a')))?.record.version).toBe(2)
   })
 
-  test('what no column takes is refused, and is not a database that is away', async () => {
+  test('a record that no column can take is refused; that is not a missing database', async () => {
     const { open } = newCluster()
     const store = await open('one')
     await store.claim(nameOf('a'), true)
@@ -196,7 +196,7 @@ describe.skipIf(NO_POSTGRES !== null)('a shared store', () => {
     expect(await store.commit(withNote('note'))).toEqual([])
   })
 
-  test('a state goes with the last session that uses it', async () => {
+  test('a state is deleted with the last session that uses it', async () => {
     const { open, blobsOf } = newCluster()
     const store = await open('one')
     for (const id of ['a', 'fork']) await store.claim(nameOf(id), true)
@@ -211,7 +211,7 @@ describe.skipIf(NO_POSTGRES !== null)('a shared store', () => {
     expect(blobsOf()).toEqual([])
   })
 
-  test('a database that is away fails a commit whole; the blob is there already when it is tried again', {
+  test('a missing database fails a commit as a whole; the blob is there already at the retry', {
     tags: 'night',
   }, async () => {
     const { open, blobsOf } = newCluster()
@@ -233,7 +233,7 @@ describe.skipIf(NO_POSTGRES !== null)('a shared store', () => {
     expect(blobsOf()).toHaveLength(1)
   })
 
-  test('orphans go by their age, and nothing else does', async () => {
+  test('unreferenced blobs are deleted by age, and nothing else is', async () => {
     const { open, database, folder, blobsOf } = newCluster()
     const store = await open('one')
     await store.claim(nameOf('a'), true)
@@ -253,7 +253,7 @@ describe.skipIf(NO_POSTGRES !== null)('a shared store', () => {
     await client.close()
   })
 
-  test('sessions whose time is over go when no live worker has them, or when one takes them', async () => {
+  test('expired sessions are deleted if no live worker has them, or when one takes them', async () => {
     const { open, blobsOf } = newCluster()
     let now = 1000
     const one = await open('one', { now: () => now })
@@ -275,7 +275,7 @@ describe.skipIf(NO_POSTGRES !== null)('a shared store', () => {
     expect(await two.commit(changeOf('a', 2))).toEqual([])
   })
 
-  test('lists come in pages, the latest first', async () => {
+  test('lists are paged, latest first', async () => {
     const { open } = newCluster()
     const [one, two] = [await open('one'), await open('two')]
     for (const [id, seed] of [

@@ -13,7 +13,7 @@ import { NO_POSTGRES, type Postgres, startPostgres } from '../helpers/postgres.t
 const NEXT = PROTOCOL + 1
 const AFTER_NEXT = PROTOCOL + 2
 
-describe.skipIf(NO_POSTGRES !== null)('releases that differ', () => {
+describe.skipIf(NO_POSTGRES !== null)('different releases', () => {
   let postgres: Postgres
   beforeAll(async () => {
     postgres = await startPostgres()
@@ -36,7 +36,7 @@ describe.skipIf(NO_POSTGRES !== null)('releases that differ', () => {
     return lease
   }
 
-  test('one release apart they are members; further apart neither joins, nor is anything sent there', async () => {
+  test('one release apart they are members; further apart neither joins, and nothing is sent there', async () => {
     const url = postgres.newDatabase()
     const database = await open(url)
     await join(database, 'now', {})
@@ -85,7 +85,7 @@ describe.skipIf(NO_POSTGRES !== null)('releases that differ', () => {
     }
   })
 
-  test('what a gateway seals is believed of a release beside this one, unknown claims and all, and of no other', () => {
+  test('the seal of a gateway is accepted from neighbouring releases, with unknown claims, and from no other', () => {
     const seal = new MemberSeal('secret')
     const caller = new CallerSeal('secret')
     const claims = { principal: null, mayTake: true, ofALaterRelease: 1 }
@@ -97,7 +97,7 @@ describe.skipIf(NO_POSTGRES !== null)('releases that differ', () => {
     expect(() => open({ protocol: AFTER_NEXT })).toThrow(`speaks protocol ${AFTER_NEXT}`)
   })
 
-  test('tables that a later release has added to are used as they are, and left so', async () => {
+  test('tables extended by a later release are used as they are, and not changed', async () => {
     const url = postgres.newDatabase()
     const later = await open(url)
     await later.query("alter table session add column mood text not null default 'mild'")

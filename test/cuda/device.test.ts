@@ -13,7 +13,7 @@ describeCuda('device', () => {
   })
   afterAll(() => device.dispose())
 
-  test('says what it is, and is found by its UUID', () => {
+  test('reports what it is, and is found by its UUID', () => {
     const { info } = device
     expect(info.numSms).toBeGreaterThan(0)
     expect(info.totalBytes).toBeGreaterThan(2 ** 30)
@@ -35,7 +35,7 @@ describeCuda('device', () => {
     device.free(at)
   })
 
-  test('an upload may be followed by a change of what was uploaded', () => {
+  test('after an upload the source may be changed', () => {
     const values = new Float32Array(3_000_000).fill(1)
     const at = device.alloc(values.byteLength)
     device.upload(at, values)
@@ -47,7 +47,7 @@ describeCuda('device', () => {
   test.each([
     [100, 5],
     [3 << 20, 1],
-  ])('%i bytes of memory that threads share, from byte %i on', (bytes, from) => {
+  ])('%i bytes of memory shared by threads, from byte %i on', (bytes, from) => {
     const shared = new Uint8Array(new SharedArrayBuffer(4 << 20))
     const values = shared.subarray(from, from + bytes)
     const at = device.alloc(bytes)
@@ -127,7 +127,7 @@ describeCuda('device', () => {
     expect(floatsOf(device.download(y, 4))[0]).toBe(2 * floats)
   })
 
-  test('a damaged image in the cache is compiled anew', () => {
+  test('a damaged image in the cache is recompiled', () => {
     const cache = mkdtempSync(join(tmpdir(), 'skein-cubin-'))
     vi.stubEnv('XDG_CACHE_HOME', cache)
     const compiled = () => {
@@ -148,13 +148,13 @@ describeCuda('device', () => {
     rmSync(cache, { recursive: true })
   })
 
-  test('what is wrong with a kernel is said by the compiler', () => {
+  test('the compiler reports errors in a kernel', () => {
     expect(() => device.kernel('broken', 'broken')).toThrow(/broken\.cu[\s\S]*undeclared/)
     expect(() => device.kernel('probe', 'nothing')).toThrow(/probe\.cu: nothing[\s\S]*NOT_FOUND/)
     expect(() => device.kernel('missing', 'x')).toThrow(/missing\.cu is missing/)
   })
 
-  test('a launch that cannot be is refused with its numbers', () => {
+  test('an impossible launch is refused with its numbers', () => {
     const kernel = device.kernel('probe', 'count_up')
     const args = device.args([device.alloc(4)])
     expect(() => device.launch(kernel, [1, 1, 1], [4096, 1, 1], 0, args)).toThrow(
@@ -163,7 +163,7 @@ describeCuda('device', () => {
     device.synchronize()
   })
 
-  test('a graph runs when launched, not when captured, on what memory holds then', () => {
+  test('a graph runs when launched, not when captured, with the memory of that time', () => {
     const counter = device.alloc(4)
     device.fill(counter, 0, 4)
     const kernel = device.kernel('probe', 'count_up')
@@ -183,7 +183,7 @@ describeCuda('device', () => {
     expect(() => graph.launch()).toThrow('after dispose')
   })
 
-  test('a recording that fails leaves the device usable', () => {
+  test('a failed recording leaves the device usable', () => {
     expect(() => device.capture(() => device.alloc(4))).toThrow('alloc while a graph is being captured')
     expect(device.isCapturing).toBe(false)
     const at = device.alloc(4)
@@ -192,7 +192,7 @@ describeCuda('device', () => {
     device.free(at)
   })
 
-  test('a dependent launch sees what the one before wrote, eager and in a graph', () => {
+  test('a dependent launch sees what the previous one wrote, launched directly and in a graph', () => {
     if (device.computeCapability[0] < 9) return
     const [counter, seen] = [device.alloc(4), device.alloc(4)]
     device.fill(counter, 0, 4)
@@ -217,7 +217,7 @@ describeCuda('device', () => {
     expect([...intsOf(device.download(ranks, 64))]).toEqual(expected)
   })
 
-  test('time is the time on the device', () => {
+  test('times are those of the device', () => {
     const at = device.alloc(256 << 20)
     const large = device.time(() => device.fill(at, 0, 256 << 20), 5)
     const small = device.time(() => device.fill(at, 0, 1024), 5)
@@ -225,7 +225,7 @@ describeCuda('device', () => {
     device.free(at)
   })
 
-  test('is refused after dispose', () => {
+  test('use after dispose is refused', () => {
     const other = openDevice()
     other.dispose()
     expect(() => other.alloc(4)).toThrow('used after dispose()')

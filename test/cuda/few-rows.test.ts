@@ -248,19 +248,19 @@ const TIMES = { timeout: 120_000 }
 describeCuda('few rows through all layers at once', () => {
   afterEach(() => void vi.restoreAllMocks())
 
-  test.each(RUNS)('$channels channels by $way', TIMES, ({ way, shape }) => {
+  test.each(RUNS)('$channels channels, weights loaded by $way', TIMES, ({ way, shape }) => {
     const path = modelOf(shape)
     checkRuns(path, [{}, { wkv: 'f16' }, { graphs: false }], (options) => backendOf(way, options))
   })
 
-  test.each(RUNS)('$channels channels by $way, together as alone', TIMES, ({ way, shape }) => {
+  test.each(RUNS)('$channels channels, weights loaded by $way: rows together as alone', TIMES, ({ way, shape }) => {
     const path = modelOf(shape)
     const run = vi.spyOn(FewRowsLayers.prototype, 'run')
     for (const options of [{}, { wkv: 'f16' }, { graphs: false }] as const) checkTogether(backendOf(way, options), path)
     expect(new Set(run.mock.calls.map(([, tokens]) => tokens))).toEqual(new Set([1, 2]))
   })
 
-  test.each(RUNS)('$channels channels by $way, two tokens of a row', TIMES, ({ way, shape }) => {
+  test.each(RUNS)('$channels channels, weights loaded by $way, two tokens of a row', TIMES, ({ way, shape }) => {
     const path = modelOf(shape)
     const run = vi.spyOn(FewRowsLayers.prototype, 'run')
     for (const options of [{}, { wkv: 'f16' }, { graphs: false }] as const) checkPairs(backendOf(way, options), path)
@@ -278,7 +278,7 @@ describeCuda('few rows through all layers at once', () => {
     expect(new Set(run.mock.calls.map(([, tokens]) => tokens))).toEqual(new Set([1, 2]))
   })
 
-  test('a row that draws twice has the room of two rows', TIMES, () => {
+  test('a row that draws twice fits in the space of two rows', TIMES, () => {
     const runner = runnerOf(createCudaBackend(), modelOf(MODELS[0]))
     const drawn = (samples: readonly SampleSpec[]) => {
       runner.clearSlot(1)
@@ -342,7 +342,7 @@ describeCuda('few rows through all layers at once', () => {
     },
   )
 
-  test('fp8 in one launch is near what its eight ops make of the same weights', TIMES, () => {
+  test('fp8 in one launch is close to the eight ops with the same weights', TIMES, () => {
     const path = modelOf({ layers: 2, channels: 768, ranks: LOW })
     const together = feed(createCudaBackend(), path, 'fp8')
     vi.spyOn(FewRowsLayers.prototype, 'takes').mockReturnValue(false)

@@ -85,7 +85,7 @@ describeCuda('flights on cuda', () => {
     [40, true],
     [1, false],
     [9, false],
-  ])('of %i rows (graphs %s) draw what steps draw', (rows, graphs) => {
+  ])('of %i rows (graphs %s) draw the same as single steps', (rows, graphs) => {
     const one = graphs ? runner : runnerOn(false)
     const plain = answers(one, rows, false)
     const state = one.readState(rows - 1).result()
@@ -95,7 +95,7 @@ describeCuda('flights on cuda', () => {
     if (!graphs) one.dispose()
   })
 
-  test.each([1, 2, 7])('%i rows with one held back: its state and counts stay', (rows) => {
+  test.each([1, 2, 7])('%i rows with one stopped: its state and counts stay', (rows) => {
     const slot = rows - 1
     const [first] = answers(runner, rows, false)
     const run = (stops: number[]) => {
@@ -122,7 +122,7 @@ describeCuda('flights on cuda', () => {
     expect(runner.step([next(slot, first![slot]!, 1)])[0]!.drawn[0]!.token).toBe(again)
   })
 
-  test('two rows, both held back: their states stay', () => {
+  test('two rows, both stopped: their states stay', () => {
     const first = answers(runner, 2, false)[0]!
     for (let slot = 0; slot < 2; slot++) begin(runner, slot)
     runner.step(promptRows(2))
@@ -139,7 +139,7 @@ describeCuda('flights on cuda', () => {
     expect([0, 1].map((slot) => runner.readState(slot).result())).toEqual(states)
   })
 
-  test('a row whose draw was not finite is held back, its neighbours run', () => {
+  test('a row whose draw was not finite is stopped, other rows run', () => {
     for (let slot = 0; slot < 3; slot++) begin(runner, slot)
     runner.poisonSlot(1)
     const before = runner.launch(promptRows(3))
@@ -152,7 +152,7 @@ describeCuda('flights on cuda', () => {
     begin(runner, 1)
   })
 
-  test('biases of any number go through graphs as through single launches', () => {
+  test('biases of any number work in graphs as in single launches', () => {
     const eager = runnerOn(false)
     const steps = [runner, eager].map((one) => {
       for (let slot = 0; slot < 4; slot++) begin(one, slot)
@@ -191,7 +191,7 @@ describeCuda('flights on cuda', () => {
   })
 
   // More shapes than are remembered, each captured: graphs are thrown away with steps on their way.
-  test('prompts on their way through one graph, and through many, are what single steps are', () => {
+  test('prompts in flight through one graph, and through many, equal single steps', () => {
     const steps = [1, 2, 3, 4].flatMap((rows) =>
       [5, 9, 17, 25, 33, 49, 60].flatMap((most) =>
         // Without draws of the first row, and with them; each three times.
@@ -220,7 +220,7 @@ describeCuda('flights on cuda', () => {
     single.dispose()
   })
 
-  test('warm-up makes what is needed and finds replayed steps right', () => {
+  test('warm-up makes the graphs and finds replayed steps right', () => {
     const fresh = runnerOn(true)
     const warnings: string[] = []
     let progress = 0

@@ -111,7 +111,7 @@ describeCuda('gemm', () => {
     for (const pointer of [wAt, xAt, yAt]) device.free(pointer)
   })
 
-  test('a second process takes the winners from the disk', () => {
+  test('a second process reads the best plans from the disk', () => {
     const folder = join(cache, 'skein', 'gemm')
     const [file] = readdirSync(folder)
     const text = readFileSync(join(folder, file!), 'utf8')

@@ -44,7 +44,7 @@ describeCuda('a server of several GPUs', () => {
     expect(await server.stop()).toBe(0)
   })
 
-  test('each GPU has a worker of its own, which says so', async () => {
+  test('each GPU has a worker of its own, which reports it', async () => {
     const devices = (await workers()).map(({ info }) => info!.device.split(' ')[0])
     expect(devices).toEqual(allReady.map((_, i) => `cuda:${i}`))
     // A context alone takes hundreds of megabytes.
@@ -52,7 +52,7 @@ describeCuda('a server of several GPUs', () => {
     for (const gpu of gpus) expect(gpu.memory_used_mb).toBeGreaterThan(200)
   })
 
-  test('a session that goes from GPU to GPU says what one that stays says', async () => {
+  test('a session that moves between GPUs gives the answers of one that stays', async () => {
     const stays: string[] = []
     const moves: string[] = []
     const all = await workers()
@@ -66,7 +66,7 @@ describeCuda('a server of several GPUs', () => {
     expect(moves).toEqual(stays)
   })
 
-  test('a worker that dies costs its own streams an error; the other GPUs go on', async () => {
+  test('a worker that dies costs its own streams an error; other GPUs continue', async () => {
     const [victim] = await workers()
     const count = STREAMS_EACH * numGpus
     const streams = Array.from({ length: count }, () => openStream(server.url, { max_tokens: 3000 }))

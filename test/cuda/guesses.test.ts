@@ -139,7 +139,7 @@ const cases = ARCHITECTURES.flatMap((architecture) =>
 )
 for (const { architecture, graphs, wkv } of cases)
   describeCuda(`guesses of ${architecture}, graphs ${graphs}, ${wkv} states`, () => {
-    test.each([0, 2])('draws and states are those of single tokens, beside %i others', (others) => {
+    test.each([0, 2])('draws and states equal those of single tokens, beside %i others', (others) => {
       const runner = runnerOf(graphs, wkv, architecture)
       for (const fields of SPECS) {
         const truth = oneByOne(runner, fields, others)
@@ -241,7 +241,7 @@ describeCuda('an engine that guesses', () => {
   const same = (a: readonly unknown[], b: readonly unknown[]) =>
     a.filter((one, i) => isDeepStrictEqual(one, b[i])).length / a.length
 
-  test("without guesses most answers are the CPU's", () => {
+  test('without guesses most answers equal those of the CPU', () => {
     expect(same(alone, onCpu)).toBeGreaterThan(0.6)
   })
 

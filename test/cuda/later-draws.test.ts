@@ -112,7 +112,7 @@ for (const { architecture, graphs } of cases)
     })
     afterAll(() => runner.dispose())
 
-    test.each([1, 2, 3, 16, 40])('of %i rows are those that are made at once', (rows) => {
+    test.each([1, 2, 3, 16, 40])('of %i rows equal those made at once', (rows) => {
       const expected = atOnce(runner, rows)
       const states = [0, rows - 1].map((slot) => runner.readState(slot).result())
       expect(later(runner, rows)).toEqual(expected)
@@ -128,7 +128,7 @@ for (const { architecture, graphs } of cases)
     })
 
     // Steps have 3 rows or more: a row's bits are the same in any of those.
-    test('that are left are made in a later step, from what was kept', () => {
+    test('that remain are made in a later step, from the kept vectors', () => {
       const rows = 6
       const [first, second, third] = atOnce(runner, rows)
       begin(runner, rows)
@@ -176,7 +176,7 @@ for (const { architecture, graphs } of cases)
       expect(runner.step([kept(0)])[0]!.drawn[0]).toEqual(third![0])
     })
 
-    test('of a row that does not run are none, whatever its mask', () => {
+    test('of a row that does not run are not made, whatever its mask', () => {
       const rows = 4
       const first = begin(runner, rows)
       const one = runner.launch(

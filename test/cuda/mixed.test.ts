@@ -82,7 +82,7 @@ for (const wkv of ['f32', 'f16'] as const)
   describeCuda(`rows beside others, ${wkv} states`, () => {
     const cuda = backendOfGroup({ wkv })
 
-    test.each(Object.keys(BUILDS))('%s of a row is the same with longer rows and without', (op) => {
+    test.each(Object.keys(BUILDS))('%s of a row is the same with and without longer rows', (op) => {
       const all = run(cuda(), BUILDS[op]!, LENGTHS.length)
       for (let count = 1; count < LENGTHS.length; count++)
         expect(run(cuda(), BUILDS[op]!, count), `${count} rows`).toEqual(all.slice(0, count))

@@ -58,7 +58,7 @@ for (const architecture of ARCHITECTURES) {
       }
     })
 
-    test('f16 states stay near', () => {
+    test('f16 states stay close', () => {
       const tokens = someTokens(60, 3)
       const half = cudaRunner({ wkv: 'f16' })
       oracle.clearSlot(0)
@@ -90,7 +90,7 @@ for (const architecture of ARCHITECTURES) {
       expect(difference(logits, expected)).toBeLessThan(3e-3)
     })
 
-    test('a graph computes what its kernels do one by one', () => {
+    test('a graph computes the same as its kernels one by one', () => {
       const eager = cudaRunner({ graphs: false })
       const greedy = (slot: number, position: number) => draw(slot, { temperature: 0, position })
       for (const size of [1, 5, 8, 13, 40]) {
@@ -115,7 +115,7 @@ for (const architecture of ARCHITECTURES) {
       eager.dispose()
     })
 
-    test('a state goes from cuda to the reference and back', () => {
+    test('a state moves from cuda to the reference and back', () => {
       const tokens = someTokens(50, 9)
       oracle.clearSlot(0)
       const expected = feed(oracle, 0, tokens, 256)
@@ -129,7 +129,7 @@ for (const architecture of ARCHITECTURES) {
       expect(difference(feed(runner, 7, tokens.subarray(35), 256), expected)).toBeLessThan(3e-3)
     })
 
-    test('what is asked of a slot after its read does not change what is read', async () => {
+    test('changes to a slot after the start of a read do not change what is read', async () => {
       runner.clearSlot(4)
       runner.step([{ slot: 4, tokens: someTokens(20, 9), samples: [] }])
       const state = runner.readState(4).result()
@@ -143,7 +143,7 @@ for (const architecture of ARCHITECTURES) {
       }
     })
 
-    test('states on their way both ways at once, as many as can be, arrive whole', async () => {
+    test('states in transfer in both directions, as many as possible, arrive complete', async () => {
       const states = Array.from({ length: 8 }, (_, slot) => {
         runner.clearSlot(slot)
         runner.step([{ slot, tokens: someTokens(10, slot), samples: [] }])
@@ -170,7 +170,7 @@ for (const architecture of ARCHITECTURES) {
       }
     })
 
-    test('a write that is under way leaves its slot as it is', () => {
+    test('a write in progress leaves its slot unchanged', () => {
       runner.clearSlot(5)
       runner.step([{ slot: 5, tokens: someTokens(10, 5), samples: [] }])
       const before = runner.readState(5).result()
@@ -179,7 +179,7 @@ for (const architecture of ARCHITECTURES) {
       expect(runner.readState(5).result()).toEqual(before)
     })
 
-    test('a poisoned state fails its own row only', () => {
+    test('a poisoned state fails only its own row', () => {
       runner.clearSlot(0)
       runner.poisonSlot(1)
       const rows = [0, 1].map((slot) => ({
@@ -206,7 +206,7 @@ for (const architecture of ARCHITECTURES)
       runner.dispose()
     })
 
-    test('fp8 is near f32, and nearer where the inputs are not rounded', () => {
+    test('fp8 is close to f32, and closer if the inputs are not rounded', () => {
       const oracle = runnerOn(architecture, createReferenceBackend(), 'f32')
       const runner = runnerOn(architecture, createCudaBackend(), 'fp8')
       const tokens = someTokens(100, 4)

@@ -46,12 +46,12 @@ describeCuda('products with fp8 on cuda', () => {
 
   test.each([1, 8, 9, 31, 33, 130, 400])('linear of %i tokens', check)
 
-  test.each([40, 300])('linear of %i tokens where the library has no scales', (tokens) => {
+  test.each([40, 300])('linear of %i tokens if the library has no scales', (tokens) => {
     vi.spyOn(Gemm.prototype, 'scalesRows').mockReturnValue(false)
     check(tokens)
   })
 
-  test('the library has scales on this chip, or the other way was tested alone', () => {
+  test('the library has scales on this chip, or only the other way was tested', () => {
     const gemm = new Gemm(cuda().device)
     const [major] = cuda().device.computeCapability
     expect(['f16', 'f32'].map((type) => gemm.scalesRows(type as 'f16' | 'f32'))).toEqual(
@@ -60,7 +60,7 @@ describeCuda('products with fp8 on cuda', () => {
     gemm.dispose()
   })
 
-  test('a token that is no number fails alone', () => {
+  test('a token with NaN fails alone', () => {
     const [tokens, C, rows] = [40, 128, 64]
     const capacity = capacityFor(tokens)
     const inputs = halves((tokens + 2) * C, 1)

@@ -39,7 +39,7 @@ describeCuda('packed weights', () => {
         })
   })
 
-  test.each(TYPES)('%s takes the memory of the file, and 12 %% at the most', (type) => {
+  test.each(TYPES)('%s takes the memory of the file plus at most 12 %%', (type) => {
     const { elements, bytes } = PACKED_BLOCKS[type]
     const file = (128 * 512 * bytes) / elements
     const matrix = backend().matrix(packedSource(type, 128, 512), type)
@@ -61,7 +61,7 @@ describeCuda('packed weights', () => {
     }
   })
 
-  test('types side by side in one linear, with f16 among them', () => {
+  test('different types in one linear, with f16 among them', () => {
     for (const tokens of [1, 20, 100])
       compare(backend(), 1e-3, `${tokens} tokens`, (on) => {
         const capacity = capacityFor(tokens)

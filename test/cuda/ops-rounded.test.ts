@@ -82,7 +82,7 @@ describeCuda('products with integers on cuda', () => {
     )
   })
 
-  test.each(INTEGERS)('%s from a file that holds it = rounded at load', (type) => {
+  test.each(INTEGERS)('%s from a file equals rounding at load', (type) => {
     for (const tokens of [1, 70, 130, 1100]) {
       const fromFile = linearOf(cuda(), tokens, (source) => cuda().matrix(roundedSource(source, type), type))
       expect(fromFile).toEqual(linearOf(cuda(), tokens, (source) => cuda().matrix(source, type)))
@@ -91,7 +91,7 @@ describeCuda('products with integers on cuda', () => {
 
   // Few rows, and such as a warp takes most at a time of.
   test.each(INTEGERS.flatMap((type) => [[type, 512, 2048] as const, [type, 12_008, 512] as const]))(
-    '%s: a token among up to 32 has the sums it has alone, %i rows of %i',
+    '%s: a token among up to 32 has the same sums as alone, %i rows of %i',
     (type, rows, C) => {
       const weight = cuda().matrix(randomSource(rows, C, 'bf16', 1), type)
       const inputs = halves(32 * C, 2)
@@ -107,7 +107,7 @@ describeCuda('products with integers on cuda', () => {
     },
   )
 
-  test.each(INTEGERS)('%s: a weight that is no number fails its row only', (type) => {
+  test.each(INTEGERS)('%s: a NaN weight affects its row only', (type) => {
     const [C, rows] = [128, 64]
     const values = normals(rows * C, 1)
     values[5 * C + 70] = Number.NaN

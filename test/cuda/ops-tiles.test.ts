@@ -44,7 +44,7 @@ describeCuda('products of many tokens with integers on cuda', () => {
     compare(cuda(), 1e-3, `T ${tokens}`, (backend) => linearOf(backend, type, tokens, [264, 520], 2080))
   })
 
-  test.each(INTEGERS)('linear with %s of more tokens than tiles serve', (type) => {
+  test.each(INTEGERS)('linear with %s of more tokens than tiles take', (type) => {
     const tokens = TILED_TOKENS + 4
     compare(cuda(), 1e-3, `T ${tokens}`, (backend) => linearOf(backend, type, tokens, [72, 64], 544))
   })

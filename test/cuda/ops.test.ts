@@ -141,7 +141,7 @@ describeCuda('ops on cuda', () => {
     })
   })
 
-  test.each([1, 2, 40])('the product after a relu2 of %i tokens', (tokens) => {
+  test.each([1, 2, 40])('the product after relu² of %i tokens', (tokens) => {
     for (const [C, F] of [
       [64, 264],
       [776, 3072],
@@ -165,7 +165,7 @@ describeCuda('ops on cuda', () => {
     }
   })
 
-  test('relu2 saturates, and keeps NaN', () => {
+  test('relu² saturates, and keeps NaN', () => {
     for (const tokens of [1, 20]) {
       const capacity = capacityFor(tokens)
       const x = cuda().activation([tokens + 2, 64], new Float32Array((tokens + 2) * 64).fill(100))
@@ -294,7 +294,7 @@ for (const wkv of ['f32', 'f16'] as const) {
       }
     })
 
-    test.each([1, 2, 5])('%i heads: a row of one token is the same alone as among others', (heads) => {
+    test.each([1, 2, 5])('%i heads: a row of one token is the same alone and among others', (heads) => {
       const C = heads * 64
       const slots = [2, 0, 4, 1, 3]
       const run = (chosen: readonly number[]) => {

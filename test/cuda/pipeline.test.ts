@@ -51,7 +51,7 @@ describeCuda('several GPUs', () => {
     b.dispose()
   })
 
-  test('the path between GPUs is the direct one where the driver has it', () => {
+  test('the path between GPUs is direct if the driver supports it', () => {
     const [a, b] = [createCudaBackend(), createCudaBackend({ device: last })]
     const link = new PeerLink(a.device, b.device, [[a.tensor([1, 8]), b.tensor([1, 8])]], 1)
     console.info(`from cuda:0 to ${other}: ${link.path}`)
@@ -92,7 +92,7 @@ describeCuda('several GPUs', () => {
     return tokens
   }
 
-  test('stages answer as one GPU, with every flight in the air', () => {
+  test('stages give the answers of one GPU, with every step in flight', () => {
     const [one, two, three] = [runnerOn('cuda:0'), runnerOn('cuda:0', other), runnerOn('cuda:0', other, 'cuda:0')]
     runners.push(one, two, three)
     const expected = answers(one, 12, 1)
@@ -102,7 +102,7 @@ describeCuda('several GPUs', () => {
     expect(three.readState(7).result()).toEqual(one.readState(7).result())
   })
 
-  test('a state goes from two GPUs to the CPU and back', () => {
+  test('a state moves from two GPUs to the CPU and back', () => {
     const [two, cpu] = [runnerOn('cuda:0', other), runnerOn('reference')]
     runners.push(two, cpu)
     const tokens = someTokens(40, 3)
@@ -124,7 +124,7 @@ describeCuda('several GPUs', () => {
       expect(Math.max(...logits.map((x, i) => Math.abs(x - expected[i]!))) / largest).toBeLessThan(3e-3)
   })
 
-  test('a device that is not there is refused by name', () => {
+  test('a missing device is refused by name', () => {
     expect(() => runnerOn('cuda:0', 'cuda:99')).toThrow('cuda:99 is not here')
   })
 })

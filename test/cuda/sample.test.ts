@@ -121,7 +121,7 @@ describeCuda('sample on cuda', () => {
     ['a wide top-p', { topP: 0.97 }],
     ['top-k of a hundred and top-p', { topK: 100, topP: 0.9 }],
   ]
-  test('draws after guesses are made while those are right, and count only then', () => {
+  test('draws after guesses are made while those are right, and only then counted', () => {
     const penalties = { presencePenalty: 0.5, frequencyPenalty: 0.4, penaltyDecay: 0.9 }
     for (const [V, scale] of VOCABULARIES) {
       const logits = normals(ROWS * V, V, scale)
@@ -169,7 +169,7 @@ describeCuda('sample on cuda', () => {
     }
   })
 
-  test('greedy in its three spellings, the smaller id among equals', () => {
+  test('greedy in its three forms, the smaller id among equals', () => {
     const logits = normals(ROWS * 5000, 1)
     logits[4000] = 50
     logits[123] = 50
@@ -181,7 +181,7 @@ describeCuda('sample on cuda', () => {
     expect(mine.tokens(greedy)).toEqual([123, 123, 123])
   })
 
-  test('masks leave their tokens alone, and touch no other draw', () => {
+  test('masks allow only their tokens, and affect no other draw', () => {
     for (const V of [1000, 65_536, 70_000]) {
       const [mine, theirs] = pair(normals(ROWS * V, V, 2))
       const few = Array.from({ length: V }, (_, id) => id).filter((id) => id % 9 === 4)
@@ -303,7 +303,7 @@ describeCuda('sample on cuda', () => {
     expect(mine.tokens(specs)).toEqual(theirs.tokens(specs))
   })
 
-  test('a draw among more tokens of next to no weight than a list can hold', () => {
+  test('a draw among more nearly weightless tokens than a list can hold', () => {
     const V = 65_536
     // Half of the warps have a token of weight 1, in whose sums these are nothing.
     const row = normals(V, 6, 0.05).map((noise) => noise - 29.4 * Math.LN2)
@@ -320,7 +320,7 @@ describeCuda('sample on cuda', () => {
     }
   })
 
-  test('a row without a token that may be drawn ends, and no other is touched', () => {
+  test('a row whose tokens are all banned ends, and affects no other', () => {
     const V = 65_536
     const [mine, theirs] = pair(normals(ROWS * V, 4))
     const bias = Array.from({ length: V }, (_, id) => [id, Number.NEGATIVE_INFINITY] as const)
@@ -331,7 +331,7 @@ describeCuda('sample on cuda', () => {
     }
   })
 
-  test('a row that is not finite draws −1 and no other does', () => {
+  test('a row that is not finite draws −1, and no other does', () => {
     const logits = normals(ROWS * 1000, 1)
     logits[1000 + 777] = Number.NaN
     logits[2000 + 5] = Number.POSITIVE_INFINITY

@@ -65,7 +65,7 @@ describeCuda('wkv7 of rows whose states are written every few tokens', () => {
     }
   }
 
-  test('is that of rows whose states are written with every token, to the bit', () => {
+  test('equals that of rows whose states are written with every token, to the bit', () => {
     const half = SLOTS / 2
     const all = Array.from({ length: SLOTS }, (_, slot) => slot)
     const whole = poolOf(cuda(), all)
@@ -176,7 +176,7 @@ describeCuda('answers whose states are written every few tokens', () => {
   test.each([
     ['graphs', 0],
     ['launches', 1],
-  ])('are those of states that are written with every token, in %s', (_, which) => {
+  ])('equal those of states that are written with every token, in %s', (_, which) => {
     const runner = runners[which]!
     const launch = vi.spyOn(CudaDevice.prototype, 'launch')
     const late = story(runner, () => {})

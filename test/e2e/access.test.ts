@@ -24,14 +24,14 @@ async function statusOf(host: string, key?: string): Promise<number | string> {
   return reply?.status ?? 'unreachable'
 }
 
-describe('at start', () => {
+describe('at the start', () => {
   test('without flags: this machine only, and no key', async () => {
     server = await serve(FLAGS)
     expect(await statusOf('127.0.0.1')).toBe(200)
     if (outside !== undefined) expect(await statusOf(outside)).toBe('unreachable')
   })
 
-  test('on every address without a key one is made, shown once, and needed', async () => {
+  test('on all addresses without a key, one is generated, shown once, and required', async () => {
     server = await serve([...FLAGS, '--host', '0.0.0.0'])
     const made = server.output.join('\n').match(/sk-[\w-]{32}/g)
     expect(made).toHaveLength(1)
@@ -41,7 +41,7 @@ describe('at start', () => {
     }
   })
 
-  test('a key that is given is needed everywhere, and not repeated', { tags: 'night' }, async () => {
+  test('a given key is required everywhere, and not shown', { tags: 'night' }, async () => {
     for (const host of ['127.0.0.1', '0.0.0.0']) {
       server = await serve([...FLAGS, '--host', host, '--api-key', 'open-sesame'])
       expect(await statusOf('127.0.0.1')).toBe(401)
@@ -51,7 +51,7 @@ describe('at start', () => {
     }
   })
 
-  test('open to all only on the word of the operator, who is told so', { tags: 'night' }, async () => {
+  test('the server is open to all only by an explicit flag, with a warning', { tags: 'night' }, async () => {
     server = await serve([...FLAGS, '--host', '0.0.0.0', '--no-auth'])
     expect(await statusOf(outside ?? '127.0.0.1')).toBe(200)
     expect(server.output.join('\n')).toContain('OPEN to everyone')
@@ -60,7 +60,7 @@ describe('at start', () => {
   })
 })
 
-test('nothing that is shipped holds a secret', () => {
+test('shipped files contain no secrets', () => {
   const root = join(import.meta.dirname, '../..')
   const files = ['dist', 'deploy'].flatMap((folder) =>
     (readdirSync(join(root, folder), { recursive: true }) as string[]).map((path) => join(root, folder, path)),

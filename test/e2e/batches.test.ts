@@ -11,7 +11,7 @@ const WAIT = { timeout: 60_000, interval: 20 }
 let server: RunningServer | null = null
 afterEach(() => server?.stop())
 
-test('kill -9 loses no result and makes none twice', { timeout: 200_000 }, async () => {
+test('kill -9 loses no result and duplicates none', { timeout: 200_000 }, async () => {
   const args = ['--data-dir', temporaryFolder(), '--slots', '4', '--threads', '1']
   const start = async () => {
     server = await serve(args)

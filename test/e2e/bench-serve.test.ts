@@ -37,7 +37,7 @@ describe('a load on the demo model', () => {
     return { stdout, ...(JSON.parse(readFileSync(out, 'utf8')) as Written) }
   }
 
-  test('60 requests at 20 a second all succeed, and the figures agree with each other', async () => {
+  test('60 requests at 20 per second all succeed, and the figures are consistent', async () => {
     const page = join(folder, 'page.html')
     const load = ['--num-prompts', '60', '--request-rate', '20', '--range-ratio', '0.5']
     const { stdout, summary, requests } = await bench(
@@ -84,7 +84,7 @@ describe('a load on the demo model', () => {
     expect(requests.every(({ tokensFrom }) => tokensFrom === 'usage')).toBe(true)
   })
 
-  test('a batch of rwkv_lightning, prompts of a file', { tags: 'night' }, async () => {
+  test('a batch of rwkv_lightning, prompts from a file', { tags: 'night' }, async () => {
     const file = join(folder, 'prompts.jsonl')
     writeFileSync(file, '"Once upon a time"\n"What is the capital of France?"\n')
     const { summary, requests } = await bench(
@@ -104,7 +104,7 @@ describe('a load on the demo model', () => {
     expect(stdout).toMatch(/^TTFT +- +- +- +-$/m)
   })
 
-  test('a request that fails makes the command fail', { tags: 'night' }, async () => {
+  test('a failed request makes the command fail', { tags: 'night' }, async () => {
     const file = join(folder, 'lengths.jsonl')
     // The first goes ahead of the load, the second is longer than the server allows.
     writeFileSync(file, '{"prompt":"a","max_tokens":1}\n{"prompt":"b","max_tokens":1000000}\n')
@@ -135,7 +135,7 @@ test.each([
   [['--dataset', 'README.md', '--input-len', '5'], '--input-len and --range-ratio apply to random'],
   [['--extra-body', '[1]'], '--extra-body takes a JSON object'],
   [['--url', 'http://127.0.0.1:1'], 'no server answers at http://127.0.0.1:1'],
-])('bench serve %j is refused and says why', async (args, message) => {
+])('bench serve %j is refused with a reason', async (args, message) => {
   const { code, stdout, stderr } = await skein(['bench', 'serve', ...args])
   const isFailure = /cannot be read|no server answers/.test(message)
   expect({ code, stdout }).toEqual({ code: isFailure ? 1 : 2, stdout: '' })

@@ -41,7 +41,7 @@ describe.skipIf(executable === null)(`the page of the model in the browser${reas
     await page.getByRole('button', { name: 'Send' }).waitFor({ timeout: TIMEOUT })
   }
 
-  test('answers as the server does, and without one', { timeout: 2 * TIMEOUT }, async () => {
+  test('gives the answers of the server, also without one', { timeout: 2 * TIMEOUT }, async () => {
     const { page, faults } = watched
     const reply = await page.goto(`${server.url}/browser`)
     expect(reply!.url()).toBe(`${server.url}/browser/`)

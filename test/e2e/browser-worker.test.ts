@@ -97,7 +97,7 @@ describe.skipIf(executable === null)(`a model in a worker${reason}`, () => {
   const ask = (data: string) =>
     page.evaluate((text) => (globalThis as unknown as { ask(t: string): Promise<Outcome> }).ask(text), data)
 
-  test('is kept as files, answers from them without a network, and is forgotten', {
+  test('is stored as files, works from them without a network, and can be removed', {
     timeout: 2 * TIMEOUT,
   }, async () => {
     const bytes = [0, 0, (await readFile('models/demo.vocab.txt')).length, (await readFile('models/demo.pth')).length]

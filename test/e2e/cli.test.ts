@@ -10,7 +10,7 @@ import { trials } from '../helpers/slow.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'skein-cli-'))
 
-test('inspect prints what a file says, not what it would have a terminal do', async () => {
+test('inspect prints control sequences in a file as text', async () => {
   const path = join(folder, 'stranger.safetensors')
   const chunks = () => [new Uint8Array(4)]
   writeSafetensors(path, [{ name: 'x\x1b[2J\nfile  /elsewhere', shape: [1], dtype: 'f32', chunks }], {
@@ -22,7 +22,7 @@ test('inspect prints what a file says, not what it would have a terminal do', as
   expect(stdout.replaceAll('\n', '')).not.toMatch(/\p{Cc}/u)
 })
 
-test('inspect refuses heads that no device has kernels for, when it has said what the file is', {
+test('inspect refuses head sizes without kernels, after describing the file', {
   tags: 'night',
 }, async () => {
   const path = join(folder, 'heads.safetensors')
@@ -72,7 +72,7 @@ test('inspect says what the demo model is', async () => {
   })
 })
 
-test('a file that is no checkpoint is refused in one line', async () => {
+test('a file that is not a checkpoint is refused in one line', async () => {
   const path = join(folder, 'notes.txt')
   writeFileSync(path, 'not a model')
   const { code, stderr, stdout } = await skein(['inspect', path])
@@ -81,7 +81,7 @@ test('a file that is no checkpoint is refused in one line', async () => {
   expect(stderr).toMatch(/^skein: .*notes\.txt.*\n$/)
 })
 
-test('a configuration of one model with a name and a vocabulary is checked as it is served', {
+test('the configuration of one model with a name and a vocabulary is checked as it is served', {
   tags: 'night',
 }, async () => {
   const path = join(folder, 'one.json')
@@ -93,7 +93,7 @@ test('a configuration of one model with a name and a vocabulary is checked as it
   expect(code).toBe(0)
 })
 
-test('a data folder that cannot be used ends the start at once, and says what to do', async () => {
+test('an unusable data folder ends the start at once, with a hint', async () => {
   // Through a file: what another user's folder is to all but root.
   const dataDir = join(DEMO, 'data')
   const { code, stderr } = await skein([
@@ -121,7 +121,7 @@ test.each(['reference', 'cpu'])('logits on %s are those of the independent PyTor
   }
 })
 
-test('generate with a seed gives the same text, however its prompt is given', async () => {
+test('generate with a seed gives the same text, however the prompt is given', async () => {
   const flags = ['--seed', '5', '--max-tokens', '30']
   const ways = [['demo', 'Once upon a time'], ['--prompt', 'Once upon a time'], ['demo']]
   const answers = []
@@ -139,7 +139,7 @@ test('tokenize and its pieces give the text back', async () => {
   expect(tokens).toHaveLength(count)
 })
 
-test('the bench of a vocabulary prints JSON only where it is asked for', {
+test('the bench of a vocabulary prints JSON only on request', {
   tags: 'night',
   timeout: 120_000,
 }, async () => {
@@ -173,10 +173,10 @@ async function isRefused(args: readonly string[], wanted: number, message: strin
   expect(stderr).toContain(message)
   expect(code).toBe(wanted)
 }
-test.each(REFUSED)('%j is refused with code %i and says why', isRefused)
+test.each(REFUSED)('%j is refused with code %i and a reason', isRefused)
 test.each(REFUSED_TOO)('%j is refused with code %i and says why', { tags: 'night' }, isRefused)
 
-test('Ctrl-C ends a text with code 130, and what was written stays', async () => {
+test('Ctrl-C ends a text with code 130, and the written part stays', async () => {
   const main = join(import.meta.dirname, '../../dist/cli/main.js')
   const args = ['generate', '--prompt', 'Once upon a time', '--max-tokens', '100000']
   const child = spawn(process.execPath, [main, ...args], { stdio: ['ignore', 'pipe', 'inherit'] })
@@ -184,7 +184,7 @@ test('Ctrl-C ends a text with code 130, and what was written stays', async () =>
   expect(await new Promise((resolve) => child.on('close', resolve))).toBe(130)
 })
 
-test('a model that is written from another keeps its vocabulary', async () => {
+test('a model converted from another keeps its vocabulary', async () => {
   const out = join(folder, 'small.safetensors')
   const { stdout } = await skein(['quantize', 'demo', out, '--quant', 'int8'])
   expect(stdout).toContain(`\n${join(folder, 'small.vocab.txt')}\n`)
@@ -195,13 +195,13 @@ test('a model that is written from another keeps its vocabulary', async () => {
   expect(existsSync(join(folder, 'copy.vocab.txt'))).toBe(true)
 })
 
-test('run talks with a model in its own process', async () => {
+test('run chats with a model in its own process', async () => {
   const { code, stdout } = await skein(['run', 'demo', '--max-tokens', '5'], 'Hello.')
   expect(code).toBe(0)
   expect(stdout.trim().length).toBeGreaterThan(0)
 })
 
-test('bash reads the completion script without a complaint', async () => {
+test('bash accepts the completion script', async () => {
   const script = (await skein(['completion', 'bash'])).stdout
   const ask = 'COMP_WORDS=(skein serve --max-t); COMP_CWORD=2; _skein; echo "$COMPREPLY"'
   const { stdout } = await promisify(execFile)('bash', ['-c', `${script}\n${ask}`])
@@ -219,7 +219,7 @@ describe.sequential('a server of two models', () => {
   })
   afterAll(() => server?.stop())
 
-  test('the commands that a server shows work as they are pasted', async () => {
+  test('the commands that a server prints work when pasted', async () => {
     const at = server.output.findIndex((line) => line.startsWith('try '))
     const command = server.output
       .slice(at, at + 2)
@@ -234,7 +234,10 @@ describe.sequential('a server of two models', () => {
     expect(unnamed).toMatchObject({ code: 1, stderr: expect.stringContaining('--model-name') })
   })
 
-  test('what launch prints runs, and a talk takes what is typed', { tags: 'night', timeout: 180_000 }, async () => {
+  test('the command that launch prints works, and the chat reads typed input', {
+    tags: 'night',
+    timeout: 180_000,
+  }, async () => {
     await launched(server.url, SKEIN_API_KEY)
     await talked(['chat', '--url', server.url, '--api-key', SKEIN_API_KEY])
   })

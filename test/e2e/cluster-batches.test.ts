@@ -85,7 +85,7 @@ describe.skipIf(NO_POSTGRES !== null)('batches of a cluster', { timeout: 300_000
     }, WAIT)
   const doneOf = async (id: string) => (await client.batches.retrieve(id)).request_counts?.completed ?? 0
 
-  test('whichever node is killed or told to end, every line has its one result', async () => {
+  test('whichever node is killed or stopped, every line has exactly one result', async () => {
     const id = await begin(LINES)
     const untilDone = (least: number) =>
       vi.waitFor(async () => expect(await doneOf(id)).toBeGreaterThanOrEqual(least), WAIT)
@@ -124,7 +124,7 @@ describe.skipIf(NO_POSTGRES !== null)('batches of a cluster', { timeout: 300_000
     expect((await direct.batches.retrieve(id)).request_counts).toEqual(batch.request_counts)
   })
 
-  test('rows of one batch run on all nodes at once', async () => {
+  test('rows of one batch run on all nodes at the same time', async () => {
     const id = await begin(LINES)
     const seen = new Set<string>()
     await vi.waitFor(async () => {
@@ -136,7 +136,7 @@ describe.skipIf(NO_POSTGRES !== null)('batches of a cluster', { timeout: 300_000
     expect([...seen].sort()).toEqual(['a', 'b'])
   })
 
-  test('a batch is cancelled at a gateway, a file is deleted there, and a form is one of a client', async () => {
+  test('a gateway can cancel a batch and delete a file, and accepts forms of clients', async () => {
     const id = await begin(LINES)
     await client.batches.cancel(id)
     const status = async () => (await client.batches.retrieve(id)).status

@@ -170,7 +170,7 @@ afterAll(async () => {
 })
 
 test.skipIf(NO_POSTGRES !== null)(
-  `nothing that was told is lost or told twice in ${NUM_FAULTS} faults`,
+  `no reported turn is lost or duplicated in ${NUM_FAULTS} faults`,
   async () => {
     const random = randomOf(SEED)
     const talks = newTalks(NUM_SESSIONS)

@@ -177,7 +177,7 @@ afterAll(async () => {
 })
 
 test.skipIf(NO_POSTGRES !== null)(
-  `four nodes and two gateways lose nothing that was told in ${NUM_FAULTS} faults`,
+  `four nodes and two gateways lose no reported turn in ${NUM_FAULTS} faults`,
   // A second try would meet what the first has left.
   { retry: 0, timeout: 120_000 + NUM_FAULTS * 60_000 },
   async () => {

@@ -11,7 +11,7 @@ import { writeRandomRwkv7 } from '../helpers/pth.ts'
 
 const SHARED = Array.from({ length: 1500 }, (_, i) => 1 + ((i * 37) % 250))
 
-describe.skipIf(NO_POSTGRES !== null)('a common beginning', { timeout: 120_000 }, () => {
+describe.skipIf(NO_POSTGRES !== null)('a common prefix', { timeout: 120_000 }, () => {
   let postgres: Postgres
   let nodes: RunningServer[]
   let solo: RunningServer

@@ -72,7 +72,7 @@ describe.skipIf(NO_POSTGRES !== null)('a new release', { timeout: 300_000 }, () 
   const promptOf = (client: number, turn: number) =>
     Array.from({ length: 5 }, (_, i) => 1 + ((i * 37 + client * 53 + turn * 101) % 250))
 
-  test('comes without a failed request, and sessions say what they would have said', async () => {
+  test('is installed without a failed request, and sessions give the same answers', async () => {
     let isOver = false
     const failures: unknown[] = []
     /** Answers of each client, in order. */

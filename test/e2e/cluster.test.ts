@@ -79,7 +79,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', { timeout: 120_000 }, () => {
     await expect.poll(known, { timeout: 60_000 }).toEqual(['a', 'b'])
   }
 
-  test('knows its nodes, and answers as one server', async () => {
+  test('knows its nodes, and acts as one server', async () => {
     await untilBothAreKnown()
     const models = await (await fetch(`${gateway.url}/v1/models`)).json()
     expect(models).toMatchObject({ data: [{ id: 'demo', num_slots: 8 }] })
@@ -88,7 +88,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', { timeout: 120_000 }, () => {
     expect(contentOf(reply)).toBe(direct)
   })
 
-  test('a batch that comes to the gateway is run by the nodes', async () => {
+  test('a batch sent to the gateway is run by the nodes', async () => {
     const client = new OpenAI({ apiKey: 'none', baseURL: `${gateway.url}/v1`, maxRetries: 0 })
     const prompts = ['The cat', 'A dog', 'Once', 'The sun']
     const body = (prompt: string) => ({ ...GREEDY, model: 'demo', prompt })
@@ -118,7 +118,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', { timeout: 120_000 }, () => {
     expect(JSON.parse(nowhere.stdout)).toMatchObject({ isUsable: false })
   })
 
-  test('a session moves when its node ends, says what it would have said, and no request fails', async () => {
+  test('a session moves when its node stops, with the same answers, and no request fails', async () => {
     const turns = ['My name is Ada.', 'What is my name?', 'And the capital of Italy?']
     const expected = await alone('s', turns)
     const first = await say(turns[0]!, { session_id: 's' })
@@ -144,7 +144,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', { timeout: 120_000 }, () => {
     expect(contentOf(await say(turns[2]!, { session_id: 's' }))).toBe(expected[2])
   })
 
-  test('a session of a node that was killed goes on elsewhere at its last turn', async () => {
+  test('a session of a killed node continues elsewhere at its last turn', async () => {
     const turns = ['Count to three.', 'Go on.']
     const expected = await alone('k', turns)
     const first = await say(turns[0]!, { session_id: 'k' })
@@ -160,7 +160,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', { timeout: 120_000 }, () => {
     expect(contentOf(second)).toBe(expected[1])
   })
 
-  test('a worker that dies has no lease any more, and its sessions go on elsewhere', { tags: 'night' }, async () => {
+  test('a worker that dies loses its lease, and its sessions continue elsewhere', { tags: 'night' }, async () => {
     for (const [name, { process: own }] of nodes)
       if (own.exitCode !== null || own.signalCode !== null) await startNode(name)
     await untilBothAreKnown()
@@ -184,7 +184,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', { timeout: 120_000 }, () => {
     expect(contentOf(second)).toBe(expected[1])
   })
 
-  test('the first key, made at the gateway, closes all of the cluster to others', async () => {
+  test('the first key, made at the gateway, closes the whole cluster', async () => {
     const made = await fetch(`${gateway.url}/api/keys`, {
       method: 'POST',
       headers: { 'content-type': 'application/json' },

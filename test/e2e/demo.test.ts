@@ -30,7 +30,7 @@ describe('the demo model, served', () => {
     expect(models.data.map(({ id }) => id)).toEqual(['demo'])
   })
 
-  test('knows a capital and stops by itself', async () => {
+  test('knows a capital and stops', async () => {
     const { message, finish_reason } = await ask('What is the capital of France?')
     expect(message.content).toContain('Paris')
     expect(finish_reason).toBe('stop')
@@ -40,7 +40,7 @@ describe('the demo model, served', () => {
     expect((await ask('法国的首都是哪里？')).message.content).toContain('巴黎')
   })
 
-  test('answers as the PyTorch evaluation did, all prompts at once', async () => {
+  test('gives the answers of PyTorch, all prompts at once', async () => {
     const samples = goldenSamples().filter(({ lead }) => lead > 0.5)
     expect(samples.length).toBeGreaterThan(30)
     const answers = await Promise.all(
@@ -76,7 +76,7 @@ describe('the demo model, served', () => {
     expect(await say('What is my name?')).toContain('Anna')
   })
 
-  test('a stream and a whole answer of the same seed agree', async () => {
+  test('a stream and a whole answer with the same seed agree', async () => {
     const request = {
       model: 'demo',
       messages: [{ role: 'user' as const, content: 'Tell me a story.' }],
@@ -93,7 +93,7 @@ describe('the demo model, served', () => {
     expect(streamed.length).toBeGreaterThan(20)
   })
 
-  test('thinks apart from its answer when asked to', async () => {
+  test('thinks separately from its answer on request', async () => {
     const answer = await fetch(`${server.url}/v1/chat/completions`, {
       method: 'POST',
       headers: { 'content-type': 'application/json' },
@@ -113,7 +113,7 @@ describe('the demo model, served', () => {
     expect(choices[0]!.message.reasoning_content.length).toBeGreaterThan(3)
   })
 
-  test('64 conversations at once, every answer right', async () => {
+  test('64 conversations at once, every answer correct', async () => {
     const numbers = Array.from({ length: 64 }, (_, i) => [3 + (i % 8), 1 + Math.floor(i / 8)] as const)
     const answers = await Promise.all(numbers.map(([a, b]) => ask(`What is ${a} plus ${b}?`)))
     for (const [i, [a, b]] of numbers.entries())

@@ -10,7 +10,7 @@ const PAGES = readdirSync(DOCS, { recursive: true, encoding: 'utf8' }).filter(
   (path) => path.endsWith('.md') && !path.startsWith('.site'),
 )
 
-test('the site’s lists name every page that a user reads', () => {
+test('the lists of the site name every user page', () => {
   const config = readFileSync(join(SITE, '.vitepress/config.mts'), 'utf8')
   const own = PAGES.filter((path) => !path.startsWith('dev/') && !path.endsWith('index.md'))
   expect(own.filter((path) => !config.includes(`'/${path.replace(/\.md$/, '')}'`))).toEqual([])

@@ -41,7 +41,7 @@ test.each(Object.entries(EXPECTED))('%s', async (name, expected) => {
   expect(await run(name)).toMatch(expected)
 })
 
-test('every example is run', () => {
+test('every example has a test', () => {
   // The agent runs the server; the page needs a GPU, and browser.test.ts makes its calls.
   const files = [...Object.keys(EXPECTED), 'mcp-server.mjs', 'browser.html'].sort()
   expect(readdirSync(join(ROOT, 'examples')).sort()).toEqual(files)

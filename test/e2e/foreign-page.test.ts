@@ -105,7 +105,7 @@ describe.skipIf(executable === null)(`a page of another origin${reason}`, () => 
     },
   )
 
-  test('a name that was bound to this machine afterwards is no way in', async () => {
+  test('a name that is rebound to this machine later gives no access', async () => {
     const rebound = await browser.newPage()
     const reply = await rebound.goto(`http://rebound.example:${port}/`)
     expect(reply?.status()).toBe(403)
@@ -116,7 +116,7 @@ describe.skipIf(executable === null)(`a page of another origin${reason}`, () => 
     expect(read).toBe(403)
   })
 
-  test('pages can neither frame the dashboard nor find a cookie of it', async () => {
+  test('pages can neither frame the dashboard nor read a cookie of it', async () => {
     const framed = page.waitForResponse((reply) => reply.url() === `http://127.0.0.1:${port}/`)
     await page.evaluate(`{
       const frame = document.createElement('iframe')

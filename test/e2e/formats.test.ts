@@ -41,14 +41,14 @@ const ok = async (...args: string[]) => {
   return stdout
 }
 
-test('a GGUF answers without any other file', async () => {
+test('a GGUF works without any other file', async () => {
   const text = await ok('generate', GGUF, '--prompt', 'hello', '--seed', '1', '--max-tokens', '4', '--json')
   expect(JSON.parse(text)).toMatchObject({ prompt: 'hello', tokens: 4 })
   const about: unknown = JSON.parse(await ok('inspect', GGUF, '--json'))
   expect(about).toMatchObject({ format: 'gguf', hasVocabulary: true, architecture: 'rwkv7' })
 })
 
-test('converted, it takes its vocabulary along and says the same', async () => {
+test('converted, it keeps its vocabulary and gives the same answers', async () => {
   const out = join(folder, 'tiny.safetensors')
   expect(await ok('convert', GGUF, out)).toBe(`${out}\n${join(folder, 'tiny.vocab.txt')}\n`)
   const say = (model: string) => ok('generate', model, '--prompt', 'hello', '--temperature', '0', '--max-tokens', '8')
@@ -71,7 +71,7 @@ test('pulled, listed, used by name, removed', async () => {
   expect((await skein(['rm', 'tiny.Q8_0'])).stderr).toContain('no pulled model "tiny.Q8_0"')
 })
 
-test('a pull that Ctrl-C ends says so, and the next one goes on from there', async () => {
+test('a download interrupted by Ctrl-C says so, and the next one continues there', async () => {
   const cdn = '/cdn/tests/tiny/tiny.Q8_0.gguf'
   hub.faults.set(cdn, [{ kind: 'stall', bytes: 1000 }])
   const child = spawn(process.execPath, [MAIN, 'pull', 'tests/tiny'])
@@ -85,7 +85,7 @@ test('a pull that Ctrl-C ends says so, and the next one goes on from there', asy
   await ok('rm', 'tiny.Q8_0')
 })
 
-test('doctor calls a machine usable that lacks the World vocabulary alone', async () => {
+test('doctor calls a machine usable if only the World vocabulary is missing', async () => {
   const { findings, isUsable } = JSON.parse(await ok('doctor', '--json'))
   type Found = { what: string; fix: string | null; isOptional?: true }
   const { fix, isOptional } = findings.find(({ what }: Found) => what === 'vocabulary')

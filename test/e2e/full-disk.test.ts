@@ -53,7 +53,7 @@ async function until(server: RunningServer, status: string): Promise<void> {
   while ((await readiness(server)) !== status) await delay(50)
 }
 
-test.runIf(isMounted)('a full disk costs what has to be written, and nothing else', { timeout: 120_000 }, async () => {
+test.runIf(isMounted)('with a full disk only what must be written fails', { timeout: 120_000 }, async () => {
   const server = await serve(['--data-dir', disk])
   await until(server, 'ok')
   expect((await ask(server, 'old')).status).toBe(200)

@@ -25,7 +25,7 @@ afterAll(async () => {
   rmSync(folder, { recursive: true, force: true })
 })
 
-describe('skein keys and a server that runs', () => {
+describe('skein keys with a running server', () => {
   let first = ''
 
   beforeAll(async () => {
@@ -39,7 +39,7 @@ describe('skein keys and a server that runs', () => {
     expect(server.output.join('\n')).toContain('requests need a key')
   })
 
-  test('the key opens what a user may', async () => {
+  test('the key opens what a user may use', async () => {
     expect(await status('sk-skein-wrong')).toBe(401)
     expect(await status(first)).toBe(200)
     expect(await status(first, '/metrics')).toBe(403)
@@ -47,7 +47,7 @@ describe('skein keys and a server that runs', () => {
     expect(await status(first, '/v1/chat/completions', { method: 'POST', body })).toBe(200)
   })
 
-  test('what a revoked key watches ends', { tags: 'night' }, async () => {
+  test('watching with a revoked key ends', { tags: 'night' }, async () => {
     const added = await keys('add', 'watcher', '--role', 'operator')
     expect(added).toMatchObject({ code: 0 })
     const watcher = added.stdout.trim()
@@ -65,7 +65,7 @@ describe('skein keys and a server that runs', () => {
     await expect(watching).resolves.toBe('ended')
   })
 
-  test('added, rotated and revoked without a restart', async () => {
+  test('keys are added, rotated and revoked without a restart', async () => {
     const operator = (await keys('add', 'ops', '--role', 'operator')).stdout.trim()
     await until(operator, 200)
     expect(await status(operator, '/metrics')).toBe(200)
@@ -85,7 +85,7 @@ describe('skein keys and a server that runs', () => {
     expect(stdout).not.toContain('alice')
   })
 
-  test('a broken file changes nothing', { tags: 'night' }, async () => {
+  test('an invalid file changes nothing', { tags: 'night' }, async () => {
     const before = readFileSync(file, 'utf8')
     const key = (await keys('add', 'bob')).stdout.trim()
     await until(key, 200)
@@ -97,7 +97,7 @@ describe('skein keys and a server that runs', () => {
   })
 })
 
-test('adding says what the first key does, and what no key opens yet', async () => {
+test('adding says what the first key does, and which routes no key opens yet', async () => {
   const own = join(folder, 'noted.json')
   const said = async (...args: string[]) => (await skein(['keys', 'add', ...args, '--keys', own])).stderr
   const first = await said('a')
@@ -109,7 +109,7 @@ test('adding says what the first key does, and what no key opens yet', async () 
   expect(await said('c', '--role', 'admin')).not.toContain('note:')
 })
 
-test('a limit of stored states is listed as it was entered', async () => {
+test('a limit on stored states is listed as it was entered', async () => {
   const own = join(folder, 'stored.json')
   await skein(['keys', 'add', 'alice', '--stored-mb', '512', '--keys', own])
   expect((await skein(['keys', 'list', '--keys', own])).stdout).toContain('512 MiB stored')
@@ -154,7 +154,7 @@ describe('skein config', () => {
     expect(stdout).not.toContain('sesame')
   })
 
-  test('skein keys means the file of the server that the configuration describes', async () => {
+  test('skein keys uses the file of the server in the configuration', async () => {
     const path = config({ keys: 'own/named.json' })
     const before = process.env.SKEIN_CONFIG
     process.env.SKEIN_CONFIG = path
@@ -166,7 +166,7 @@ describe('skein config', () => {
     }
   })
 
-  test('check fails and names the field that is wrong', { tags: 'night' }, async () => {
+  test('check fails and names the wrong field', { tags: 'night' }, async () => {
     const path = config({ models: [{ file: 'demo' }, { file: 'nowhere.pth' }] })
     const { code, stderr } = await skein(['config', 'check', path])
     expect(code).toBe(1)
@@ -181,7 +181,7 @@ describe('skein config', () => {
     expect([wrong.code, wrong.stderr]).toEqual([2, expect.stringContaining('did you mean port?')])
   })
 
-  test('serve runs what the file says and says which file', { tags: 'night' }, async () => {
+  test('serve runs what the file says and names the file', { tags: 'night' }, async () => {
     const models = [
       { file: 'demo', name: 'goose', aliases: ['gander'], slots: 4 },
       { file: 'demo', name: 'duck', device: 'reference' },

@@ -19,7 +19,7 @@ beforeAll(async () => {
 })
 afterAll(() => llm.close())
 
-test('a chat comes in pieces, which add up to the answer', async () => {
+test('a chat arrives in pieces that add up to the answer', async () => {
   const pieces: ReplyPiece[] = []
   for await (const piece of llm.chat('What is the capital of France?', GREEDY)) pieces.push(piece)
   expect(pieces.length).toBeGreaterThan(1)
@@ -29,7 +29,7 @@ test('a chat comes in pieces, which add up to the answer', async () => {
   expect(whole.text).toContain('Paris')
 })
 
-test('an answer ends when it is aborted, or when nobody listens any more', async () => {
+test('an answer ends when it is aborted, or when nobody reads it any more', async () => {
   const abort = new AbortController()
   const endless = llm.chat('Hello', { signal: abort.signal, maxTokens: 4096, stop: [] })
   await expect(
@@ -41,7 +41,7 @@ test('an answer ends when it is aborted, or when nobody listens any more', async
   await expect.poll(() => llm.client.stats.running).toBe(0)
 })
 
-test('a session reads only what is new, is forked, and travels as a file', async () => {
+test('a session reads only what is new, can be forked, and exported as a file', async () => {
   const ask = (session: string, question: string) => llm.answer(question, { ...GREEDY, session })
   expect(await ask('trip', 'What is the capital of France?')).toMatchObject({ turn: 1 })
   const second = await ask('trip', 'What is the capital of Japan?')
@@ -58,7 +58,7 @@ test('a session reads only what is new, is forked, and travels as a file', async
   expect(ids.sort()).toEqual(['copy', 'other'])
 })
 
-test('a tool is called, and a schema held', async () => {
+test('a tool is called, and a schema is enforced', async () => {
   const tools = [{ name: 'weather', description: 'The weather of a city', parameters: CITY }]
   const asked = 'How is the weather in Paris?'
   const { calls, reason } = await llm.answer(asked, { ...GREEDY, tools, toolChoice: 'required' })
@@ -71,7 +71,7 @@ test('a tool is called, and a schema held', async () => {
   await expect(llm.answer(asked, { schema: nonsense })).rejects.toMatchObject({ param: 'schema' })
 })
 
-test('texts become vectors of length 1, and the same text the same one', async () => {
+test('texts become vectors of length 1, equal texts the same one', async () => {
   const [one, same, other] = await llm.embed(['Paris', 'Paris', 'Tokyo'])
   expect(one!.reduce((sum, value) => sum + value * value, 0)).toBeCloseTo(1, 5)
   expect(same).toEqual(one)

@@ -76,7 +76,7 @@ test('SIGTERM', async () => {
   ])
 })
 
-test('a worker whose gateway has gone before it began ends, too', { tags: 'night' }, async () => {
+test('a worker whose gateway ended before it started ends, too', { tags: 'night' }, async () => {
   // The thread of the store would keep it alive.
   const choice = {
     model: DEMO,
@@ -117,7 +117,7 @@ function longAnswer(base: string): Promise<Response> {
   })
 }
 
-test('nobody reads what a server prints: it goes on, and finishes its streams at the end', {
+test('if nobody reads its output, a server continues, and finishes its streams at the end', {
   tags: 'night',
 }, async () => {
   const { child, ready } = serveDemo(join(folder, 'unread'))

@@ -59,7 +59,7 @@ async function stop(id: string): Promise<void> {
 }
 
 describe('Albatross, row by row', () => {
-  test('1: on a public address without a model there is the control plane alone', async () => {
+  test('1: on a public address without a model there is only the control plane', async () => {
     expect((await get('/api/workers')).body).toEqual([])
     const { body } = await get<{ gpus: object[]; env: object; os: object }>('/api/system')
     expect(body).toMatchObject({
@@ -73,7 +73,7 @@ describe('Albatross, row by row', () => {
     expect(list.models.map(({ path }) => path)).toEqual([`${MODEL}.pth`, 'other.pth', 'demo'])
   })
 
-  test('3: a worker is started by a path without its extension, and answered at once', async () => {
+  test('3: a worker is started by a path without its extension, and the reply comes at once', async () => {
     const spec = { model_path: `models/${MODEL}`, max_batch_size: 64 }
     const { status, body } = await start({ ...spec, max_queue_size: 1000 })
     expect(status).toBe(200)
@@ -117,37 +117,41 @@ describe('Albatross, row by row', () => {
   test.each([
     ['/v1/completions', { prompt: 'Once upon a time' }],
     ['/v1/chat/completions', { messages: [{ role: 'user', content: 'Tell me a story.' }] }],
-  ])('4, 5: the proxy of %s answers as the worker does, event by event', { tags: 'night' }, async (path, question) => {
-    const { worker_id, endpoint } = await ready({ model_path: MODEL })
-    const bias = { logit_bias: { 0: -100 } }
-    const body = { ...question, ...bias, max_tokens: 40, ignore_eos: true, temperature: 0 }
-    const whole = await call<object>('POST', `/api/workers/${worker_id}/proxy${path}`, body)
-    expect(whole.status).toBe(200)
-    const { choices } = (await call<{ choices: object[] }>('POST', path, body)).body
-    expect(whole.body).toMatchObject({ choices })
+  ])(
+    '4, 5: the proxy of %s gives the answers of the worker, event by event',
+    { tags: 'night' },
+    async (path, question) => {
+      const { worker_id, endpoint } = await ready({ model_path: MODEL })
+      const bias = { logit_bias: { 0: -100 } }
+      const body = { ...question, ...bias, max_tokens: 40, ignore_eos: true, temperature: 0 }
+      const whole = await call<object>('POST', `/api/workers/${worker_id}/proxy${path}`, body)
+      expect(whole.status).toBe(200)
+      const { choices } = (await call<{ choices: object[] }>('POST', path, body)).body
+      expect(whole.body).toMatchObject({ choices })
 
-    const long = { ...body, max_tokens: 200, stream: true }
-    const reply = await fetch(endpoint + path, {
-      method: 'POST',
-      headers: { 'content-type': 'application/json' },
-      body: JSON.stringify(long),
-    })
-    const times: number[] = []
-    for await (const _event of readEvents(reply)) times.push(performance.now())
-    // On a busy machine an event has several tokens.
-    expect(times.length).toBeGreaterThan(5)
-    // A proxy that gathers gives them all in one moment.
-    const middle = times[Math.floor(times.length / 2)]! - times[0]!
-    const all = times.at(-1)! - times[0]!
-    expect(middle).toBeGreaterThan(0.1 * all)
-    expect(all).toBeGreaterThan(10)
+      const long = { ...body, max_tokens: 200, stream: true }
+      const reply = await fetch(endpoint + path, {
+        method: 'POST',
+        headers: { 'content-type': 'application/json' },
+        body: JSON.stringify(long),
+      })
+      const times: number[] = []
+      for await (const _event of readEvents(reply)) times.push(performance.now())
+      // On a busy machine an event has several tokens.
+      expect(times.length).toBeGreaterThan(5)
+      // A proxy that gathers gives them all in one moment.
+      const middle = times[Math.floor(times.length / 2)]! - times[0]!
+      const all = times.at(-1)! - times[0]!
+      expect(middle).toBeGreaterThan(0.1 * all)
+      expect(all).toBeGreaterThan(10)
 
-    expect((await get(`/api/workers/${worker_id}/proxy/v1/models`)).status).toBe(200)
-    expect((await get(`/api/workers/${worker_id}/proxy/nowhere`)).status).toBe(404)
-    await stop(worker_id)
-    const late = await call('POST', `/api/workers/${worker_id}/proxy${path}`, body)
-    expect(late.status).toBe(503)
-  })
+      expect((await get(`/api/workers/${worker_id}/proxy/v1/models`)).status).toBe(200)
+      expect((await get(`/api/workers/${worker_id}/proxy/nowhere`)).status).toBe(404)
+      await stop(worker_id)
+      const late = await call('POST', `/api/workers/${worker_id}/proxy${path}`, body)
+      expect(late.status).toBe(503)
+    },
+  )
 
   test('a client that leaves the proxy ends its answer', { tags: 'night' }, async () => {
     const { worker_id, endpoint } = await ready({ model_path: MODEL })
@@ -189,7 +193,7 @@ describe('Albatross, row by row', () => {
     expect(one.body.lines).toHaveLength(1)
   })
 
-  test('7: two workers, two models, both reachable by name', async () => {
+  test('7: two workers, two models, both found by name', async () => {
     const both = await Promise.all([ready({ model_path: MODEL }), ready({ model_path: 'other', aliases: ['second'] })])
     const [one, two] = both
     expect(one.endpoint).not.toBe(two.endpoint)
@@ -210,7 +214,7 @@ describe('Albatross, row by row', () => {
   })
 })
 
-describe('on top', () => {
+describe('beyond Albatross', () => {
   test.each([
     [{ max_batch_size: 0 }, 'max_batch_size'],
     [{ max_batch_size: 4097 }, 'max_batch_size'],
@@ -253,7 +257,7 @@ describe('on top', () => {
     expect((await call('DELETE', `/api/workers/${id}`)).status).toBe(404)
   })
 
-  test('workers of one name are replicas: of equal weights, and used in turns', { tags: 'night' }, async () => {
+  test('workers of one name are replicas: of equal weights, used in turn', { tags: 'night' }, async () => {
     const spec = { model_path: MODEL, model_name: 'goose' }
     const both = await Promise.all([ready(spec), ready({ ...spec, threads: 1 })])
     const other = await call('POST', '/api/workers/start', { ...spec, model_path: 'other' })
@@ -283,7 +287,7 @@ describe('on top', () => {
     await Promise.all(both.map(({ worker_id }) => stop(worker_id)))
   })
 
-  test('a port of its own speaks to the worker alone', { tags: 'night' }, async () => {
+  test('a separate port leads to its worker alone', { tags: 'night' }, async () => {
     const port = await freePort()
     const { worker_id, endpoint } = await ready({ model_path: MODEL, model_name: 'own', port })
     expect(endpoint).toBe(`http://127.0.0.1:${port}`)
@@ -308,13 +312,13 @@ describe('on top', () => {
     expect((await get(`/api/workers/${worker_id}`)).status).toBe(404)
   })
 
-  test('a running worker is not forgotten', async () => {
+  test('a running worker is not removed from the list', async () => {
     const { worker_id } = await ready({ model_path: MODEL })
     expect((await call('DELETE', `/api/workers/${worker_id}`)).status).toBe(409)
     await stop(worker_id)
   })
 
-  test('events: hello, every change, a sample a second; a log as it grows', async () => {
+  test('events: hello, every change, a sample per second; a log as it grows', async () => {
     const controller = new AbortController()
     const { signal } = controller
     const reply = await fetch(`${server.url}/api/events`, { signal })

@@ -42,7 +42,7 @@ const ask = (server: RunningServer, fields = {}) =>
     ...fields,
   })
 
-test('an empty server, a model loaded, loaded again in other precision, and removed', async () => {
+test('an empty server: a model is loaded, loaded again with another precision, and removed', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'skein-models-'))
   copyFileSync(DEMO_MODEL, join(folder, 'RWKV-demo.pth'))
   copyFileSync(DEMO_MODEL.replace(/pth$/, 'vocab.txt'), join(folder, 'demo.vocab.txt'))
@@ -78,7 +78,7 @@ test('an empty server, a model loaded, loaded again in other precision, and remo
   }
 })
 
-test('a session goes on after a restart', async () => {
+test('a session continues after a restart', async () => {
   const data = ['--data-dir', mkdtempSync(join(tmpdir(), 'skein-data-'))]
   const line = (content: string) => ({
     contents: [`User: ${content}\n\nAssistant:`],

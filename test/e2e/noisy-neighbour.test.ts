@@ -135,7 +135,7 @@ const COMPARED = [
   'the same, that key with --rows 1',
 ]
 
-test('a flood under another key costs a quiet one little', { timeout: 300_000 }, async () => {
+test('a flood of another key costs a quiet key little', { timeout: 300_000 }, async () => {
   const ttft: Record<string, number> = {}
   for (const [name, flood] of Object.entries(CASES)) {
     if (!isLong && !COMPARED.includes(name)) continue

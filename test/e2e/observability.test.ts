@@ -46,7 +46,7 @@ const freePort = async () => {
 
 const TRACE = '0af7651916cd43dd8448eb211c80319c'
 
-test('a scrape without a key, traces without a word of the prompt', async () => {
+test('metrics without a key, and traces without prompt text', async () => {
   const [collector, port] = [await startCollector(), await freePort()]
   const flags = ['--metrics-port', String(port), '--trace-endpoint', collector.url]
   const server = await serve([...flags, '--api-key', 'secret', '--no-store'])
@@ -106,7 +106,7 @@ test('a scrape without a key, traces without a word of the prompt', async () => 
   }
 })
 
-test('an address that is none is refused before anything runs', async () => {
+test('an invalid address is refused before anything starts', async () => {
   await expect(serve(['--trace-endpoint', 'nowhere'])).rejects.toThrow(
     '--trace-endpoint takes the address of a collector',
   )

@@ -81,7 +81,7 @@ function isThere(command: string): boolean {
   return spawnSync(command, ['--version']).status === 0
 }
 
-describe('the packed file', { tags: 'night' }, () => {
+describe('the package file', { tags: 'night' }, () => {
   let packed: string
   let files: readonly string[]
   beforeAll(() => {
@@ -103,7 +103,7 @@ describe('the packed file', { tags: 'night' }, () => {
     expect(wanted.filter((path) => !files.includes(path))).toEqual([])
   })
 
-  test('works where nothing can be compiled, with its own kernels', async () => {
+  test('works without a compiler, with its own kernels', async () => {
     const { folder, env } = bareMachine()
     const run = async (command: string, ...args: string[]) =>
       (await promisify(execFile)(command, args, { cwd: folder, env })).stdout

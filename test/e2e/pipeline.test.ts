@@ -43,7 +43,7 @@ async function answerTo(client: RemoteEngineClient, asked: GenerateRequest) {
   return { logprobs, finish: events.at(-1) }
 }
 
-test('many at once over three backends: the answers of one, each asked alone', async () => {
+test('many requests over three backends: the answers of one, each asked alone', async () => {
   const asked = Array.from({ length: 12 }, (_, i) => request(i))
   const alone = await withWorker(ONE, async (client) => {
     const answers = []
@@ -57,7 +57,7 @@ test('many at once over three backends: the answers of one, each asked alone', a
   expect(together).toEqual(alone)
 })
 
-test('a session that is continued on other splits is the session of one device', async () => {
+test('a session continued with other splits equals the session of one device', async () => {
   const turn = (i: number, id: string) =>
     request(i, { session: { id, ifMissing: 'create', ifBusy: 'wait', onCancel: 'drop' } })
   const play = async (dataDir: string, workers: readonly Partial<EngineChoice>[]) => {

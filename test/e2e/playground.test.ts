@@ -54,7 +54,7 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
   const fromEnd = (place: Locator) =>
     place.evaluate(({ scrollHeight, scrollTop, clientHeight }) => Math.round(scrollHeight - scrollTop - clientHeight))
 
-  test('on a phone the conversation is followed, and a message that is sent is in view', {
+  test('on a phone the conversation scrolls along, and a sent message is in view', {
     tags: 'night',
   }, async () => {
     await answerBy((route) => route.fulfill(streamed('A line of an answer.\n\n'.repeat(4))))
@@ -72,7 +72,7 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
     await expect.poll(() => fromEnd(list)).toBeLessThan(2)
   })
 
-  test('a number is typed as it reads, its point and its sign too', async () => {
+  test('a number can be typed with its point and its sign', async () => {
     const asked = await answerBy((route) => route.fulfill(streamed('Yes.')))
     await page.getByRole('button', { name: 'Settings' }).click()
     const typed = { Temperature: '0.75', 'Top p': '0.05', Presence: '-0.5', 'Max tokens': '100' }
@@ -90,7 +90,7 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
     expect(await page.getByLabel('Temperature', { exact: true }).inputValue()).toBe('')
   })
 
-  test('an edited message waits for the running answer; Enter sends it, Escape leaves it', async () => {
+  test('an edited message waits for the running answer; Enter sends it, Escape discards it', async () => {
     const held: Route[] = []
     const asked = await answerBy(async (route) => {
       if (asked.at(-1)!.messages.at(-1)!.content === 'Second') held.push(route)
@@ -125,7 +125,7 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
     expect(questions).toEqual(['First', 'Second', 'Another'])
   })
 
-  test('a question whose answer failed before its first word is no part of the next prompt', {
+  test('a question whose answer failed before its first word is not in the next prompt', {
     tags: 'night',
   }, async () => {
     const asked = await answerBy((route) =>
@@ -144,7 +144,7 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
     ])
   })
 
-  test('whoever came by the button of a worker can choose another model at once', { tags: 'night' }, async () => {
+  test('after opening it from a worker, another model can be chosen at once', { tags: 'night' }, async () => {
     const target = page.locator('select.target')
     await target.selectOption('demo@wkr-0123456789')
     await page.goto(`${fake.app.listeningOrigin}/#/playground/wkr-0123456789`)
@@ -154,7 +154,7 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
     expect(await target.inputValue()).toBe('demo')
   })
 
-  test('a call of a tool is shown with its arguments, as they come in pieces', async () => {
+  test('a tool call is shown with its arguments, as they arrive', async () => {
     const piece = (called: object) => ({
       choices: [{ index: 0, delta: { tool_calls: [{ index: 0, function: called }] }, finish_reason: null }],
     })
@@ -174,7 +174,7 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
     expect(await page.getByText('An empty answer').count()).toBe(0)
   })
 
-  test('what a first visit loads is small', { tags: 'night' }, async () => {
+  test('the first visit loads little', { tags: 'night' }, async () => {
     const loaded: Promise<number>[] = []
     const { page: fresh } = await openPage(browser)
     fresh.on('response', (response) => {
@@ -203,7 +203,7 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
     await page.goto(`${fake.app.listeningOrigin}/#/playground/demo/abc`)
   }
 
-  test('a session made elsewhere is shown with its words, and goes on from its state', { tags: 'night' }, async () => {
+  test('a session made elsewhere is shown with its text, and continues from its state', { tags: 'night' }, async () => {
     const asked = await answerBy((route) => route.fulfill(streamed('Yes.')))
     const messages = [
       { role: 'system', content: 'Be brief.' },
@@ -224,7 +224,7 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
     expect(await page.getByLabel('System prompt').inputValue()).toBe('Be brief.')
   })
 
-  test('calls of tools and their results are shown as such again, and the tools are offered on', {
+  test('tool calls and their results are shown as such again, and the tools are still offered', {
     tags: 'night',
   }, async () => {
     const asked = await answerBy((route) => route.fulfill(streamed('Yes.')))
@@ -246,7 +246,7 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
     expect(asked[0]).toMatchObject({ tools, session: { id: 'abc', from: 1 } })
   })
 
-  test('one of a raw text goes on from its state, or not at all', { tags: 'night' }, async () => {
+  test('a session of a raw text continues from its state, or not at all', { tags: 'night' }, async () => {
     const asked = await answerBy((route) => route.fulfill(streamed('Yes.')))
     const models = ['demo', 'other'].map((id) => ({ id, state: 'ready' }))
     await page.route('**/v1/models', (route) => route.fulfill({ json: { data: models } }))
@@ -264,7 +264,7 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
     expect(asked[0]).toMatchObject({ session: use })
   })
 
-  test('an answer goes on while another conversation is shown', { tags: 'night' }, async () => {
+  test('an answer continues while another conversation is shown', { tags: 'night' }, async () => {
     const held: Route[] = []
     await answerBy(async (route) => void held.push(route))
     await send('First')

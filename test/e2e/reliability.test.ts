@@ -110,7 +110,7 @@ describe('R13: a worker is killed', () => {
     }
   })
 
-  test('with a second worker of the same model, which goes on undisturbed', async () => {
+  test('with a second worker of the same model, which continues undisturbed', async () => {
     const server = await serve(['--slots', '96', '--replicas', '2'])
     try {
       const turn = { prompt: 'Once', max_tokens: 8, session_id: 'kept' }
@@ -150,7 +150,7 @@ describe('R13: a worker is killed', () => {
 })
 
 describe('R18: SIGTERM', () => {
-  test('128 streams end by themselves; new work is refused at once', async () => {
+  test('128 streams end by themselves; new requests are refused at once', async () => {
     const server = await serve(['--slots', '160'])
     const streams = startStreams(server, { max_tokens: 100 })
     await until(async () => streams.every(({ numEvents }) => numEvents > 0))
@@ -169,7 +169,7 @@ describe('R18: SIGTERM', () => {
     expect(allMs).toBeLessThan(30_000)
   })
 
-  test('streams without an end are cut and saved at the limit', async () => {
+  test('streams without an end are cut off and saved at the limit', async () => {
     const data = mkdtempSync(join(tmpdir(), 'skein-r18-'))
     const flags = ['--slots', '160', '--data-dir', data]
     const server = await serve([...flags, '--drain-seconds', '3'])
@@ -195,7 +195,7 @@ describe('R18: SIGTERM', () => {
     expect(exitMs).toBeLessThan(30_000)
   })
 
-  test('a second signal stops now', async () => {
+  test('a second signal stops immediately', async () => {
     const server = await serve(['--slots', '160'])
     const streams = startStreams(server, { max_tokens: 60_000 })
     await until(async () => streams.every(({ numEvents }) => numEvents > 0))
@@ -215,7 +215,7 @@ describe('R18: SIGTERM', () => {
 describe('R17: the model is switched under 64 streams', () => {
   const NUM_SWITCHES = Number(process.env.SKEIN_SWITCHES ?? 100)
 
-  test('every answer is whole, and the memory comes back', { timeout: 1_800_000 }, async () => {
+  test('every answer is complete, and memory is released', { timeout: 1_800_000 }, async () => {
     const folder = join(mkdtempSync(join(tmpdir(), 'skein-r17-')), 'models')
     mkdirSync(folder)
     for (const name of ['a', 'b']) {
@@ -274,7 +274,7 @@ describe('R12: clients that read slowly, or not at all', () => {
   /** Large events: what the kernel takes for a client is megabytes. */
   const LARGE = { max_tokens: 6000, logprobs: 20 }
 
-  test('cost bounded memory, are cut off, and slow nobody else down', {
+  test('use limited memory, are disconnected, and do not slow down others', {
     timeout: 600_000,
   }, async () => {
     const server = await serve(['--slots', '80', '--no-store'])

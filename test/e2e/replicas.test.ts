@@ -38,7 +38,7 @@ const turn = (session_id: string, prompt: string, at = '') =>
 
 const PROMPTS = ['Once upon a time', ' and then', ' but the', ' so they']
 
-test('a session that moves after every turn says what one that stays says', { tags: 'night' }, async () => {
+test('a session that moves after every turn gives the answers of one that stays', { tags: 'night' }, async () => {
   const stays: string[] = []
   for (const prompt of PROMPTS) stays.push((await turn('stays', prompt)).choices[0]!.text)
   const both = await workers()
@@ -58,7 +58,7 @@ test('a session that moves after every turn says what one that stays says', { ta
   ])
 })
 
-test('the worker of a session dies: the other one goes on with it', async () => {
+test('if the worker of a session dies, the other one continues it', async () => {
   for (const { worker_id } of await workers()) {
     const id = `on ${worker_id}`
     const first = await turn(id, PROMPTS[0]!, `/api/workers/${worker_id}/proxy`)
@@ -75,7 +75,7 @@ test('the worker of a session dies: the other one goes on with it', async () => 
   await expect.poll(async () => (await workers()).map(({ phase }) => phase), SOON).toEqual(['ready', 'ready'])
 })
 
-test('a third that cannot be loaded is listed as failed, and the two are all that is counted on', {
+test('a third replica that cannot be loaded is listed as failed, and only two are expected', {
   tags: 'night',
 }, async () => {
   const reply = await fetch(`${server.url}/api/workers/start`, {
@@ -97,7 +97,7 @@ test('a third that cannot be loaded is listed as failed, and the two are all tha
   await fetch(`${server.url}/api/workers/${worker_id}`, { method: 'DELETE' })
 })
 
-test('a worker that is stopped finishes its streams, and its sessions go elsewhere', { tags: 'night' }, async () => {
+test('a worker that is stopped finishes its streams, and its sessions move', { tags: 'night' }, async () => {
   const [first] = await workers()
   const at = `${server.url}/api/workers/${first!.worker_id}/proxy`
   await turn('leaves', PROMPTS[0]!, `/api/workers/${first!.worker_id}/proxy`)

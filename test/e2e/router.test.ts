@@ -162,7 +162,7 @@ describe('R25: eight workers', () => {
   ]
 
   test.each([16, 64])(
-    '%i people, Zipf sessions: a kill, one more, a restart',
+    '%i users, Zipf sessions: a kill, an added worker, a restart',
     async (people) => {
       const data = ['--data-dir', join(folder, `data-${people}`)]
       const crowd = new Crowd()
@@ -216,7 +216,7 @@ describe('R25: eight workers', () => {
 })
 
 describe('R25: a state of 34 MB', () => {
-  test('moves from one worker to another of this host', async () => {
+  test('moves from one worker to another on this host', async () => {
     const model = join(folder, 'large-states.pth')
     // As much state as a 7.2B model has, and little else.
     const size = {

@@ -35,7 +35,7 @@ async function answerTo(client: RemoteEngineClient, request: GenerateRequest) {
   return { logprobs, turn: finish?.type === 'finish' ? finish.session?.turn : null }
 }
 
-test('durable turns outlive kill -9, others a graceful end, and the answers are the same bits', async () => {
+test('durable turns survive kill -9, others a graceful end, and the answers are bit-equal', async () => {
   const dataDir = newFolder()
   let worker = await start(dataDir, true)
   const expected = []

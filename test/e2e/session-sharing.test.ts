@@ -57,7 +57,7 @@ async function answerTo({ client }: Worker, request: GenerateRequest) {
 
 const release = ({ client }: Worker, id: string) => client.call('sessions.release', { tenant: '', id })
 
-test('a session goes back and forth between two busy workers with the bits of one that never moved', async () => {
+test('a session that moves between two busy workers has the bits of one that never moved', async () => {
   const dataDir = newFolder()
   const [one, two] = [await start(dataDir), await start(dataDir)]
   const expected = []
@@ -93,7 +93,7 @@ test('a session goes back and forth between two busy workers with the bits of on
   expect(first!.length).toBe(6)
 }, 120_000)
 
-test('of two workers that make the same session one does; the other waits until it is given up', async () => {
+test('if two workers create the same session, one succeeds; the other waits until it is released', async () => {
   const dataDir = newFolder()
   const [one, two] = [await start(dataDir), await start(dataDir)]
   for (let round = 0; round < 10; round++) {
@@ -131,7 +131,7 @@ function filesIn(folder: string): Map<string, Buffer> {
   return new Map(paths.map((path) => [path, readFileSync(path)]))
 }
 
-test('what is deleted is in no file any more, while the workers go on', async () => {
+test('deleted sessions are in no file any more, while the workers continue', async () => {
   const dataDir = newFolder()
   const [one, two] = [await start(dataDir), await start(dataDir)]
   for (let i = 0; i < 3; i++) {
@@ -189,7 +189,7 @@ test('a start state is added from a file and removed while the worker answers', 
   await expect(tokensOf('poet')).rejects.toMatchObject({ code: 'not_found' })
 }, 60_000)
 
-test('what a killed worker had is had by another at once, as it was at an earlier moment', async () => {
+test('sessions of a killed worker are available to another at once, at an earlier moment', async () => {
   const dataDir = newFolder()
   const survivor = await start(dataDir)
   const expected = []

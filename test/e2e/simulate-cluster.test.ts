@@ -17,7 +17,7 @@ interface Window {
   readonly 'noticed for s': string
 }
 
-test('a day of fifty nodes, one rack and five that fail', async () => {
+test('a day of fifty nodes; one rack and five racks fail', async () => {
   const { stdout } = await promisify(execFile)(process.execPath, [SCRIPT, ...SIZE])
   const windows = stdout
     .trim()

@@ -49,7 +49,7 @@ async function answers(model: string): Promise<(string | number)[]> {
   return Promise.all((await workers()).map(ask))
 }
 
-test('a start state comes while streams go on, and is there after a crash', async () => {
+test('a start state is added while streams continue, and is there after a crash', async () => {
   const before = await pids()
   const [plain, same] = await answers('')
   expect(plain).toBe(same)
@@ -81,7 +81,7 @@ test('a start state comes while streams go on, and is there after a crash', asyn
     expect(spec.states).toEqual([{ name: 'poet', path: expect.stringMatching(/state\.pth$/) }])
 })
 
-test('states that are removed are gone for good', { tags: 'night' }, async () => {
+test('removed states are gone for good', { tags: 'night' }, async () => {
   const before = await pids()
   expect((await post('/removestatemodel', {})).status).toBe(200)
   expect(await answers('@poet')).toEqual([404, 404])

@@ -113,7 +113,7 @@ test.each([
 )
 
 test.skipIf(!process.env.SKEIN_GROWTH)(
-  'a reader that never ends stops the writing before the log has 256 MiB',
+  'a reader that never ends stops the writing before the log reaches 256 MiB',
   async () => {
     const folder = newFolder()
     const database = new StoreDatabase({ folder, identity: IDENTITY, isDurable: false })

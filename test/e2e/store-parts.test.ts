@@ -37,7 +37,7 @@ function changeOf(id: string, floats: readonly Float32Array[]) {
   }
 }
 
-test('a commit that runs out of memory between two parts leaves none to the next', async () => {
+test('a commit that runs out of memory between two parts does not affect the next', async () => {
   // The built module of that source.
   const { openStore } = (await import(BUILT)) as typeof import('../../src/state/store/store-thread.ts')
   const store = await openStore({ dataFolder: newFolder(), identity: IDENTITY, isDurable: false })
@@ -56,7 +56,7 @@ test('a commit that runs out of memory between two parts leaves none to the next
   await store.close()
 })
 
-test('parts go over in memory that comes back, and none has the numbers of another', async () => {
+test('parts are sent in reused memory, and none has the numbers of another', async () => {
   const { openStore } = (await import(BUILT)) as typeof import('../../src/state/store/store-thread.ts')
   const store = await openStore({ dataFolder: newFolder(), identity: IDENTITY, isDurable: false })
   const ids = ['a', 'b', 'c']

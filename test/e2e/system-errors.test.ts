@@ -27,7 +27,7 @@ test.each([
   expect(code).toBe(args[0] === 'keys' ? 1 : 2)
 })
 
-test('a port for metrics that is in use', async () => {
+test('a metrics port that is in use', async () => {
   const other = createServer()
   await new Promise<void>((go) => other.listen(0, '127.0.0.1', go))
   const address = other.address()
@@ -38,7 +38,7 @@ test('a port for metrics that is in use', async () => {
   expect(stderr).toContain(`port ${port} of 127.0.0.1: it is in use; choose another with --metrics-port`)
 })
 
-test('a folder of models that is not there is noted', async () => {
+test('a missing model folder is reported', async () => {
   const server = await serve(['--without-model', '--no-store', '--model-dir', join(folder, 'none')])
   await server.stop()
   expect(server.output.join('\n')).toMatch(/--model-dir: there is no folder .*none/)

@@ -137,7 +137,7 @@ const [chat, ask, pull, serve, addKey, serveOthers] = guide as [...[string, stri
 const QUESTION = 'What is the capital of France?'
 
 describe.sequential('from the README to a second machine', { timeout: 240_000 }, () => {
-  test('the pages print the same walk', () => {
+  test('the pages show the same walk', () => {
     expect(readme[0]).toBe('npm ci && npm start')
     expect(read('docs/getting-started.md')).toContain(`\`${readme[0]}\``)
     expect(guide).toEqual([
@@ -152,14 +152,14 @@ describe.sequential('from the README to a second machine', { timeout: 240_000 },
     for (const command of [chat, pull, serve]) expect(readme).toContain(command)
   })
 
-  test('the first start answers', async () => {
+  test('the first start gives an answer', async () => {
     await start(readme[0]!.replace('npm ci && ', ''), /Ctrl-C/)
     await expect.poll(isReady, SOON).toBe(200)
     const curl = readme.find((line) => line.startsWith('curl'))!
     for (const command of [curl, chat, ask]) expect(await run(command, QUESTION), command).toContain('Paris')
   })
 
-  test('a model of one’s own, and a client', { tags: 'night' }, async () => {
+  test('a custom model, and a client', { tags: 'night' }, async () => {
     expect(await run(pull)).toContain(`${MODEL}.pth`)
     await start(serve, /Ctrl-C/)
     await expect.poll(isReady, SOON).toBe(200)
@@ -171,7 +171,7 @@ describe.sequential('from the README to a second machine', { timeout: 240_000 },
     expect((await run(`PROGRAM=$(cat); ${client}`, program)).trim()).not.toBe('')
   })
 
-  test('a key for another, who needs it', { tags: 'night' }, async () => {
+  test('a key for another user, who needs it', { tags: 'night' }, async () => {
     const key = /\bsk-\S+/.exec(await run(addKey))![0]
     const said = await start(serveOthers, /Ctrl-C/)
     expect(said).not.toContain(key)
@@ -187,7 +187,7 @@ describe.sequential('from the README to a second machine', { timeout: 240_000 },
     expect((await send({ 'content-type': 'application/json' })).status).toBe(401)
   })
 
-  test.skipIf(NO_POSTGRES !== null)('more machines, of which one fails', { tags: 'night' }, async () => {
+  test.skipIf(NO_POSTGRES !== null)('more machines, one of which fails', { tags: 'night' }, async () => {
     const postgres = await startPostgres()
     try {
       await walkCluster(postgres.newDatabase())

@@ -27,14 +27,14 @@ function run(code: string): Promise<{ signal: string | null; stderr: string; cod
 test.each([
   ['a loop', 'function spin() { for (;;) Math.sqrt(2) }\nsetTimeout(() => { spin(); spin() }, 500)'],
   ['a pattern', "function spin() { /(a+)+$/.test('a'.repeat(50) + 'b') }\nsetTimeout(spin, 500)"],
-])('a hang in %s ends the process, with the place where it is', async (_, code) => {
+])('a hang in %s ends the process, with the location of the hang', async (_, code) => {
   const { signal, stderr } = await run(`watchEventLoop(2000)\n${code}`)
   expect(signal).toBe('SIGKILL')
   expect(stderr).toContain('the event loop has stood still for 2 s')
   expect(stderr).toContain('hang.mjs:')
 })
 
-test('one that is busy and turns is left alone, and the watch keeps no process alive', async () => {
+test('a busy process whose loop turns is left alone, and the watchdog keeps no process alive', async () => {
   const busy = `for (let i = 0; i < 40; i++) {
     const end = Date.now() + 100
     while (Date.now() < end);

@@ -36,7 +36,7 @@ async function readiness(): Promise<number> {
   return (await fetch(`${server.url}/readyz`)).status
 }
 
-test('a killed worker costs its streams one clear error each, and nothing else', async () => {
+test('a killed worker costs each of its streams one clear error, and nothing else', async () => {
   expect(await readiness()).toBe(200)
   const streams = await Promise.all([startStream(), startStream(), startStream()])
   const [worker] = await childrenOf(server.process.pid!)

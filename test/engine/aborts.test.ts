@@ -29,7 +29,7 @@ function random(seed: number) {
 }
 
 test.each(LOOPS)(
-  `${NUM_ROUNDS} aborts, each with the same request after it; %s`,
+  `${NUM_ROUNDS} aborts, each followed by the same request; %s`,
   async (loop) => {
     const pick = random(SEED)
     const store = openDirectStore(newFolder(), { ...IDENTITY, layers: LAYERS })

@@ -58,7 +58,7 @@ function cut(bytes: Uint8Array, pick: (below: number) => number): Uint8Array[] {
   return tokens
 }
 
-test(`${NUM_STREAMS} streams are their texts decoded at once`, () => {
+test(`${NUM_STREAMS} streams equal their text decoded at once`, () => {
   const seen = { texts: 0, cutCharacters: 0, damaged: 0 }
   for (let stream = 0; stream < NUM_STREAMS; stream++) {
     const pick = random(stream)

@@ -31,7 +31,7 @@ test.each([
   expect([answer.count, answer.rest]).toEqual([count, rest])
 })
 
-test('20 000 generated answers: whole tokens, then the rest of the text that was shown', () => {
+test('20 000 generated answers: whole tokens, then the rest of the visible text', () => {
   const seen = { rest: 0, cut: 0, kept: 0 }
   fc.assert(
     fc.property(

@@ -62,7 +62,7 @@ describe.each([
   ['local', setUpLocal],
   ['remote', setUpRemote],
 ])('%s client', (_, setUp: (o?: FakeOptions, l?: Partial<EngineLimits>) => Promise<SetUp>) => {
-  test('64 requests at once get their solo answers', async () => {
+  test('64 simultaneous requests get the answers that they get alone', async () => {
     const { client, engine } = await setUp({ numSlots: 16, maxTokens: 64 })
     const requests = Array.from({ length: 64 }, (_, i) =>
       requestOf({
@@ -108,7 +108,7 @@ describe.each([
     await client.close()
   })
 
-  test('an abort drops what was not read yet', async () => {
+  test('an abort drops events that were not read yet', async () => {
     const { client } = await setUp()
     const abort = new AbortController()
     const events = client.generate(requestOf({ maxTokens: 100_000 }), abort.signal)
@@ -123,7 +123,7 @@ describe.each([
     await client.close()
   })
 
-  test('a signal that is aborted already starts nothing', async () => {
+  test('an aborted signal starts nothing', async () => {
     const { client, engine } = await setUp()
     const events = client.generate(requestOf(), AbortSignal.abort())
     expect(await codeOf(collect(events))).toBe('aborted')
@@ -132,7 +132,7 @@ describe.each([
     await client.close()
   })
 
-  test('a cancelled id is free for another request at once', async () => {
+  test('the id of a cancelled request can be reused at once', async () => {
     const { client } = await setUp()
     const abort = new AbortController()
     const first = codeOf(collect(client.generate(requestOf({ maxTokens: 1000 }), abort.signal)))
@@ -153,7 +153,7 @@ describe.each([
     await client.close()
   })
 
-  test('a reader that stays away costs few events, and loses nothing', async () => {
+  test('a reader that pauses causes few events, and loses nothing', async () => {
     const { client, engine } = await setUp()
     const request = requestOf({ n: 2, maxTokens: 500, logprobs: 1 })
     const events = client.generate(request)
@@ -169,7 +169,7 @@ describe.each([
     await client.close()
   })
 
-  test('a step that throws reaches every reader, after what was made before it', async () => {
+  test('an error in a step reaches every reader, after the earlier events', async () => {
     const { client, runner } = await setUp()
     const collected = new Collected()
     const read = async () => {
@@ -186,7 +186,7 @@ describe.each([
     await client.close()
   })
 
-  test('closing fails what is live', async () => {
+  test('closing fails all running requests', async () => {
     const { client, runner } = await setUp()
     const run = codeOf(collect(client.generate(requestOf({ maxTokens: 100_000 }))))
     await settle()
@@ -219,7 +219,7 @@ describe('worker', () => {
     expect(await codeOf(collect(client.generate(requestOf())))).toBe('model_not_loaded')
   })
 
-  test('a call that cannot be sent is refused, and nothing else ends', async () => {
+  test('a request that cannot be sent is refused, and no other request ends', async () => {
     const { client, gateway } = await setUpRemote()
     const send = gateway.send
     gateway.send = () => {
@@ -249,7 +249,7 @@ describe('worker', () => {
     expect(progress).toEqual([1, 2])
   })
 
-  test('what is done while loading is told as it comes', async () => {
+  test('progress of loading is reported as it happens', async () => {
     const [gateway, worker] = channelPair<ToWorker, FromWorker>()
     const stages: string[] = []
     const connecting = RemoteEngineClient.connect(gateway, undefined, (text) => stages.push(text))
@@ -270,7 +270,7 @@ describe('worker', () => {
     expect(await run).toBe('model_not_loaded')
   })
 
-  test('a broken step ends it with 1 and a fatal message', async () => {
+  test('a broken step ends the worker with 1 and a fatal message', async () => {
     const { client, worker, runner, exitCode } = await setUpRemote()
     runner.onStep = () => {
       throw new SkeinError('kernel_failed', 'illegal address')
@@ -280,7 +280,7 @@ describe('worker', () => {
     expect(worker.sent.at(-1)).toMatchObject({ type: 'fatal', error: { code: 'kernel_failed' } })
   })
 
-  test('draining answers what is live, refuses what comes, then ends', async () => {
+  test('draining finishes running requests, refuses new ones, then ends', async () => {
     const { client, gateway, exitCode, runner } = await setUpRemote()
     const request = requestOf({ maxTokens: 60 })
     const run = collect(client.generate(request))
@@ -293,7 +293,7 @@ describe('worker', () => {
     expect(runner.isDisposed).toBe(true)
   })
 
-  test('draining with nothing live, or told twice, ends at once', async () => {
+  test('draining without running requests, or requested twice, ends at once', async () => {
     const idle = await setUpRemote()
     idle.gateway.send({ type: 'shutdown', drain: true })
     expect(await idle.exitCode).toBe(0)
@@ -308,7 +308,7 @@ describe('worker', () => {
   })
 })
 
-test('requests that are over are forgotten', async () => {
+test('finished requests are forgotten', async () => {
   const queues = new LiveQueues()
   const add = (id: string) => {
     const queue = new EventQueue(1, () => queues.remove(id, queue))
@@ -327,7 +327,7 @@ test('requests that are over are forgotten', async () => {
   expect(queues.size).toBe(0)
 })
 
-test('the end of one request is not that of another whose own id its caller has used', async () => {
+test('the end of one request is not taken for that of another with the same client id', async () => {
   const queues = new LiveQueues()
   const add = (engineId: string, callerId: string) => {
     const queue = new EventQueue(1, () => {})
@@ -344,7 +344,7 @@ test('the end of one request is not that of another whose own id its caller has 
   expect(await other.next()).toMatchObject({ value: { id: 'b', completionTokens: 7 } })
 })
 
-test('consumers are woken a few at a time, and get what came meanwhile at once', async () => {
+test('consumers are woken a few at a time, and get what has arrived meanwhile at once', async () => {
   const queues = new LiveQueues(2)
   const ids = ['a', 'b', 'c', 'd', 'e']
   const log: string[] = []
@@ -426,7 +426,7 @@ test('a consumer that falls too far behind loses its request', async () => {
   expect((await behind.next()).done).toBe(true)
 })
 
-test("what its own requests leave no room for is refused without asking the worker; another tenant's is not", async () => {
+test('a tenant whose own requests fill its part is refused without asking the worker; another tenant is not', async () => {
   const { client, gateway } = await setUpRemote({ numSlots: 1 }, { maxWaiting: 2 })
   const long = (id: string, tenant: string) => requestOf({ id, tenant, maxTokens: 100_000 })
   const leaving = new AbortController()

@@ -28,7 +28,7 @@ function setUp(faultEvery: number, loop: Loop = 'plain', stepTokens = 24) {
 
 const request = (id: string, more: object = {}) => requestOf({ id, prompt: promptOf(20), maxTokens: 40, ...more })
 
-test.each(LOOPS)('a draft of the model itself is always right: %s', (loop) => {
+test.each(LOOPS)('a model that drafts for itself is always right: %s', (loop) => {
   for (const temperature of [0, 1]) {
     const { engine, draft } = setUp(NEVER, loop)
     const asked = request('a', { sampling: { ...SAMPLING, temperature } })
@@ -49,7 +49,7 @@ test.each(LOOPS)('a draft of the model itself is always right: %s', (loop) => {
   }
 })
 
-test.each(LOOPS)('answers, choices and neighbours of a draft that is often wrong: %s', (loop) => {
+test.each(LOOPS)('answers, choices and other requests with a draft that is often wrong: %s', (loop) => {
   const { engine, draft } = setUp(4, loop)
   const requests = Array.from({ length: 12 }, (_, i) =>
     request(`r${i}`, {
@@ -83,7 +83,7 @@ test.each(LOOPS)('answers, choices and neighbours of a draft that is often wrong
   engine.dispose()
 })
 
-test('a long text is read from its last tokens on, a text that goes on from where it was left', () => {
+test('only the last tokens of a long text are read; a continued text is read from where it stopped', () => {
   const { engine, draft } = setUp(NEVER, 'plain', 256)
   const long = request('long', { prompt: promptOf(2000), maxTokens: 20 })
   engine.submit(long)
@@ -101,7 +101,7 @@ test('a long text is read from its last tokens on, a text that goes on from wher
   engine.dispose()
 })
 
-test('more answers than lanes: those without wait for nothing, and get one when another is over', () => {
+test('more answers than lanes: those without a lane do not wait, and get one when another ends', () => {
   const { engine, draft } = setUp(NEVER)
   // The draft model has slots for three answers.
   const requests = Array.from({ length: 8 }, (_, i) =>
@@ -115,7 +115,7 @@ test('more answers than lanes: those without wait for nothing, and get one when 
   engine.dispose()
 })
 
-test('a draft whose logits are not finite costs no answer', () => {
+test('a draft with logits that are not finite fails no answer', () => {
   const { engine, draft } = setUp(NEVER)
   for (let slot = 0; slot < 6; slot++) draft.notFinite.add(slot)
   engine.submit(request('a'))
@@ -131,7 +131,7 @@ test('a draft whose logits are not finite costs no answer', () => {
 /** What is drawn after some tokens, best first, with probabilities among these alone. */
 type After = (...tokens: number[]) => { readonly token: number; readonly share: number }[]
 
-test('over real kernels tokens are distributed as without a draft', () => {
+test('on real kernels the distribution of tokens is the same as without a draft', () => {
   const [NUM_TRIALS, CHOICES] = [2000, 4]
   const prompt = promptOf(9)
   const ask = { id: 't', cache: 'no-store' as const }
@@ -177,7 +177,7 @@ test('over real kernels tokens are distributed as without a draft', () => {
   draft.dispose()
 })
 
-test('where guesses of a draft model did not pay, the next answer begins without', () => {
+test('if guesses of a draft model did not pay, the next answer starts without', () => {
   const { engine, draft } = setUp(1)
   const requests = Array.from({ length: 4 }, (_, i) =>
     request(`r${i}`, { prompt: promptOf(9, i), maxTokens: 150, stop: NO_STOP }),
@@ -195,7 +195,7 @@ test('where guesses of a draft model did not pay, the next answer begins without
   engine.dispose()
 })
 
-test('the demo model as its own draft: loaded beside it, answers as without; another vocabulary is refused', async () => {
+test('the demo model as its own draft: the same answers; a model with another vocabulary is refused', async () => {
   const choice = { model: DEMO_MODEL, device: 'cpu', slots: 2, threads: 1 } as const
   const outcomes = await Promise.all(
     [undefined, DEMO_MODEL].map(async (draft) => {

@@ -43,7 +43,7 @@ describe.each(BACKENDS)('on %s', (backend) => {
   })
   afterAll(() => runner.dispose())
 
-  test('all tokens of a row at once are as one by one, beside draws and logits', () => {
+  test('all tokens of a row at once equal one by one, beside draws and logits', () => {
     const tokens = someTokens(9, 4)
     const states = hiddenOf(runner, tokens)
     const all = states.flatMap((state) => [...state])
@@ -107,7 +107,7 @@ test('the reference and the CPU agree', () => {
   }
 })
 
-test('what goes with no embedding is refused', () => {
+test('options that do not apply to embeddings are refused', () => {
   const runner = tinyRunner('cpu', { slots: 2 })
   const engine = engineOver(runner, {}, null, 'plain', tokenBytes)
   const fine = asking('a', someTokens(4, 1), 'mean')

@@ -22,21 +22,21 @@ function codeOf(run: () => void): string {
 }
 
 describe('answers', () => {
-  test('one request alone gives what the language says', () => {
+  test('a single request gives the text of the scripted language', () => {
     const { engine } = setUp()
     const request = requestOf({ maxTokens: 40 })
     engine.submit(request)
     expect(drain(engine).answer('a')).toEqual(soloAnswer(request))
   })
 
-  test.each([1, 2, 3, 7, 16, 64, 255, 1000])('a step of %i tokens changes no text', (maxTokens) => {
+  test.each([1, 2, 3, 7, 16, 64, 255, 1000])('a step of %i tokens does not change the text', (maxTokens) => {
     const { engine } = setUp({ maxTokens, numSlots: 3 })
     const request = requestOf({ prompt: promptOf(255), maxTokens: 20 })
     engine.submit(request)
     expect(drain(engine).answer('a')).toEqual(soloAnswer(request))
   })
 
-  test.each([2, 7, 32])('a batch of %i joining and leaving gives solo answers', (count) => {
+  test.each([2, 7, 32])('a batch of %i that join and leave gives the answers of single requests', (count) => {
     const { engine } = setUp({ numSlots: 8, maxTokens: 40 }, { prefillChunk: 10 })
     const collected = new Collected()
     const requests = Array.from({ length: count }, (_, i) =>
@@ -55,7 +55,7 @@ describe('answers', () => {
     expect(engine.stats.freeSlots).toBe(8)
   })
 
-  test('n choices are forks of one prefill with their own streams', () => {
+  test('n choices are forks of one prefill with random streams of their own', () => {
     const { engine, runner } = setUp()
     const request = requestOf({ n: 5, prompt: promptOf(100), maxTokens: 12 })
     engine.submit(request)
@@ -67,7 +67,7 @@ describe('answers', () => {
     expect(engine.stats.promptTokens).toBe(100)
   })
 
-  test('a first choice that ends with its first token leaves the others their prompt', () => {
+  test('a first choice that ends with its first token leaves the prompt to the others', () => {
     const { engine } = setUp()
     const open = requestOf({ n: 3, maxTokens: 6 })
     const [first] = soloAnswer(open, 0).tokens
@@ -90,7 +90,7 @@ describe('answers', () => {
     { bannedTokens: [5, 6, 7, 8, 9, 10] },
     { temperature: 0 },
     { seed: 2n ** 64n - 1n },
-  ])('sampling %o reaches the runner for every choice', (sampling) => {
+  ])('sampling parameters %o reach the runner for every choice', (sampling) => {
     const { engine } = setUp({ numSlots: 4 })
     const collected = new Collected()
     const requests = ['a', 'b', 'c'].map((id) =>
@@ -103,7 +103,7 @@ describe('answers', () => {
     }
   })
 
-  test('without a seed one is drawn, reported, and repeats the text', () => {
+  test('without a seed one is drawn and reported, and repeats the text', () => {
     const { engine } = setUp()
     const request = requestOf({ sampling: { ...SAMPLING, seed: null }, maxTokens: 20 })
     engine.submit(request)
@@ -118,7 +118,7 @@ describe('answers', () => {
 })
 
 describe('ends', () => {
-  test('token 0 stops unless ignoreEos, and is never text', () => {
+  test('token 0 stops unless ignoreEos is set, and is never text', () => {
     const { engine } = setUp()
     const bannedTokens = Array.from({ length: V - 1 }, (_, i) => i + 1)
     const sampling = { ...SAMPLING, bannedTokens }
@@ -137,7 +137,7 @@ describe('ends', () => {
     expect(collected.answer('i')).toEqual({ ...ignored, completionTokens: 8 })
   })
 
-  test.each([0, 1, 2, 33])('maxTokens %i is kept for every choice', (maxTokens) => {
+  test.each([0, 1, 2, 33])('maxTokens %i applies to every choice', (maxTokens) => {
     const { engine } = setUp()
     engine.submit(requestOf({ n: 2, maxTokens }))
     const collected = drain(engine)
@@ -149,7 +149,7 @@ describe('ends', () => {
     expect(engine.stats.generatedTokens).toBe(2 * maxTokens)
   })
 
-  test('the stop of one row ends no other row', () => {
+  test('a stop of one row does not end another', () => {
     const { engine } = setUp({ numSlots: 8 })
     const requests = Array.from({ length: 8 }, (_, i) => {
       const open = requestOf({ id: `r${i}`, prompt: promptOf(5 + i, i), maxTokens: 20 })
@@ -195,7 +195,7 @@ describe('refusals', () => {
     expect(engine.hasWork).toBe(false)
   })
 
-  test('an id in use is refused and the live request goes on', () => {
+  test('an id in use is refused and the running request continues', () => {
     const { engine } = setUp()
     const request = requestOf()
     engine.submit(request)
@@ -203,7 +203,7 @@ describe('refusals', () => {
     expect(drain(engine).answer('a')).toEqual(soloAnswer(request))
   })
 
-  test('who reads a prompt is counted until its last part is on its way', () => {
+  test('a request that reads its prompt is counted until the last part is in flight', () => {
     const { engine } = setUp({ maxTokens: 12 })
     engine.submit(requestOf({ prompt: promptOf(25), maxTokens: 20 }))
     engine.submit(requestOf({ id: 'b', prompt: promptOf(3), maxTokens: 20 }))
@@ -215,7 +215,7 @@ describe('refusals', () => {
     expect(engine.stats).toMatchObject({ running: 2 })
   })
 
-  test('queue_full counts only those that must wait', () => {
+  test('queue_full counts only requests that must wait', () => {
     const { engine } = setUp({ numSlots: 4 }, { maxWaiting: 2 })
     for (const id of ['a', 'b', 'c', 'd', 'e', 'f']) engine.submit(requestOf({ id }))
     expect(codeOf(() => engine.submit(requestOf({ id: 'g' })))).toBe('queue_full')
@@ -226,13 +226,13 @@ describe('refusals', () => {
     engine.submit(requestOf({ id: 'g' }))
   })
 
-  test('unless it is said, eight may wait for each slot, 512 at least', () => {
+  test('by default eight may wait per slot, but at least 512', () => {
     expect([4, 64, 100].map((numSlots) => lineLength(null, numSlots))).toEqual([512, 512, 800])
     expect(lineLength(7, 100)).toBe(7)
     expect(setUp({ numSlots: 4 }).engine.info.maxWaiting).toBe(512)
   })
 
-  test('maxWaiting 0 takes what can run at once', () => {
+  test('maxWaiting 0 accepts what can run at once', () => {
     const { engine } = setUp({ numSlots: 4 }, { maxWaiting: 0 })
     engine.submit(requestOf({ id: 'a', n: 3 }))
     expect(codeOf(() => engine.submit(requestOf({ id: 'b', n: 2 })))).toBe('queue_full')
@@ -240,7 +240,7 @@ describe('refusals', () => {
     expect(drain(engine).answer('c')).toEqual(soloAnswer(requestOf({ id: 'c' })))
   })
 
-  test('a runner with few draws or tokens a step offers fewer slots, and says so', () => {
+  test('a runner with few draws or tokens per step offers fewer slots, and says so', () => {
     expect(setUp({ numSlots: 8, maxSamples: 3 }).engine.info.numSlots).toBe(3)
     expect(setUp({ numSlots: 8, maxTokens: 8 }).engine.info.numSlots).toBe(6)
     expect(setUp({ numSlots: 8, maxTokens: 1 }).engine.info.numSlots).toBe(1)

@@ -40,7 +40,7 @@ function narrower(schema: unknown): unknown {
   return 'maxLength' in inner ? { ...inner, pattern: '^[^"]*$' } : inner
 }
 
-test('the grammar of a schema takes a document exactly if it is valid, as far as answers go', async () => {
+test('the grammar of a schema accepts a document exactly if it is valid, within the documented limits', async () => {
   const ajv = new Ajv2020({ strict: false })
   const numRuns = process.env.SKEIN_SLOW ? 500 : 20
   const counts = { valid: 0, invalid: 0 }
@@ -69,7 +69,7 @@ test('the grammar of a schema takes a document exactly if it is valid, as far as
   expect(Math.min(counts.valid, counts.invalid)).toBeGreaterThan(numRuns)
 }, 600_000)
 
-test('a grammar that ends its instance says so where it was asked, and writes nothing', async () => {
+test('an error that ends the grammar instance is reported where it was caused, and nothing is logged', async () => {
   // Before the instance is there, which keeps what it writes with.
   const written = [vi.spyOn(console, 'error'), vi.spyOn(console, 'log')]
   const broken = new GrammarCompiler(await openXgrammar(), vocabulary)
@@ -83,12 +83,12 @@ test('a grammar that ends its instance says so where it was asked, and writes no
 test.each([
   ['root ::= ((', 'line 1, column 12: Expect element, but it ends there'],
   ['root ::= x', 'line 1, column 10: Rule "x" is not defined'],
-])('what is wrong with the grammar %s is said by line and column', async (ebnf, said) => {
+])('an error in the grammar %s is reported by line and column', async (ebnf, said) => {
   const broken = new GrammarCompiler(await openXgrammar(), vocabulary)
   expect(() => broken.compile('k', { type: 'grammar', ebnf })).toThrow(said)
 })
 
-test('brackets without end are refused by where they are; those in texts are none', () => {
+test('unclosed brackets are reported by position; brackets in strings are not', () => {
   const check = (ebnf: string) => checkConstraint({ type: 'grammar', ebnf }, 'grammar')
   const brackets = '('.repeat(70)
   check(`root ::= "${brackets}" [${brackets}] ("a") # ${brackets}`)

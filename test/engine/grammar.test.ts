@@ -71,7 +71,7 @@ const CASES: readonly (readonly [string, Constraint, RegExp])[] = [
 ]
 
 describe.each(LOOPS)('%s', (loop) => {
-  test.each(CASES)('%s comes out, and neighbours answer as alone', async (_, constraint, shape) => {
+  test.each(CASES)('%s is produced, and other answers are as alone', async (_, constraint, shape) => {
     const neighbours = [1, 2, 3].map((i) =>
       requestOf({
         id: `n${i}`,
@@ -91,7 +91,7 @@ describe.each(LOOPS)('%s', (loop) => {
     for (const { id } of neighbours) expect(collected.answer(id)).toEqual(alone.answer(id))
   })
 
-  test('an answer is the same in every loop, with log-probabilities and penalties too', async () => {
+  test('an answer is the same in every loop, also with log-probabilities and penalties', async () => {
     for (const more of [{}, { logprobs: 2 }, { sampling: { ...SAMPLING, presencePenalty: 1 } }]) {
       const request = constrained(ANY_OBJECT, more)
       const plain = (await collect([request])).collected
@@ -103,7 +103,7 @@ describe.each(LOOPS)('%s', (loop) => {
     }
   })
 
-  test('a turn of a session continues from what was fed, tokens that were not drawn included', async () => {
+  test('a turn of a session continues after all tokens that were fed, drawn or not', async () => {
     const { engine } = makeEngine(loop)
     engine.dispose()
     const fake = new FakeRunner({ vocabSize: JSON_V, numSlots: 8, maxTokens: 32 })
@@ -134,7 +134,7 @@ describe.each(LOOPS)('%s', (loop) => {
   })
 })
 
-test('text that must come costs no step', async () => {
+test('forced text costs no step', async () => {
   const text = '```json\n{"name":"abc","abc":"xyz","null":[12,12,12]}'
   const { collected, steps } = await collect([constrained({ type: 'text', text })])
   const answer = collected.answer('c')!
@@ -143,7 +143,7 @@ test('text that must come costs no step', async () => {
   expect(steps).toBeLessThan(5)
 })
 
-test('a little certain text among many answers is fed one token a step on a device, and much at once', async () => {
+test('with many answers a little forced text is fed one token per step on a device, and a lot at once', async () => {
   const most = async (text: string, loop: Loop) => {
     const fake = new FakeRunner({ vocabSize: JSON_V, numSlots: 64, maxTokens: 128 })
     const engine = engineOver(fake, {}, null, loop, jsonTokens, grammars)
@@ -164,7 +164,7 @@ test('a little certain text among many answers is fed one token a step on a devi
   expect(await most(little, 'plain')).toBeGreaterThan(1)
 })
 
-test('lengths, stop strings and bans hold inside of what must come', async () => {
+test('lengths, stop strings and bans apply within forced text', async () => {
   const constraint: Constraint = { type: 'text', text: '{"abc":"xyz","null":12}' }
   expect(await textOf(constraint, { maxTokens: 4 })).toMatchObject({
     reason: 'length',
@@ -179,7 +179,7 @@ test('lengths, stop strings and bans hold inside of what must come', async () =>
   expect(collected.error('c')).toBe('invalid_request')
 })
 
-test('what is no grammar is refused, and the next one is not', async () => {
+test('an invalid grammar is refused, and the next valid one is not', async () => {
   const bad: Constraint[] = [
     { type: 'grammar', ebnf: 'root ::= "a' },
     { type: 'grammar', ebnf: 'roots ::= "a"' },
@@ -199,7 +199,7 @@ test('what is no grammar is refused, and the next one is not', async () => {
   expect(collected.answer('c')?.text).toBe('12')
 })
 
-test('random answers to random schemas are what the schemas say', async () => {
+test('random answers by random schemas are valid', async () => {
   const ajv = new Ajv2020({ strict: false })
   const numRuns = process.env.SKEIN_SLOW ? 10_000 : 60
   let [numAsked, numEnded] = [0, 0]
@@ -224,7 +224,7 @@ test('random answers to random schemas are what the schemas say', async () => {
   expect(numEnded).toBeGreaterThan(numAsked * 0.9)
 }, 600_000)
 
-test('where a flight is over when it is launched, a held answer is in every step, also beside others', async () => {
+test('if a step is over when it is launched, a constrained answer is in every step, also beside others', async () => {
   const held = constrained({ type: 'regex', pattern: '[abc]{30}' }, { logprobs: 0 })
   const stepsTo = async (requests: readonly GenerateRequest[]) => {
     const { engine } = makeEngine('plain')

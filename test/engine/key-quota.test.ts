@@ -3,7 +3,7 @@ import { DEFAULT_STATE_OPTIONS } from '../../src/engine/states.ts'
 import type { SkeinError } from '../../src/errors.ts'
 import { call, refusal, settle, setUp, tell, turnOf } from './session-kit.ts'
 
-test('a key’s bound on stored bytes holds for its new turns, forks and imports, and for no other', async () => {
+test('the limit of a key on stored bytes applies to its new turns, forks and imports, and to no other key', async () => {
   const { engine } = setUp()
   await tell(engine, turnOf({ id: '1', tenant: 'a' }))
   const { bytes } = await call(engine, 'sessions.get', { tenant: 'a', id: 's' })
@@ -22,7 +22,7 @@ test('a key’s bound on stored bytes holds for its new turns, forks and imports
   await tell(engine, again('4', 'b', storedBytes))
 })
 
-test('turns that are being written count: a quota is not overrun by many at once', async () => {
+test('turns being written count, so many at once cannot exceed a quota', async () => {
   const maxBytes = 600_000
   const sizes = { slots: 16, memory: { count: 1000, bytes: Number.POSITIVE_INFINITY } }
   const limits = { ...DEFAULT_STATE_OPTIONS.limits, maxBytes }

@@ -82,7 +82,7 @@ describe('a token behind a large message', () => {
     expect(Math.max(...ports[1].sent)).toBeLessThan(MOST_BYTES)
   })
 
-  test('a long prompt: a cancel of another is read in the next turn, its own after it', () => {
+  test('beside a long prompt, a cancel of another request is read in the next turn, its own after it', () => {
     const { ports, gateway, worker } = portPair()
     const read: ToWorker[] = []
     gateway.onMessage(() => {})
@@ -102,7 +102,7 @@ describe('a token behind a large message', () => {
   })
 })
 
-test('counters are never older than those that came before', () => {
+test('counters never go back', () => {
   const { ports, gateway, worker } = portPair()
   const seen: unknown[] = []
   worker.onMessage(() => {})
@@ -113,7 +113,7 @@ test('counters are never older than those that came before', () => {
   expect(seen).toEqual([{ waiting: 1 }, { waiting: 2 }, null])
 })
 
-test('the last word comes last', () => {
+test('the last message comes last', () => {
   const { ports, gateway, worker } = portPair()
   const seen: string[] = []
   worker.onMessage(() => {})
@@ -124,7 +124,7 @@ test('the last word comes last', () => {
   expect(seen).toEqual(['', 'prompt', 'fatal'])
 })
 
-test('a peer that does not read: no more is made than it may be behind, and all of it comes', async () => {
+test('a peer that does not read: only as much is produced as it may be behind, and all of it arrives', async () => {
   const { ports, gateway, worker } = portPair()
   worker.onMessage(() => {})
   let events = 0
@@ -150,7 +150,7 @@ test('a peer that does not read: no more is made than it may be behind, and all 
   expect(worker.room()).toBeNull()
 })
 
-test('a line that ends lets go of what was to be sent', async () => {
+test('a connection that ends releases what was to be sent', async () => {
   const { worker } = portPair()
   worker.send(stepOf([scored('large', 4000)]))
   const closing = worker.close()
@@ -158,7 +158,7 @@ test('a line that ends lets go of what was to be sent', async () => {
   await closing
 })
 
-test('whatever is sent, in whatever turns: the events of each request come as they went, in order', () => {
+test('in whatever turns messages are sent, the events of each request arrive in order', () => {
   const size = fc.oneof(fc.integer({ min: 0, max: 40 }), fc.integer({ min: 100, max: 900 }))
   const event = fc.record({ id: fc.constantFrom('a', 'b', 'c', 'd'), size, isEnd: fc.boolean() })
   const message = fc.oneof(
@@ -237,7 +237,7 @@ describe('files of large states', () => {
     return collected.answer(request.id)
   }
 
-  test('one is exported and imported, others answered beside it, and the session goes on from it', async () => {
+  test('a state is exported and imported while other requests are answered, and the session continues from it', async () => {
     const { ports, client } = await connected()
     const first = turnOf({ prompt: promptOf(20), maxTokens: 5 })
     const answer = await answerOf(client, first)
@@ -262,7 +262,7 @@ describe('files of large states', () => {
     await client.close()
   })
 
-  test('bytes that come damaged are refused, and the next ones are not mixed with them', async () => {
+  test('damaged bytes are refused, and the next ones are not mixed with them', async () => {
     const { client } = await connected()
     await answerOf(client, turnOf({ prompt: promptOf(20), maxTokens: 5 }))
     const bytes = await client.call('sessions.export', { tenant: '', id: 's' })

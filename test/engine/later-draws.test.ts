@@ -111,7 +111,7 @@ const DELAYS: Readonly<Record<string, (n: number) => number>> = {
   'as they like': (n) => (n * 7919) % 11,
 }
 
-test.each(Object.keys(DELAYS))('answers are those of the plain loop; masks come %s', async (how) => {
+test.each(Object.keys(DELAYS))('answers equal those of the plain loop; masks come %s', async (how) => {
   const sum = { drawn: 0, left: 0, ofKept: 0 }
   for (let seed = 1; seed <= 3; seed++) {
     const requests = randomRequests(seed)
@@ -138,7 +138,7 @@ const held = (more: Partial<GenerateRequest> = {}) =>
   })
 const STOP = { strings: [], tokens: [], ignoreEos: true }
 
-test('with masks in time a held answer is in every step', async () => {
+test('with masks in time a constrained answer is in every step', async () => {
   const { collected, log } = await run({ requests: [held()] })
   const { completionTokens } = collected.answer('held')!
   const free = requestOf({ id: 'free', prompt: PROMPT, maxTokens: completionTokens, stop: STOP })
@@ -147,7 +147,7 @@ test('with masks in time a held answer is in every step', async () => {
   expect(log.length).toBeLessThanOrEqual(alone.log.length + 1)
 })
 
-test('others wait for no mask, and a held answer misses the steps that its mask does', async () => {
+test('other answers wait for no mask, and a constrained answer misses the steps that its mask misses', async () => {
   const free = requestOf({ id: 'free', prompt: PROMPT, maxTokens: 60, stop: STOP })
   const alone = await run({ requests: [free] })
   const requests = [free, held()]
@@ -162,7 +162,7 @@ test('others wait for no mask, and a held answer misses the steps that its mask 
   expect(collected.answer('held')).toEqual(plain.collected.answer('held'))
 })
 
-test('answers that are cancelled, and kept with their session, end with what was drawn', async () => {
+test('answers that are cancelled, and kept with their session, end with the tokens drawn', async () => {
   const session = { id: 's', ifMissing: 'create', ifBusy: 'wait', onCancel: 'keep' } as const
   for (let turn = 2; turn < 40; turn += 5)
     for (const delay of Object.values(DELAYS)) {
@@ -180,7 +180,7 @@ test('answers that are cancelled, and kept with their session, end with what was
     }
 })
 
-test('answers that give their slots up for a while go on where they were', async () => {
+test('answers that are preempted continue where they stopped', async () => {
   const tenants = ['a', 'b', 'c']
   const requests = Array.from({ length: 9 }, (_, i) =>
     held({
@@ -207,7 +207,7 @@ test('answers that give their slots up for a while go on where they were', async
   }
 })
 
-test('an engine that is closed lets go of draws that are left', async () => {
+test('a closed engine drops pending draws', async () => {
   const { start } = lateGrammars((n) => (n > 3 ? 1000 : 0))
   const fake = new FakeRunner({ vocabSize: JSON_V, numSlots: 8, maxTokens: 48 })
   const engine = engineOver(fake, {}, DEFAULT_STATE_OPTIONS, 'overlapped', jsonTokens, start)

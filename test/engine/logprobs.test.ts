@@ -8,7 +8,7 @@ import { drain, promptOf, requestOf, soloAnswer, tokenBytes, V } from './kit.ts'
 describe('logprobsOf', () => {
   const logits = Float32Array.of(0, 0, 0, 9, 9, 1, 3, 3, -Infinity)
 
-  test('log softmax of a row and its best, ties by the smaller id', () => {
+  test('log softmax of a row and its best tokens, ties by the smaller id', () => {
     const logSum = Math.log(2 * Math.exp(3) + Math.exp(1))
     const logprob = logprobsOf(logits, 1, 4, 1, 3)
     const expected = { token: 1, logprob: Number.NEGATIVE_INFINITY }
@@ -28,7 +28,7 @@ describe('logprobsOf', () => {
     ['NaN', [0, Number.NaN, 1]],
     ['+∞', [0, Infinity, 1]],
     ['all −∞', [-Infinity, -Infinity, -Infinity]],
-  ])('%s in a row is no distribution', (_, row) => {
+  ])('a row with %s is no distribution', (_, row) => {
     expect(logprobsOf(Float32Array.from(row), 0, 3, 0, 1)).toBeNull()
   })
 })
@@ -76,13 +76,13 @@ describe('in the engine', () => {
     { maxLogits: 4, maxTokens: 64, neighbours: 2 },
     { maxLogits: 9, maxTokens: 11, neighbours: 2 },
     { maxLogits: 64, maxTokens: 6, neighbours: 1 },
-  ])('%o scores the same', (options) => {
+  ])('%o gives the same log-probabilities', (options) => {
     const { collected, request } = run(options)
     expect(promptLogprobs(collected.of('a'))).toEqual(scored)
     expect(collected.answer('a', 1)).toEqual(soloAnswer(request, 1))
   })
 
-  test('answer tokens carry theirs, one for one', () => {
+  test('each answer token has its own', () => {
     const events = whole.collected.of('a').filter((event) => event.type === 'text')
     expect(events.length).toBeGreaterThan(0)
     for (const { tokens, logprobs } of events) {

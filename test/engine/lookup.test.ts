@@ -7,7 +7,7 @@ import { DEMO_MODEL } from '../../src/host/checkpoints/model-path.ts'
 import { loadEngine } from '../../src/host/load.ts'
 import { drain, requestOf, SAMPLING } from './kit.ts'
 
-test('what followed the same tokens before is guessed', () => {
+test('the guess is what followed the same tokens before', () => {
   const lookup = new TextLookup(Int32Array.of(1, 2, 3, 4, 5, 6, 7, 8, 9))
   expect(lookup.propose(4)).toEqual([])
   for (const token of [3, 4]) lookup.add(token)
@@ -20,7 +20,7 @@ test('what followed the same tokens before is guessed', () => {
   expect(lookup.propose(2)).toEqual([])
 })
 
-test('of several places the one with most in common before it, then the latest', () => {
+test('of several places the one with the longest common context, then the latest', () => {
   const text = [9, 1, 2, 3, 50, 8, 1, 2, 3, 60, 7, 1, 2, 3, 70, 0, 0]
   const lookup = new TextLookup(Int32Array.from([...text, 8, 1, 2, 3]))
   expect(lookup.propose(1)).toEqual([60])
@@ -28,12 +28,12 @@ test('of several places the one with most in common before it, then the latest',
   expect(other.propose(1)).toEqual([70])
 })
 
-test('what repeats itself is guessed beyond its end', () => {
+test('repetition is guessed beyond the end of the text', () => {
   const lookup = new TextLookup(Int32Array.of(5, 1, 2, 1, 2, 1, 2))
   expect(lookup.propose(5)).toEqual([1, 2, 1, 2, 1])
 })
 
-test('a text of any length is guessed as one that is looked through token by token', () => {
+test('the guesses for long texts equal those of a linear search', () => {
   let seed = 7
   const random = (below: number) => {
     seed = (Math.imul(seed, 1_103_515_245) + 12_345) >>> 0
@@ -72,7 +72,7 @@ const FLAT = () => 1.03
 /** Of a GPU: a second token is cheap, and from the third on up to seven guesses cost the same. */
 const STEEP = (guesses: number) => (guesses === 1 ? 1.18 : 1.83)
 
-test('as many are guessed as pay: all that cost the same while they are right, fewer after wrong ones', () => {
+test('the number of guesses is what pays: as many as cost the same while they are right, fewer after wrong ones', () => {
   for (const costOf of [FLAT, STEEP]) {
     const pace = new Pace()
     // Nothing is known of it: one token more where more cost much.
@@ -90,7 +90,7 @@ test('as many are guessed as pay: all that cost the same while they are right, f
   expect(pace.next(7, 1, STEEP)).toBe(7)
 })
 
-test('where guesses do not pay one is tried, ever more rarely, until it is right', () => {
+test('if guesses do not pay, one is tried ever more rarely, until it is right', () => {
   const pace = new Pace()
   const rests: number[] = []
   let rows = 0
@@ -112,7 +112,7 @@ test('where guesses do not pay one is tried, ever more rarely, until it is right
   expect([pace.next(7, 1, STEEP), pace.isResting]).toEqual([1, false])
 })
 
-test('the demo model answers the same with guesses from its text, in fewer steps, and says what became of them', async () => {
+test('the demo model gives the same answers in fewer steps with guesses from its text, and reports their success', async () => {
   const text = 'User: Hi\n\nAssistant: Hello. How are you?\n\nUser: Hi\n\nAssistant:'.repeat(4)
   const outcomes = await Promise.all(
     (['off', 'lookup'] as const).map(async (speculate) => {

@@ -54,7 +54,7 @@ test.each([
   ['a worker', 7],
   ['this process', 0],
   ['this process', 7],
-])('in %s, flights that say no %i times: each answers as alone', async (where, patience) => {
+])('in %s, with steps that are not done for %i polls: each answer as alone', async (where, patience) => {
   const { runner, engine } = lateEngine(patience)
   const client = where === 'a worker' ? await remote(engine) : new LocalEngineClient(engine)
   const leavers = requests.map((request) => giveUp(client, { ...request, id: `gone ${request.id}`, maxTokens: 90 }))
@@ -71,7 +71,7 @@ test.each([
   await client.close()
 })
 
-test('a turn says that it has nothing while a flight is on its way, and how long that lasts', () => {
+test('a turn of the loop says that it has no work while a step is in flight, and how long that lasts', () => {
   const { fake, engine } = lateEngine(2)
   engine.submit(requestOf({ prompt: promptOf(4), maxTokens: 40 }))
   const kinds: string[] = []

@@ -52,7 +52,7 @@ function merged(events: readonly TextEvent[], index: number) {
   }
 }
 
-test('what goes in comes out, in order, whenever it is read', async () => {
+test('texts come out in order, whenever they are read', async () => {
   await fc.assert(
     fc.asyncProperty(streams, fc.infiniteStream(fc.nat(3)), async (events, pauses) => {
       const queue = new EventQueue(200, () => {})
@@ -74,7 +74,7 @@ test('what goes in comes out, in order, whenever it is read', async () => {
   )
 })
 
-test('a consumer that comes late is given small pieces', async () => {
+test('a consumer that comes late gets small pieces', async () => {
   const queue = new EventQueue(1, () => {})
   const text = { type: 'text', id: 'r', index: 0, text: 'word', logprobs: null } as const
   for (let i = 0; i < 8000; i++) queue.push({ ...text, tokens: [i] })

@@ -9,7 +9,7 @@ function predicted(...tokens: number[]) {
   return PREDICTION.open(request.prompt, request, 0, specOf(request, 0, 1n))!
 }
 
-test('a prediction is followed from its beginning, and left where the answer says something else', () => {
+test('a prediction is followed from its start, until the answer differs', () => {
   const text = predicted(1, 2, 3, 4, 5)
   expect(text.propose(3)).toEqual([1, 2, 3])
   for (const token of [1, 2]) text.add(token)
@@ -19,7 +19,7 @@ test('a prediction is followed from its beginning, and left where the answer say
   expect(text.propose(9)).toEqual([])
 })
 
-test('it goes on at the next place where the last two tokens stand, or the last one before', () => {
+test('it continues at the next place that has the last two tokens, or else the last one', () => {
   const text = predicted(1, 2, 3, 1, 2, 4, 7, 8, 9, 1, 2, 5)
   // Something else, then the beginning of a passage: the first is nearest.
   for (const token of [50, 51, 1, 2]) text.add(token)
@@ -33,7 +33,7 @@ test('it goes on at the next place where the last two tokens stand, or the last 
   expect(text.isPromising).toBe(false)
 })
 
-test('a request without a prediction has no guesses of it', () => {
+test('a request without a prediction gets no guesses from one', () => {
   const request = requestOf({ id: 'p', prompt: promptOf(3) })
   expect(PREDICTION.open(request.prompt, request, 0, specOf(request, 0, 1n))).toBeNull()
 })

@@ -43,7 +43,7 @@ function flood(count: number, parts: Partial<GenerateRequest> = {}): GenerateReq
 }
 
 describe.each(LOOPS)('%s', (loop) => {
-  test('a newcomer is answered soon, and what gave its slot ends as if it had not', () => {
+  test('a newcomer is answered soon, and the answer that gave up its slot ends as it would have', () => {
     const runner = new FakeRunner({ vocabSize: V, numSlots: 4, maxTokens: 64 })
     const engine = engineOver(runner, { poisonFreedSlots: true }, null, loop)
     const rows = flood(7)
@@ -62,7 +62,7 @@ describe.each(LOOPS)('%s', (loop) => {
     expect(engine.stats).toMatchObject({ freeSlots: 4, running: 0, preempted: 0 })
   })
 
-  test('prompts that are being read give their slots, too', () => {
+  test('prompts that are being read can lose their slots, too', () => {
     const runner = new FakeRunner({ vocabSize: V, numSlots: 4, maxTokens: 64 })
     const engine = engineOver(runner, { poisonFreedSlots: true }, null, loop)
     const rows = flood(4, { prompt: promptOf(6000), maxTokens: 5, n: 2 })
@@ -78,7 +78,7 @@ describe.each(LOOPS)('%s', (loop) => {
     expect(engine.stats).toMatchObject({ freeSlots: 4, failed: 0 })
   })
 
-  test('with a key in every slot each has its turn', () => {
+  test('with a key in every slot the keys take turns', () => {
     const runner = new FakeRunner({ vocabSize: V, numSlots: 2, maxTokens: 64 })
     const engine = engineOver(runner, { poisonFreedSlots: true }, null, loop)
     const rows = flood(4).map((request, i) => ({ ...request, tenant: `key ${i}`, maxTokens: 200 }))
@@ -93,7 +93,7 @@ describe.each(LOOPS)('%s', (loop) => {
     expect(engine.stats.preemptions).toBeLessThan(40)
   })
 
-  test('a higher priority takes the slots of a lower one, of the same key as well', () => {
+  test('a higher priority takes the slots of a lower one, also of the same key', () => {
     const runner = new FakeRunner({ vocabSize: V, numSlots: 2, maxTokens: 64 })
     const engine = engineOver(runner, { poisonFreedSlots: true }, null, loop)
     const rows = flood(3)
@@ -111,7 +111,7 @@ describe.each(LOOPS)('%s', (loop) => {
     for (const request of [...rows, same!, urgent!]) expect(collected.answer(request.id)).toEqual(soloAnswer(request))
   })
 
-  test('without memory for states nobody gives a slot', () => {
+  test('without memory for states no answer gives up its slot', () => {
     const runner = new FakeRunner({ vocabSize: V, numSlots: 2, maxTokens: 64 })
     const engine = engineOver(runner, { preemptBytes: 0 }, null, loop)
     for (const request of flood(4)) engine.submit(request)
@@ -122,7 +122,7 @@ describe.each(LOOPS)('%s', (loop) => {
     engine.dispose()
   })
 
-  test('a turn that is cancelled while others have its slot is kept as far as it was told', async () => {
+  test('a turn that is cancelled while preempted is kept as far as it was reported', async () => {
     const { engine } = setUp({ fake: { numSlots: 2 }, loop, states: { prefixBytes: 0 } })
     const collected = new Collected()
     const use = { onCancel: 'keep' } as const
@@ -145,7 +145,7 @@ describe.each(LOOPS)('%s', (loop) => {
     engine.dispose()
   })
 
-  test('turns that gave their slots continue, fork and end at stop strings as ever', async () => {
+  test('preempted turns continue, fork and end at stop strings as usual', async () => {
     const ask = (engine: Engine, id: string, priority: number) => {
       const stop = { strings: ['no such text', 'ab'], tokens: [], ignoreEos: true }
       engine.submit(turnOf({ id, prompt: promptOf(6), maxTokens: 60, stop, priority: 0 }))
@@ -182,7 +182,7 @@ describe.each(LOOPS)('%s', (loop) => {
   })
 })
 
-test.each(LOOPS)('an answer that is held to a grammar goes on within it, %s', async (loop) => {
+test.each(LOOPS)('an answer with a grammar continues within it, %s', async (loop) => {
   const grammars = await directGrammars()
   const request = (id: string) =>
     requestOf({
@@ -264,7 +264,7 @@ describe.each(BACKENDS)('on %s', (backend) => {
   const newcomer = (id: string) =>
     requestOf({ id, tenant: 'alice', prompt: someTokens(9, 5), maxTokens: 3, n: 2, priority: 1 })
 
-  test.each(loops)('tokens and log-probabilities are those of a run alone, %s', (loop) => {
+  test.each(loops)('tokens and log-probabilities equal those of a run alone, %s', (loop) => {
     const make = () =>
       engineOver(
         tinyRunner(backend, { slots: 5, maxTokens: 48 }),

@@ -33,7 +33,7 @@ function cachedOf(events: readonly EngineEvent[], id: string): number {
   return event?.type === 'prompt' ? (event.cachedTokens ?? -1) : -1
 }
 
-describe('points', () => {
+describe('snapshot points', () => {
   test.each([
     [31, 0, [], []],
     [32, 0, [], []],
@@ -52,7 +52,7 @@ describe('points', () => {
     expect(snapshotPoints(length, hints)).toEqual(expected)
   })
 
-  test('are also where a prompt parts from an earlier one', () => {
+  test('are also where a prompt diverges from an earlier one', () => {
     const hints = { start: 512, shared: 580, boundaries: new Int32Array(0) }
     expect(snapshotPoints(600, hints)).toEqual([580])
     expect(snapshotPoints(700, hints)).toEqual([580, 699])
@@ -70,7 +70,7 @@ describe('a hit', () => {
     expect(engine.stats.states).toMatchObject({ cachedTokens: 299, prefixHits: 1, prefixMisses: 1 })
   })
 
-  test('A, B, A and one token more or less, around every edge', () => {
+  test('A, B, A and one token more or less, around every boundary', () => {
     for (const length of [32, 33, 64, 511, 512, 513, 1023, 1024, 1025]) {
       const { engine } = setUp()
       const a = requestOf({ prompt: promptOf(length), maxTokens: 5 })
@@ -110,7 +110,7 @@ describe('a hit', () => {
     expect(ask(engine, next)).toBe(111)
   })
 
-  test('on a prefix of 2 000 tokens that nobody announced is 95 % of all prompt tokens and more', () => {
+  test('on an unannounced prefix of 2 000 tokens covers 95 % of all prompt tokens and more', () => {
     const { engine } = setUp()
     const shared = promptOf(2000)
     let [cached, all] = [0, 0]
@@ -130,7 +130,7 @@ describe('a hit', () => {
     expect(ask(engine, { ...request, promptLogprobs: 2 })).toBe(0)
   })
 
-  test('what comes later in the line finds what came earlier', () => {
+  test('later requests in the queue find what earlier ones have read', () => {
     const { engine } = setUp({ numSlots: 2 })
     const requests = Array.from({ length: 8 }, (_, i) =>
       requestOf({ id: `r${i}`, prompt: joinTokens(promptOf(80), [i]), maxTokens: 3 }),
@@ -143,8 +143,8 @@ describe('a hit', () => {
   })
 })
 
-describe('bounds', () => {
-  test('short prompts, no-store and a cache of no bytes leave nothing', () => {
+describe('limits', () => {
+  test('short prompts, no-store and a cache of no bytes keep nothing', () => {
     const { engine, runner } = setUp()
     ask(engine, requestOf({ prompt: promptOf(20), maxTokens: 5 }))
     ask(engine, requestOf({ prompt: promptOf(200), cache: 'no-store', maxTokens: 5 }))
@@ -156,13 +156,13 @@ describe('bounds', () => {
     expect([runner.calls.reads, none.runner.calls.reads]).toEqual([0, 0])
   })
 
-  test('no-store does not use what others left either', () => {
+  test('no-store does not use prefixes of others either', () => {
     const { engine } = setUp()
     ask(engine, requestOf({ prompt: promptOf(200) }))
     expect(ask(engine, requestOf({ prompt: promptOf(200), cache: 'no-store' }))).toBe(0)
   })
 
-  test('bytes are bounded and the least recently used go first', () => {
+  test('bytes are limited and the least recently used prefix is evicted first', () => {
     const bytesOfOne = 32 + 4 * 99
     const { engine } = setUp({}, {}, { prefixBytes: 3 * bytesOfOne })
     const request = (seed: number) => requestOf({ prompt: promptOf(100, seed), maxTokens: 0 })
@@ -176,7 +176,7 @@ describe('bounds', () => {
     expect(ask(engine, b!)).toBe(0)
   })
 
-  test('tenants do not find one another, nor can one look like another', () => {
+  test('tenants do not find prefixes of each other, and cannot imitate another tenant', () => {
     const { engine } = setUp()
     const request = requestOf({ prompt: promptOf(200) })
     const tenants = ['', 'a', 'b', '["a"]', 'a","b']
@@ -195,7 +195,7 @@ describe('bounds', () => {
     expect(engine.stats.states!.prefixes).toBe(2 * requests.length)
   })
 
-  test('a request whose numbers break leaves nothing and takes along what it began with', () => {
+  test('a request whose numbers are not finite keeps nothing and drops what it began with', () => {
     const { engine, runner } = setUp()
     const request = requestOf({ prompt: promptOf(100) })
     ask(engine, request)

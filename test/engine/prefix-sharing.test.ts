@@ -67,7 +67,7 @@ async function ask(engine: Engine, request: ReturnType<typeof chat>): Promise<nu
   return prompt?.type === 'prompt' ? (prompt.cachedTokens ?? 0) : -1
 }
 
-test('what three requests had in common another worker need not read', async () => {
+test('another worker need not read what three requests have in common', async () => {
   const shelf = new Shelf()
   const [one, two] = [worker(shelf), worker(shelf)]
   expect([await ask(one, chat(1)), await ask(one, chat(2))]).toEqual([0, 100])
@@ -83,7 +83,7 @@ test('what three requests had in common another worker need not read', async () 
   expect(shelf.published).toHaveLength(1)
 })
 
-test('the first turn of a session begins with one, and no later turn asks', async () => {
+test('the first turn of a session begins with a shared prefix, and later turns do not ask', async () => {
   const shelf = new Shelf()
   const [one, two] = [worker(shelf), worker(shelf)]
   for (const seed of [1, 2, 3]) await ask(one, chat(seed))
@@ -96,7 +96,7 @@ test('the first turn of a session begins with one, and no later turn asks', asyn
   expect(shelf.asked).toHaveLength(numAsked)
 })
 
-test('nobody else’s, none of a start state, none where nothing is to be kept', async () => {
+test('no prefix of others, none of a start state, none if nothing may be kept', async () => {
   const shelf = new Shelf()
   const [one, two] = [worker(shelf), worker(shelf)]
   for (const engine of [one, two]) engine.startStates.add('tuned', stateAfter(promptOf(3), 1))
@@ -114,7 +114,7 @@ test('nobody else’s, none of a start state, none where nothing is to be kept',
   expect(shelf.published).toHaveLength(1)
 })
 
-test('one that goes wrong is taken from others', async () => {
+test('a prefix that proves wrong is taken from other workers too', async () => {
   const shelf = new Shelf()
   const one = worker(shelf)
   const { engine: two, runner } = workerOf(shelf)
@@ -127,7 +127,7 @@ test('one that goes wrong is taken from others', async () => {
   await vi.waitFor(() => expect(shelf.removed).toEqual([promptOf(100)]))
 })
 
-test('a request that is cancelled while it waits does not begin', async () => {
+test('a request that is cancelled while it waits for a prefix does not start', async () => {
   const shelf = new Shelf()
   const engine = worker(shelf)
   let go = () => {}
@@ -150,7 +150,7 @@ function rules(shelf: Shelf, bytes = 34.6e6) {
   return { cache, sharing, add }
 }
 
-test('whoever reads quickly asks for long ones only, whoever reads slowly for short ones', () => {
+test('a fast reader fetches only long prefixes, a slow one also short ones', () => {
   const shelf = new Shelf()
   const leastOf = (tokensPerSecond: number, bytes: number) => {
     const { sharing } = rules(shelf, bytes)
@@ -173,7 +173,7 @@ test('whoever reads quickly asks for long ones only, whoever reads slowly for sh
   expect(sharing.coming('n', promptOf(901))).not.toBeNull()
 })
 
-test('a short prompt that was read at once says nothing', () => {
+test('a short prompt that was read at once is no evidence', () => {
   const { sharing } = rules(new Shelf())
   for (let i = 0; i < 100; i++) sharing.learn(40, 1)
   expect(sharing.coming('n', promptOf(200))).not.toBeNull()
@@ -181,7 +181,7 @@ test('a short prompt that was read at once says nothing', () => {
   expect(sharing.coming('n', promptOf(200))).toBeNull()
 })
 
-test('many that begin alike wait for one fetch, and for no longer than reading takes', async () => {
+test('many prompts with the same beginning wait for one fetch, and not longer than reading takes', async () => {
   const shelf = new Shelf()
   const { sharing, cache } = rules(shelf)
   let go = () => {}
@@ -204,7 +204,7 @@ test('many that begin alike wait for one fetch, and for no longer than reading t
   await Promise.all(all)
 })
 
-test('slow fetches are asked for longer ones; that is forgotten', async () => {
+test('after slow fetches only longer prefixes are fetched; that wears off', async () => {
   vi.useFakeTimers({ toFake: ['performance'] })
   onTestFinished(() => void vi.useRealTimers())
   const shelf = new Shelf()
@@ -223,7 +223,7 @@ test('slow fetches are asked for longer ones; that is forgotten', async () => {
   expect(sharing.coming('n', promptOf(800))).not.toBeNull()
 })
 
-test('nobody asks for a while after a failure', async () => {
+test('after a failure nothing is fetched for a while', async () => {
   const shelf = new Shelf()
   const { sharing, add } = rules(shelf)
   shelf.answer = () => Promise.reject(new Error('no database'))
@@ -236,7 +236,7 @@ test('nobody asks for a while after a failure', async () => {
   expect([shelf.asked.length, prefix.toldAt]).toEqual([1, null])
 })
 
-test('what reads as quickly as it comes is not published', async () => {
+test('a prefix that is read as fast as it could be fetched is not published', async () => {
   const shelf = new Shelf()
   const { sharing, add } = rules(shelf)
   sharing.learn(4000, 1000)

@@ -12,7 +12,7 @@ const COUNT = process.env.SKEIN_SLOW === '1' ? 2000 : 200
 const PROMPT_TOKENS = 64
 const tokenBytes = { bytesOf: (token: number) => Uint8Array.of(97 + (token % 7), 32) }
 
-test('first tokens of prompts that another tenant has sent come no sooner', () => {
+test('the first token of a prompt comes no sooner because another tenant has sent the same one', () => {
   const runner = tinyRunner(BACKENDS.at(-1)!, { slots: 4, maxTokens: 128 })
   const states = DEFAULT_STATE_OPTIONS
   const engine = new Engine(runner, tokenBytes, {}, states)

@@ -9,7 +9,7 @@ import type { EngineEvent, TokenText } from '../../src/engine/messages.ts'
 import type { EngineStats } from '../../src/engine/stats.ts'
 import { promptOf, requestOf, SAMPLING } from './kit.ts'
 
-test('a large step crosses as columns, and comes out as it was', () => {
+test('a large step crosses as columns, and arrives unchanged', () => {
   const entry = { token: 1, logprob: -1, bytes: Uint8Array.of(65), top: [], topBytes: [] }
   const finish = { type: 'finish', index: 0, reason: 'length', matched: null } as const
   const text = (id: string, index: number, tokens: number[]) =>
@@ -31,7 +31,7 @@ test('a large step crosses as columns, and comes out as it was', () => {
   expect(packStep(small)).toBe(small)
 })
 
-test('log-probabilities cross as bytes, and come out as they went in', () => {
+test('log-probabilities cross as bytes, and arrive unchanged', () => {
   const bytesOf = (id: number) => Uint8Array.from({ length: id % 5 }, (_, i) => id + i)
   const tokenOf = (i: number, k: number): TokenText => {
     const top = Array.from({ length: k }, (_, j) => ({
@@ -103,7 +103,7 @@ describe('process channel', () => {
     await channel.close()
   })
 
-  test('what was sent before an exit arrives before the close', async () => {
+  test('messages sent before an exit arrive before the close', async () => {
     const channel = channelToChild(start())
     const log: string[] = []
     channel.onMessage((message) => log.push(message.type))

@@ -22,7 +22,7 @@ function scoreIn(collected: Collected, id: string): number {
   return event?.type === 'prompt' ? event.score! : Number.NaN
 }
 
-test.each(LOOPS)('%s: alone = among answers = by definition', (loop) => {
+test.each(LOOPS)('%s: the score alone, among answers and by definition is the same', (loop) => {
   const plain = tinyRunner('cpu', { slots: 1, maxTokens: 128 })
   const limits = { poisonFreedSlots: true, prefillChunk: 13, reranker }
   const runner = tinyRunner('cpu', { slots: 4, maxTokens: 48 })
@@ -47,7 +47,7 @@ test.each(LOOPS)('%s: alone = among answers = by definition', (loop) => {
   plain.dispose()
 })
 
-test.each(LOOPS)('%s: one that is cancelled at any time says nothing, and its slot is free', (loop) => {
+test.each(LOOPS)('%s: a request cancelled at any time returns no score, and its slot is free', (loop) => {
   const limits = { poisonFreedSlots: true, reranker }
   const runner = tinyRunner('cpu', { slots: 2, maxTokens: 48 })
   const engine = engineOver(runner, limits, null, loop, tokenBytes)
@@ -64,7 +64,7 @@ test.each(LOOPS)('%s: one that is cancelled at any time says nothing, and its sl
   engine.dispose()
 })
 
-test('a score that is no number fails its request alone', () => {
+test('a score that is not finite fails only its own request', () => {
   const broken = { ...reranker, score: (state: StateData) => scoreOf(state) * Number.NaN }
   const runner = tinyRunner('cpu', { slots: 2, maxTokens: 48 })
   const engine = engineOver(runner, { reranker: broken }, null, 'plain', tokenBytes)
@@ -76,7 +76,7 @@ test('a score that is no number fails its request alone', () => {
   engine.dispose()
 })
 
-test('what goes with no score is refused, and all of it without a reranker', () => {
+test('options that do not apply to scores are refused, and everything without a reranker', () => {
   const fine = asking('a', someTokens(4, 1))
   const engine = engineOver(tinyRunner('cpu', { slots: 2 }), { reranker }, null, 'plain', tokenBytes)
   const wrongs = [{ maxTokens: 1 }, { n: 2 }, { cache: 'use' }, { embedding: 'last' }] as const

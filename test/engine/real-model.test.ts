@@ -69,7 +69,7 @@ describe.each(BACKENDS)('on %s', (backend) => {
   const scripts = backend === 'cpu' ? all : [undefined, 'mixed' as const]
   // The reference takes seconds for each.
   test.each(LOOPS.flatMap((loop) => scripts.map((script) => [loop, script] as const)))(
-    'joining, leaving, forking and cancelled neighbours change no answer; %s, guesses %s',
+    'requests that join, leave, fork or are cancelled change no other answer; %s, guesses %s',
     backend === 'cpu' ? {} : { tags: 'night' },
     (loop, script) => {
       const engine = make(loop, script)

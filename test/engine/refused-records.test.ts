@@ -30,7 +30,7 @@ async function together(engine: Engine, store: DirectStore, ids: readonly string
 const IDS = ['a', 'b', 'c', 'bad', 'd', 'e']
 const GOOD = IDS.filter((id) => id !== 'bad')
 
-test('the others of its group are written, at once, and its session goes on from its last turn that was', async () => {
+test('the other records of the group are written at once, and its session continues from its last stored turn', async () => {
   const folder = newFolder()
   const { engine, store } = openAt(folder)
   await tell(engine, turnOf({}, { id: 'bad' }))
@@ -53,7 +53,7 @@ test('the others of its group are written, at once, and its session goes on from
   await engine.close()
 })
 
-test('durably its request alone fails, and says why', async () => {
+test('a durable request fails alone, with the reason', async () => {
   const folder = newFolder()
   const { engine, store } = openAt(folder, { isDurable: true })
   const mend = spoil(store, 'bad')
@@ -69,7 +69,7 @@ test('durably its request alone fails, and says why', async () => {
   await engine.close()
 })
 
-test('a fork of what is refused is written, with the states of both', async () => {
+test('a fork of a refused record is written, with the states of both', async () => {
   const folder = newFolder()
   const { engine, store } = openAt(folder)
   spoil(store, 's')
@@ -88,7 +88,7 @@ test('a fork of what is refused is written, with the states of both', async () =
   await again.engine.close()
 })
 
-test('a deletion that waits for the same commit is made', async () => {
+test('a deletion in the same commit is carried out', async () => {
   const folder = newFolder()
   const { engine, store } = openAt(folder, { isDurable: true })
   await tell(engine, turnOf({}, { id: 'gone' }))

@@ -20,7 +20,7 @@ function stepsToFirstToken(engine: Engine, collected: Collected, id: string): nu
 }
 
 describe('fairness', () => {
-  test('beside answers few tokens of a prompt are scored in a step where scoring takes long', () => {
+  test('beside answers few prompt tokens are scored per step if scoring takes long', () => {
     // No step may take any time, so each scored token is one too many; plain prompts have at least eight.
     const { engine } = setUp({ numSlots: 4, maxTokens: 64 }, { itlTargetMs: 1e-6 })
     const collected = new Collected()
@@ -58,7 +58,7 @@ describe('fairness', () => {
     expect(steps.length).toBeLessThanOrEqual(Math.ceil((100_000 + 400) / 256) + 1)
   })
 
-  test('a line of short prompts does not starve a long one', () => {
+  test('a queue of short prompts does not starve a long one', () => {
     const { engine } = setUp({ numSlots: 8, maxTokens: 64 })
     const collected = new Collected()
     engine.submit(requestOf({ id: 'long', prompt: promptOf(3200), maxTokens: 1 }))
@@ -73,7 +73,7 @@ describe('fairness', () => {
     expect(steps).toBeLessThanOrEqual(2 * (3200 / 64) + 4)
   })
 
-  test('what the device would pad a step with is prompt, beside answers and alone', () => {
+  test('the padding of a step is filled with prompt tokens, beside answers and alone', () => {
     const { engine, runner } = setUp({ numSlots: 8, maxTokens: 100 }, { prefillChunk: 20 })
     runner.grain = 16
     for (let i = 0; i < 3; i++) engine.submit(requestOf({ id: `${i}`, maxTokens: 50 }))
@@ -85,7 +85,7 @@ describe('fairness', () => {
     expect(runner.log.slice(before).map(({ tokens }) => tokens)).toEqual([32, 32, 5])
   })
 
-  test('slow steps make the part of prompts smaller, and fast ones larger', () => {
+  test('slow steps reduce the share of prompts, and fast ones increase it', () => {
     const { engine, runner } = setUp({ numSlots: 8, maxTokens: 4096 }, { itlTargetMs: 4 })
     // Steps take so long for each token, by the clock that the engine reads.
     const now = vi.spyOn(performance, 'now')
@@ -109,14 +109,14 @@ describe('fairness', () => {
     now.mockRestore()
   })
 
-  test('with nobody decoding a prompt gets the whole step', () => {
+  test('without decoding requests a prompt gets the whole step', () => {
     const { engine, runner } = setUp({ maxTokens: 512 }, { prefillChunk: 16 })
     engine.submit(requestOf({ prompt: promptOf(1024), maxTokens: 1 }))
     drain(engine)
     expect(runner.log.map(({ tokens }) => tokens)).toEqual([512, 512])
   })
 
-  test('a full house of decoding streams leaves prompts a quarter of the step', () => {
+  test('with all slots decoding, prompts keep a quarter of the step', () => {
     const { engine, runner } = setUp({ numSlots: 100, maxTokens: 40 })
     expect(engine.info.numSlots).toBe(30)
     for (let i = 0; i < 29; i++) engine.submit(requestOf({ id: `${i}`, maxTokens: 50 }))
@@ -137,7 +137,7 @@ describe('fairness', () => {
   })
 })
 
-test('a choice that ends early gives its slot to the next in line while the others go on', () => {
+test('a choice that ends early gives its slot to the next request while the others continue', () => {
   const { engine } = setUp({ numSlots: 2 })
   const open = requestOf({ id: 'two', n: 2, maxTokens: 30 })
   const [token] = soloAnswer(open, 1).tokens
@@ -155,7 +155,7 @@ describe('cancel', () => {
     ['decoding', 8, { running: 1, waiting: 0 }],
   ] as const
 
-  test.each(phases)('%s: the slots serve the next step', (phase, steps) => {
+  test.each(phases)('%s: the slots are used in the next step', (phase, steps) => {
     const { engine, runner } = setUp({ numSlots: 2, maxTokens: 32 })
     const collected = new Collected()
     if (phase === 'queued') {
@@ -182,7 +182,7 @@ describe('cancel', () => {
     expect(after.answer('next', 1)).toEqual(soloAnswer(next, 1))
   })
 
-  test('the id can be used again at once; unknown ids are ignored', () => {
+  test('the id can be reused at once; unknown ids are ignored', () => {
     const { engine } = setUp()
     engine.submit(requestOf({ maxTokens: 100 }))
     engine.step()
@@ -197,7 +197,7 @@ describe('cancel', () => {
 })
 
 describe('faults', () => {
-  test('a row that is not finite fails its own request only', () => {
+  test('a row that is not finite fails only its own request', () => {
     const { engine, runner } = setUp({ numSlots: 4 })
     const sick = requestOf({ id: 'sick', n: 2, maxTokens: 20 })
     const well = requestOf({ id: 'well', prompt: promptOf(5), n: 2, maxTokens: 20 })
@@ -219,7 +219,7 @@ describe('faults', () => {
     expect(engine.failure).toBeNull()
   })
 
-  test('a step that throws ends the engine and tells everyone', () => {
+  test('an error in a step ends the engine and is reported to everyone', () => {
     const { engine, runner } = setUp({ numSlots: 2 })
     engine.submit(requestOf({ id: 'runs', n: 2 }))
     engine.submit(requestOf({ id: 'waits' }))
@@ -236,7 +236,7 @@ describe('faults', () => {
     expect(() => engine.submit(requestOf({ id: 'late' }))).toThrow('fell off the bus')
   })
 
-  test('a runner that answers too little is not trusted', () => {
+  test('a runner that returns too few results is not trusted', () => {
     const { engine, runner } = setUp()
     runner.launch = () => ({ isDone: true, result: () => [] })
     engine.submit(requestOf())
@@ -244,7 +244,7 @@ describe('faults', () => {
     expect(engine.failure?.message).toContain('0 results for 1 rows')
   })
 
-  test('freed slots are poisoned only when asked', () => {
+  test('freed slots are poisoned only on request', () => {
     for (const poisonFreedSlots of [true, false]) {
       const { engine, runner } = setUp({ numSlots: 2 }, { poisonFreedSlots })
       const before = runner.calls.poisons
@@ -255,7 +255,7 @@ describe('faults', () => {
     }
   })
 
-  test('dispose lets go of the runner and refuses what comes later', () => {
+  test('dispose releases the runner and refuses later requests', () => {
     const { engine, runner } = setUp()
     engine.submit(requestOf())
     engine.dispose()

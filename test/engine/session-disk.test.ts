@@ -26,7 +26,7 @@ const REF = { tenant: '', id: 's' }
 describe('a slow disk', () => {
   const ids = ['a', 'b', 'c', 'd', 'e', 'f']
 
-  test('what came meanwhile is written together', async () => {
+  test('what arrived meanwhile is written together', async () => {
     const { engine, store } = openAt(newFolder())
     const sizes: number[] = []
     store.onCommit = ({ puts }) => sizes.push(puts.length)
@@ -43,7 +43,7 @@ describe('a slow disk', () => {
     await engine.close()
   })
 
-  test('a fork has its states when the session it came from is deleted before it is written', async () => {
+  test('a fork has its states although its original is deleted before the fork is written', async () => {
     const folder = newFolder()
     const { engine } = openAt(folder)
     for (const length of [3, 4]) await tell(engine, turnOf({ prompt: promptOf(length) }))
@@ -57,7 +57,7 @@ describe('a slow disk', () => {
     await restarted.close()
   })
 
-  test('when memory is full of what is not written, turns are reported as they are', async () => {
+  test('when memory is full of unwritten turns, turns are reported as they are written', async () => {
     const { engine, store } = openAt(newFolder(), { sizes: sizesOf(0, 2) })
     store.isHeld = true
     const collected = new Collected()
@@ -78,7 +78,7 @@ describe('a slow disk', () => {
 })
 
 describe('a failing disk', () => {
-  test('keeps copies in memory beyond its size, refuses more, and writes all when it is well again', async () => {
+  test('it keeps copies in memory beyond the limit, refuses more, and writes all when the disk works again', async () => {
     const folder = newFolder()
     const { engine, store } = openAt(folder, { sizes: sizesOf(0, 2) })
     const repair = breakDisk(store)
@@ -110,7 +110,7 @@ describe('a failing disk', () => {
     await again.close()
   })
 
-  test('what is deleted goes while states do not fit, also at the end of the process', async () => {
+  test('deletions succeed while states do not fit, also at the end of the process', async () => {
     const folder = newFolder()
     const { engine, store } = openAt(folder)
     for (const id of ['a', 'b']) await tell(engine, turnOf({ id }, { id }))
@@ -128,7 +128,7 @@ describe('a failing disk', () => {
     expect(await sessionsIn(folder)).toEqual([])
   })
 
-  test('states that fit are written when not all of them do', async () => {
+  test('states that fit are written although not all do', async () => {
     const folder = newFolder()
     const { engine, store } = openAt(folder)
     store.isHeld = true
@@ -146,7 +146,7 @@ describe('a failing disk', () => {
     expect(await sessionsIn(folder)).toHaveLength(6)
   })
 
-  test('a branch that is not written does not cost the turn that it continues', async () => {
+  test('an unwritten branch does not lose the turn that it continues', async () => {
     const limits = { ...DEFAULT_STATE_OPTIONS.limits, maxTurns: 3 }
     const folder = newFolder()
     const { engine, store } = openAt(folder, { limits })
@@ -316,7 +316,7 @@ describe('durable', () => {
     await engine.close()
   })
 
-  test('an import is always reported when it is on disk, other changes only where turns are', async () => {
+  test('an import is always reported once it is on disk, other changes only with durable turns', async () => {
     const folder = newFolder()
     const { engine, store } = openAt(folder)
     await tell(engine, turnOf())
@@ -340,7 +340,7 @@ describe('durable', () => {
     await engine.close()
   })
 
-  test('a cancel while it is being written comes too late', async () => {
+  test('a cancel while the turn is being written comes too late', async () => {
     const folder = newFolder()
     const { engine, store } = openAt(folder, { isDurable: true })
     store.isHeld = true

@@ -23,7 +23,7 @@ import {
 const REF = { tenant: '', id: 's' }
 
 describe('tiers', () => {
-  test('the 17th session leaves its slot, the 49th memory; each comes back where it was', async () => {
+  test('the 17th session leaves its slot, the 49th memory; each continues where it was', async () => {
     const { engine } = openAt(newFolder(), {}, 30)
     const histories: Int32Array[] = []
     for (let i = 0; i < 50; i++) {
@@ -47,7 +47,7 @@ describe('tiers', () => {
     await engine.close()
   })
 
-  test('by bytes, copies of what is in slots too count and go first', async () => {
+  test('a limit in bytes also counts copies of states in slots, and these are dropped first', async () => {
     const bytes = 56
     const sizes = { slots: 2, memory: { count: Number.POSITIVE_INFINITY, bytes: 3 * bytes } }
     const { engine } = openAt(newFolder(), { sizes })
@@ -65,7 +65,7 @@ describe('tiers', () => {
     await engine.close()
   })
 
-  test('a request waits for the disk while others go on, and can be cancelled', async () => {
+  test('a request waits for the disk while others continue, and can be cancelled', async () => {
     const folder = newFolder()
     const { engine, store } = openAt(folder, { sizes: sizesOf(0, 0) })
     await tell(engine, turnOf())
@@ -88,7 +88,7 @@ describe('tiers', () => {
     await engine.close()
   })
 
-  test('what was read back for nobody any more is not kept', async () => {
+  test('a state read for a request that has left is not kept', async () => {
     const folder = newFolder()
     const before = openAt(folder)
     await tell(before.engine, turnOf())
@@ -107,7 +107,7 @@ describe('tiers', () => {
     await engine.close()
   })
 
-  test('what a waiting request will begin with stays in memory, however full that is', async () => {
+  test('the state for a waiting request stays in memory, however full that is', async () => {
     const { engine } = openAt(newFolder(), { sizes: sizesOf(0, 0) }, 1)
     await tell(engine, turnOf())
     const history = await transcript(engine)
@@ -123,7 +123,7 @@ describe('tiers', () => {
     await engine.close()
   })
 
-  test('a state that was used without a new turn is not the oldest any more', async () => {
+  test('using a state without a new turn also counts as a use', async () => {
     const { engine } = openAt(newFolder(), { sizes: sizesOf(2, 32) })
     for (const id of ['a', 'b']) await tell(engine, turnOf({}, { id }))
     engine.submit(turnOf({ id: 'gone', maxTokens: 50 }, { id: 'a' }))
@@ -136,7 +136,7 @@ describe('tiers', () => {
     await engine.close()
   })
 
-  test('what is being written is readable, and deleting it meanwhile leaves nothing', async () => {
+  test('a turn can be read while it is being written, and deleting it meanwhile leaves nothing', async () => {
     const folder = newFolder()
     const { engine, store } = openAt(folder, { sizes: sizesOf(0, 0) })
     store.isHeld = true
@@ -159,7 +159,7 @@ describe('tiers', () => {
 })
 
 describe('a restart', () => {
-  test('finds every session, turn and version, forks included, and goes on with the same answers', async () => {
+  test('finds every session, turn and version, forks included, and continues with the same answers', async () => {
     const folder = newFolder()
     let now = 1_000_000
     const first = openAt(folder, { now: () => now++ })
@@ -195,7 +195,7 @@ describe('a restart', () => {
     await second.engine.close()
   })
 
-  test('states that were only in slots are saved by a graceful end, one that fails is told', async () => {
+  test('states that were only in slots are saved by a graceful end; a failure is reported', async () => {
     const folder = newFolder()
     const { engine, store } = openAt(folder)
     store.isHeld = true
@@ -216,7 +216,7 @@ describe('a restart', () => {
     await expect(again.engine.close()).rejects.toThrow('1 states of sessions could not be saved')
   })
 
-  test('after a broken step what was already copied is saved, what was in slots only is not', async () => {
+  test('after a broken step, copied states are saved, those only in slots are not', async () => {
     const folder = newFolder()
     const { engine, runner, store } = openAt(folder)
     store.isHeld = true
@@ -268,7 +268,7 @@ async function withReleaseSteps<T>(engine: Engine, promise: Promise<T>): Promise
 }
 
 describe('two engines over one store', () => {
-  test('count what a tenant has with the other', async () => {
+  test('count the bytes of a tenant in both', async () => {
     const folder = newFolder()
     const limits = { ...DEFAULT_STATE_OPTIONS.limits, maxSessions: 3 }
     const [one, two] = [openAt(folder, { limits }), openAt(folder, { limits })]
@@ -288,7 +288,7 @@ describe('two engines over one store', () => {
     for (const { engine } of [one, two]) await engine.close()
   })
 
-  test('requests for a session that another engine keeps wait side by side, not one after the other', async () => {
+  test('requests for sessions that another engine holds wait in parallel', async () => {
     const folder = newFolder()
     const [one, two] = [openAt(folder), openAt(folder)]
     await tell(one.engine, turnOf())
@@ -306,7 +306,7 @@ describe('two engines over one store', () => {
     for (const { engine } of [one, two]) await engine.close()
   })
 
-  test('a session is released whole, with turns that were in a slot only, and goes on elsewhere', async () => {
+  test('a session is released completely, with turns that were only in a slot, and continues elsewhere', async () => {
     const folder = newFolder()
     const [one, two] = [openAt(folder), openAt(folder)]
     one.store.isHeld = true
@@ -350,7 +350,7 @@ describe('two engines over one store', () => {
   })
 })
 
-test('on real kernels every way back gives the bits of a conversation that was never interrupted', async () => {
+test('on real kernels every way back gives the bits of an uninterrupted conversation', async () => {
   const text = {
     bytesOf: (token: number) => Uint8Array.of(97 + (token % 5)),
     encode: (given: string) => Int32Array.from(given, (letter) => letter.charCodeAt(0) - 97 + 5),

@@ -60,7 +60,7 @@ describe('a turn', () => {
     expect(read).toBe(40 + 8 + (1 + 3 + 4) + (1 + 600) + (1 + 1) + (1 + 6))
   })
 
-  test('says what it cost and where it is', async () => {
+  test('reports its cost and its place', async () => {
     const { engine } = setUp()
     await tell(engine, turnOf({ prompt: promptOf(10), maxTokens: 4 }))
     const { collected } = await tell(engine, turnOf({ prompt: promptOf(5), maxTokens: 1 }))
@@ -72,7 +72,7 @@ describe('a turn', () => {
     })
   })
 
-  test('with nothing new goes on from the unfed tail, and is refused without one', async () => {
+  test('with nothing new continues from the unfed tail, and is refused without one', async () => {
     const nothing = turnOf({ prompt: new Int32Array(0), maxTokens: 4 })
     await converse([turnOf({ maxTokens: 3 }), nothing, nothing])
     const { engine } = setUp()
@@ -123,7 +123,7 @@ describe('a turn', () => {
     expect(Math.min(seen.stop, seen.length)).toBeGreaterThan(numTalks / 6)
   })
 
-  test('of a slot that is needed elsewhere moves to memory and comes back', async () => {
+  test('whose slot is needed moves to memory and back', async () => {
     const turn = turnOf({ prompt: promptOf(20), maxTokens: 6 })
     const { engine, runner } = await converse([turn], { fake: { numSlots: 2 } })
     expect(await call(engine, 'sessions.get', REF)).toMatchObject({ turns: [{ tier: 'device' }] })
@@ -148,8 +148,8 @@ describe('a turn', () => {
 
 const LITTLE = { count: 1, bytes: Number.POSITIVE_INFINITY }
 
-describe('who may write', () => {
-  test('a second request waits for its turn, in order, past one that gave up', async () => {
+describe('concurrent writes', () => {
+  test('a second request waits for its turn, in order, also past one that left', async () => {
     const { engine } = setUp()
     const requests = ['a', 'b', 'c', 'd'].map((id, i) => turnOf({ id, prompt: promptOf(5, i), maxTokens: 3 + i }))
     for (const request of requests) engine.submit(request)
@@ -165,7 +165,7 @@ describe('who may write', () => {
     }
   })
 
-  test('whether it begins the session or continues it is told when it comes to it', async () => {
+  test('it is decided when its turn comes whether a request starts or continues the session', async () => {
     const promptAtBeginning = promptOf(4, 8)
     const later = turnOf({ id: 'b', prompt: promptOf(5, 9), promptAtBeginning, maxTokens: 6 })
     const { engine } = setUp()
@@ -185,7 +185,7 @@ describe('who may write', () => {
     expect(begun.of('b').find(({ type }) => type === 'prompt')).toMatchObject({ contextTokens: 4 })
   })
 
-  test('or gets a conflict, as it asks; a version that is not there any more is one too', async () => {
+  test('or it gets a conflict, as requested; a version that no longer exists is a conflict too', async () => {
     const { engine } = setUp()
     engine.submit(turnOf())
     expect(() => engine.submit(turnOf({ id: 'b' }, { ifBusy: 'conflict' }))).toThrow('written to')
@@ -196,7 +196,7 @@ describe('who may write', () => {
     expect(toldOf(collected, 'd').position).toMatchObject({ id: 's', turn: 2, version: 2 })
   })
 
-  test('an unknown session is created only where that was asked', () => {
+  test('an unknown session is created only on request', () => {
     const { engine } = setUp()
     expect(() => engine.submit(turnOf({}, { ifMissing: 'error' }))).toThrow('there is no session s')
     expect(() => engine.submit(turnOf({}, { from: 3 }))).toThrow('there is no session s')
@@ -221,7 +221,7 @@ describe('cancelling', () => {
   const longTurn = (onCancel: 'drop' | 'keep') =>
     turnOf({ id: 'long', prompt: promptOf(20, 9), maxTokens: 50 }, { onCancel })
 
-  test.each([0, 1, 2, 9])('after %i steps nothing is saved and the next turn goes on as before', async (steps) => {
+  test.each([0, 1, 2, 9])('after %i steps nothing is saved and the next turn continues as before', async (steps) => {
     const { engine } = setUp({ fake: { maxTokens: 16 } })
     await tell(engine, turnOf({ prompt: promptOf(12) }))
     const history = await transcript(engine)
@@ -235,7 +235,7 @@ describe('cancelling', () => {
     expect(engine.stats.freeSlots).toBe(8)
   })
 
-  test.each(LOOPS)('keeps the answer as far as it was drawn, where that was asked, %s', async (loop) => {
+  test.each(LOOPS)('keeps the answer as far as it was drawn, on request, %s', async (loop) => {
     const { engine } = setUp({ loop })
     engine.submit(longTurn('keep'))
     const collected = new Collected()
@@ -253,7 +253,7 @@ describe('cancelling', () => {
     expect(await call(engine, 'sessions.get', REF)).toMatchObject({ head: 1, isBusy: false })
   })
 
-  test('while a cancelled answer is being kept, the next turn waits for that and is no conflict', async () => {
+  test('while a cancelled answer is being kept, the next turn waits for that without a conflict', async () => {
     const { engine } = setUp({ loop: 'overlapped' })
     engine.submit(longTurn('keep'))
     for (let i = 0; i < 6; i++) engine.step()
@@ -268,7 +268,7 @@ describe('cancelling', () => {
     expect(collected.answer('next')).toEqual(answerAfter(first, next).answer)
   })
 
-  test('a request whose numbers break saves nothing', async () => {
+  test('a request whose numbers are not finite saves nothing', async () => {
     const { engine, runner } = setUp()
     await tell(engine, turnOf())
     const history = await transcript(engine)
@@ -290,7 +290,7 @@ describe('branches', () => {
     return { engine, runner, histories }
   }
 
-  test('from any turn, the first one and the empty one included; none is changed by it', async () => {
+  test('from any turn, including the first and the empty one; none is changed', async () => {
     const { engine, histories } = await threeTurns()
     for (const [i, from] of [1, 0, 3, 2, 1].entries()) {
       const request = turnOf({ prompt: promptOf(4, 7) }, { from })
@@ -303,7 +303,7 @@ describe('branches', () => {
     expect(turns.map(({ parent }) => parent)).toEqual([0, 1, 2, 1, 0, 3, 2, 1])
   })
 
-  test('rewind and undo, both ways', async () => {
+  test('rewind and undo, also forward again', async () => {
     const { engine, histories } = await threeTurns()
     const rewind = (turn: number | 'undo') => call(engine, 'sessions.rewind', { ...REF, turn })
     expect(await rewind('undo')).toMatchObject({ head: 2, version: 4 })
@@ -320,7 +320,7 @@ describe('branches', () => {
     expect(collected.answer('a')).toEqual(answerAfter(histories[2]!, request).answer)
   })
 
-  test('a fork lives by itself, also when the old session has gone', async () => {
+  test('a fork is independent, also after its original is gone', async () => {
     const { engine, histories, runner } = await threeTurns()
     const { copies, reads } = runner.calls
     const fork = { ...REF, newId: 'f', turn: 2 }
@@ -339,7 +339,7 @@ describe('branches', () => {
     expect(position?.turn).toBe(3)
   })
 
-  test('a rewind of a session that is deleted before it can answer is not_found', async () => {
+  test('a rewind of a session that is deleted before the answer is not_found', async () => {
     const { engine } = await threeTurns()
     const rewound = engine.call('sessions.rewind', { ...REF, turn: 1 })
     const deleted = engine.call('sessions.delete', REF)
@@ -347,7 +347,7 @@ describe('branches', () => {
     await deleted
   })
 
-  test('what reads a session reads it at once, whoever deletes it before the answer', async () => {
+  test('readers read at once, whoever deletes the session before the answer', async () => {
     const { engine } = await threeTurns()
     const read = engine.call('sessions.get', REF)
     const listed = engine.call('sessions.list', { tenant: '', after: 's' })
@@ -371,8 +371,8 @@ describe('branches', () => {
   })
 })
 
-describe('ends', () => {
-  test('a deleted session is unknown at once; a request that was writing answers and saves nothing', async () => {
+describe('lifetime', () => {
+  test('a deleted session is unknown at once; a running request is answered and saves nothing', async () => {
     const { engine } = setUp()
     await tell(engine, turnOf())
     engine.submit(turnOf({ id: 'writes', maxTokens: 20 }))
@@ -388,7 +388,7 @@ describe('ends', () => {
   })
 
   test.each([false, true])(
-    'one that only a request under way has begun can be deleted too (store: %s)',
+    'a session that exists only through a running request can be deleted too (store: %s)',
     async (hasStore) => {
       const { engine } = hasStore ? openAt(newFolder()) : setUp()
       engine.submit(turnOf({ id: 'writes', maxTokens: 20 }))
@@ -433,7 +433,7 @@ describe('ends', () => {
     expect(engine.stats.states).toMatchObject({ sessions: 0, inSlots: 0, inMemory: 0 })
   })
 
-  test('a turn that comes to nothing leaves the time to live as it is', async () => {
+  test('a turn that saves nothing leaves the time to live unchanged', async () => {
     let now = 1_000_000
     const limits = { maxSessions: 9, maxBytes: 1e9, maxTurns: 9, ttlMs: null }
     const { engine } = setUp({ states: { limits, now: () => now } })
@@ -449,7 +449,7 @@ describe('ends', () => {
     expect(await call(engine, 'sessions.get', REF)).toMatchObject({ expiresAt: now + 10_000 })
   })
 
-  test('sessions whose time is over fill no quota', async () => {
+  test('expired sessions do not count against a quota', async () => {
     let now = 0
     const limits = { maxSessions: 2, maxBytes: 1e9, maxTurns: 9, ttlMs: 1000 }
     const { engine } = setUp({ states: { limits, now: () => now } })
@@ -463,7 +463,7 @@ describe('ends', () => {
     await tell(small.engine, turnOf({}, { id: 't' }))
   })
 
-  test('quotas of a tenant, by sessions and by bytes, are not those of another', async () => {
+  test('quotas of one tenant, by sessions and by bytes, do not affect another', async () => {
     const limits = { maxSessions: 2, maxBytes: 1e9, maxTurns: 9, ttlMs: null }
     const { engine } = setUp({ states: { limits } })
     for (const id of ['a', 'b']) await tell(engine, turnOf({}, { id }))
@@ -476,7 +476,7 @@ describe('ends', () => {
     expect(() => small.engine.submit(turnOf())).toThrow('quota is 50')
   })
 
-  test('bytes of a turn are those of its copies, whatever the device holds a state in', async () => {
+  test('the bytes of a turn are those of its copies, whatever type the device uses', async () => {
     const limits = { maxSessions: 2, maxBytes: 130, maxTurns: 9, ttlMs: null }
     const { engine } = setUp({ fake: { stateBytes: 16 }, states: { limits } })
     await tell(engine, turnOf({ maxTokens: 4, prompt: promptOf(4) }))
@@ -484,7 +484,7 @@ describe('ends', () => {
     expect(() => engine.submit(turnOf({ prompt: promptOf(1) }))).toThrow('take 132 bytes')
   })
 
-  test('without a store what does not fit into memory is forgotten, old turns before sessions', async () => {
+  test('without a store, what does not fit into memory is forgotten, old turns before sessions', async () => {
     const memory = { count: 3, bytes: Number.POSITIVE_INFINITY }
     let now = 0
     const { engine } = setUp({ states: { sizes: { slots: 0, memory }, now: () => now++ } })
@@ -504,7 +504,7 @@ describe('ends', () => {
 })
 
 describe('tenants and files', () => {
-  test('a foreign session is not found by anything', async () => {
+  test('no route finds a session of another tenant', async () => {
     const { engine } = setUp()
     await tell(engine, turnOf({ tenant: 'mine' }))
     const ref = { tenant: 'yours', id: 's' }
@@ -517,7 +517,7 @@ describe('tenants and files', () => {
     expect(await call(engine, 'sessions.list', { tenant: 'mine' })).toHaveLength(1)
   })
 
-  test('an exported turn is imported elsewhere and goes on, but is never taken for a prefix', async () => {
+  test('an exported turn is imported elsewhere and continues, but never serves as a prefix', async () => {
     const { engine } = setUp()
     await tell(engine, turnOf({ prompt: promptOf(60), maxTokens: 9 }))
     const history = await transcript(engine)
@@ -539,7 +539,7 @@ describe('tenants and files', () => {
     expect(await refusal(strange, 'sessions.import', misfit)).toBe('state_incompatible')
   })
 
-  test('a state with more tokens than a session comes to, or with a prompt for a tail, is refused', async () => {
+  test('a state with more tokens than a session may have, or with a prompt as tail, is refused', async () => {
     const { engine } = setUp()
     await tell(engine, turnOf({}))
     const bytes = await call(engine, 'sessions.export', REF)
@@ -562,7 +562,7 @@ describe('tenants and files', () => {
     await call(engine, 'sessions.import', { tenant: 't', id: 'new', bytes })
   })
 
-  test('a state comes back to the server and the tenant that it was handed to, unchanged', async () => {
+  test('a state is accepted only by the server and the tenant it was exported for, unchanged', async () => {
     const states = { acceptsForeign: false }
     const { engine } = setUp({ states })
     await tell(engine, turnOf({}))
@@ -587,7 +587,7 @@ describe('tenants and files', () => {
 })
 
 describe('a link to a turn', () => {
-  test('gives another tenant a copy that goes on as the original would, and leaves that alone', async () => {
+  test('gives another tenant a copy that continues like the original, which is not affected', async () => {
     const { engine } = setUp()
     await tell(engine, turnOf({ prompt: promptOf(60), maxTokens: 9 }))
     const history = await transcript(engine)
@@ -608,7 +608,7 @@ describe('a link to a turn', () => {
     expect(await refusal(engine, 'sessions.open', third)).toBe('too_large')
   })
 
-  test('is for the owner to make; one that was changed, is of another server, has expired or lost its session opens nothing', async () => {
+  test('is made by the owner; a changed, foreign or expired one, or one whose session is gone, opens nothing', async () => {
     const { engine } = setUp()
     await tell(engine, turnOf({}))
     const foreign = { tenant: 'yours', id: REF.id, seconds: 60 }
@@ -635,7 +635,7 @@ describe('a link to a turn', () => {
   })
 })
 
-describe('a request that is asked once more, since nobody saw its answer', () => {
+describe('a repeated request, whose answer its client never saw', () => {
   test('continues the turn before its own, after a restart too', async () => {
     const folder = newFolder()
     const first = openAt(folder)
@@ -661,7 +661,7 @@ describe('a request that is asked once more, since nobody saw its answer', () =>
 })
 
 describe('a note', () => {
-  test('stays with its turn, after a restart too, and not with a fork of it', async () => {
+  test('stays with its turn, after a restart too, and does not go to a fork', async () => {
     const folder = newFolder()
     const first = openAt(folder)
     await tell(first.engine, turnOf({ prompt: promptOf(3) }, { note: 'one' }))

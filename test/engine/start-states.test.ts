@@ -53,7 +53,7 @@ describe.each(ARCHITECTURES)('%s', (architecture) => {
     runner.dispose()
   })
 
-  test('different states run in one batch, each as it would alone', () => {
+  test('different states run in one batch, each as alone', () => {
     const prompt = someTokens(20, 5)
     const names = [undefined, 'poet', 'tale-2', undefined, 'poet', 'x.y_z']
     for (const [i, startState] of names.entries())
@@ -73,7 +73,7 @@ describe.each(ARCHITECTURES)('%s', (architecture) => {
       expect(collected.answer('choices', index)!.tokens).toEqual(wanted('tale-2', prompt, 6))
   })
 
-  test('a prefix that one state has read is found for that state only', () => {
+  test('a prefix read with one state is found for that state only', () => {
     const prompt = someTokens(60, 7)
     const ask = (id: string, startState: string | undefined) => {
       engine.submit(requestOf({ id, prompt, maxTokens: 4, sampling: GREEDY, startState }))
@@ -89,7 +89,7 @@ describe.each(ARCHITECTURES)('%s', (architecture) => {
     }
   })
 
-  test('a name that is given again begins with its new state, and finds no prefix of the old', async () => {
+  test('a name that is replaced begins with its new state, and finds no prefix of the old', async () => {
     const prompt = someTokens(60, 8)
     engine.startStates.readFile = (path) => Promise.resolve(randomState(runner, Number(path)))
     for (const seed of [21, 22]) {
@@ -151,7 +151,7 @@ describe.each(ARCHITECTURES)('%s', (architecture) => {
     return tokens.slice(prompt.length)
   }
 
-  test('a mixture draws from the weighted sum of its states, beside others and in chunks', () => {
+  test('a mixture draws from the weighted sum of its states, beside other requests and in chunks', () => {
     const mixtures: readonly (readonly MixedState[])[] = [
       [
         { startState: 'poet', weight: 0.5 },
@@ -181,7 +181,7 @@ describe.each(ARCHITECTURES)('%s', (architecture) => {
     expect(engine.stats.freeSlots).toBe(engine.info.numSlots)
   })
 
-  test('a mixture is refused where it has no meaning, and its slots are free after a cancel', () => {
+  test('a mixture is refused where it makes no sense, and its slots are free after a cancel', () => {
     const mixture = [
       { startState: 'poet', weight: 1 },
       { startState: null, weight: 1 },
@@ -201,7 +201,7 @@ describe.each(ARCHITECTURES)('%s', (architecture) => {
     expect(engine.stats.freeSlots).toBe(engine.info.numSlots)
   })
 
-  test('names are told, last, and can stand behind an @', () => {
+  test('names are listed last, and can follow an @', () => {
     const { startStates } = engine
     const state = states.get('poet')!
     expect(engine.info.startStates).toEqual(['poet', 'tale-2', 'x.y_z'])

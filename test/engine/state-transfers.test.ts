@@ -87,16 +87,19 @@ async function live(loop: Loop, seed: number): Promise<{ cachedTokens: number; r
 
 const NUM_LIVES = trials(3, 40)
 
-test.each(LOOPS)(`${NUM_LIVES} lives: every answer and every kept state is that of its tokens; %s`, async (loop) => {
-  let [cachedTokens, reused] = [0, 0]
-  for (let seed = 1; seed <= NUM_LIVES; seed++) {
-    const life = await live(loop, seed)
-    cachedTokens += life.cachedTokens
-    reused += life.reused
-  }
-  expect(cachedTokens).toBeGreaterThan(25 * NUM_LIVES)
-  expect(reused).toBeGreaterThan(5 * NUM_LIVES)
-})
+test.each(LOOPS)(
+  `${NUM_LIVES} lives: every answer and every kept state equals that of its tokens; %s`,
+  async (loop) => {
+    let [cachedTokens, reused] = [0, 0]
+    for (let seed = 1; seed <= NUM_LIVES; seed++) {
+      const life = await live(loop, seed)
+      cachedTokens += life.cachedTokens
+      reused += life.reused
+    }
+    expect(cachedTokens).toBeGreaterThan(25 * NUM_LIVES)
+    expect(reused).toBeGreaterThan(5 * NUM_LIVES)
+  },
+)
 
 describe('between slots and memory', () => {
   function late(numSlots = 4) {
@@ -109,7 +112,7 @@ describe('between slots and memory', () => {
     return { runner, slots, transfers, turns }
   }
 
-  test('a slot that is given up while a state is on its way into it is free when that has arrived', () => {
+  test('a slot that is released while a state is being written into it becomes free when the write is over', () => {
     const { slots, transfers, turns } = late()
     const slot = slots.acquire()
     let isDone = false
@@ -124,7 +127,7 @@ describe('between slots and memory', () => {
     expect(isDone).toBe(false)
   })
 
-  test('a slot that is read is free at once, and the copy is there when it is whole', () => {
+  test('a slot that is being read is free at once, and the copy is available when it is complete', () => {
     const { runner, slots, transfers, turns } = late()
     const slot = slots.acquire()
     runner.clearSlot(slot)
@@ -139,7 +142,7 @@ describe('between slots and memory', () => {
     expect(copy).toEqual(stateAfter([], LAYERS))
   })
 
-  test('what waits for its turn keeps its slot; without a slot there is no copy', () => {
+  test('a waiting read keeps its slot; without a slot there is no copy', () => {
     const { runner, slots, transfers, turns } = late()
     const taken: number[] = []
     const dropped: number[] = []
@@ -162,7 +165,7 @@ describe('between slots and memory', () => {
     expect(whole.toSorted()).toEqual(all.slice(0, 3).toSorted())
   })
 
-  test('the memory of a state that is on its way into a slot is not used again before it is there', () => {
+  test('the memory of a state being written into a slot is not reused before the write is over', () => {
     const { runner, slots, transfers, turns } = late()
     const [to, from] = [slots.acquire(), slots.acquire()]
     for (const slot of [to, from]) runner.clearSlot(slot)
@@ -182,7 +185,7 @@ describe('between slots and memory', () => {
     expect(state[0]).toHaveLength(0)
   })
 
-  test('a copy that nobody wants any more is never handed out', () => {
+  test('a copy that nobody needs any more is never used', () => {
     const { runner, slots, transfers, turns } = late()
     const slot = slots.acquire()
     runner.clearSlot(slot)

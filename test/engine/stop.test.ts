@@ -120,7 +120,7 @@ describe('stop strings', () => {
     expect(feed([utf8(text)], stops)).toMatchObject({ text: expected, matched })
   })
 
-  test('no more is held back than could become a stop string', () => {
+  test('only text that could become a stop string is held back', () => {
     const { growth } = feed([...'ab\n\nUs\n\nUsx'].map(utf8), ['\n\nUser:'])
     expect(growth).toEqual([
       'a',
@@ -138,12 +138,12 @@ describe('stop strings', () => {
     ])
   })
 
-  test('tokens come with their first character and go with a swallowed one', () => {
+  test('a token appears with its first character and disappears with a swallowed one', () => {
     const pieces = ['x', 'aS', 'T', 'OP', 'y'].map(utf8)
     expect(feed(pieces, ['STOP'])).toMatchObject({ text: 'xa', tokens: [1, 2], matched: 'STOP' })
   })
 
-  test('cost per character does not grow with the length of a half match', () => {
+  test('the cost per character does not grow with the length of a partial match', () => {
     const stop = 'a'.repeat(20_000)
     const text = new Uint8Array(400_000).fill(0x61, 0, 19_999)
     text.fill(0x62, 19_999)

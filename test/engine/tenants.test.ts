@@ -31,7 +31,7 @@ test('a flood of long answers in every slot does not keep another tenant waiting
   expect(stepsUntilServed(200)).toBe(1)
 })
 
-test('a full line has room for another tenant, not for more of the same', () => {
+test('a full queue has room for another tenant, but not for the same one', () => {
   const runner = new FakeRunner({ vocabSize: V, numSlots: 4, maxTokens: 128 })
   const engine = new Engine(runner, tokenBytes, { maxWaiting: 8 })
   for (let i = 0; i < 12; i++) engine.submit(requestOf({ id: `x${i}`, tenant: 'x' }))
@@ -40,7 +40,7 @@ test('a full line has room for another tenant, not for more of the same', () => 
   expect(() => engine.submit(requestOf({ id: 'y4', tenant: 'y' }))).toThrow('waiting')
 })
 
-test('a line that is full of requests for one session has room for another tenant, too', () => {
+test('a queue full of requests for one session also has room for another tenant', () => {
   const { engine } = setUp({ limits: { maxWaiting: 8 }, fake: { numSlots: 4 } })
   const wait = (id: string, tenant: string) => engine.submit(turnOf({ id, tenant, maxTokens: 500 }, { id: 'busy' }))
   expect(() => {
@@ -52,7 +52,7 @@ test('a line that is full of requests for one session has room for another tenan
   engine.dispose()
 })
 
-test('slots that keep the states of its turns do not count against a tenant', async () => {
+test('slots that hold states of its turns do not count against a tenant', async () => {
   const { engine } = setUp({ fake: { numSlots: 4 } })
   for (const id of ['a', 'b', 'c']) await tell(engine, turnOf({ tenant: 'x' }, { id }))
   await tell(engine, requestOf({ id: 'idle', tenant: 'z' }))

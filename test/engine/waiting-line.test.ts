@@ -46,7 +46,7 @@ describe('one tenant alone', () => {
     expect(admitAll(line, 8)).toEqual([large, small])
   })
 
-  test('what was cancelled is not served', () => {
+  test('a cancelled request is not served', () => {
     const line = new WaitingLine<Item>(8)
     const [first, second] = [item('a'), item('a')]
     line.push(first)
@@ -59,7 +59,7 @@ describe('one tenant alone', () => {
 })
 
 describe('between tenants', () => {
-  test('a flood does not delay one who asks little', () => {
+  test('a flood does not delay a tenant that asks for little', () => {
     const line = new WaitingLine<Item>(4)
     for (let i = 0; i < 100; i++) line.push(item('x'))
     const first = admitAll(line, 4)
@@ -105,7 +105,7 @@ describe('between tenants', () => {
     expect(double).toBe(40)
   })
 
-  test('who was away has saved nothing up', () => {
+  test('a tenant that was away has saved up nothing', () => {
     const line = new WaitingLine<Item>(1)
     const early = item('y')
     line.push(early)
@@ -134,7 +134,7 @@ describe('between tenants', () => {
   })
 })
 
-describe('the reserve', () => {
+describe('the reserved slots', () => {
   const setUp = () => {
     let now = 0
     const line = new WaitingLine<Item>(16, () => now)
@@ -146,7 +146,7 @@ describe('the reserve', () => {
     }
   }
 
-  test('is left free by a tenant with more than its part while others are here', () => {
+  test('are left free by a tenant above its share while others are present', () => {
     const { line } = setUp()
     const guests = [item('y'), item('y'), item('y')]
     for (const guest of guests) line.push(guest)
@@ -159,7 +159,7 @@ describe('the reserve', () => {
     expect(tenants(admitAll(line, 2))).toBe('y')
   })
 
-  test('is never more than the others’ part', () => {
+  test('are never more than the share of the others', () => {
     const { line } = setUp()
     const guests = Array.from({ length: 12 }, () => item('y'))
     for (const guest of guests) line.push(guest)
@@ -169,7 +169,7 @@ describe('the reserve', () => {
     expect(admitAll(line, 16)).toHaveLength(8)
   })
 
-  test('is theirs again a minute after the last of the others', () => {
+  test('are released a minute after the last request of the others', () => {
     const { line, later } = setUp()
     const guest = item('y')
     line.push(guest)
@@ -181,7 +181,7 @@ describe('the reserve', () => {
     expect(admitAll(line, 1)).toHaveLength(1)
   })
 
-  test('never stops who has nothing yet, however much it wants', () => {
+  test('never stop a tenant that has nothing yet, however much it wants', () => {
     const { line } = setUp()
     line.push(item('x'))
     admitAll(line, 16)
@@ -190,14 +190,14 @@ describe('the reserve', () => {
     expect(admitAll(line, 15)).toEqual([large])
   })
 
-  test('holds back no one within its part', () => {
+  test('do not hold back a tenant within its share', () => {
     const { line } = setUp()
     for (let i = 0; i < 16; i++) line.push(item(`t${i % 4}`))
     expect(admitAll(line, 16)).toHaveLength(16)
   })
 })
 
-test('a full line still takes a request of a tenant with less than its part of it', () => {
+test('a full queue still accepts a request of a tenant below its share of it', () => {
   const line = new WaitingLine<Item>(1)
   for (let i = 0; i < 100; i++) line.push(item('x'))
   expect(line.isUnderPart(item('x').request, 100)).toBe(false)
@@ -208,7 +208,7 @@ test('a full line still takes a request of a tenant with less than its part of i
   expect(line.isUnderPart(item('y').request, 100)).toBe(false)
 })
 
-test('everyone is served, whatever comes and goes', () => {
+test('every request is served, whatever comes and goes', () => {
   const step = fc.oneof(
     fc.record({
       kind: fc.constant('push' as const),

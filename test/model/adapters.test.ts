@@ -79,7 +79,7 @@ describe('the arithmetic of each kind', () => {
     expectMatrix(merged(tensors, { scale: 1 }), plus(w, product))
   })
 
-  test('DoRA: every column brought to its length', () => {
+  test('DoRA: every column is scaled to its length', () => {
     const M = numbers(COLUMNS, 4)
     const sum = plus(w, multiply(b, a), 0.5)
     const norms = M.map((_, j) => Math.hypot(...sum.map((row) => row[j]!)) + 1e-6)
@@ -102,7 +102,7 @@ describe('the arithmetic of each kind', () => {
     expectMatrix(merged([tensor]), wanted)
   })
 
-  test('PiSSA: the initial product goes, the trained one comes', () => {
+  test('PiSSA: the initial product is subtracted, the trained one added', () => {
     const [A0, B0] = [numbers(2 * COLUMNS, 7), numbers(ROWS * 2, 8)]
     writePth(file('init.pth'), [
       { name: `${KEY}.init_lora_A`, shape: [2, COLUMNS], values: A0 },
@@ -114,7 +114,7 @@ describe('the arithmetic of each kind', () => {
     expect(() => merged(lora, { init: file('init.pth'), scale: 2 })).toThrow('has no scale')
   })
 
-  test('whole tensors replace', () => {
+  test('full tensors replace the originals', () => {
     const { tensors } = merged([
       { name: 'ln_out.weight', shape: [4], values: [1, 2, 3, 4] },
       { name: 'blocks.0.att.x_k', shape: [4], values: [5, 6, 7, 8] },
@@ -124,7 +124,7 @@ describe('the arithmetic of each kind', () => {
     expect(Array.from(readFloats(tensors.get('blocks.0.att.x_k')!))).toEqual([5, 6, 7, 8])
   })
 
-  test('factors beside the whole matrix are added to that one, whichever comes first', () => {
+  test('factors beside a full matrix are added to it, whichever comes first', () => {
     const own = numbers(ROWS * COLUMNS, 11)
     const whole = { name: `${KEY}.weight`, shape: [ROWS, COLUMNS], values: own }
     const wanted = plus(matrix(own, COLUMNS), multiply(b, a), 0.5)
@@ -132,7 +132,7 @@ describe('the arithmetic of each kind', () => {
     expectMatrix(merged([...lora, whole], { scale: 0.5 }), wanted)
   })
 
-  test('two adapters, one after the other; the names of peft', () => {
+  test('two adapters, one after the other; the names used by peft', () => {
     writePth(file('second.pth'), [
       { name: `base_model.model.${KEY}.lora_A.weight`, shape: [RANK, COLUMNS], values: A },
       { name: `base_model.model.${KEY}.lora_B.weight`, shape: [ROWS, RANK], values: B },
@@ -158,7 +158,7 @@ describe('the arithmetic of each kind', () => {
   })
 })
 
-test('any range of elements is that part of the whole; a bf16 base stays bf16', () => {
+test('any range of elements equals that part of the whole; a bf16 base stays bf16', () => {
   writePth(file('adapter.pth'), lora)
   writePth(file('bone.pth'), [{ name: `${KEY}.bone`, shape: [4, 2, 2], values: numbers(16, 3) }])
   for (const path of [file('adapter.pth'), file('bone.pth')]) {
@@ -177,7 +177,7 @@ test('any range of elements is that part of the whole; a bf16 base stays bf16', 
   }
 })
 
-describe('what does not fit is refused by name', () => {
+describe('a tensor that does not fit is refused by name', () => {
   const tensor = (name: string, ...shape: number[]): PthTensorValues => {
     return {
       name,
@@ -219,7 +219,7 @@ describe('what does not fit is refused by name', () => {
     )
   })
 
-  test('a scale for Bone, initial factors for what is no PiSSA', () => {
+  test('a scale for Bone, initial factors without PiSSA', () => {
     const bone = [tensor(`${KEY}.bone`, 4, 2, 2)]
     expect(() => merged(bone, { scale: 2 })).toThrow('is a Bone adapter, which has no scale')
     writePth(file('init.pth'), lora)
@@ -228,7 +228,7 @@ describe('what does not fit is refused by name', () => {
   })
 })
 
-test('a model with an adapter answers as the merged model does', () => {
+test('a model with an adapter gives the answers of the merged model', () => {
   const model = writeRandomRwkv7(file('model.pth'), { layers: 2 })
   const adapter = file('lora.pth')
   const name = 'blocks.1.ffn.key'

@@ -60,7 +60,7 @@ test('counts every byte it writes', () => {
   expect(new Set([...tensors.values()].map(({ dtype }) => dtype))).toEqual(new Set(['f16']))
 })
 
-test('packed tensors become f16, or what was asked for; short texts go along', () => {
+test('packed tensors become f16, or the requested type; short texts are copied', () => {
   writeRandomRwkv7(file('p.pth'), { channels: 256, ffn: 256 })
   writeAsGguf(file('p.gguf'), readTensors(file('p.pth')), {
     architecture: 'rwkv7',
@@ -121,7 +121,7 @@ test.each(['.pth', '.safetensors'])('%s: a weight that f16 cannot hold is refuse
   expect(readdirSync(folder)).toEqual(before)
 })
 
-test('what is no longer rounded does not say so', () => {
+test('a file that is no longer quantised does not claim to be', () => {
   const scheme = { 'skein.quantisation': 'i8', 'skein.quantisation.version': '1', name: 'small' }
   const bytes = (name: string, dtype: 'i8' | 'bf16', shape: number[], size: number) => ({
     name,

@@ -54,7 +54,7 @@ function expected(hidden: readonly number[], task: EmbeddingTask): number[] {
   return out.map((value) => value / length)
 }
 
-test('texts become vectors by the head that was asked for, behind the token that ends them', async () => {
+test('texts become vectors by the requested head, after the token that ends them', async () => {
   const runner = loadRunner({ ...choice, model: plain })
   const { engine } = await loadEngine(choice)
   expect(engine.info).toMatchObject({ embeddings: 'last', embeddingTasks: TASKS })
@@ -80,7 +80,7 @@ test('texts become vectors by the head that was asked for, behind the token that
   runner.dispose()
 })
 
-test('the heads answer for themselves: --embeddings is refused, and one of another shape is named', async () => {
+test('with heads, --embeddings is refused, and a head of another shape is named', async () => {
   await expect(loadEngine({ ...choice, embeddings: 'mean' })).rejects.toThrow(/leave --embeddings mean out/)
   const damaged = join(folder, 'damaged.pth')
   const [fc1, , ...norms] = HEADS.get('sts')!
@@ -89,7 +89,7 @@ test('the heads answer for themselves: --embeddings is refused, and one of anoth
   await rejected.toThrow(/head\.sts_head\.fc2\.weight is missing, expected \[64, 96\]/)
 })
 
-test('it is told what names the file has', () => {
+test('inspect lists the names in the file', () => {
   const checkpoint = openCheckpoint(MODEL)
   expect(checkpoint.naming).toBe('rwkv-emb')
   checkpoint.close()

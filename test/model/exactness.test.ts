@@ -115,7 +115,7 @@ describe.each(CASES)('exactness of %s on %s', (architecture, backend) => {
     },
   )
 
-  test('a copied slot goes on like the original, and apart from it', async () => {
+  test('a copied slot continues like the original, and independently of it', async () => {
     const [start, end] = [someTokens(20, 5), someTokens(9, 6)]
     const wanted = await solo(runner, Int32Array.of(...start, ...end))
     runner.clearSlot(1)
@@ -140,7 +140,7 @@ describe.each(CASES)('exactness of %s on %s', (architecture, backend) => {
     expect(await landed(runner.readState(4))).not.toEqual(saved)
   })
 
-  test('what is asked of a slot after its read does not change what is read', async () => {
+  test('changes to a slot after the start of a read do not change what is read', async () => {
     runner.clearSlot(1)
     await step(runner, [{ slot: 1, tokens: someTokens(20, 5), samples: [] }])
     const expected = await landed(runner.readState(1))
@@ -161,7 +161,7 @@ describe.each(CASES)('exactness of %s on %s', (architecture, backend) => {
     other.dispose()
   })
 
-  test('a cleared slot has no memory of its last owner', async () => {
+  test('a cleared slot has no memory of its last user', async () => {
     const tokens = someTokens(12, 3)
     const wanted = await solo(runner, tokens)
     runner.poisonSlot(5)
@@ -175,7 +175,7 @@ describe.each(CASES)('exactness of %s on %s', (architecture, backend) => {
     expect(result!.drawn[0]!.token).toBe(-1)
   })
 
-  test('same seed and prompt, same draws, whatever else is in the batch', async () => {
+  test('the same seed and prompt give the same draws, whatever else is in the batch', async () => {
     const tokens = someTokens(10, 8)
     const answer = async (slot: number, neighbours: number) => {
       runner.clearSlot(slot)
@@ -205,7 +205,7 @@ describe.each(CASES)('exactness of %s on %s', (architecture, backend) => {
 })
 
 test.skipIf(WEBGPU_PROBLEM !== null).each(QUANTS)(
-  '$quant weights of $architecture on webgpu agree with the same rounding on the reference',
+  '$quant weights of $architecture on webgpu agree with the same quantisation on the reference',
   { tags: 'night' },
   async ({ architecture, quant }) => {
     const tokens = someTokens(20, 12)
@@ -227,7 +227,7 @@ test.each(ARCHITECTURES)('cpu logits of %s agree with the reference', async (arc
 })
 
 test.each(QUANTS)(
-  '$quant weights of $architecture on cpu agree with the same rounding on the reference',
+  '$quant weights of $architecture on cpu agree with the same quantisation on the reference',
   async ({ architecture, quant }) => {
     const tokens = someTokens(40, 12)
     const [reference, cpu] = [

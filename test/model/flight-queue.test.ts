@@ -38,7 +38,7 @@ function rowAt(position: number): BatchRow {
   }
 }
 
-test('nothing is held of flights that have landed', async () => {
+test('finished steps are not kept', async () => {
   const none = () => {
     throw new Error('not read here')
   }

@@ -38,7 +38,7 @@ function plain(runner: Runner): number[][] {
   return tokens
 }
 
-test.each(BACKENDS)('%s: steps that feed draws are steps that feed tokens', (device) => {
+test.each(BACKENDS)('%s: steps that feed draws equal steps that feed tokens', (device) => {
   const runner = tinyRunner(device)
   const oracle = tinyRunner(device)
   const deferred = new DeferredRunner(runner)
@@ -78,7 +78,7 @@ test.each(BACKENDS)('%s: steps that feed draws are steps that feed tokens', (dev
   oracle.dispose()
 })
 
-test.each(BACKENDS)('%s: a stopped row leaves its state, and its neighbours run', (device) => {
+test.each(BACKENDS)('%s: a stopped row leaves its state unchanged, and other rows run', (device) => {
   const runner = new DeferredRunner(tinyRunner(device))
   const oracle = tinyRunner(device)
   for (let slot = 0; slot < ROWS; slot++) for (const one of [runner, oracle]) one.clearSlot(slot)
@@ -100,7 +100,7 @@ test.each(BACKENDS)('%s: a stopped row leaves its state, and its neighbours run'
   for (const one of [runner, oracle, alone]) one.dispose()
 })
 
-test('a draw that the flight before did not make is refused', () => {
+test('a draw that the previous step did not make is refused', () => {
   const runner = tinyRunner('reference')
   runner.clearSlot(0)
   expect(() => runner.step([next(0, fedByDraw(0), 0)])).toThrow(/feeds draw 0/)

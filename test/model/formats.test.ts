@@ -102,7 +102,7 @@ describe.each([
   // packed.test.ts has the products of every type.
   for (const type of PACKED[architecture])
     test(
-      `GGUF ${type} as its unpacked values`,
+      `GGUF ${type} equals its unpacked values`,
       architecture === 'rwkv7' && type === 'Q4_K' ? {} : { tags: 'night' },
       () => {
         const isLarge = /^(?:emb|head|blocks\.\d+\.(?:att|ffn)\.[a-z]+)\.weight$/
@@ -121,7 +121,7 @@ describe.each([
     )
 })
 
-test('mixes of fla that are stacked without all six are missing by name', () => {
+test('stacked mixes of fla that are not all six are reported as missing', () => {
   const whole = stackMixes(flaTensors(readTensors(writeRandomRwkv7(file('whole.pth'), SIZES))))
   const cut = whole.map((tensor) => {
     if (!tensor.name.endsWith('attn.x_x')) return tensor

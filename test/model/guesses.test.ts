@@ -82,7 +82,7 @@ const cases = [
 
 describe.each(cases)('$device, $architecture, $quant', ({ device, ...choice }) => {
   const isLong = device === 'reference' && choice.architecture !== 'rwkv7'
-  test('the same draws, counts and states as one by one', isLong ? { tags: 'night' } : {}, () => {
+  test('the same draws, counts and states as one token at a time', isLong ? { tags: 'night' } : {}, () => {
     const runner = tinyRunner(device, { slots: 3, maxTokens: 64, speculate: 'lookup', ...choice })
     for (const fields of SPECS) {
       const truth = oneByOne(runner, 0, fields)
@@ -100,7 +100,7 @@ describe.each(cases)('$device, $architecture, $quant', ({ device, ...choice }) =
   })
 })
 
-test('the distribution of draws after right guesses, and of those after wrong ones, is the one without guesses', () => {
+test('after right and after wrong guesses, draws have the distribution without guesses', () => {
   const runner = tinyRunner('cpu', { slots: 2, maxTokens: 64, speculate: 'lookup' })
   const [NUM_TRIALS, CHOICES] = [4000, 6]
   const fields = { temperature: 1, topK: CHOICES, logprobs: CHOICES }
@@ -139,7 +139,7 @@ test('the distribution of draws after right guesses, and of those after wrong on
   runner.dispose()
 })
 
-test('backends that do not draw guesses are refused by name; without speculation nothing is asked of them', () => {
+test('backends that cannot check guesses are refused by name; without speculation nothing is required', () => {
   const webgpu = { name: 'webgpu', guessing: null } as const
   expect(() => sparesOf({ speculate: 'lookup' }, 8, webgpu)).toThrow(
     /--speculate lookup is for models on one CPU or one CUDA device; on webgpu/,

@@ -49,7 +49,7 @@ test.each<[ErrorCode, number]>([
   expect(disposed).toHaveBeenCalledTimes(times)
 })
 
-test('a start state that cannot have its name leaves no store behind', async () => {
+test('a start state whose name is not allowed leaves no store behind', async () => {
   const dataDir = temporaryFolder()
   const path = join(dataDir, 'state.pth')
   writeTunedState(path, DEMO_MODEL)

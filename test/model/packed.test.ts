@@ -63,7 +63,7 @@ describe.each([
   })
 })
 
-test('what a pipeline shares out is what is held', () => {
+test('what a pipeline divides is what is held', () => {
   const path = join(folder, 'rwkv7-Q4_K.gguf')
   const checkpoint = openCheckpoint(path)
   const bytes = stageBytes(modelBytes(checkpoint), 0, SIZES.layers)
@@ -73,7 +73,7 @@ test('what a pipeline shares out is what is held', () => {
   expect(bytes / held).toBeLessThan(1.02)
 })
 
-test('a scale that a power of two takes out of f16 is refused by name', () => {
+test('a scale that a power of two moves out of f16 is refused by name', () => {
   const huge = readTensors(join(folder, 'rwkv6.pth')).map((tensor) =>
     tensor.name === 'blocks.2.att.output.weight' ? { ...tensor, values: tensor.values.map(() => 3e7) } : tensor,
   )

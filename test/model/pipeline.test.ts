@@ -46,14 +46,14 @@ describe.each(BACKENDS)('on %s', (device) => {
       for (const runner of [whole, two, three]) runner?.dispose()
     })
 
-    test('every result and state is that of one device', () => {
+    test('every result and state equals that of one device', () => {
       const expected = play(whole!)
       expect(play(two!)).toEqual(expected)
       expect(play(three!)).toEqual(expected)
       expect(expected.results.flatMap(({ drawn }) => drawn).length).toBeGreaterThan(10)
     })
 
-    test('a state goes from a pipeline to one device and back', () => {
+    test('a state moves from a pipeline to one device and back', () => {
       const tokens = someTokens(30, 5)
       const feed = (runner: ModelRunner, from: number, to: number) =>
         runner.step([{ slot: 2, tokens: tokens.subarray(from, to), samples: [], allLogits: true }])[0]!.logits!
@@ -75,7 +75,7 @@ describe.each(BACKENDS)('on %s', (device) => {
       expect(feed(three!, 20, 30)).toEqual(expected[2])
     })
 
-    test('a state is the same, whole, from and to every number of stages', () => {
+    test('a state is the same, whole, with every number of stages', () => {
       const state = whole!.readState(2).result()
       for (const runner of [two!, three!]) {
         runner.clearSlot(1)
@@ -103,7 +103,7 @@ describe.each(BACKENDS)('on %s', (device) => {
   })
 })
 
-test('layers on unlike backends meet in f32', () => {
+test('layers on different backends pass f32', () => {
   const [mixed, whole] = [runnerOn(['cpu', 'reference']), runnerOn(['reference'])]
   const [a, b] = [mixed, whole].map(
     (runner) => runner.step([{ slot: 0, tokens: someTokens(20, 1), samples: [], allLogits: true }])[0]!.logits!,
@@ -123,7 +123,7 @@ test('a state of another shape is refused and changes nothing', () => {
   runner.dispose()
 })
 
-test('steps in the air end in order with the results of steps alone', () => {
+test('steps in flight end in order with the results of single steps', () => {
   const [pipeline, whole] = [runnerOn(['cpu', 'cpu', 'cpu']), runnerOn(['cpu'])]
   expect(pipeline.maxFlights).toBe(3)
   const rowsOf = (slot: number): BatchRow[] => [{ slot, tokens: someTokens(5, slot), samples: [draw(slot)] }]

@@ -13,11 +13,11 @@ afterAll(() => {
   for (const one of runners) one.dispose()
 })
 
-describe('the quality of rounded weights', () => {
+describe('the quality of quantised weights', () => {
   const exact = runner('f32')
   const prompts = [someTokens(1, 1), someTokens(9, 2), someTokens(60, 3)]
 
-  test('texts begin with their prompts, are of one length, and are the same again', () => {
+  test('texts begin with their prompts, have one length, and are reproducible', () => {
     const texts = drawTexts(exact, prompts, 120)
     expect(texts.map((text) => text.length)).toEqual([40, 40, 40])
     for (const [i, text] of texts.entries()) expect(text.slice(0, prompts[i]!.length)).toEqual(prompts[i]!.slice(0, 40))
@@ -26,7 +26,7 @@ describe('the quality of rounded weights', () => {
     expect(texts[0]).not.toEqual(texts[1])
   })
 
-  test('a model differs from itself in nothing, and the more the fewer its bits', () => {
+  test('a model does not differ from itself, and differs more the fewer bits it has', () => {
     const texts = drawTexts(exact, prompts, 120)
     const seen: number[] = []
     const [same, eight, four] = compareLogits(exact, [runner('f32'), runner('int8'), runner('nf4')], texts, (done) =>
@@ -45,7 +45,7 @@ describe('the quality of rounded weights', () => {
     expect(four!.weightBytes).toBe(runners.at(-1)!.info.weightBytes)
   })
 
-  test('the figures are those of the definition', () => {
+  test('the figures follow their definition', () => {
     const logits = [Float32Array.of(0, 1, 3), Float32Array.of(0.5, 2, 1)]
     const scripted = (values: Float32Array): ScoringRunner => ({
       info: { ...exact.info, vocabSize: 3 },

@@ -44,7 +44,7 @@ function logitsOf(model: string, backend: (typeof BACKENDS)[number], quant: Quan
 }
 
 describe.each(SCHEMES)('a file quantised to %s', (quant, scheme) => {
-  test.each(ARCHITECTURES)('of %s loads as rounding at load does', (architecture) => {
+  test.each(ARCHITECTURES)('of %s equals quantising at load', (architecture) => {
     const path = quantisedFile(scheme, architecture)
     for (const backend of BACKENDS) {
       const filed = logitsOf(path, backend, 'file')
@@ -54,7 +54,7 @@ describe.each(SCHEMES)('a file quantised to %s', (quant, scheme) => {
     }
   })
 
-  test('is smaller, and says what it holds', () => {
+  test('is smaller, and names its type', () => {
     const path = quantisedFile(scheme)
     const [original, checkpoint] = [openCheckpoint(tinyModel()), openCheckpoint(path)]
     const { dtypes, numParameters, missing, unexpected } = describeCheckpoint(checkpoint)
@@ -67,7 +67,7 @@ describe.each(SCHEMES)('a file quantised to %s', (quant, scheme) => {
     checkpoint.close()
   })
 
-  test('decodes, in whole and in part, to what was rounded', () => {
+  test('decodes, whole and in parts, to the rounded values', () => {
     const [original, checkpoint] = [openCheckpoint(tinyModel()), openCheckpoint(quantisedFile(scheme))]
     const name = 'blocks.1.ffn.key.weight'
     const entry = checkpoint.tensors.get(name)!
@@ -99,7 +99,7 @@ describe.each(SCHEMES)('a file quantised to %s', (quant, scheme) => {
   })
 })
 
-describe('damage and other schemes are refused by name', () => {
+describe('damaged files and other schemes are refused by name', () => {
   const file = readFileSync(quantisedFile('q4'))
   const headerBytes = Number(file.readBigUInt64LE())
 

@@ -140,7 +140,7 @@ describe.each(['reference', 'cpu'] as const)('on %s', (device) => {
   })
 
   test(
-    'documents are ranked by the states that they and the query leave',
+    'documents are ranked by the states that they and the query produce',
     device === 'cpu' ? {} : { tags: 'night' },
     async () => {
       const { engine, tokenizer } = await loadEngine(choice)
@@ -181,7 +181,7 @@ describe.each(['reference', 'cpu'] as const)('on %s', (device) => {
   )
 })
 
-test('files that do not fit are refused by what is wrong with them', async () => {
+test('files that do not fit are refused with the reason', async () => {
   const choice = choiceOn('reference')
   await expect(loadEngine({ ...choice, model: RERANKER, reranker: undefined })).rejects.toThrow(
     /a reranker, which reads the states of another model; give it as --reranker/,

@@ -26,7 +26,7 @@ function file(tensors: readonly PthTensorValues[]): string {
   return path
 }
 
-test('rows stay values and columns keys; the token shift is zero', () => {
+test('rows stay values, columns stay keys; the token shift is zero', () => {
   const tensors = [stateTensor(1), stateTensor(0)]
   const [shift, wkv] = openTunedState(file(tensors), SHAPE)
   expect(wkv).toEqual(Float32Array.from([1, 0].flatMap((i) => Array.from(tensors[i]!.values))))
@@ -81,7 +81,7 @@ describe('what does not fit is refused with the reason', () => {
     expect(() => openTunedState(path, SHAPE)).toThrow(reason)
   })
 
-  test('a model without a state is no state', () => {
+  test('a model without a state is not a state file', () => {
     const path = file([{ name: 'emb.weight', shape: [1, 1], values: [0] }])
     expect(() => openTunedState(path, SHAPE)).toThrow('holds no tuned state')
   })
@@ -125,7 +125,7 @@ describe('a state inside a model', () => {
     plain.dispose()
   })
 
-  test('is told by inspect, and no fault', () => {
+  test('is shown by inspect, without an error', () => {
     const checkpoint = openCheckpoint(tunedModel())
     expect(describeCheckpoint(checkpoint)).toMatchObject({
       architecture: 'rwkv6',
@@ -138,7 +138,7 @@ describe('a state inside a model', () => {
   })
 })
 
-test('different states in one batch give what each gives alone', () => {
+test('different states in one batch give the results of each alone', () => {
   const runner = tinyRunner('cpu', { architecture: 'rwkv6', slots: 4 })
   const { layers, heads, headSize, channels } = runner.info.stateShape
   const shift = new Float32Array(layers * 2 * channels)

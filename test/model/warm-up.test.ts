@@ -36,7 +36,7 @@ function warned(isWrong: (rows: readonly BatchRow[]) => boolean, run: (rows: num
   return { warnings, usesGraphs: program.usesGraphs }
 }
 
-test('steps that are replayed right go on being replayed', () => {
+test('if replayed steps are right, replay stays on', () => {
   expect(warned(() => false)).toEqual({ warnings: [], usesGraphs: true })
 })
 
@@ -44,7 +44,7 @@ test.each([
   ['a prompt', (rows: readonly BatchRow[]) => rows[0]!.tokens.length > 1],
   ['one row', (rows: readonly BatchRow[]) => rows.length === 1 && rows[0]!.tokens.length === 1],
   ['3 rows and 4 rows', (rows: readonly BatchRow[]) => rows.length > 1],
-])('%s replayed wrongly is said, and nothing is replayed from then on', (what, isWrong) => {
+])('%s replayed wrongly is reported, and replay is off from then on', (what, isWrong) => {
   const { warnings, usesGraphs } = warned(isWrong)
   expect(warnings).toEqual([expect.stringContaining(`replayed steps of ${what} differ`)])
   expect(usesGraphs).toBe(false)

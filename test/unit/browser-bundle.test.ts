@@ -8,7 +8,7 @@ const CONFIG = join(import.meta.dirname, '../../web/library.config.ts')
 /** Packed; see docs/browser.md. */
 const MOST_BYTES = 82_000
 
-test('the bundle has no imports, nothing of Node, and its size', async () => {
+test('the bundle has no imports and nothing of Node, and stays within its size', async () => {
   const made = await build({ configFile: CONFIG, logLevel: 'silent', build: { write: false } })
   const [{ output }] = made as [Rolldown.RolldownOutput]
   expect(output).toHaveLength(1)

@@ -30,7 +30,7 @@ describe('--state', () => {
   })
 })
 
-test('--gpus is a choice of devices, and takes no other', () => {
+test('--gpus accepts only a list of GPUs', () => {
   const given = (raw: RawValues) => () => launchesOf([{ file: 'm.pth' }], valuesOf(raw))
   const gpusOf = (raw: RawValues) => given(raw)().map(({ spec }) => spec.gpu_id)
   expect(gpusOf({ gpus: '0,1', device: 'cuda' })).toEqual([0, 1])
@@ -58,7 +58,7 @@ describe('--pp-devices', () => {
   })
 })
 
-test('--memory-gb is in decimal gigabytes, and refused where no GPU is meant', () => {
+test('--memory-gb is in decimal gigabytes, and is refused without a GPU', () => {
   expect(choiceOf({ 'memory-gb': '1.5' }).memoryBytes).toBe(1_500_000_000)
   expect(() => choiceOf({ 'memory-gb': '0' })).toThrow('--memory-gb takes a number from 0.001')
   const choice = choiceOf({ 'memory-gb': '1', device: 'cpu' })

@@ -30,7 +30,7 @@ const a = **1**
 | 你好 | **x** |
 See [the site](https://x.org).`
 
-  test('is lists, code, tables and words with weight', () => {
+  test('becomes lists, code, tables and bold words', () => {
     expect(shown(TEXT)).toBe(
       `<bold>A title with <cyan>code</></>
 
@@ -52,14 +52,14 @@ See <underline>the site</> <dim>(https://x.org)</>.`,
     expect(shown(TEXT, tagged, size)).toBe(shown(TEXT))
   })
 
-  test('words go out before their line ends', () => {
+  test('words are printed before their line ends', () => {
     const markdown = new TerminalMarkdown(plain)
     expect(markdown.write('Some words, **bo')).toBe('Some words, ')
     expect(markdown.write('ld** and')).toBe('bold and')
   })
 })
 
-test('colours are for terminals that have them, unless NO_COLOR is set', () => {
+test('colours are used in terminals that have them, unless NO_COLOR is set', () => {
   const stream = { isTTY: true, hasColors: () => true }
   const before = process.env.NO_COLOR
   try {
@@ -74,7 +74,7 @@ test('colours are for terminals that have them, unless NO_COLOR is set', () => {
   expect(hasColours({ ...stream, isTTY: false })).toBe(false)
 })
 
-describe('what is typed', () => {
+describe('user input', () => {
   function open(isTerminal = true) {
     const [input, output] = [new PassThrough(), new PassThrough()]
     let numStopped = 0
@@ -95,7 +95,7 @@ describe('what is typed', () => {
     }
   }
 
-  test('is a message by line, between quotes, by Alt+Enter, or pasted', async () => {
+  test('is a message per line, between quotes, by Alt+Enter, or pasted', async () => {
     const { prompt, type } = open()
     type('one\rtwo\x1b\rthree\r"""four\r\rfive"""\r\x1b[200~six\rseven\x1b[201~\r')
     const messages = [await prompt.read('> '), await prompt.read('> '), await prompt.read('> ')]
@@ -104,7 +104,7 @@ describe('what is typed', () => {
     expect(await prompt.read('> ')).toBeNull()
   })
 
-  test('Ctrl-C stops what runs, then clears, then leaves', async () => {
+  test('Ctrl-C first stops the answer, then clears the line, then leaves', async () => {
     const { prompt, type, running, stopped } = open()
     running.is = true
     type('half\x03')

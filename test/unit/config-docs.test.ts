@@ -7,7 +7,7 @@ import { describeKind, fieldOf, SETTING_ROWS, variableOf } from '../../src/setti
 
 const DOCS = join(import.meta.dirname, '../../docs')
 
-test('docs/skein.schema.json is the schema that files are checked with, and what the command prints', async () => {
+test('docs/skein.schema.json is the schema that checks files and that the command prints', async () => {
   const published = publishedSchema()
   expect(published).toMatchObject(serveSchema())
   const text = `${JSON.stringify(published, null, 2)}\n`

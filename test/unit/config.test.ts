@@ -40,8 +40,8 @@ const sourceOf = (settings: ReturnType<typeof settle>, flag: string) => {
   return found === undefined ? null : [found.value, found.origin]
 }
 
-describe('which value counts', () => {
-  test('a flag before a variable before the file before the default', () => {
+describe('precedence of values', () => {
+  test('flag, then environment variable, then file, then default', () => {
     const content = { port: 1, slots: 1, maxWaiting: 1 }
     const environment = { SKEIN_PORT: '2', SKEIN_SLOTS: '2' }
     const settled = settle(content, environment, '--port=3')
@@ -53,7 +53,7 @@ describe('which value counts', () => {
     expect(servePlan(settled).options.port).toBe(3)
   })
 
-  test('variables that only look like settings are told', () => {
+  test('unknown variables that look like settings are reported', () => {
     const own = { SKEIN_PROT: '1', SKEIN_PORT: '2', SKEIN_MODEL: 'demo', SKEIN_ISA: '', PORT: '3' }
     expect(settle(null, own).notes).toEqual([expect.stringContaining('SKEIN_PROT is no setting')])
     expect(settle(null, { SKEIN_PORT: '2' }).notes).toEqual([])
@@ -64,7 +64,7 @@ describe('which value counts', () => {
     expect(servePlan(settle({ quant: 'int8' })).choice.quant).toBe('int8')
   })
 
-  test('every kind of value arrives as its flag would have', () => {
+  test('every kind of value has the same result as its flag', () => {
     const settled = settle({
       allowOrigin: ['https://a.example', 'https://b.example'],
       state: { poet: 'poet.pth' },
@@ -83,13 +83,13 @@ describe('which value counts', () => {
     expect(options.limits).toEqual({ n: 3 })
   })
 
-  test('a switch of the environment is 1 or 0', () => {
+  test('a switch in the environment is 1 or 0', () => {
     expect(settle(null, { SKEIN_DURABLE: '1' }).raw.durable).toBe(true)
     expect(settle(null, { SKEIN_DURABLE: '0' }).raw.durable).toBe(false)
     expect(() => settle(null, { SKEIN_DURABLE: 'maybe' })).toThrow('SKEIN_DURABLE')
   })
 
-  test('the model: a word replaces what the file serves', () => {
+  test('the model: a name on the command line replaces the models of the file', () => {
     const content = { models: [{ file: 'demo', name: 'goose' }] }
     expect(settle(content).models).toHaveLength(1)
     const replaced = settle(content, {}, 'other.pth')
@@ -116,14 +116,14 @@ describe('which value counts', () => {
     expect(settle({ model: 'pulled.pth' }, environment).model?.path).toBe('pulled.pth')
   })
 
-  test('an empty key on the command line is not as if none was wanted', () => {
+  test('an empty key on the command line is not the same as no key', () => {
     expect(() => servePlan(settle(null, {}, '--api-key='))).toThrow('--api-key is empty')
     expect(() => servePlan(settle(null, {}, '--password='))).toThrow('--password is empty')
     expect(servePlan(settle(null, { SKEIN_API_KEY: '' })).access.apiKey).toBeUndefined()
     expect(servePlan(settle(null, {}, '--api-key=k')).access.apiKey).toBe('k')
   })
 
-  test('a flag silences what it excludes, of weaker sources only', () => {
+  test('a flag overrides a setting it excludes, if that comes from a weaker source', () => {
     const dir = servePlan(settle({ dataDir: 'd', durable: true }, {}, '--no-store')).choice
     expect([dir.dataDir, dir.durable]).toEqual([undefined, false])
     expect(settle({ noAuth: true }, { SKEIN_API_KEY: 'k' }).raw['no-auth']).toBeUndefined()
@@ -134,7 +134,7 @@ describe('which value counts', () => {
   })
 })
 
-describe('a wrong file', () => {
+describe('an invalid file', () => {
   test.each([
     [{ prot: 1 }, 'prot is no field'],
     [{ port: '8000' }, 'port must be integer'],
@@ -159,11 +159,11 @@ describe('a wrong file', () => {
     expect(sourceOf(settle('\uFEFF{"slots":7}'), 'slots')).toEqual(['7', 'file'])
   })
 
-  test('has for a model what the server takes for all', () => {
+  test('for a model it has the settings that the server has for all models', () => {
     expect(() => settle({ models: [{ file: 'a', slots: 65_536, replicas: 256 }] })).not.toThrow()
   })
 
-  test('what the schema cannot know is said of the field, too', () => {
+  test('errors that the schema cannot express name the field, too', () => {
     const plan = (settled: ReturnType<typeof settle>) => withFields(settled, () => servePlan(settled))
     expect(() => plan(settle({ device: 'cpuu' }))).toThrow(/\.json: device: --device takes/)
     expect(() => plan(settle({ noStore: true, dataDir: 'x' }))).toThrow(/\.json: noStore: /)
@@ -175,7 +175,7 @@ describe('a wrong file', () => {
 })
 
 describe('models of a file', () => {
-  test('become workers on their devices, as often as asked', () => {
+  test('become workers on their devices, as many as requested', () => {
     const entry = { file: 'demo', name: 'goose', aliases: ['g'], gpus: [0, 1], replicas: 2 }
     const launches = launchesOf([entry], {})
     expect(launches.map(({ spec }) => spec.gpu_id)).toEqual([0, 1, 0, 1])
@@ -183,7 +183,7 @@ describe('models of a file', () => {
     expect(launches[0]!.spec).toMatchObject({ model_name: 'goose', aliases: ['g'] })
   })
 
-  test('go where the server says when they do not say it', () => {
+  test('use the devices of the server if they name none', () => {
     const launches = launchesOf([{ file: 'demo' }, { file: 'demo', name: 'b', device: 'cpu' }], {
       gpus: [0, 1],
     })
@@ -204,7 +204,7 @@ describe('models of a file', () => {
   })
 })
 
-test('the file is named, or lies here, or is not wanted', () => {
+test('the file is named, or found in the working directory, or disabled', () => {
   const here = (path: string) => path === 'skein.config.json'
   expect(configPath(undefined, here)).toBe('skein.config.json')
   expect(configPath(undefined, () => false)).toBeNull()
@@ -212,7 +212,7 @@ test('the file is named, or lies here, or is not wanted', () => {
   expect(configPath(false, here)).toBeNull()
 })
 
-test('a file that others can read is known as such', () => {
+test('a file that others can read is recognised', () => {
   const path = file({ apiKey: ['k'] })
   chmodSync(path, 0o644)
   expect(settleServe(NO_COMMAND_LINE, path, {}).file?.isShared).toBe(true)

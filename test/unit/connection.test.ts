@@ -6,7 +6,7 @@ import Fastify from 'fastify'
 import { expect, test } from 'vitest'
 import { acceptInTurn, requestInTurn, setUpConnections } from '../../src/gateway/http/connection.ts'
 
-test('a connection that many apps answer on has one listener for all', async () => {
+test('a connection shared by many apps has one listener for all', async () => {
   // As the proxies of workers: an app each, on the connections of the server's.
   const apps = await Promise.all(
     Array.from({ length: 12 }, async () => {
@@ -36,7 +36,7 @@ test('a connection that many apps answer on has one listener for all', async () 
   server.close()
 })
 
-test('a few connections begin in a turn, each address in its turn', async () => {
+test('a few connections start per turn, in turn by address', async () => {
   const server = new EventEmitter() as Server // only its events are looked at
   const begun: string[] = []
   server.on('connection', ({ remoteAddress }) => begun.push(remoteAddress!))
@@ -53,7 +53,7 @@ test('a few connections begin in a turn, each address in its turn', async () => 
   expect(begun).toHaveLength(101)
 })
 
-test('requests that come at once begin in many turns, and those without a body do not wait for others', async () => {
+test('requests that arrive at once start in many turns, and those without a body do not wait for others', async () => {
   const begun: string[] = []
   const server = createServer(({ method }, reply) => {
     for (const end = performance.now() + 1; performance.now() < end; );
@@ -87,7 +87,7 @@ test('requests that come at once begin in many turns, and those without a body d
   server.close()
 })
 
-test('a request whose client has left while it waited does not begin', async () => {
+test('a request whose client left while it waited does not start', async () => {
   const server = new EventEmitter() as Server // only its events are looked at
   let numBegun = 0
   server.on('request', () => {
@@ -103,7 +103,7 @@ test('a request whose client has left while it waited does not begin', async () 
   expect(numBegun).toBe(2)
 })
 
-test('a hundred connections at once have their requests answered whole', async () => {
+test('the requests of a hundred simultaneous connections are answered completely', async () => {
   const server = createServer((asked, reply) => {
     let bytes = 0
     asked.on('data', (part: Buffer) => (bytes += part.length))

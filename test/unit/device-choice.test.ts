@@ -6,21 +6,21 @@ import { openBackend, parseDevice } from '../../src/host/device-choice.ts'
 
 const SMALL = { architecture: 'rwkv7', numParameters: 1e6 } as const
 
-test('what --device takes', () => {
+test('values of --device', () => {
   for (const text of ['auto', 'cpu', 'reference', 'cuda', 'cuda:0', 'cuda:12']) expect(parseDevice(text)).toBe(text)
   expect(parseDevice('cuda:GPU-8f3c-11')).toBe('cuda:GPU-8f3c-11')
   for (const text of ['', 'gpu', 'cuda:', 'cuda:x', 'cuda:-1', 'CPU', 'cuda:0 '])
     expect(parseDevice(text)).toBeUndefined()
 })
 
-test('fp16 states are refused where no GPU holds them', () => {
+test('fp16 states are refused without a GPU', () => {
   expect(() => openBackend({ device: 'cpu', wkv: 'fp16' }, SMALL)).toThrow('needs --device cuda or webgpu, not cpu')
   expect(() => openBackend({ device: 'reference', wkv: 'fp16' }, SMALL)).toThrow('--wkv fp16')
 })
 
 const { problems } = cudaReport()
 
-test.skipIf(problems.length === 0)('a GPU that was asked for and is not there is named as the reason', () => {
+test.skipIf(problems.length === 0)('if a requested GPU is not there, that is the error', () => {
   let caught: unknown
   try {
     openBackend({ device: 'cuda:0' }, SMALL)
@@ -39,7 +39,7 @@ const LARGE = {
 }
 const GIB = 2 ** 30
 
-test('slots and tokens of a step follow the memory that is free', () => {
+test('slots and tokens per step follow the free memory', () => {
   const host = (bytes: number) => chooseBatchSize({}, LARGE, { bytes, isDevice: false })
   expect(host(64 * GIB)).toEqual({ numSlots: 64, maxTokens: 512 })
   expect(host(GIB)).toEqual({ numSlots: 7, maxTokens: 512 })
@@ -50,7 +50,7 @@ test('slots and tokens of a step follow the memory that is free', () => {
   expect(device(120 * GIB, { slots: 1920, maxTokens: 64 }).maxTokens).toBe(2560)
 })
 
-test('what does not fit the device is refused at start with what does', () => {
+test('what does not fit the device is refused at start, with a setting that fits', () => {
   const free = { bytes: 10 * GIB, isDevice: true }
   const refused = () => chooseBatchSize({ slots: 320 }, LARGE, free)
   expect(refused).toThrow(/^320 slots of 34 MiB and a step of 2048 tokens do not fit the 10240 MiB/)
@@ -64,7 +64,7 @@ test('what does not fit the device is refused at start with what does', () => {
   expect(() => chooseBatchSize({}, LARGE, { bytes: GIB / 2, isDevice: true })).toThrow('not even one slot')
 })
 
-test('a batch is as large as what the runner and its program allocate', () => {
+test('the computed size of a batch is what the runner and its program allocate', () => {
   // Besides the reserve, exactly: a slot more than is asked for, 32 rows of logits more than slots, and a prompt's tokens.
   const { stateShape, vocabSize } = LARGE
   const stateBytes = 4 * 32 * 4096 * (2 + 64)

@@ -106,14 +106,14 @@ test.each(CURRENT)('the commands of %s', async (page) => {
   expect(wrong).toEqual([])
 })
 
-test('the lines to try of every command', async () => {
+test('the example lines of every command', async () => {
   const all = [...specs.values()].flatMap((spec) => [spec, ...Object.values(spec.commands)])
   const lines = all.flatMap(({ examples = [] }) => examples.flatMap(([line]) => commandsOf(line)))
   expect(lines.length).toBeGreaterThan(40)
   for (const line of lines) expect(await complaint(line), line).toBeNull()
 })
 
-test('a line that is wrong is found', async () => {
+test('a wrong line is found', async () => {
   expect(linesOf('```sh\nFOO=1 npx skein serve a.pth --porf 8 # x\n```')).toEqual(['serve a.pth --porf 8'])
   expect(await complaint('serve a.pth --porf 8')).toMatch(/--porf/)
   expect(await complaint('serve a.pth --port x')).toMatch(/--port/)

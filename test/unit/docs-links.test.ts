@@ -21,6 +21,6 @@ function brokenLinks(page: string): string[] {
   })
 }
 
-test.each(PAGES)('every link of %s leads somewhere', (page) => {
+test.each(PAGES)('every link of %s has a target', (page) => {
   expect(brokenLinks(page)).toEqual([])
 })

@@ -46,7 +46,7 @@ test.each([
   expect(rewrite(line)).toBe(own)
 })
 
-test('what has no effect is said to have none', () => {
+test('flags without effect are reported as such', () => {
   const { notes } = rewriteWords(['--workers', '64', '--dynamic_state_cache_size', '512'])
   expect(notes).toEqual([
     '--workers has no effect: one process takes all connections',

@@ -15,7 +15,7 @@ test.each(['f16', 'bf16'] as const)('every %s survives f32 and back', (dtype) =>
   }
 })
 
-test('f16 has the values IEEE 754 gives it', () => {
+test('f16 has the values of IEEE 754', () => {
   const bits = Uint16Array.of(0x3c00, 0xc000, 0x7bff, 0x0400, 0x0001, 0x7c00, 0xfc00, 0x8000)
   expect(Array.from(decodeFloats(new Uint8Array(bits.buffer), 'f16'))).toEqual([
     1,

@@ -31,7 +31,7 @@ describe('skein serve --help', () => {
       expect(line.length, line).toBeLessThanOrEqual(columns)
   })
 
-  test('says what is left out where it is, and no default twice', async () => {
+  test('says what an omitted value means, and no default twice', async () => {
     const help = await helpOf('serve', 110)
     expect(help).toMatch(/--port N +Port; 0 picks a free one \(default 8000\)/)
     expect(help).toMatch(/--backend VALUE +Older name of --device/)
@@ -60,7 +60,7 @@ describe('flags', () => {
     return ran.at(-1)
   }
 
-  test('become values of their kinds', async () => {
+  test('become values of their types', async () => {
     expect(await parse('a.pth', '-p', 'Once upon', '--port=8', '--no-store')).toMatchObject({
       ...{ file: 'a.pth', prompt: 'Once upon', port: 8, json: false, 'no-store': true },
       given: { prompt: 'Once upon', port: '8', 'no-store': true },
@@ -71,13 +71,13 @@ describe('flags', () => {
     })
   })
 
-  test('given twice are refused: all but the last would be without effect', async () => {
+  test('given twice are refused, because all but the last would have no effect', async () => {
     await expect(parse('--prompt', 'a', '--prompt=b')).rejects.toThrow('--prompt is given twice')
     await expect(parse('--json', '--no-json')).rejects.toThrow('--json is given twice')
     expect(await parse('--prompt', 'a', '--', '--prompt')).toMatchObject({ file: '--prompt' })
   })
 
-  test('without their value are refused, not given their default', async () => {
+  test('without their value are refused, not set to their default', async () => {
     await expect(parse('--port', '--json')).rejects.toThrow('--port needs a value')
     await expect(parse('--json', '--port')).rejects.toThrow('argument missing')
     await expect(parse('--port', '-1')).rejects.toThrow('--port takes a number from 0')
@@ -95,7 +95,7 @@ test('every command is listed once, and its completion script knows its flags', 
   expect(scriptFor('fish', program)).toContain("-l expires -d 'Expires after this time: 12h, 30d'")
 })
 
-test('every command has lines to try', async () => {
+test('every command has example lines', async () => {
   const specs = await Promise.all(ENTRIES.map(async (entry) => [entry.name, await entry.load()] as const))
   const leaves = specs.flatMap(([name, spec]) => {
     const own = Object.entries(spec.commands)

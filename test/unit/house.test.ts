@@ -19,7 +19,7 @@ function filesNaming(pattern: RegExp, ...folders: readonly string[]): string[] {
   )
 }
 
-test('a sampling parameter is named by its row, its definition, the kernels, their tests and its label', () => {
+test('a sampling parameter is named only in its row, its definition, the kernels, their tests and its label', () => {
   const all = filesNaming(/\b(minP|min_p|kMinP|Min p)\b/, 'src', 'kernels', 'web/src', 'test')
   // Dialects with another default or name say so themselves; a slider is optional.
   const own = /openai\/parameters\.ts|^src\/api\/(fim|llama|ollama)\/|^test\/(api|unit)\/|settings-view\.tsx$/
@@ -35,7 +35,7 @@ test('a sampling parameter is named by its row, its definition, the kernels, the
   ])
 })
 
-test('a backend is named by its seam, by what chooses a device, and by the commands that measure and list devices', () => {
+test('a backend is named only in its interface, in the choice of a device, and in the commands that measure and list devices', () => {
   const files = filesNaming(/'webgpu'|webgpu:|backend\/webgpu\//, 'src')
   expect(files.filter((path) => !/^src\/(backend\/webgpu|browser)\//.test(path))).toEqual([
     'src/backend/backend.ts',
@@ -51,7 +51,7 @@ const SHARED = [
   ...['step-tokens', 'trace-endpoint', 'without-model'],
 ]
 
-test('a setting is named by its row and by what reads its value', () => {
+test('a setting is named only in its row and where its value is read', () => {
   const flags = Object.keys(SETTINGS).filter((flag) => flag.includes('-') && !SHARED.includes(flag))
   expect(flags.length).toBeGreaterThan(15)
   for (const flag of flags) {
@@ -61,7 +61,7 @@ test('a setting is named by its row and by what reads its value', () => {
   }
 })
 
-test('a metric of the engine is named by its row, by what counts it, and by what derives something from it', () => {
+test('a metric of the engine is named only in its row, where it is counted, and where something is derived from it', () => {
   expect(filesNaming(/\bonDisk\b/, 'src')).toEqual(['src/engine/states.ts', 'src/engine/stats.ts'])
   expect(filesNaming(/\bprefixMisses\b/, 'src')).toEqual([
     'src/engine/states.ts',
@@ -73,7 +73,7 @@ test('a metric of the engine is named by its row, by what counts it, and by what
 /** Several dialects have these, `/v1/batches` may call them, and a front gateway reads the session from the last. */
 const SHARED_PATHS = /^\/v1\/((chat\/)?completions|models|embeddings|responses|sessions\/:id)$/
 
-test('a route is named by its row, from which the gateway has its schema, role, tag and way', () => {
+test('a route is named only in its row, which gives the gateway its schema, role, tag and handler', () => {
   const rows = allDialects(DEFAULT_LIMITS).flatMap(({ routes }) => routes)
   const paths = new Set(rows.map(({ path }) => path))
   expect(paths.size).toBeGreaterThan(60)

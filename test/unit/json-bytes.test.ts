@@ -39,7 +39,7 @@ const token: TokenText = {
   topBytes: Array.from({ length: 20 }, () => bytes),
 }
 
-test('others go on while thousands of log-probabilities are rendered and written', async () => {
+test('others continue while thousands of log-probabilities are rendered and written', async () => {
   const tokens = Array.from({ length: 6000 }, () => token)
   const rendered = new CompletionLogprobsBuilder().add(tokens, () => bytes)
   // Four milliseconds in each turn: the rendering took some 100 ms of a quiet machine.

@@ -28,11 +28,11 @@ const SYSTEM: Readonly<Record<string, RegExp>> = {
   win32: /^(KERNEL32|ntdll|USER32|ADVAPI32|api-ms-win-crt-[\w-]+-l1-1-0)\.dll$/i,
 }
 
-test('skein.h is read whole', () => {
+test('skein.h is parsed completely', () => {
   expect(FUNCTIONS.length).toBe([...header.matchAll(/^SK_API /gm)].length)
 })
 
-test.each(libraries)('%s/%s is one', (platform, name) => {
+test.each(libraries)('%s/%s is a complete library', (platform, name) => {
   const library = readSharedLibrary(readFileSync(join(BUILD, platform, name)))
   expect(library.platform).toBe(platform)
   const wanted = name.includes('-machine.') ? ['sk_machine_level'] : FUNCTIONS

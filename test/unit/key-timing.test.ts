@@ -68,7 +68,7 @@ function leakOf(check: Check, secret: string): number {
   return least
 }
 
-test('the time of a wrong key does not tell how much of it is right', async () => {
+test('the time for a wrong key does not depend on how much of it is right', async () => {
   const own = randomSecret()
   const path = join(temporaryFolder(), 'keys.json')
   const plain = { name: 'goose', role: 'user', expiresAt: null, limits: NO_LIMITS } as const
@@ -82,7 +82,7 @@ test('the time of a wrong key does not tell how much of it is right', async () =
   for (const leak of leaks) expect(leak).toBeLessThan(MAX_T)
 })
 
-test('a comparison that ends at the first difference is seen', () => {
+test('the test would notice a comparison that ends at the first difference', () => {
   // Long, so that few samples show it on a busy machine.
   const secret = flat(Array.from({ length: 40 }, randomSecret).join(''))
   const check: Check = (presented) => {

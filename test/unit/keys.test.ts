@@ -31,7 +31,7 @@ const newFile = () => join(folder, `own-${numFiles++}`, 'keys.json')
 const plain = (name: string) => ({ name, role: 'user', expiresAt: null, limits: NO_LIMITS }) as const
 const sha256 = (secret: string) => createHash('sha256').update(secret).digest()
 
-test('a secret has 256 random bits and is kept only as its hash', async () => {
+test('a secret has 256 random bits, and only its hash is stored', async () => {
   const path = newFile()
   const { secret, key } = await changeKeys(path, (keys) => addKey(keys, plain('goose'), 5))
   expect(secret).toMatch(/^sk-skein-[\w-]{43}$/)
@@ -44,7 +44,7 @@ test('a secret has 256 random bits and is kept only as its hash', async () => {
   expect(readdirSync(join(path, '..'))).toEqual(['keys.json'])
 })
 
-test('names are unique, and words of a harmless alphabet', () => {
+test('names are unique and use a safe alphabet', () => {
   const { keys } = addKey([], plain('goose'), 0)
   expect(() => addKey(keys, plain('goose'), 0)).toThrow('exists')
   for (const name of ['', 'a b', '../x', 'x'.repeat(65), 'gänse']) {
@@ -61,7 +61,7 @@ test('limits are counts, or nothing', () => {
   }
 })
 
-test('a rotated key keeps its tenant; the old secret opens until its grace is over', () => {
+test('a rotated key keeps its tenant; the old secret works until its grace period ends', () => {
   const first = addKey([], plain('goose'), 0)
   const now = Date.now()
   const second = rotateKey(first.keys, 'goose', 60_000, now)
@@ -80,11 +80,11 @@ test.each([
   ['[]', 'object'],
   ['{"version":2,"keys":[]}', 'version'],
   ['{"version":1,"keys":[{"name":"x"}]}', '/keys/0'],
-])('what is no list of keys is refused with the place: %s', (text, message) => {
+])('an invalid list of keys is refused with the position: %s', (text, message) => {
   expect(() => parseKeyList(text)).toThrow(message)
 })
 
-test('two processes that change the list at once both do', async () => {
+test('two processes that change the list at once both succeed', async () => {
   const path = newFile()
   const names = ['a', 'b', 'c', 'd', 'e', 'f']
   await Promise.all(names.map((name) => changeKeys(path, (keys) => addKey(keys, plain(name), 0))))
@@ -95,7 +95,7 @@ test('two processes that change the list at once both do', async () => {
   ).toEqual(names)
 })
 
-test('a change that fails leaves the file and no lock', async () => {
+test('a failed change leaves the file as it was, and no lock', async () => {
   const path = newFile()
   await changeKeys(path, (keys) => addKey(keys, plain('goose'), 0))
   const before = readFileSync(path, 'utf8')
@@ -105,7 +105,7 @@ test('a change that fails leaves the file and no lock', async () => {
   expect(readdirSync(join(path, '..'))).toEqual(['keys.json'])
 })
 
-test('a server follows its file, and a broken one changes nothing', async () => {
+test('a server follows its file, and an invalid one changes nothing', async () => {
   const path = newFile()
   const { secret } = await changeKeys(path, (keys) => addKey(keys, plain('goose'), 0))
   const problems: string[] = []
@@ -130,7 +130,7 @@ test('a server follows its file, and a broken one changes nothing', async () => 
   expect(() => auth.checkPassword(secret)).toThrow('not valid on this server')
 })
 
-test('a file that cannot even be looked at does not end its server', async () => {
+test('an inaccessible file does not end its server', async () => {
   const path = newFile()
   const { secret } = await changeKeys(path, (keys) => addKey(keys, plain('goose'), 0))
   const problems: string[] = []
@@ -149,7 +149,7 @@ test('a file that cannot even be looked at does not end its server', async () =>
   expect(problems).toHaveLength(1)
 })
 
-test('a followed file is read within seconds, by itself', async () => {
+test('changes of the file are noticed within seconds', async () => {
   const path = newFile()
   await changeKeys(path, (keys) => addKey(keys, plain('goose'), 0))
   const ring = new KeyRing(path)
@@ -159,7 +159,7 @@ test('a followed file is read within seconds, by itself', async () => {
   ring.close()
 })
 
-test('a server does not start on a broken file, nor become open when its last key is revoked', async () => {
+test('a server does not start with an invalid file, and does not open when its last key is revoked', async () => {
   const path = newFile()
   await changeKeys(path, (keys) => addKey(keys, plain('goose'), 0))
   const ring = new KeyRing(path)
@@ -172,7 +172,7 @@ test('a server does not start on a broken file, nor become open when its last ke
   expect(() => new KeyRing(path)).toThrow('not a file of keys')
 })
 
-test('a server without keys closes with the first one', async () => {
+test('an open server closes with its first key', async () => {
   const path = newFile()
   const ring = new KeyRing(path)
   const auth = createAuth([], ring)
@@ -201,7 +201,7 @@ test('expired keys and replaced secrets are told apart from unknown ones', () =>
   })
 })
 
-test('named keys count where a public address needs one', () => {
+test('named keys count as protection of a public address', () => {
   expect(resolveAuth({ host: '0.0.0.0', numNamed: 2 })).toEqual({
     keys: [],
     generatedKey: null,
@@ -210,22 +210,25 @@ test('named keys count where a public address needs one', () => {
   expect(() => resolveAuth({ host: '0.0.0.0', numNamed: 2, noAuth: true })).toThrow('named')
 })
 
-test('the list reads back as it was written', () => {
+test('a written list is read back unchanged', () => {
   const { keys } = addKey([], { ...plain('goose'), limits: { ...NO_LIMITS, share: 0.5 } }, 7)
   expect(parseKeyList(formatKeyList(keys))).toEqual(keys)
 })
 
-test.skipIf(process.getuid?.() !== 0)('what root writes is for whom the file is, or its folder', async () => {
-  const path = newFile()
-  mkdirSync(join(path, '..'))
-  chownSync(join(path, '..'), 1234, 1235)
-  const owner = () => {
-    const { uid, gid, mode } = statSync(path)
-    return [uid, gid, mode & 0o777]
-  }
-  await changeKeys(path, (keys) => addKey(keys, plain('goose'), 5))
-  expect(owner()).toEqual([1234, 1235, 0o600])
-  chownSync(path, 2345, 2346)
-  await changeKeys(path, (keys) => ({ keys: revokeKey(keys, 'goose') }))
-  expect(owner()).toEqual([2345, 2346, 0o600])
-})
+test.skipIf(process.getuid?.() !== 0)(
+  'a file that root writes belongs to the owner of the file or its folder',
+  async () => {
+    const path = newFile()
+    mkdirSync(join(path, '..'))
+    chownSync(join(path, '..'), 1234, 1235)
+    const owner = () => {
+      const { uid, gid, mode } = statSync(path)
+      return [uid, gid, mode & 0o777]
+    }
+    await changeKeys(path, (keys) => addKey(keys, plain('goose'), 5))
+    expect(owner()).toEqual([1234, 1235, 0o600])
+    chownSync(path, 2345, 2346)
+    await changeKeys(path, (keys) => ({ keys: revokeKey(keys, 'goose') }))
+    expect(owner()).toEqual([2345, 2346, 0o600])
+  },
+)

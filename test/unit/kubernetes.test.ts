@@ -74,14 +74,14 @@ describe.skipIf(!HAS_KUBECTL)('deploy/kubernetes', () => {
     }
   })
 
-  test.skipIf(!parse).each(OVERLAYS)('%s is what the schemas of Kubernetes and KEDA say', async (overlay) => {
+  test.skipIf(!parse).each(OVERLAYS)('%s is valid by the schemas of Kubernetes and KEDA', async (overlay) => {
     for (const document of render(overlay)) {
       const manifest = parse!(document) as Manifest
       expect([manifest.kind, await unknownFieldsOf(manifest)]).toEqual([manifest.kind, []])
     }
   })
 
-  test.skipIf(!parse)('a wrong value and an unknown field would be found', async () => {
+  test.skipIf(!parse)('a wrong value and an unknown field are found', async () => {
     const document = render('base').find((one) => kindOf(one) === 'Deployment')!
     const changed = (from: string, to: string) => {
       expect(document).toContain(from)
@@ -94,14 +94,14 @@ describe.skipIf(!HAS_KUBECTL)('deploy/kubernetes', () => {
     ])
   })
 
-  test('nodes and gateways survive drains, and nodes hear members alone', () => {
+  test('nodes and gateways survive drains, and nodes accept members only', () => {
     const all = render('base')
     const named = (kind: string) => all.filter((document) => kindOf(document) === kind).map(nameOf)
     for (const kind of ['Deployment', 'PodDisruptionBudget', 'NetworkPolicy'])
       expect(named(kind).sort()).toEqual(['skein-gateway', 'skein-node'])
   })
 
-  test('the queue decides how many nodes there are, by a metric that nodes have', () => {
+  test('the queue decides the number of nodes, by a metric that nodes have', () => {
     const scaled = render('overlays/autoscaling').find((one) => kindOf(one) === 'ScaledObject')
     expect(scaled).toContain('skein_num_requests_waiting')
     expect(scaled).toMatch(/scaleTargetRef:\n {4}name: skein-node/)

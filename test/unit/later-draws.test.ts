@@ -7,7 +7,7 @@ import { packMasks, packRows } from '../../src/model/run/step-packing.ts'
 const batchOf = () => createBatch({ tokens: 8, rows: 8, logits: 8, samples: 8 })
 const maskOf = (word: number) => Uint32Array.of(word, word)
 
-test('masks that come later have rows of their own, beside those that were known', () => {
+test('later masks have rows of their own, beside those already known', () => {
   const batch = batchOf()
   const row = (slot: number, fields = {}) => ({
     slot,
@@ -40,7 +40,7 @@ test('masks that come later have rows of their own, beside those that were known
   expect([...batch.keptAs.subarray(0, 2), batch.numLater, batch.hasCome[0]]).toEqual([0, 12, 1, 0])
 })
 
-test('a row without tokens is none for the layers, and draws from what was kept for its place', () => {
+test('a row without tokens skips the layers, and draws from what was kept for it', () => {
   const batch = batchOf()
   const only = { slot: 2, tokens: Int32Array.of(), samples: [sampleSpec({ slot: 6 })] }
   const fed = { slot: 1, tokens: Int32Array.of(9), samples: [sampleSpec({ slot: 5 })] }

@@ -33,7 +33,7 @@ const SERVER = {
   draft: 'd.pth',
 } as const
 
-test('what is not said is as the server was told; adapters, a reranker and a draft model are the first model’s alone', () => {
+test('a model without settings has those of the server; adapters, a reranker and a draft model belong to the first model', () => {
   const base = { model: '/m/goose.pth', startStates: [] }
   expect(choiceOf({}, { defaults: SERVER, adaptedFile: '/m/goose.pth' })).toEqual({
     ...SERVER,
@@ -71,7 +71,7 @@ test.each<[Partial<WorkerSpec>, object]>([
   expect(choiceOf(spec)).toMatchObject(choice)
 })
 
-test('a device of its own is instead of the server’s devices', () => {
+test('a device of its own replaces the devices of the server', () => {
   const defaults = { ppDevices: ['cuda:0', 'cuda:1'] as const }
   expect(choiceOf({ gpu_id: 3 }, { defaults })).toMatchObject({
     device: 'cuda:3',
@@ -103,7 +103,7 @@ test('files and names on the command line', () => {
   expect(plan({ state: 'poet=/p.pth' })[0]).toMatchObject({ startStates: states, spec: { states } })
 })
 
-test('workers on each of --gpus, as often as --replicas says', () => {
+test('each of --gpus has as many workers as --replicas says', () => {
   const places = plan({ gpus: '0,1', replicas: '2' }).map(({ spec }) => spec.gpu_id)
   expect(places).toEqual([0, 1, 0, 1])
   const threads = (fields: Parameters<typeof plan>[0]) => plan(fields).map((launch) => launch.spec.threads)

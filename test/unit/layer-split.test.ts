@@ -16,7 +16,7 @@ const even = (layers: number, ends = 0) => ({
 
 const counts = (...args: Parameters<typeof splitLayers>) => splitLayers(...args).map(({ from, to }) => to - from)
 
-test('equal layers are shared out equally', () => {
+test('equal layers are divided equally', () => {
   expect(counts(even(32), 1)).toEqual([32])
   expect(counts(even(32), 4)).toEqual([8, 8, 8, 8])
   expect(splitLayers(even(3), 2)).toEqual([
@@ -89,7 +89,7 @@ test.each(['rwkv7', 'rwkv7a', 'rwkv6'] as const)('every tensor of an %s file is 
   }
 })
 
-test('a device that cannot hold packed matrices of a GGUF holds them as f16', () => {
+test('a device that cannot hold the packed matrices of a GGUF holds them as f16', () => {
   const folder = temporaryFolder()
   const plain = writeRandomRwkv7(join(folder, 'plain.pth'), { channels: 256, ffn: 256 })
   const write = (type: 'Q4_K' | 'F16') =>

@@ -128,11 +128,11 @@ test('imports follow the layer table', () => {
   expect(brokenBy(followsTable)).toEqual([])
 })
 
-test('inside a wing imports go down', () => {
+test('within a wing, imports go down', () => {
   expect(brokenBy(followsFloors)).toEqual([])
 })
 
-test('no file imports itself by way of others, types included', () => {
+test('no file imports itself through others, types included', () => {
   const done = new Set<string>()
   const circles: string[] = []
   const visit = (file: string, path: readonly string[]): void => {
@@ -156,12 +156,12 @@ test('only backend/ffi.ts loads native libraries', () => {
   expect(files.filter((file) => imports.get(file)!.includes('koffi'))).toEqual(['backend/ffi.ts'])
 })
 
-test('only the database of a cluster knows its driver', () => {
+test('only the cluster database imports its driver', () => {
   const users = files.filter((file) => imports.get(file)!.includes('pg'))
   expect(users).toEqual(['cluster/database.ts'])
 })
 
-test('only the store of states knows of SQLite', () => {
+test('only the state store imports SQLite', () => {
   const users = files.filter((file) => imports.get(file)!.includes('@photostructure/sqlite'))
   const folders = new Set(users.map((file) => dirname(file)))
   expect([...folders]).toEqual(['state/store'])

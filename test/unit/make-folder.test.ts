@@ -6,7 +6,7 @@ import { makeFolder } from '../../src/files/make-folder.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'skein-make-folder-'))
 
-test('what is missing is made with the mode, what is there stays as it is', () => {
+test('a missing folder is created with the mode, an existing one is not changed', () => {
   mkdirSync(join(folder, 'there'), { mode: 0o755 })
   makeFolder(join(folder, 'there/a/b'), 0o700)
   makeFolder(join(folder, 'there/a/b'), 0o777)
@@ -14,7 +14,7 @@ test('what is missing is made with the mode, what is there stays as it is', () =
   expect(modes.map((mode) => mode & 0o777)).toEqual([0o755, 0o700, 0o700])
 })
 
-test('a link to a folder is one', () => {
+test('a link to a folder counts as a folder', () => {
   symlinkSync(mkdtempSync(join(folder, 'target-')), join(folder, 'link'))
   makeFolder(join(folder, 'link/a'))
   expect(existsSync(join(folder, 'link/a'))).toBe(true)
@@ -23,7 +23,7 @@ test('a link to a folder is one', () => {
 test.each([
   ['file', 'EEXIST'],
   ['file/a', 'ENOTDIR'],
-])('a file in the way is said: %s', (path, code) => {
+])('a file in the way is reported: %s', (path, code) => {
   writeFileSync(join(folder, 'file'), '')
   expect(() => makeFolder(join(folder, path))).toThrow(code)
 })

@@ -32,7 +32,7 @@ function listening(numThreads: number) {
 
 const rowsOf = ({ posted }: Started) => posted.flatMap((message) => (message.type === 'open' ? [message.row] : []))
 
-test('few answers are followed by one thread, more by others beside it', () => {
+test('few answers use one thread, more use several', () => {
   const { started, matchers } = listening(3)
   const open = () => matchers.open(GRAMMAR, false)
   const few = Array.from({ length: 32 }, open)
@@ -53,7 +53,7 @@ test('few answers are followed by one thread, more by others beside it', () => {
   expect(started.every(({ hasEnded }) => hasEnded)).toBe(true)
 })
 
-test('a thread that ends is begun anew, with its own answers and what they have; the others go on', () => {
+test('a thread that ends is restarted with its answers and their progress; other threads continue', () => {
   const { started, matchers } = listening(2)
   const all = Array.from({ length: 40 }, () => matchers.open(GRAMMAR, false))
   for (const matcher of all) matchers.advance(matcher, 7)
@@ -69,7 +69,7 @@ test('a thread that ends is begun anew, with its own answers and what they have;
   matchers.dispose()
 })
 
-test('one thread follows all where there are few processors', () => {
+test('with few processors one thread has all answers', () => {
   const { started, matchers } = listening(0)
   for (let i = 0; i < 100; i++) matchers.open(GRAMMAR, false)
   expect(started.length).toBe(1)

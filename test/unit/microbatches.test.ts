@@ -5,12 +5,12 @@ import { answerShare, promptShare } from '../../src/engine/prefill-budget.ts'
 const pipeline = { maxFlights: 4, feedsDraws: false }
 const device = { maxFlights: 2, feedsDraws: true }
 
-test('a device takes all in one step, a pipeline a part for each of its own', () => {
+test('a device takes everything in one step, a pipeline a part for each of its devices', () => {
   expect([answerShare(device, 100), answerShare(pipeline, 100)]).toEqual([100, 25])
   expect([promptShare(device, 5000, 2048), promptShare(pipeline, 5000, 2048)]).toEqual([2048, 1250])
 })
 
-test('prompts are not cut into crumbs, and stay within the step', () => {
+test('prompts are not cut into tiny pieces, and stay within the step', () => {
   expect(promptShare(pipeline, 300, 2048)).toBe(256)
   expect(promptShare(pipeline, 300, 100)).toBe(100)
   expect(promptShare(pipeline, 100_000, 2048)).toBe(2048)
@@ -24,7 +24,7 @@ function launch(flights: Set<number>[], maxFlights: number, count: number): void
   flights.push(new Set(free.slice(0, answerShare({ maxFlights, feedsDraws: false }, count))))
 }
 
-test('whatever came before, every answer is taken within two rounds of as many steps as devices', () => {
+test('whatever came before, every answer has a turn within two rounds of as many steps as devices', () => {
   fc.assert(
     fc.property(
       fc.integer({ min: 1, max: 8 }),

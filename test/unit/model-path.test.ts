@@ -2,7 +2,7 @@ import { expect, test, vi } from 'vitest'
 import { modelPath } from '../../src/host/checkpoints/model-path.ts'
 import { temporaryFolder } from '../helpers/temporary-folder.ts'
 
-test('a name that is nearly one of a model is told which', () => {
+test('a misspelt model name gets a suggestion', () => {
   vi.stubEnv('XDG_CACHE_HOME', temporaryFolder())
   expect(() => modelPath('demoo')).toThrow('demoo: no such file or model; did you mean demo?')
   expect(() => modelPath('rwkv7-g1-0.4')).toThrow(/not been pulled; did you mean rwkv7-g1-0\.4b\?/)

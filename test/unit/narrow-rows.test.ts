@@ -22,7 +22,7 @@ test('every bf16 in range becomes the f16 that the reference rounds it to', () =
   expect(got.map(f16ToNumber)).toEqual(values.map(roundToF16))
 })
 
-test('f16 and bf16 widen to f32 without loss, and what has the type stays', () => {
+test('f16 and bf16 widen to f32 without loss; a row that has the type already is not changed', () => {
   const halves = encodeFloats(Float32Array.of(1, -2.5, 2 ** -24), 'f16')
   expect(narrowRows(halves, named('f16'), 'f32')).toEqual(bytesOf([1, -2.5, 2 ** -24]))
   expect(narrowRows(halves, named('f16'), 'f16')).toBe(halves)

@@ -6,7 +6,7 @@ import { expect, test } from 'vitest'
 
 const ROOT = join(import.meta.dirname, '../..')
 
-test('the package has the files that its pages name, the licences of what it bundles, and no maps of sources that it lacks', () => {
+test('the package has the files that its pages name, the licences of what it bundles, and no source maps without sources', () => {
   const options = ['pack', '--dry-run', '--json', '--ignore-scripts']
   const packed = JSON.parse(execFileSync('npm', options, { cwd: ROOT, encoding: 'utf8' }))
   // A list, or a record by name, as npm's version has it.
@@ -25,7 +25,7 @@ test('the package has the files that its pages name, the licences of what it bun
     expect(licences).toContain(`\n## ${name} - `)
 }, 60_000)
 
-test('badges say what package.json says', () => {
+test('badges agree with package.json', () => {
   const { license, engines } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8'))
   for (const page of ['README.md', 'README_zh.md']) {
     const text = readFileSync(join(ROOT, page), 'utf8').replaceAll('%E2%89%A5', '≥')
@@ -34,7 +34,7 @@ test('badges say what package.json says', () => {
   }
 })
 
-test('the cast is small, and stands still for those who want no motion', () => {
+test('the recording is small, and stands still for users who prefer no motion', () => {
   const cast = readFileSync(join(ROOT, 'docs/images/cast.svg'), 'utf8')
   expect(cast.length).toBeLessThan(300_000)
   expect(cast).toContain('prefers-reduced-motion')

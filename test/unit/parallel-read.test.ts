@@ -27,7 +27,7 @@ async function untilRead(threads: ParallelReader, target: Uint8Array, offset: nu
   throw new Error('no thread read')
 }
 
-test('several threads read what one would', async () => {
+test('several threads read the same as one', async () => {
   const threads = reader.current!
   const buffer = threads.takeBuffer()!
   expect(threads.takeBuffer()).toBeNull()
@@ -46,7 +46,7 @@ test('several threads read what one would', async () => {
   }
 })
 
-test('a range that ends behind the file is left to the caller', async () => {
+test('a range beyond the end of the file is left to the caller', async () => {
   const threads = new ParallelReader(openSync(path, 'r'))
   const buffer = threads.takeBuffer()!
   await untilRead(threads, buffer, 0)
@@ -54,12 +54,12 @@ test('a range that ends behind the file is left to the caller', async () => {
   threads.close()
 })
 
-test('small ranges and memory of others are left to the caller', () => {
+test('small ranges and unshared memory are left to the caller', () => {
   const threads = reader.current!
   expect(threads.read(new Uint8Array(2 * MIB), 0)).toBe(false)
 })
 
-test('a file that shrinks while threads read it is said as ever', async () => {
+test('a file that shrinks during the read is reported as before', async () => {
   const source = openFile(path)
   const memory = source.takeBuffer!()!
   await sleep(500)
@@ -67,7 +67,7 @@ test('a file that shrinks while threads read it is said as ever', async () => {
   source.close()
 })
 
-test('two buffers of a file hold their own bytes', () => {
+test('two buffers of a file have their own bytes', () => {
   const source = openFile(path)
   const [first, second] = [new ReadBuffer(source), new ReadBuffer(source)]
   const a = first.read(0, 2 * MIB)

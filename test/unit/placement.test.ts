@@ -16,7 +16,7 @@ const stagesOf = (...layers: number[]) =>
 
 const gpus = (...bytes: number[]) => bytes.map((one) => ({ bytes: one, isDevice: true }))
 
-test('the stage with least room decides', () => {
+test('the stage with the least memory decides', () => {
   const stages = stagesOf(8, 8, 8, 8)
   const roomy = tightestSize({}, stages, gpus(100 * GIB, 100 * GIB, 100 * GIB, 100 * GIB))
   expect(roomy).toEqual({ numSlots: 256, maxTokens: 2048 })
@@ -25,7 +25,7 @@ test('the stage with least room decides', () => {
   expect(numSlots).toBe(124)
 })
 
-test('more layers, and the head, take room', () => {
+test('more layers, and the head, take memory', () => {
   const room = gpus(4 * GIB, 4 * GIB)
   const evenly = tightestSize({}, stagesOf(8, 8), room).numSlots
   expect(tightestSize({}, stagesOf(4, 12), room).numSlots).toBeLessThan(evenly)
@@ -33,7 +33,7 @@ test('more layers, and the head, take room', () => {
   expect(tightestSize({}, headless, room).numSlots).toBeGreaterThan(evenly)
 })
 
-test('what was asked for and fits no stage is refused; all stages get the same', () => {
+test('a requested size that fits no stage is refused; all stages get the same size', () => {
   const room = gpus(20 * GIB, 3 * GIB)
   expect(() => tightestSize({ slots: 400 }, stagesOf(8, 8), room)).toThrow('400 slots of 10 MiB')
   expect(tightestSize({ slots: 100, maxTokens: 512 }, stagesOf(8, 8), room)).toEqual({
@@ -42,7 +42,7 @@ test('what was asked for and fits no stage is refused; all stages get the same',
   })
 })
 
-test('what arrives from the stage before takes room, for every step on its way', () => {
+test('inputs from the previous stage take memory, for every step in flight', () => {
   const asked = { slots: 1, maxTokens: 8192 }
   const room = 3.5 * GIB
   expect(tightestSize(asked, stagesOf(1), gpus(room)).numSlots).toBe(1)

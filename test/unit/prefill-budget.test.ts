@@ -25,7 +25,7 @@ const byTarget = (itlTargetMs: number, most = 4096) =>
 
 const unasked = (suits: typeof HOST) => new PrefillBudget({ prefillChunk: null, itlTargetMs: null }, suits, 512)
 
-test('steps come to last as long as the target, from below and from above', () => {
+test('step times approach the target, from below and from above', () => {
   const gpu = { step: 4, answer: 0.025, prompt: 0.022 }
   const cpu = { step: 60, answer: 1, prompt: 2 }
   expect(settle(byTarget(25), gpu, 320).at(-1)).toBeCloseTo(25, 0)
@@ -39,14 +39,14 @@ test('steps come to last as long as the target, from below and from above', () =
   expect(settle(budget, gpu, 500).at(-1)).toBeCloseTo(25, 0)
 })
 
-test('where answers alone take the target, prompts still go on', () => {
+test('if answers alone take the target time, prompts still continue', () => {
   const budget = byTarget(25)
   settle(budget, { step: 40, answer: 0.01, prompt: 0.02 }, 100)
   expect(budget.tokensBeside(100)).toBe(50)
   expect(budget.tokensBeside(10)).toBe(32)
 })
 
-test('one long step changes nothing, and steps that no prompt filled promise nothing', () => {
+test('a single long step changes nothing, and steps without a full prompt are no evidence', () => {
   const budget = byTarget(25)
   settle(budget, { step: 5, answer: 0.02, prompt: 0.02 }, 100)
   const before = budget.tokensBeside(100)
@@ -62,19 +62,19 @@ test('one long step changes nothing, and steps that no prompt filled promise not
   expect(budget.tokensBeside(100)).toBe(before)
 })
 
-test('it never asks for more than a step holds', () => {
+test('the budget never exceeds the size of a step', () => {
   const budget = byTarget(1000, 300)
   settle(budget, { step: 1, answer: 0, prompt: 0 }, 1)
   expect(budget.tokensBeside(1)).toBe(300)
 })
 
-test('a number that was asked for is kept, whatever steps take', () => {
+test('a fixed number is kept, however long steps take', () => {
   const budget = new PrefillBudget({ prefillChunk: 17, itlTargetMs: 1 }, DEVICE, 4096)
   settle(budget, { step: 100, answer: 1, prompt: 1 }, 500)
   expect(budget.tokensBeside(500)).toBe(17)
 })
 
-test('on a CPU answers wait twice as long as alone, at most', () => {
+test('on a CPU answers wait at most twice as long as alone', () => {
   // A model of 0.1B on two cores: answers alone take 15 ms.
   const cost = { step: 14, answer: 1, prompt: 1 }
   const budget = unasked(HOST)
@@ -84,7 +84,7 @@ test('on a CPU answers wait twice as long as alone, at most', () => {
   expect(steps.at(-1)).toBeGreaterThan(0.9 * 30)
 })
 
-test('on a CPU very short steps are as long as nobody notices, and very long ones take a few tokens', () => {
+test('on a CPU very short steps are extended to what nobody notices, and very long ones take a few tokens', () => {
   const fast = unasked(HOST)
   for (let i = 0; i < 3; i++) fast.learn(0.5, 1, 0)
   expect(settle(fast, { step: 0.4, answer: 0.1, prompt: 0.13 }, 1).at(-1)).toBeCloseTo(8, 0)
@@ -102,7 +102,7 @@ test('one long step of answers alone does not let prompts take longer', () => {
   expect(settle(budget, cost, 1).at(-1)).toBeLessThan(1.1 * 30)
 })
 
-test('what answers alone take is looked at again while prompts never end', () => {
+test('the time of answers alone is measured again while prompts never end', () => {
   const cost = { step: 14, answer: 1, prompt: 1 }
   const budget = unasked(HOST)
   // The first steps of a server, which meets its kernels.
@@ -113,13 +113,13 @@ test('what answers alone take is looked at again while prompts never end', () =>
   expect(steps.filter((ms) => ms === 15).length).toBeLessThan(5)
 })
 
-test('devices with steps on their way are held to a target of their own', () => {
+test('devices with steps in flight have a target of their own', () => {
   const budget = unasked(DEVICE)
   for (let i = 0; i < 3; i++) budget.learn(100, 32, 0)
   expect(settle(budget, { step: 4, answer: 0.025, prompt: 0.1 }, 32).at(-1)).toBeCloseTo(25, 0)
 })
 
-test('scored tokens of a step take no longer than a step may, going by the shorter of the last two', () => {
+test('scored tokens take no longer than a step may, judged by the shorter of the last two steps', () => {
   const pace = { prefillChunk: null, itlTargetMs: 10 }
   const budget = new PrefillBudget(pace, DEVICE, 4096, 50_000)
   // Nothing is known: 7.5 ms for a row of 50,000 values, as before they are compiled.

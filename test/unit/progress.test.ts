@@ -14,7 +14,7 @@ afterEach(() => {
   vi.useRealTimers()
 })
 
-test('a line every five seconds, with what is done of how much', () => {
+test('a line every five seconds, with the amount done and the total', () => {
   const progress = progressBar('requests', String)
   for (let done = 0; done <= 100; done++) {
     progress(done, 100)
@@ -23,7 +23,7 @@ test('a line every five seconds, with what is done of how much', () => {
   expect(lines).toEqual(['25', '50', '75'].map((done) => `requests ${done}% ${done}/100\n`))
 })
 
-test('nothing for what takes less', () => {
+test('no line for short tasks', () => {
   const progress = progressBar('loading')
   for (let done = 0; done <= 100; done += 10) progress(done, 100)
   expect(lines).toEqual([])

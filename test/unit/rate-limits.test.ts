@@ -4,7 +4,7 @@ import { NO_LIMITS } from '../../src/gateway/access/keys.ts'
 import { Bucket, RowLine } from '../../src/gateway/access/rate-bucket.ts'
 import { RateLimits } from '../../src/gateway/access/rate-limits.ts'
 
-test('of thousands of keys those are forgotten that rest', () => {
+test('of thousands of keys, idle ones are forgotten', () => {
   let now = 0
   const rates = new RateLimits(() => now)
   const caller = (i: number) => {
@@ -21,7 +21,7 @@ test('of thousands of keys those are forgotten that rest', () => {
 })
 
 describe('a bucket', () => {
-  test('is full at first, refills evenly and pays its debts', () => {
+  test('starts full, refills evenly and repays its debt', () => {
     let now = 0
     const bucket = new Bucket(60, () => now)
     bucket.take(60)
@@ -46,7 +46,7 @@ describe('a bucket', () => {
     expect(bucket.level).toBe(10)
   })
 
-  test('never gives more than its allowance and one bucketful', () => {
+  test('never gives more than its allowance plus one full bucket', () => {
     const step = fc.record({ wait: fc.integer({ min: 0, max: 5000 }), want: fc.nat(20) })
     fc.assert(
       fc.property(fc.array(step, { maxLength: 100 }), (steps) => {
@@ -93,7 +93,7 @@ describe('rows', () => {
     expect(line.numRunning).toBe(2)
   })
 
-  test('never more than the limit, and none waits for ever', async () => {
+  test('never exceed the limit, and none waits forever', async () => {
     const job = fc.record({ rows: fc.integer({ min: 1, max: 5 }), leaves: fc.boolean() })
     await fc.assert(
       fc.asyncProperty(fc.array(job, { maxLength: 40 }), async (jobs) => {

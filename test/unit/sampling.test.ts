@@ -29,7 +29,7 @@ test.each(['cpu/sample.cpp', 'cuda/sample-scores.cuh'])('the columns of %s are t
   expect(enumOf(file, 'kTopK').slice(0, ints.length)).toEqual(ints)
 })
 
-test('every draw has its own numbers in its columns, whoever drew there before', () => {
+test('every draw has its own values in its columns, whoever drew there before', () => {
   const batch = createBatch({ tokens: 4, rows: 4, logits: 4, samples: 4 })
   const specs = [0, 1, 2].map((slot) => {
     // Each number another in each of them, exact in 32 bits.

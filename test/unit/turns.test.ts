@@ -6,7 +6,7 @@ function work(ms: number): void {
   for (const end = performance.now() + ms; performance.now() < end; );
 }
 
-test('pieces of many are done in order, a few in each turn of the event loop', async () => {
+test('tasks of many callers run in order, a few per turn of the event loop', async () => {
   const turns = new Turns()
   const done: number[] = []
   let isOver = false
@@ -31,7 +31,7 @@ test('pieces of many are done in order, a few in each turn of the event loop', a
   expect(Math.max(...perTurn)).toBeLessThanOrEqual(8)
 })
 
-test('what callers do with the results counts as well', async () => {
+test('the time that callers spend on results counts as well', async () => {
   const turns = new Turns()
   let numDone = 0
   const perTurn: number[] = []
@@ -51,7 +51,7 @@ test('what callers do with the results counts as well', async () => {
   expect(Math.max(...perTurn)).toBeLessThanOrEqual(8)
 })
 
-test('one that fails takes nothing from the others, and what is asked for alone is done at once', async () => {
+test('a failing task does not affect others, and a task that is alone runs at once', async () => {
   const turns = new Turns()
   const failing = turns.do(() => {
     work(10)

@@ -3,7 +3,7 @@ import { readSource } from '../../src/backend/webgpu/source.ts'
 
 const FILES = { OPERANDS: 'linear-vectors', WEIGHTS: 'weights-q4' }
 
-test('repeated lines are written out, as often as the constants say, one repeat within another', () => {
+test('repeated lines are expanded as often as the constants say, also nested ones', () => {
   const code = readSource('linear', FILES, { NT: 2, R: 3, UNROLL: 2, WG: 64 })
   expect(code).not.toMatch(/#repeat|#end|#include|\$/)
   expect(code.match(/let input\d = /g)).toHaveLength(2)

@@ -10,7 +10,7 @@ test.each([
   expect(anchorOf(heading)).toBe(anchor)
 })
 
-test('links to pages and headings are made whole, all others are left alone', () => {
+test('links to pages and headings are completed, others are left alone', () => {
   const text =
     '[a](api.md) [b](#keys) [c](clients/zed.md#run-it) [d](https://x.org/y.md#z) [e](dev/loop.md) `f()` [g]()'
   const whole = (target: string) => (target.startsWith('dev/') ? null : `<${target}>`)

@@ -47,11 +47,11 @@ describe.each([
   ['light', 0],
   ['dark', 1],
 ] as const)('in %s', (_name, mode) => {
-  test.each(PAIRS)('%s on %s can be read', (text, ground) => {
+  test.each(PAIRS)('%s on %s is readable', (text, ground) => {
     expect(contrast(COLOURS[text]![mode], COLOURS[ground]![mode])).toBeGreaterThanOrEqual(4.5)
   })
 
-  test('lines of charts can be told from the panel', () => {
+  test('lines of charts stand out from the panel', () => {
     for (const line of ['line-0', 'line-1', 'line-2']) {
       expect(contrast(COLOURS[line]![mode], COLOURS.panel![mode])).toBeGreaterThanOrEqual(3)
     }

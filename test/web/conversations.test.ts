@@ -25,8 +25,8 @@ const transcript = (...turns: TranscriptTurn[]): Transcript => {
   return { title: '', skipped_tokens: 0, turns }
 }
 
-describe('a session that is read back', () => {
-  test('has every branch, and goes on at its head', () => {
+describe('a session that is read from the server', () => {
+  test('has every branch, and continues at its head', () => {
     const one = words(1, 0, 'system: Be brief.', 'user: a', 'assistant: A')
     const read = readSession({ turns: [stored(1, 0), stored(2, 1), stored(3, 1)], head: 2 }, [
       transcript(one, words(2, 1, 'user: b', 'assistant: B')),
@@ -53,7 +53,7 @@ describe('a session that is read back', () => {
     ])
   })
 
-  test('has calls and their results as such, and offers the tools of its head again', () => {
+  test('has tool calls and results as such, and offers the tools of its head again', () => {
     const tools = [{ type: 'function', function: { name: 'add' } }]
     const called = { name: 'add', arguments: '{"a":1}' }
     const turn = (number: number, parent: number, ...messages: TranscriptMessage[]) => {
@@ -84,7 +84,7 @@ describe('a session that is read back', () => {
     ])
   })
 
-  test('of a raw text, or without words, has its states all the same', () => {
+  test('of a raw text, or without text, still has its states', () => {
     const raw = { turn: 1, parent: 0, tokens: 3, text: 'The cat', messages: null }
     const read = readSession({ turns: [stored(1, 0), stored(2, 1)], head: 2 }, [transcript(raw)])
     expect(read.said.map(({ question, text, turn }) => [question, text, turn])).toEqual([
@@ -110,7 +110,7 @@ test('conversations are listed by day, pinned ones first', () => {
   ])
 })
 
-test('as a text it has who said what', () => {
+test('as text it names the speakers', () => {
   const plain = { results: null, toolCalls: [] }
   const why = { ...plain, question: 'Why?', thought: 'Hm.\nSo.', text: 'Because.' }
   expect(asMarkdown('Why?', 'Be brief.', [why])).toBe(
@@ -124,7 +124,7 @@ test('as a text it has who said what', () => {
   )
 })
 
-test('a file in a message is a fence that nothing in it ends; what is no text is refused', async () => {
+test('a file in a message is a fence that its content cannot end; a binary file is refused', async () => {
   expect(asQuoted('a.md', '```\nx\n```\n')).toBe('a.md:\n````md\n```\nx\n```\n````')
   const file = (bytes: Uint8Array<ArrayBuffer>) => readTextFile(new File([bytes], 'a'))
   expect(await file(new TextEncoder().encode('语'))).toEqual({ text: '语' })

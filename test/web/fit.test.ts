@@ -7,13 +7,13 @@ const gpu = (index: number, used: number) => ({
 })
 const memory = { total_bytes: 32e9, available_bytes: 20e9 }
 
-test('a model fits, is tight, or is too large, by what is free and what there is', () => {
+test('whether a model fits, is tight, or is too large depends on free and total memory', () => {
   expect(fitOf(10, 10, 20)).toBe('fits')
   expect(fitOf(11, 10, 20)).toBe('tight')
   expect(fitOf(19, 10, 20)).toBe('too large')
 })
 
-test('it is told of the roomiest GPU, or of the memory without one', () => {
+test('it refers to the GPU with most memory, or to the memory of the machine', () => {
   expect(fitOn(3e9, { memory, gpus: [gpu(0, 15_000), gpu(1, 0)] }, 20e9)).toEqual({
     place: 'GPU 1',
     fit: 'fits',

@@ -30,7 +30,7 @@ function followed() {
   return { list, end, grow, scrollTo }
 }
 
-test('the late event of its own scroll does not end the following, though the list has grown', () => {
+test('the late event of its own scroll does not stop the following, although the list has grown', () => {
   const { list, end, grow } = followed()
   grow(500)
   list.scrollHeight += 62
@@ -39,7 +39,7 @@ test('the late event of its own scroll does not end the following, though the li
   expect(list.scrollTop).toBe(562)
 })
 
-test('who goes up stays there, until they are back at the end or have made something there', () => {
+test('a user who scrolls up stays there, until back at the end or after sending something', () => {
   const { list, end, grow, scrollTo } = followed()
   grow(500)
   scrollTo(300)

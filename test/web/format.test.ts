@@ -14,7 +14,7 @@ test.each([
   expect(bytes(size)).toBe(text)
 })
 
-test('the dashboard and the commands mean the same by a unit', () => {
+test('the dashboard and the commands use the same units', () => {
   for (const size of [1, 12_345, 11_504_093, 2 ** 30, 137_438_953_472]) {
     expect(bytes(size)).toBe(formatBytes(size))
   }

@@ -18,12 +18,12 @@ describe('Markdown', () => {
     expect(blocks).toEqual(['heading', 'paragraph', 'list', 'table', 'code', 'blockquote', 'hr'])
   })
 
-  test('that is still being written has its last fence open', () => {
+  test('while it is being written, the last fence counts as open', () => {
     const [code] = parse('```py\nprint(1)')
     expect(code).toMatchObject({ type: 'code', lang: 'py', text: 'print(1)' })
   })
 
-  test('maths is told from prices, code and text', () => {
+  test('maths is distinguished from prices, code and text', () => {
     expect(inlineOf('so $a^2$ and \\(b\\) are')).toEqual([
       ['text', 'so '],
       ['maths', 'a^2'],
@@ -38,7 +38,7 @@ describe('Markdown', () => {
     }
   })
 
-  test('loses nothing of a text, whatever it is', () => {
+  test('loses no text, whatever it is', () => {
     const pieces = fc.array(
       fc.constantFrom('a', '`', '**', '# ', '\n', '```', ' ', '<b>', '语', '$', '\\(', '| ', '- ', '[x](y)'),
     )
@@ -57,7 +57,7 @@ describe('Markdown', () => {
     )
   })
 
-  test('only addresses of pages and mail are links', () => {
+  test('only web and mail addresses are links', () => {
     expect(safeAddress('https://example.org/a?b')).toBe('https://example.org/a?b')
     expect(safeAddress('mailto:a@example.org')).toBe('mailto:a@example.org')
     for (const bad of ['javascript:alert(1)', ' javascript:alert(1)', 'data:text/html,x', '/x', 'x']) {
@@ -65,7 +65,7 @@ describe('Markdown', () => {
     }
   })
 
-  test('references to characters are those characters; others stay', () => {
+  test('character references become their characters; others stay', () => {
     expect(decoded('a &lt;b&gt; &amp;amp; &#39;c&#x27; &nope; &#0; &#xd800;')).toBe(
       "a <b> &amp; 'c' &nope; &#0; &#xd800;",
     )

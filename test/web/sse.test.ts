@@ -8,17 +8,17 @@ test('an event is its name and the lines of its data', () => {
   expect(all('event: sample\ndata: {"a":\ndata: 1}\n\n')).toEqual([{ event: 'sample', data: '{"a":\n1}' }])
 })
 
-test('comments, unknown fields and events without data are passed over', () => {
+test('comments, unknown fields and events without data are skipped', () => {
   expect(all(': still there\n\nid: 7\nretry: 5\n\nevent: x\n\ndata:two  \n\n')).toEqual([
     { event: 'message', data: 'two  ' },
   ])
 })
 
-test('all three line ends', () => {
+test('all three kinds of line end', () => {
   expect(all('data: a\r\n\r\ndata: b\r\rdata: c\n\n').map(({ data }) => data)).toEqual(['a', 'b', 'c'])
 })
 
-test('what is not ended by a blank line has not happened', () => {
+test('an event without a blank line at its end is ignored', () => {
   expect(all('data: a\n\ndata: b\n')).toEqual([{ event: 'message', data: 'a' }])
 })
 
@@ -49,7 +49,7 @@ test('characters cut in two by the network', async () => {
   expect(events).toEqual([{ event: 'message', data: '巴黎' }])
 })
 
-test('a connection that breaks is said in our words, an end that was asked for is left alone', async () => {
+test('a broken connection is reported in our words, a requested end is not', async () => {
   const readFailing = async (error: unknown) => {
     const body = new ReadableStream<Uint8Array>({ pull: (controller) => controller.error(error) })
     for await (const _ of readEvents(body));

@@ -22,7 +22,7 @@ function sample(at: number, workers: Sample['workers'] = {}): Sample {
 }
 
 describe('history', () => {
-  test('keeps its time, in order, without doubles', () => {
+  test('covers its time span, in order, without duplicates', () => {
     const old = [sample(0), sample(1)]
     expect(withSample(old, sample(1))).toBe(old)
     expect(withSample(old, sample(2)).map(({ at }) => at)).toEqual([0, 1, 2])
@@ -38,7 +38,7 @@ describe('history', () => {
   })
 })
 
-test('all workers are the sum of each; what is unknown does not hide what is known', () => {
+test('all workers together are the sum of each; unknown values do not hide known ones', () => {
   const [a, b] = [fakeLoad(10), { ...fakeLoad(11), rss_bytes: null, states: null }]
   const both = sample(0, { a, b })
   expect(partOf(both, 'a')).toBe(a)
@@ -63,7 +63,7 @@ test('the figures of an answer', () => {
   })
 })
 
-test('tries come later and later, and not all at one moment', () => {
+test('retries come later and later, and not all at the same moment', () => {
   const longest = [1, 2, 3, 4, 5, 6, 20].map((failures) => waitBefore(failures, 1))
   expect(longest).toEqual([500, 1000, 2000, 4000, 8000, 15_000, 15_000])
   expect(waitBefore(3, 0)).toBe(1500)

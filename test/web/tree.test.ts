@@ -18,7 +18,7 @@ describe('a tree of turns', () => {
     expect(newestLeaf([], 0)).toBe(0)
   })
 
-  test('a pruned parent begins the path', () => {
+  test('a turn with a pruned parent starts its path', () => {
     expect(ids(pathTo(FORKED.slice(1), 3))).toEqual([2, 3])
   })
 

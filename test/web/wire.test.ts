@@ -6,11 +6,11 @@ import { bodyOf, DEFAULTS, partOf, splitThought } from '../../web/src/lib/wire.t
 import { EMPTY_FORM, specOf } from '../../web/src/lib/worker-spec.ts'
 
 describe('a request', () => {
-  test('says nothing that was not chosen', () => {
+  test('has no field that was not chosen', () => {
     expect(bodyOf(DEFAULTS)).toEqual({})
   })
 
-  test('says everything that was', () => {
+  test('has every field that was', () => {
     const settings = {
       ...DEFAULTS,
       temperature: 0,
@@ -64,7 +64,7 @@ describe('a chunk', () => {
   })
 })
 
-test('a thought at the beginning is told from the answer', () => {
+test('a thought at the start is separated from the answer', () => {
   expect(splitThought('Paris <think>')).toEqual({
     thought: '',
     isThinking: false,
@@ -91,7 +91,7 @@ describe('an error', () => {
     expect(facts('{"detail":"no","code":"c","field":"port"}')).toEqual(['no', 'c', 'port'])
   })
 
-  test('that is no JSON, or of no known shape, too', () => {
+  test('that is not JSON, or in no known format, has one too', () => {
     expect(facts('<h1>Bad gateway</h1>')).toEqual(['<h1>Bad gateway</h1>', '', null])
     expect(facts('')).toEqual(['HTTP 422', '', null])
     expect(facts('null')).toEqual(['null', '', null])
@@ -131,7 +131,7 @@ test('the form of a worker sends what was filled in, and leaves checks to the se
   })
 })
 
-test('paragraphs are parted by blank lines, or by lines where there are none', () => {
+test('paragraphs are separated by blank lines, or by lines if there are none', () => {
   expect(paragraphsOf('a\nb\n \n\nc\n')).toEqual(['a\nb', 'c'])
   expect(paragraphsOf(' a\nb\n')).toEqual(['a', 'b'])
   expect(paragraphsOf(' \n')).toEqual([])
@@ -141,7 +141,7 @@ test('paragraphs are parted by blank lines, or by lines where there are none', (
   ])
 })
 
-test('a name with quotes breaks out of no snippet', () => {
+test('a name with quotes cannot break out of a snippet', () => {
   const options = { origin: 'http://h', model: `a'"; rm -rf / #`, needsKey: true }
   expect(snippet('curl', options)).toContain(`"model":"a'\\''\\"; rm -rf / #"`)
   expect(snippet('Python', options)).toContain(`model="a'\\"; rm -rf / #"`)

@@ -36,7 +36,7 @@ describeInBrowser('every page of the dashboard', (browser) => {
   ] as const
   // Half of the pages, a quarter of them in each of two looks; SKEIN_SLOW=1: all in all four.
   test.each(IS_SLOW ? LOOKS : LOOKS.slice(0, 2))(
-    'axe finds nothing wrong with a page, in %s, %o',
+    'axe finds no error on any page, in %s, %o',
     async (colorScheme, viewport) => {
       const load = (at: number) => ({ 'wkr-0123456789': fakeLoad(at) })
       const fake = new FakeServer({ workers: [fakeWorker()], load })
@@ -68,7 +68,7 @@ describeInBrowser('every page of the dashboard', (browser) => {
     [1600, 4],
   ] as const)
     test(
-      `at ${width} pixels the charts of the overview are alike, in rows of ${columns} without a gap`,
+      `at ${width} pixels the charts of the overview have equal sizes, in rows of ${columns} without a gap`,
       columns === 1 ? {} : { tags: 'night' },
       async () => {
         const load = (at: number) => ({ 'wkr-0123456789': fakeLoad(at) })
@@ -95,7 +95,7 @@ describeInBrowser('every page of the dashboard', (browser) => {
       },
     )
 
-  test('the first load is at most 150 KB, packed', async () => {
+  test('the first load is at most 150 KB, compressed', async () => {
     const { page } = await open(new FakeServer({ workers: [fakeWorker()] }))
     await page.getByText('Live').waitFor()
     const files = (await page.evaluate(`
@@ -112,7 +112,7 @@ describeInBrowser('every page of the dashboard', (browser) => {
     await page.context().close()
   })
 
-  test('where there is room, the controls of a conversation say what they are', { tags: 'night' }, async () => {
+  test('if there is room, the controls of a conversation have labels', { tags: 'night' }, async () => {
     const fake = new FakeServer({ workers: [fakeWorker()] })
     fake.serveModel('demo', { sessions: [], answer: 'Yes.' })
     for (const [width, isShown] of [
@@ -131,7 +131,7 @@ describeInBrowser('every page of the dashboard', (browser) => {
     }
   })
 
-  test('of many sessions, the one that is opened is in view and has its name in one line', {
+  test('among many sessions, the open one is in view with its name on one line', {
     tags: 'night',
   }, async () => {
     const fake = new FakeServer({ workers: [fakeWorker()] })
@@ -150,7 +150,7 @@ describeInBrowser('every page of the dashboard', (browser) => {
     }
   })
 
-  test('by keyboard alone: the first key leads past the navigation, and focus is seen', async () => {
+  test('by keyboard alone: the first key skips the navigation, and the focus is visible', async () => {
     const { page } = await open(new FakeServer({ workers: [fakeWorker()] }))
     await page.getByText('Live').waitFor()
     await page.keyboard.press('Tab')

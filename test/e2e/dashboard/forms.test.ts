@@ -55,7 +55,7 @@ describeInBrowser('what an answer is held to', (browser) => {
     expect(await answer.locator('.prose').textContent()).toMatch(/^[A-D]{3}$/)
   })
 
-  test('a schema: the answer is shown by lines; what is no JSON is said beside the field', async () => {
+  test('a schema: the answer is shown in lines; an error in the JSON is shown beside the field', async () => {
     await form().selectOption('schema')
     const field = page.getByLabel('JSON by a schema')
     await field.fill('{"type": ')
@@ -72,7 +72,7 @@ describeInBrowser('what an answer is held to', (browser) => {
     expect(['Paris', 'Rome']).toContain(JSON.parse(shown).capital)
   })
 
-  test('a grammar that is none is said by the server', async () => {
+  test('the server reports an invalid grammar', async () => {
     await form().selectOption('grammar')
     await page.getByLabel('grammar', { exact: true }).fill('root ::= ((')
     const { answer } = await ask('Yes or no?')
@@ -80,7 +80,7 @@ describeInBrowser('what an answer is held to', (browser) => {
     await form().selectOption('text')
   })
 
-  test('a called tool waits for its result, which goes on in the same conversation', async () => {
+  test('a called tool waits for its result, and the conversation continues with it', async () => {
     await page.getByLabel('Tools').fill(WEATHER)
     // A model this small calls nothing by itself.
     await page.route('**/v1/chat/completions', (route) =>

@@ -6,7 +6,7 @@ import { describeInBrowser, fakeOpener } from './kit.ts'
 describeInBrowser('the home page of the dashboard', (browser) => {
   const open = fakeOpener(browser)
 
-  test('the largest small model that fits is offered with what it costs, and fetched', async () => {
+  test('the largest small model that fits is offered with its size, and downloaded', async () => {
     const fake = new FakeServer({ workers: [fakeWorker()] })
     fake.serveModel('demo', { sessions: [], answer: 'Yes.' })
     const { page, faults } = await open(fake)
@@ -25,7 +25,7 @@ describeInBrowser('the home page of the dashboard', (browser) => {
     await page.context().close()
   })
 
-  test('who has fetched another model is not asked', async () => {
+  test('a user who already has a model is not asked', async () => {
     const fake = new FakeServer({ workers: [fakeWorker()] })
     fake.serveModel('demo', { sessions: [], answer: 'Yes.' })
     const { page, url } = await open(fake)

@@ -28,7 +28,7 @@ describeInBrowser('links between keys', (browser) => {
     await page.locator('.exchange').last().locator('.answer[aria-busy=false]').waitFor()
   }
 
-  test('another key sees what was said, and goes on by itself', async () => {
+  test('another key sees the conversation, and continues a copy', async () => {
     const alice = await openAs('of-alice', `${server.url}/#/playground`)
     await ask(alice, 'What is the capital of France?')
     await alice.getByRole('button', { name: /^Copy a link to this conversation up to here; anyone/ }).click()

@@ -35,7 +35,7 @@ const CLUSTER: ClusterInfo = {
 describeInBrowser('machines in the dashboard', (browser) => {
   const open = fakeOpener(browser)
 
-  test('a GPU says how full and how warm it is, and which workers are on it', async () => {
+  test('a GPU shows its use, its temperature and its workers', async () => {
     const onGpu = fakeWorker({ model: 'large' })
     const info = { ...onGpu.info!, device: 'cuda:0 NVIDIA H200 (9.0, 132 SMs, 140 GiB)' }
     const small = fakeWorker({ worker_id: 'wkr-cpu', model: 'small' })
@@ -56,7 +56,7 @@ describeInBrowser('machines in the dashboard', (browser) => {
     await page.context().close()
   })
 
-  test('a front gateway shows its nodes; opened, one’s machine, its workers and their logs', async () => {
+  test('a front gateway shows its nodes; an opened node shows its machine, its workers and their logs', async () => {
     const server = new FakeServer({ refuse: 404, passes: /^\/api\/cluster/ })
     const asked: string[] = []
     const node = '/api/cluster/nodes/:node/proxy/api'

@@ -38,7 +38,7 @@ describeInBrowser('models in the dashboard', (browser) => {
   const card = (name: string) => page.locator('.model', { has: page.getByRole('heading', { name, exact: true }) })
   const sure = (action: string) => page.getByRole('dialog').getByRole('button', { name: action, exact: true }).click()
 
-  test('the hub is searched, and a file of what it has is fetched', async () => {
+  test('the hub is searched, and a file from it is downloaded', async () => {
     await page.getByLabel('Search the hub').fill('rwkv7')
     await page.getByRole('button', { name: 'Search', exact: true }).click()
     const found = page.getByRole('list', { name: 'On the hub' })
@@ -62,7 +62,7 @@ describeInBrowser('models in the dashboard', (browser) => {
     expect(existsSync(join(folder, 'demo-int8.safetensors'))).toBe(true)
   })
 
-  test('it is loaded, says what it has room for, and cannot be deleted meanwhile', async () => {
+  test('it is loaded, shows its capacity, and cannot be deleted meanwhile', async () => {
     const own = card('demo-int8')
     await own.getByRole('button', { name: 'Load', exact: true }).click()
     await own.getByText('loaded', { exact: true }).waitFor()
@@ -73,7 +73,7 @@ describeInBrowser('models in the dashboard', (browser) => {
     await own.getByRole('button', { name: 'Load', exact: true }).waitFor()
   })
 
-  test('it is deleted after a question, and the original stays', async () => {
+  test('it is deleted after a confirmation, and the original stays', async () => {
     await card('demo-int8').getByRole('button', { name: 'Delete demo-int8' }).click()
     await page.getByRole('dialog').getByText('is deleted from the disk').waitFor()
     await sure('Delete')
@@ -82,7 +82,7 @@ describeInBrowser('models in the dashboard', (browser) => {
     await card('demo').waitFor()
   })
 
-  test('a worker may round while it loads, under a name of its own', { tags: 'night' }, async () => {
+  test('a worker may quantise while loading, with a name of its own', { tags: 'night' }, async () => {
     await card('demo').getByRole('button', { name: 'Quantise demo' }).click()
     await page.getByLabel('Precision').selectOption('q4')
     await sure('Quantise and load')

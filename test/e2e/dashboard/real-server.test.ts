@@ -25,7 +25,7 @@ describeInBrowser('the dashboard of a real server', (browser) => {
   const fact = (name: string) => card().locator('.worker-facts > div', { hasText: name }).locator('dd')
   const phase = (name: string) => card().locator('.badge', { hasText: name }).waitFor()
 
-  test('a worker is started from the form; what is wrong is said beside its field', async () => {
+  test('a worker is started from the form; errors are shown beside their field', async () => {
     await page.getByRole('heading', { name: 'Welcome to Skein' }).waitFor()
     await page.getByRole('link', { name: 'Choose a model' }).click()
     await page.getByRole('heading', { name: 'demo' }).waitFor()
@@ -47,7 +47,7 @@ describeInBrowser('the dashboard of a real server', (browser) => {
     expect(await fact('Slots').textContent()).toBe('0 / 8')
   })
 
-  test('its log is shown, and searched', async () => {
+  test('its log is shown, and can be searched', async () => {
     await card().getByRole('link', { name: 'demo' }).click()
     const log = page.getByRole('region', { name: 'Log' })
     await log.locator('pre').waitFor()
@@ -75,7 +75,7 @@ describeInBrowser('the dashboard of a real server', (browser) => {
     expect(await page.locator('.answer-figures').textContent()).toMatch(/TTFT [\d.]+ m?s · \d+ tokens/)
   })
 
-  test('a raw text goes on, and is shown while it is written', async () => {
+  test('a raw text is continued, and shown while it is written', async () => {
     await page.getByRole('button', { name: 'Completion' }).click()
     await page.getByLabel('Prompt', { exact: true }).fill('Once upon a time')
     await page.getByRole('button', { name: 'Settings' }).click()
@@ -98,7 +98,7 @@ describeInBrowser('the dashboard of a real server', (browser) => {
     await page.getByRole('button', { name: 'Chat', exact: true }).click()
   })
 
-  test('Stop stops, by mouse and by keyboard, and begins nothing', async () => {
+  test('Stop stops, by mouse and by keyboard, and starts nothing', async () => {
     let numAsked = 0
     page.on('request', (request) => {
       if (request.method() === 'POST') numAsked++
@@ -157,7 +157,7 @@ describeInBrowser('the dashboard of a real server', (browser) => {
     await page.locator('.alternatives .drawn', { hasText: 'is' }).waitFor()
   })
 
-  test('after a reload every word of every branch is there, and the conversation goes on', async () => {
+  test('after a reload every word of every branch is there, and the conversation continues', async () => {
     const first = page.locator('.exchange').first()
     const before = await page.locator('.exchange').count()
     await page.getByRole('button', { name: 'Show tokens and probabilities' }).click()
@@ -174,7 +174,7 @@ describeInBrowser('the dashboard of a real server', (browser) => {
     expect(await last.locator('.answer-figures').textContent()).toMatch(/ [1-9]\d* cached/)
   })
 
-  test('a stopped answer is kept too', async () => {
+  test('a stopped answer is also kept', async () => {
     await page.getByRole('button', { name: 'Settings' }).click()
     await page.getByText('More settings').click()
     await page.getByLabel('Continue after the end of text').check()
@@ -200,7 +200,7 @@ describeInBrowser('the dashboard of a real server', (browser) => {
     await expect.poll(() => last.locator('.answer .prose').textContent()).toBe(said)
   })
 
-  test('conversations have titles, are renamed, found, shared as a copy, and deleted together', async () => {
+  test('conversations have titles, and are renamed, found, shared as a copy, and deleted together', async () => {
     const list = page.getByRole('navigation', { name: 'Conversations' })
     const items = list.getByRole('listitem')
     await page.getByRole('button', { name: 'New chat' }).click()
@@ -262,7 +262,7 @@ describeInBrowser('the dashboard of a real server', (browser) => {
     await page.getByRole('heading', { name: 'What shall we talk about?' }).waitFor()
   })
 
-  test('a killed worker is seen to die, and to come back', async () => {
+  test('a killed worker is shown as dead, and then as restarted', async () => {
     await page.getByRole('link', { name: 'Workers' }).click()
     const pid = Number(await fact('Process').textContent())
     process.kill(pid, 'SIGKILL')
@@ -299,7 +299,7 @@ describeInBrowser('the dashboard of a real server', (browser) => {
     await rows.getByRole('link', { name: 'a fork' }).waitFor({ state: 'detached' })
   })
 
-  test('a text is translated by paragraphs', async () => {
+  test('a text is translated paragraph by paragraph', async () => {
     await page.getByRole('link', { name: 'Translate' }).click()
     await page.getByLabel('Text', { exact: true }).fill('The cat is red.\n\nI like apples.')
     await page.getByRole('button', { name: 'Translate' }).click()
@@ -311,7 +311,7 @@ describeInBrowser('the dashboard of a real server', (browser) => {
     await page.getByRole('button', { name: 'Done' }).click()
   })
 
-  test('of many paragraphs each is a cell, and all are there at the end', { tags: 'night' }, async () => {
+  test('with many paragraphs each is a cell, and all are there at the end', { tags: 'night' }, async () => {
     const sentences = Array.from({ length: 60 }, (_, i) => `The cat has ${i} apples.`)
     await page.getByLabel('Text', { exact: true }).fill(sentences.join('\n'))
     await page.getByRole('button', { name: 'Translate' }).click()
@@ -333,7 +333,7 @@ describeInBrowser('the dashboard of a real server', (browser) => {
     await page.getByRole('button', { name: 'Done' }).click()
   })
 
-  test('what was asked of the server is listed, without a word of it', async () => {
+  test('requests to the server are listed, without their content', async () => {
     await page.getByRole('link', { name: 'Requests' }).click()
     const row = page.locator('tr', { hasText: '/v1/batch/completions' })
     await row.getByText('200').waitFor()
@@ -344,20 +344,20 @@ describeInBrowser('the dashboard of a real server', (browser) => {
     await page.getByText('No requests').waitFor()
   })
 
-  test('the overview has drawn what happened', async () => {
+  test('the overview shows the activity so far', async () => {
     await page.getByRole('link', { name: 'Overview' }).click()
     await page.locator('.chart canvas').first().waitFor()
     await page.getByRole('img', { name: /Tokens per second: generated / }).waitFor()
   })
 
-  test('home says what runs, and where to go on', async () => {
+  test('home shows what runs, and where to continue', async () => {
     await page.getByRole('link', { name: 'Home' }).click()
     await page.getByRole('heading', { name: 'Home' }).waitFor()
     const recent = page.locator('.card', { has: page.getByRole('heading', { name: 'Continue', exact: true }) })
     await recent.getByText('What is the capital of France?').first().waitFor()
   })
 
-  test('/docs leads to the routes, and a route is tried with its example', async () => {
+  test('/docs lists the routes, and a route can be tried with its example', async () => {
     const { page: docs, faults: wrong } = await openPage(browser())
     await docs.goto(`${server.url}/docs`)
     await docs.getByRole('searchbox').fill('/v1/chat/completions')
@@ -380,13 +380,13 @@ describeInBrowser('the dashboard of a real server', (browser) => {
     await model.locator('.badge', { hasText: 'loaded' }).waitFor()
   })
 
-  test('a model that the hub does not have, or no name at all, is said beside the field', async () => {
+  test('a model that the hub does not have, or an empty name, is reported beside the field', async () => {
     await page.getByLabel('Search the hub').fill('not a name')
     await page.getByRole('button', { name: 'Fetch', exact: true }).click()
     await page.locator('.field.wrong').getByText('is no model name').waitFor()
   })
 
-  test('the worker is stopped, after a question', async () => {
+  test('the worker is stopped, after a confirmation', async () => {
     await page.getByRole('link', { name: 'Workers' }).click()
     await card().getByRole('button', { name: 'Stop' }).click()
     await page.getByRole('dialog').getByRole('button', { name: 'Stop' }).click()
@@ -398,7 +398,7 @@ describeInBrowser('the dashboard of a real server', (browser) => {
     await page.getByText('No workers').waitFor()
   })
 
-  test('through all of it: no error, nothing refused by the policy, nothing from elsewhere', () => {
+  test('throughout: no error, no violation of the content policy, no request to other servers', () => {
     expect(faults).toEqual([])
   })
 })

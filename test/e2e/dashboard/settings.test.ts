@@ -7,7 +7,7 @@ import { describeInBrowser, fakeOpener } from './kit.ts'
 describeInBrowser('settings and docs in the dashboard', (browser) => {
   const open = fakeOpener(browser)
 
-  test('what is chosen holds at once and after a reload, until all is forgotten', async () => {
+  test('choices take effect at once and survive a reload, until they are reset', async () => {
     const fake = new FakeServer({ workers: [fakeWorker()] })
     fake.serveModel('demo', { sessions: [], answer: 'Yes.' })
     const { page, faults, url } = await open(fake)
@@ -36,7 +36,7 @@ describeInBrowser('settings and docs in the dashboard', (browser) => {
     await page.context().close()
   })
 
-  test('the key in use is named, and forgotten', async () => {
+  test('the key in use is shown, and can be forgotten', async () => {
     const { page, url } = await open(new FakeServer({ key: 'sk-right', workers: [fakeWorker()] }))
     await page.getByRole('dialog').getByLabel('Key').fill('sk-right')
     await page.keyboard.press('Enter')
@@ -81,7 +81,7 @@ describeInBrowser('settings and docs in the dashboard', (browser) => {
     await page.context().close()
   })
 
-  test('every page of the docs opens, and links between them stay here', { tags: 'night' }, async () => {
+  test('every page of the docs opens, and links between them stay in the dashboard', { tags: 'night' }, async () => {
     const { page, faults, url } = await open(new FakeServer({ workers: [fakeWorker()] }))
     await page.getByRole('link', { name: 'Docs' }).click()
     const text = page.locator('.doc-pages .prose')

@@ -14,7 +14,7 @@ const PAYLOADS = [
 describeInBrowser('the dashboard of a server that is not well', (browser) => {
   const open = fakeOpener(browser)
 
-  test('markup in names, reasons, logs, sessions and answers stays text', async () => {
+  test('markup in names, reasons, logs, sessions and answers is shown as text', async () => {
     const bad = PAYLOADS.join(' ')
     const worker = fakeWorker({
       model: bad,
@@ -48,7 +48,7 @@ describeInBrowser('the dashboard of a server that is not well', (browser) => {
     await page.context().close()
   })
 
-  test('a worker that loads shows how far it is, and one that fails shows why', async () => {
+  test('a loading worker shows its progress, and a failed one shows the reason', async () => {
     const worker = fakeWorker({ phase: 'loading', info: null, ready_at: null })
     const fake = new FakeServer({ workers: [worker] })
     const { page, faults, url } = await open(fake)
@@ -67,7 +67,7 @@ describeInBrowser('the dashboard of a server that is not well', (browser) => {
     await page.context().close()
   })
 
-  test('a thought is folded, code is set apart, and an answer that breaks off says why', {
+  test('a thought is folded, code is a block, and an interrupted answer says why', {
     tags: 'night',
   }, async () => {
     const fake = new FakeServer({ workers: [fakeWorker()] })
@@ -89,7 +89,7 @@ describeInBrowser('the dashboard of a server that is not well', (browser) => {
     await page.context().close()
   })
 
-  test('a key is asked for, kept by the tab, and a wrong one is asked for again', async () => {
+  test('a key is requested and kept by the tab; a wrong one is requested again', async () => {
     const fake = new FakeServer({ key: 'sk-right', workers: [fakeWorker()] })
     const { page, faults } = await open(fake)
     const dialog = page.getByRole('dialog')
@@ -136,7 +136,7 @@ describeInBrowser('the dashboard of a server that is not well', (browser) => {
     },
   )
 
-  test('a key that is revoked while it may not watch is asked for once, not every ten seconds', {
+  test('a key that is revoked while watching is requested once, not every ten seconds', {
     tags: 'night',
   }, async () => {
     const fake = new FakeServer({ refuse: 403 })
@@ -161,7 +161,7 @@ describeInBrowser('the dashboard of a server that is not well', (browser) => {
     await page.context().close()
   })
 
-  test('a stream that breaks is said, and found again', async () => {
+  test('a broken stream is reported, and reconnected', async () => {
     const fake = new FakeServer({ workers: [fakeWorker()] })
     const { page, faults } = await open(fake)
     await page.getByText('Live').waitFor()
@@ -173,7 +173,7 @@ describeInBrowser('the dashboard of a server that is not well', (browser) => {
     await page.context().close()
   })
 
-  test('it opens without its server, by files that the browser keeps', { tags: 'night' }, async () => {
+  test('it opens without its server, from files in the browser', { tags: 'night' }, async () => {
     const fake = new FakeServer({ workers: [fakeWorker()] })
     const { page, faults } = await open(fake, { serviceWorkers: 'allow' })
     await page.getByText('Live').waitFor()
@@ -187,7 +187,7 @@ describeInBrowser('the dashboard of a server that is not well', (browser) => {
     await page.context().close()
   })
 
-  test('a page that could not be fetched is fetched when the server is back', { tags: 'night' }, async () => {
+  test('a page that failed to load is loaded when the server is back', { tags: 'night' }, async () => {
     const fake = new FakeServer({ workers: [fakeWorker()] })
     fake.serveModel('demo', { sessions: ['a session'], answer: 'Yes.' })
     const { page, faults, url } = await open(fake)
@@ -204,7 +204,7 @@ describeInBrowser('the dashboard of a server that is not well', (browser) => {
     await page.context().close()
   })
 
-  test('sessions of a model that still loads are fetched when it is ready', { tags: 'night' }, async () => {
+  test('sessions of a loading model are loaded when it is ready', { tags: 'night' }, async () => {
     const fake = new FakeServer({ workers: [fakeWorker({ phase: 'loading' })] })
     fake.serveModel('demo', { sessions: ['a session'], answer: 'Yes.' })
     const { page, url } = await open(fake)
@@ -220,7 +220,7 @@ describeInBrowser('the dashboard of a server that is not well', (browser) => {
     await page.context().close()
   })
 
-  test('sessions are those of the model that is chosen, or none; the choice outlives the page', {
+  test('sessions belong to the chosen model; the choice survives leaving the page', {
     tags: 'night',
   }, async () => {
     const fake = new FakeServer({ workers: [fakeWorker()] })
@@ -248,7 +248,7 @@ describeInBrowser('the dashboard of a server that is not well', (browser) => {
     await page.context().close()
   })
 
-  test('one worker can be asked to translate', { tags: 'night' }, async () => {
+  test('a single worker can be asked to translate', { tags: 'night' }, async () => {
     const fake = new FakeServer({ workers: [fakeWorker()] })
     fake.serveModel('demo', { sessions: [], answer: 'Yes.' })
     const { page, url } = await open(fake)

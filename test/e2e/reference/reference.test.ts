@@ -131,7 +131,7 @@ async function allRoutes(): Promise<Routes> {
   return (await (await fetch(`${server.url}/openapi.json`, { headers })).json()) as Routes
 }
 
-test('every route answers as the reference page says', async () => {
+test('every route behaves as the reference page says', async () => {
   const routes = await allRoutes()
   const chapters: [string, ApiExample[]][] = []
   for (const [chapter, requests] of Object.entries(CHAPTERS)) {
@@ -144,7 +144,7 @@ test('every route answers as the reference page says', async () => {
   await expect(pageOf(chapters, WITHOUT, routes)).toMatchFileSnapshot(PAGE)
 }, 300_000)
 
-test('no route is left out', async () => {
+test('no route is missing', async () => {
   const { paths } = await allRoutes()
   const routes = Object.entries(paths).flatMap(([path, methods]) =>
     Object.entries(methods)

@@ -25,11 +25,11 @@ test.each([0.5, 4, 1000])('arrivals at %d a second are a Poisson process', (rate
   expect(products.reduce((sum, product) => sum + product, 0) / products.length).toBeCloseTo(0, 1)
 })
 
-test('without a rate all are due at once', () => {
+test('without a rate all requests are due at once', () => {
   expect(arrivalTimes(3, Number.POSITIVE_INFINITY, seededRandom(1))).toEqual([0, 0, 0])
 })
 
-test('a seed gives the same arrivals, another seed others', () => {
+test('the same seed gives the same arrivals, another seed different ones', () => {
   const of = (seed: number) => arrivalTimes(5, 2, seededRandom(seed))
   expect(of(7)).toEqual(of(7))
   expect(of(7)).not.toEqual(of(8))

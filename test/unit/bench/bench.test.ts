@@ -37,7 +37,7 @@ const answering: Answer = (response, { path, body }) => {
 
 const asked = () => server.received.filter(({ path }) => /completions$/.test(path))
 
-test('sends one request ahead, then as many as asked for, each with a prompt of its own', async () => {
+test('sends one warm-up request, then the number asked for, each with a prompt of its own', async () => {
   const progress: number[] = []
   const { summary, numPlanned } = await bench(answering, {
     onProgress: (numEnded, numRequests) => progress.push(numEnded / numRequests),
@@ -67,7 +67,7 @@ test('the body of a completion', async () => {
   })
 })
 
-test('the body of a chat, whole', async () => {
+test('a chat without streaming', async () => {
   const settings = { ...PLAN.settings, isStream: false }
   const whole: Answer = (response) => sendJson(response, { choices: [{ message: { content: 'x' } }] })
   await bench(whole, { endpoint: 'chat', settings, numPrompts: 1 })
@@ -112,11 +112,11 @@ test('the model is the first that the server names', async () => {
 test.each<[string, Answer, string]>([
   ['no model', (response) => sendJson(response, [], 404), 'names no model (it answered 404); say which with --model'],
   ['a key', (response) => sendJson(response, { error: { message: 'no' } }, 401), 'the server requires a key'],
-])('a server that wants %s is understood', async (_, answer, message) => {
+])('a server that requires %s is supported', async (_, answer, message) => {
   await expect(bench(answer, { model: undefined })).rejects.toThrow(message)
 })
 
-test('a failure of the request ahead ends the run before the load', async () => {
+test('a failed warm-up request ends the run before the load', async () => {
   const failing: Answer = (response) => sendJson(response, { error: 'unknown model "some"' }, 404)
   await expect(bench(failing)).rejects.toThrow(
     'the request sent ahead of the load failed (http 404): unknown model "some"',
@@ -130,7 +130,7 @@ test('no server', async () => {
   await expect(benchServe({ ...PLAN, url })).rejects.toThrow(`no server answers at ${url}`)
 })
 
-test('failures within the load are counted, and the others go on', async () => {
+test('failures within the load are counted, and the other requests continue', async () => {
   let count = 0
   const { summary } = await bench((response, received) => {
     const isAsked = /completions$/.test(received.path)
@@ -141,7 +141,7 @@ test('failures within the load are counted, and the others go on', async () => {
   expect(summary.failures).toEqual([{ reason: 'http 503', count: 3, example: 'overloaded' }])
 })
 
-test('an interrupted load ends at once and says what it was', async () => {
+test('an interrupted load ends at once and reports what it has', async () => {
   const abort = new AbortController()
   let count = 0
   const { summary, numPlanned } = await bench(

@@ -5,7 +5,7 @@ import type { BatchRow } from '../../../src/model/runner.ts'
 import { DeferredRunner } from '../../helpers/deferred-runner.ts'
 import { FakeRunner } from '../../helpers/fake-runner.ts'
 
-test('decode and prefill run as asked, with and without draws, in steps that fit', async () => {
+test('decode and prefill run as requested, with and without draws, in steps that fit', async () => {
   const runner = new FakeRunner({ numSlots: 4, maxTokens: 10 })
   const seen = { drawing: 0, silent: 0, feeding: 0 }
   runner.onStep = (rows: readonly BatchRow[]) => {
@@ -39,7 +39,7 @@ test('decode and prefill run as asked, with and without draws, in steps that fit
   expect(Math.min(seen.drawing, seen.silent)).toBeGreaterThan(20)
 })
 
-test('a runner whose steps cannot feed draws has a part of the rows in each', async () => {
+test('if a runner cannot feed draws within a step, each step takes a part of the rows', async () => {
   const runner = new FakeRunner({ numSlots: 8, maxTokens: 2000 })
   const late = new DeferredRunner(runner, 3, false)
   const prompts = [{ prompts: 2, tokens: 600 }]
@@ -52,7 +52,7 @@ test('a runner whose steps cannot feed draws has a part of the rows in each', as
   expect(prefill.map(({ tokens }) => tokens).slice(0, 3)).toEqual([400, 400, 400])
 })
 
-test('a mixed case has a prompt of as many tokens in every step, and answers that feed their draws', async () => {
+test('every step of a mixed case has the same number of prompt tokens, and answers that feed their draws', async () => {
   const runner = new FakeRunner({ numSlots: 5, maxTokens: 40 })
   let seen = 0
   runner.onStep = (rows: readonly BatchRow[]) => {

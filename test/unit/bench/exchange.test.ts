@@ -78,7 +78,7 @@ test('a stream of several answers, each with its own times', async () => {
 test.each([
   ['completions', { choices: [{ text: 'a' }] }],
   ['chat', { choices: [{ message: { content: 'a' } }] }],
-])('a whole reply of %s has text and no times', async (_, body) => {
+])('a reply of %s without streaming has text and no times', async (_, body) => {
   const { answers, failure } = await askServer((response) => sendJson(response, body), {
     isStream: false,
   })
@@ -86,13 +86,13 @@ test.each([
   expect(answers[0]).toMatchObject({ text: 'a', pieces: 0, firstMs: null, lastMs: null })
 })
 
-test('a whole reply where a stream was asked for is taken', async () => {
+test('a whole reply is accepted although a stream was requested', async () => {
   const { answers, failure } = await askServer((response) => sendJson(response, { choices: [{ text: 'a' }] }))
   expect(failure).toBeNull()
   expect(answers[0]!.text).toBe('a')
 })
 
-test('a whole reply that calls itself a stream is taken', async () => {
+test('a whole reply that claims to be a stream is accepted', async () => {
   const { answers, failure } = await askServer(
     (response) => {
       response.writeHead(200, { 'content-type': 'text/event-stream' }).end(piece('a'))
@@ -183,7 +183,7 @@ test.each<[string, Answer]>([
   expect(endMs).toBeLessThan(5000)
 })
 
-test('a connection is used again', async () => {
+test('a connection is reused', async () => {
   await askServer((response) => sendEvents(response, ['[DONE]']))
   const ask = { path: '/again', body: {}, isStream: true, numAnswers: 1 }
   for (let i = 0; i < 3; i++) expect((await exchange(client, ask)).failure).toBeNull()

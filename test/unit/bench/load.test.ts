@@ -38,7 +38,7 @@ test('every request is sent once, none before it is due', async () => {
   expect(load.durationMs).toBeGreaterThanOrEqual(44)
 })
 
-test('the cap on requests in flight holds and is reached', async () => {
+test('the limit on requests in flight is reached and never exceeded', async () => {
   const { seen, send } = counter(2)
   const arrivalsMs = new Array<number>(40).fill(0)
   const load = await runLoad({ arrivalsMs, concurrency: 3, send, onEnd: () => {}, signal: never })
@@ -46,7 +46,7 @@ test('the cap on requests in flight holds and is reached', async () => {
   expect(seen.most).toBe(3)
 })
 
-test('an interrupted load sends no more and hands over what has ended', async () => {
+test('an interrupted load sends no more requests and returns those that have ended', async () => {
   const abort = new AbortController()
   const { send } = counter(1)
   const load = await runLoad({
@@ -62,7 +62,7 @@ test('an interrupted load sends no more and hands over what has ended', async ()
   expect(load.durationMs).toBeLessThan(10_000)
 })
 
-test('an event loop that is kept busy is noticed', async () => {
+test('a blocked event loop is noticed', async () => {
   const busy = async () => {
     const end = performance.now() + 150
     while (performance.now() < end);

@@ -31,7 +31,7 @@ function benchOf(results: readonly RequestResult[], more: Partial<ServeBench> = 
 
 const date = new Date(0)
 
-test('a page has figures and four charts, and loads nothing', () => {
+test('a page has figures and four charts, and loads no other resources', () => {
   const page = htmlReport(benchOf(requests(50)), 'a setting', date)
   expect(page).toContain('50 of 50 requests succeeded in 5.00 s')
   expect(page.match(/<svg /g)).toHaveLength(4)
@@ -39,7 +39,7 @@ test('a page has figures and four charts, and loads nothing', () => {
   expect(page).not.toMatch(/src=|href=|url\(|@import|<script|NaN|Infinity|undefined/)
 })
 
-test('what servers and people name cannot become markup', () => {
+test('names from servers and users cannot become markup', () => {
   const bench = benchOf(requests(2), { model: '<script>alert(1)</script>' })
   const page = htmlReport(bench, '"quoted" & <b>', date)
   expect(page).not.toMatch(/<script|<b>/)
@@ -55,18 +55,18 @@ test('a page of a long run stays small', () => {
 test.each([
   ['no stream', requests(3).map((one) => ({ ...one, answers: [] }))],
   [
-    'all pieces at once',
+    'all text arrives at once',
     requests(3).map((one) => ({
       ...one,
       answers: [{ outputTokens: 2, firstMs: 0, endMs: 0, gapsMs: [0] }],
     })),
   ],
   ['nothing', []],
-])('a page of %s is whole', (_, results) => {
+])('a page of %s is complete', (_, results) => {
   expect(htmlReport(benchOf(results), '', date)).not.toMatch(/NaN|Infinity|undefined/)
 })
 
-test('axes reach the largest value in few round steps', () => {
+test('axes reach the largest value in a few round steps', () => {
   fc.assert(
     fc.property(fc.double({ min: 1e-6, max: 1e9, noNaN: true }), (max) => {
       const all = ticks(max)
@@ -80,7 +80,7 @@ test('axes reach the largest value in few round steps', () => {
   )
 })
 
-test('what was not sent, what failed and what is doubtful is said', () => {
+test('the page reports what was not sent, what failed and what is doubtful', () => {
   const failure = { reason: 'http 429', message: 'the line is full' }
   const results = requests(3).map((one, i) => (i === 0 ? { ...one, failure } : one))
   const bench = benchOf(results, {

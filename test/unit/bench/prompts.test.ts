@@ -13,7 +13,7 @@ test('random prompts have the lengths asked for', async () => {
   expect(new Set(prompts.map(({ text }) => text)).size).toBe(5)
 })
 
-test('lengths range from a share of the longest to it', async () => {
+test('lengths range from a fraction of the maximum up to it', async () => {
   const lengths = { inputTokens: 100, outputTokens: 40, rangeRatio: 0.5 }
   const prompts = await randomPrompts(2000, lengths, seededRandom(1), unknown)
   const inputs = prompts.map(({ text }) => numWords(text))
@@ -22,7 +22,7 @@ test('lengths range from a share of the longest to it', async () => {
   expect([Math.min(...outputs), Math.max(...outputs)]).toEqual([20, 40])
 })
 
-test('words are fewer where the server has more tokens a word', async () => {
+test('prompts have fewer words if the server has more tokens per word', async () => {
   const lengths = { inputTokens: 100, outputTokens: 1, rangeRatio: 1 }
   const twice = async (text: string) => 2 * numWords(text)
   const [prompt] = await randomPrompts(1, lengths, seededRandom(1), twice)
@@ -69,7 +69,7 @@ test.each([
   expect(() => parsePromptFile(name, content)).toThrow(message)
 })
 
-test('prompts of a file come in another order, and again where they are too few', async () => {
+test('prompts of a file are shuffled, and repeated if there are too few', async () => {
   const file = Array.from({ length: 20 }, (_, i) => ({ text: `prompt ${i}` }))
   const lengths = { outputTokens: undefined, otherwise: 64 }
   const prompts = await pickPrompts(50, file, lengths, seededRandom(1), unknown)
@@ -80,7 +80,7 @@ test('prompts of a file come in another order, and again where they are too few'
   expect(prompts.every(({ maxTokens }) => maxTokens === 64)).toBe(true)
 })
 
-test("an answer's length: what is asked for, else the file's, else that of its answer", async () => {
+test('the length of an answer is the one asked for, else that of the file, else that of its answer there', async () => {
   const lengthOf = async (prompt: FilePrompt, outputTokens?: number) => {
     const lengths = { outputTokens, otherwise: 64 }
     const count = async (text: string) => text.length

@@ -28,7 +28,7 @@ test('a stream in single bytes', () => {
   expect(parse([...Buffer.from(STREAM)].map((byte) => Uint8Array.of(byte)))).toEqual(EVENTS)
 })
 
-test('a stream cut anywhere', () => {
+test('a stream cut at any place', () => {
   const bytes = Buffer.from(STREAM)
   fc.assert(
     fc.property(fc.uniqueArray(fc.nat(bytes.length), { maxLength: 12 }), (cuts) => {
@@ -40,7 +40,7 @@ test('a stream cut anywhere', () => {
   )
 })
 
-test('an event is handed out with the bytes that complete it', () => {
+test('an event is returned together with the bytes that complete it', () => {
   const parser = new SseParser()
   expect(parser.push(Buffer.from('data: a\n'))).toEqual([])
   expect(parser.push(Buffer.from('\ndata: b'))).toEqual(['a'])

@@ -21,7 +21,7 @@ function ranked(values: readonly number[], rank: number): number {
   })!
 }
 
-test('percentiles are those found by counting', () => {
+test('percentiles equal those found by counting', () => {
   fc.assert(
     fc.property(times, fc.integer({ min: 0, max: 100 }), (values, percent) => {
       const rank = ((values.length - 1) * percent) / 100
@@ -113,7 +113,7 @@ describe('summary', () => {
     expect(summary.totalTokens.total).toBeNull()
   })
 
-  test('an answer of one token has no time per token, one without a stream no first token', () => {
+  test('an answer of one token has no time per token; one without a stream has no time to the first token', () => {
     const whole = { outputTokens: 9, firstMs: null, endMs: null, gapsMs: [] }
     const single = { ...answer, outputTokens: 1, gapsMs: [] }
     const summary = summarise([{ ...request, answers: [whole, single] }], 1000)
@@ -122,7 +122,7 @@ describe('summary', () => {
   })
 })
 
-test('requests in flight are those whose time covers the moment', () => {
+test('a request is in flight between its start and its end', () => {
   const spans = fc.array(fc.record({ sentMs: fc.nat(100), e2eMs: fc.integer({ min: 1, max: 50 }) }), { maxLength: 30 })
   fc.assert(
     fc.property(spans, (all) => {

@@ -41,7 +41,7 @@ test.skipIf(findNvcc() === null)('kernels are compiled on other threads, once', 
   vi.unstubAllEnvs()
 })
 
-test('code that comes with Skein is taken by drivers that know it, until its text changes', () => {
+test('kernels that ship with Skein are used if the driver supports them and their source has not changed', () => {
   const shipped = join(folder, 'shipped')
   const source = readKernelSource('good', folder)
   const name = shippedName(source, 'sm_90a', { VALUE: 3 })

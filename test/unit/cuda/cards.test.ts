@@ -7,7 +7,7 @@ import { loadRwkv7 } from '../../../src/model/rwkv7.ts'
 
 const H200 = { ...infoOf(CARDS.h200), isSimulated: false }
 
-test('a card runs within the limits of another, and never beyond its own', () => {
+test('a simulated card has its own limits, but never more than the local one', () => {
   expect(simulated(H200, '')).toBe(H200)
   expect(simulated(H200, '4090')).toMatchObject({
     name: 'NVIDIA H200 as NVIDIA GeForce RTX 4090',
@@ -23,7 +23,7 @@ test('a card runs within the limits of another, and never beyond its own', () =>
   expect(() => simulated(H200, '4099')).toThrow(/SKEIN_SIMULATE_CARD takes .*4090, .*, not 4099/)
 })
 
-test('a card that is not here says which kernels a model would ask for, whatever its memory', () => {
+test('a card that is not present says which kernels a model would need, whatever its memory', () => {
   const filesOn = (name: keyof typeof CARDS, size: '0.1b' | '7.2b') => {
     const kernels = kernelsOf(infoOf(CARDS[name]), 'f32', (backend) => {
       const model = loadRwkv7(shapesOnly(size), backend, {})
@@ -39,7 +39,7 @@ test('a card that is not here says which kernels a model would ask for, whatever
   for (const file of ['few-rows', 'low-rank', 'wkv7-chunk']) expect(turing).not.toContain(file)
 })
 
-test('a card that is not here reads no packed weights', () => {
+test('a card that is not present reads no packed weights', () => {
   const readRows = () => {
     throw new Error('read')
   }

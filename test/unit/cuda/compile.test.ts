@@ -21,7 +21,7 @@ function keyNow(defines = {}, arch: readonly [number, number] = [9, 0], compiler
   return imageKey(source, chooseTarget(arch, [75, 80, 90]), compileOptions('', defines), compiler)
 }
 
-test('a cubin is found again only for what it was made from', () => {
+test('a cubin is reused only for the same source and options', () => {
   write('one.cu', '#include "a.cuh"\n#include <cuda_fp16.h>\n')
   write('a.cuh', '  #  include "b.cuh"\n')
   write('b.cuh', '#include "a.cuh"\n')
@@ -46,7 +46,7 @@ test('a cubin is found again only for what it was made from', () => {
   expect(() => readKernelSource('two', folder)).toThrow(/two\.cu is missing/)
 })
 
-test('the target is the chip, or the newest the compiler knows before it', () => {
+test('the target is the chip, or the newest older one that the compiler knows', () => {
   expect(chooseTarget([9, 0], [75, 90])).toEqual({ name: 'sm_90a', kind: 'cubin' })
   expect(chooseTarget([8, 6], [75, 86])).toEqual({ name: 'sm_86', kind: 'cubin' })
   expect(chooseTarget([12, 0], [75, 80, 90])).toEqual({ name: 'compute_90', kind: 'ptx' })
@@ -58,7 +58,7 @@ test('the target is the chip, or the newest the compiler knows before it', () =>
     expect(() => chooseTarget(chip, [75, 86])).toThrow(/down to 9\.0 \(it knows 75, 86\); install CUDA 12\.1/)
 })
 
-test('the cache is where XDG says, and one that cannot be written is no error', () => {
+test('the cache folder follows XDG; an unwritable one is no error', () => {
   expect(cacheFolder('cubin', { XDG_CACHE_HOME: '/x' })).toBe('/x/skein/cubin')
   expect(cacheFolder('cubin', { XDG_CACHE_HOME: '' })).toMatch(/\.cache\/skein\/cubin$/)
   const inside = join(folder, 'cache')
@@ -67,7 +67,7 @@ test('the cache is where XDG says, and one that cannot be written is no error', 
   expect(writeCached(join(folder, 'one.cu'), join(folder, 'one.cu/x'), 'text')).toBe(false)
 })
 
-test('an image that is not whole is never handed to the driver', () => {
+test('an incomplete image is never passed to the driver', () => {
   const image = Uint8Array.from({ length: 500 }, (_, i) => i)
   const sealed = seal(image)
   expect(new Uint8Array(unseal(sealed)!)).toEqual(image)
@@ -78,7 +78,7 @@ test('an image that is not whole is never handed to the driver', () => {
 
 const nvcc = findNvcc()
 
-test.skipIf(nvcc === null)('nvcc compiles, and says what it does not like', () => {
+test.skipIf(nvcc === null)('nvcc compiles, and its errors are reported', () => {
   const compiler = openNvcc(nvcc!)
   expect(compiler.description).toMatch(/^nvcc V\d+\.\d+/)
   write('good.cu', '#include "a.cuh"\nextern "C" __global__ void good(float *y) { *y = VALUE; }\n')

@@ -56,7 +56,7 @@ function addressOf(text: string): bigint {
   return address
 }
 
-test('failures carry the name and text of the driver, and their own code', () => {
+test('errors have the name and text of the driver, and a code of their own', () => {
   const functions = {
     cuGetErrorName: lookUp({
       1: 'CUDA_ERROR_INVALID_VALUE',

@@ -29,14 +29,14 @@ function plan(
   return planOf(device as unknown as CudaDevice, layers, choose, tokens, isTurned)
 }
 
-test('one row of wide models is fed by a warp of its own', () => {
+test('for one row of wide models a separate warp loads the weights', () => {
   expect([768, 1024, 2048, 4096].map(wayFor)).toEqual(['warps', 'warps', 'feed', 'feed'])
   expect(plan(1024, H200)).toMatchObject({ threads: 544, defines: { FEED: 0, RING: 5 } })
   expect(plan(2048, H200)).toMatchObject({ threads: 576, defines: { FEED: 1, STAGE_ROWS: 4 } })
   expect(plan(192, H200, () => 'feed')).toMatchObject({ defines: { FEED: 1, STAGE_ROWS: 40 } })
 })
 
-test.each([64, 192, 320, 768, 1024, 2048, 2560, 4096])('%i channels fit both ways', (channels) => {
+test.each([64, 192, 320, 768, 1024, 2048, 2560, 4096])('%i channels fit both ways of loading', (channels) => {
   for (const way of ['warps', 'feed'] as const)
     for (const tokens of [1, 2]) {
       const { defines, sharedBytes } = plan(channels, H200, () => way, RANKS, 'f16', tokens)!
@@ -46,7 +46,7 @@ test.each([64, 192, 320, 768, 1024, 2048, 2560, 4096])('%i channels fit both way
     }
 })
 
-test('two tokens have twice the room for inputs and sums', () => {
+test('two tokens have twice the space for inputs and sums', () => {
   const one = plan(2048, H200)!
   const two = plan(2048, H200, undefined, RANKS, 'f16', 2)!
   expect(two.defines).toMatchObject({ REGION: 2 * one.defines.REGION, LIST: one.defines.LIST })
@@ -64,7 +64,7 @@ test('two tokens have twice the room for inputs and sums', () => {
   }
 })
 
-test('blocks read as many bytes of r, k, v and the inner low ranks, which stay f16', () => {
+test('the f16 of r, k, v and the inner low ranks is distributed so that blocks read equally many bytes', () => {
   const rows = (type: Rwkv7Layer['type']) => plan(4096, H200, undefined, WIDE, type)!.defines
   expect(rows('f16')).toMatchObject({ IN_ROWS: 100, MIXES: 2 })
   // 12,288 rows of 4,352 bytes and 832 of 8,192, by 132.
@@ -92,7 +92,7 @@ test.each([
     }
 })
 
-test('where there is little room a stage has half a row, then one is on its way; without any room nothing is planned', () => {
+test('with little memory a stage has half a row, then only one stage is in flight; with less there is no plan', () => {
   const small = { numSms: 128, sharedBytes: 99 << 10 }
   expect(plan(4096, H200)).toMatchObject({ defines: { SPLIT: 1, RING: 6 } })
   expect(plan(4096, small)).toMatchObject({ defines: { FEED: 1, SPLIT: 2, RING: 4 } })

@@ -37,7 +37,7 @@ test('a plan is for one shape, type, layout and alignment', () => {
   expect(() => productShape({ ...shape, batch: 2 }, 256)).toThrow('needs strides')
 })
 
-test('winners are kept for one machine, added to by several processes, and checked when read', () => {
+test('the best plans are stored per machine, extended by several processes, and checked when read', () => {
   const machine = { gpu: 'H200', driver: '580.1', cublasLt: 130100 }
   const [one, two] = [new PlanCache(machine, folder), new PlanCache(machine, folder)]
   const algorithm = Uint8Array.from({ length: 64 }, (_, i) => i)
@@ -58,7 +58,7 @@ test('winners are kept for one machine, added to by several processes, and check
   expect(new PlanCache(machine, folder).get('c')).toBeUndefined()
 })
 
-test('plans that come with Skein are for their card and version of the library alone', () => {
+test('plans that ship with Skein are used only for their card and version of the library', () => {
   const files = readdirSync(KNOWN_DIR)
   expect(files.length).toBeGreaterThan(0)
   for (const file of files) {

@@ -43,7 +43,7 @@ test('every kernel compiles as HIP, or is one for matrix cores', () => {
   expect(known.sort()).toEqual(files.sort())
 })
 
-test('they have PTX in none but the portable header', () => {
+test('no file but the portable header has PTX', () => {
   for (const file of Object.keys(KERNELS)) {
     const { text, headers } = readKernelSource(file)
     const used = new Map([[`${file}.cu`, text], ...headers])

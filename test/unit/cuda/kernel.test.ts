@@ -23,13 +23,13 @@ function store(...statuses: number[]) {
   return { calls, load: () => kernels.kernel('wkv7', 'wkv7') }
 }
 
-test('a cached image that the driver refuses is compiled anew', () => {
+test('a cached image that the driver refuses is recompiled', () => {
   const { calls, load } = store(209, 0)
   expect(load().label).toBe('wkv7.cu: wkv7')
   expect(calls).toEqual(['load', 'discard', 'load'])
 })
 
-test.each([200, 209, 218, 222])('an image refused for good (%i) is no error to try again', (status) => {
+test.each([200, 209, 218, 222])('an image that is refused permanently (%i) is not retried', (status) => {
   const { load } = store(status)
   let caught: unknown
   try {
@@ -42,7 +42,7 @@ test.each([200, 209, 218, 222])('an image refused for good (%i) is no error to t
   expect(SkeinError.from(caught).message).toContain('update the NVIDIA driver')
 })
 
-test('what else fails keeps its code', () => {
+test('other errors keep their code', () => {
   expect(store(2).load).toThrow(expect.objectContaining({ code: 'out_of_memory' }))
   expect(store(700).load).toThrow(expect.objectContaining({ code: 'kernel_failed' }))
 })

@@ -20,7 +20,7 @@ function layerOf(
 const { vGate: _, ...firstRanks } = RANKS
 const before = [layerOf(0, firstRanks), layerOf(1)]
 
-test('layers of one kind follow one another', () => {
+test('identical layers are recognised as a pattern', () => {
   expect(continues([], before[0]!)).toBe(true)
   expect(continues(before.slice(0, 1), before[1]!)).toBe(true)
   expect(continues(before, layerOf(2))).toBe(true)
@@ -34,6 +34,6 @@ test.each([
   ['with another number of keys', RANKS, { key: { rows: 2048 } }],
   ['of other states', RANKS, { states: {} }],
   ['that is not the next', RANKS, { index: 3 }],
-])('but not one %s', (_what, ranks, others) => {
+])('but not with %s', (_what, ranks, others) => {
   expect(continues(before, layerOf(2, ranks, others))).toBe(false)
 })

@@ -34,7 +34,7 @@ function machine(files: readonly string[], more: Partial<SearchRoots> = {}): Sea
   }
 }
 
-test('a toolkit folder: the newest one the driver can serve', () => {
+test('a toolkit folder: the newest that the driver supports', () => {
   const roots = machine([
     'usr/local/cuda-12.4/lib64/libnvrtc.so.12',
     'usr/local/cuda-12.4/lib64/libnvrtc.so.12.4.127',
@@ -53,7 +53,7 @@ test('a toolkit folder: the newest one the driver can serve', () => {
   )
 })
 
-test('CUDA_HOME goes before /usr/local', () => {
+test('CUDA_HOME takes precedence over /usr/local', () => {
   const files = ['opt/mine/lib64/libcublasLt.so.13', 'usr/local/cuda/lib64/libcublasLt.so.13']
   const roots = machine(files)
   const mine = { ...roots, environment: { CUDA_HOME: join(roots.at, 'opt/mine') } }
@@ -74,7 +74,7 @@ test("the loader's cache", () => {
   })
 })
 
-test("wheels of python's packages, with the headers beside them", () => {
+test('Python wheels, with the headers beside them', () => {
   const roots = machine([
     'site/nvidia/cuda_nvrtc/lib/libnvrtc.so.12',
     'site/nvidia/cuda_runtime/include/cuda_fp16.h',
@@ -92,7 +92,7 @@ test("wheels of python's packages, with the headers beside them", () => {
   expect(findHeaders(young, only)).toBe(join(roots.at, 'new/nvidia/cu13/include'))
 })
 
-test('nothing anywhere: what was searched, and what to install', () => {
+test('nothing found: what was searched, and what to install', () => {
   const search = findLibrary('cublasLt', 13, machine([]))
   expect(describeMissing('cublasLt', 13, search)).toBe(
     "libcublasLt.so was not found; searched the loader's cache (ldconfig -p), python3's packages (nvidia/*/lib); " +
@@ -102,7 +102,7 @@ test('nothing anywhere: what was searched, and what to install', () => {
   expect(installAdvice('nvrtc', 12)).toContain('pip install nvidia-cuda-nvrtc-cu12;')
 })
 
-test('NVRTC and cuBLASLt are enough: the kernels need no header of CUDA', () => {
+test('NVRTC and cuBLASLt are sufficient: kernels need no CUDA headers', () => {
   const roots = machine(['site/nvidia/cu13/lib/libnvrtc.so.13', 'site/nvidia/cu13/lib/libcublasLt.so.13'])
   const wheels = { ...roots, pythonPaths: () => [join(roots.at, 'site')] }
   const lib = join(roots.at, 'site/nvidia/cu13/lib')

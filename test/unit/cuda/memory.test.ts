@@ -5,7 +5,7 @@ import { NativeArena } from '../../../src/backend/cuda/driver/arena.ts'
 import { f32, i32, i64, KernelArgs } from '../../../src/backend/cuda/kernel/args.ts'
 import { viewMemory } from '../../../src/backend/ffi.ts'
 
-test('kernel arguments lie where the driver looks for them', () => {
+test('kernel arguments are laid out as the driver expects', () => {
   const arena = new NativeArena()
   const struct = Uint8Array.from({ length: 20 }, (_, i) => i + 1)
   const args = new KernelArgs(arena, [0x7f00_0000_1000n, i32(-5), f32(0.5), i64(-1n), struct])
@@ -27,7 +27,7 @@ test('kernel arguments lie where the driver looks for them', () => {
   expect(() => arena.allocate(8)).toThrow('after dispose')
 })
 
-test('an arena keeps its blocks apart, cleared and aligned, beyond a chunk too', () => {
+test('the blocks of an arena do not overlap and are cleared and aligned, also beyond one chunk', () => {
   const arena = new NativeArena()
   const blocks = Array.from({ length: 500 }, (_, i) => arena.allocate(1 + ((i * 37) % 700)))
   const large = arena.allocate(200_000)
@@ -41,7 +41,7 @@ test('an arena keeps its blocks apart, cleared and aligned, beyond a chunk too',
   arena.dispose()
 })
 
-test('a slab never hands out the same bytes twice, and is whole again when all is freed', () => {
+test('a slab never hands out the same bytes twice, and is whole again when everything is freed', () => {
   const step = fc.record({ bytes: fc.integer({ min: 1, max: 300 }), drop: fc.nat() })
   fc.assert(
     fc.property(fc.array(step, { maxLength: 80 }), (steps) => {

@@ -16,7 +16,7 @@ const at = (i: number, given?: Partial<Product>) => product(i * W, i * X, i * Y,
 const shapes = (products: readonly Product[]) =>
   gemmCalls(products, 5).map(({ batch = 1, strides }) => [batch, strides?.w, strides?.x, strides?.y])
 
-test('neighbours a constant distance apart are one call, and no others', () => {
+test('only products at constant distances become one call', () => {
   const one = [1, undefined, undefined, undefined]
   expect(shapes([at(1), at(2), at(3)])).toEqual([[3, 2048, 1024, 512]])
   expect(shapes([at(1), at(2), at(3), at(5), at(6, { rows: 128 })])).toEqual([[3, 2048, 1024, 512], one, one])
@@ -27,7 +27,7 @@ test('neighbours a constant distance apart are one call, and no others', () => {
   expect(shapes([at(1), product(2 * W, 2 ** 40, 2 * Y)])).toEqual([one, one])
 })
 
-test('a call begins with the first operands', () => {
+test('a call starts with the first operands', () => {
   const [call] = gemmCalls([at(1, { epilogue: 'add' }), at(2, { epilogue: 'add' })], 5)
   expect(call).toMatchObject({
     m: 64,

@@ -5,7 +5,7 @@ import { cutOf } from '../../../src/backend/cuda/linear/rounded-tiles.ts'
 import { CopyBudget } from '../../../src/backend/cuda/linear/sparse.ts'
 import { rowBytesOf } from '../../../src/backend/cuda/rounded-matrix.ts'
 
-test('the f16 copy of integers is as large as a small matrix, and bounded for a large one', () => {
+test('the f16 copy of integers covers a small matrix, and has a limit for a large one', () => {
   const bytes = (rows: number, columns: number) => copyBytes({ type: 'i8', rows, columns })
   expect(bytes(2048, 2048)).toBe(2 * 2048 * 2048)
   expect(bytes(16_384, 4096)).toBe(128 << 20)
@@ -37,7 +37,7 @@ test('products of few tiles share their columns, as far as clusters fit on the c
 })
 
 // What test/cuda/ops-tiles.test.ts counts on to see every cut.
-test.each([1, 2, 4])('where one cluster with %i shares fits, the tokens choose the size', (shares) => {
+test.each([1, 2, 4])('if one cluster with %i shares fits, the number of tokens decides the size', (shares) => {
   const atOnce = (cluster: number) => (cluster === 2 * shares ? 1 : 0)
   for (const type of ['i8', 'q4', 'nf4'] as const)
     for (const [tokens, size] of [
@@ -52,7 +52,7 @@ test.each([1, 2, 4])('where one cluster with %i shares fits, the tokens choose t
     }
 })
 
-test('rows take whole parts of values and scales', () => {
+test('rows have whole parts of values and scales', () => {
   expect(rowBytesOf('i8', 2048)).toEqual({ values: 2048, scales: 128 })
   expect(rowBytesOf('q4', 2048)).toEqual({ values: 1024, scales: 128 })
   expect(rowBytesOf('nf4', 2048)).toEqual({ values: 1024, scales: 64 })
@@ -63,7 +63,7 @@ test('rows take whole parts of values and scales', () => {
   expect(rowBytesOf('q4', 544)).toEqual({ values: 5 * 64, scales: 40 })
 })
 
-test('transposed copies together leave half of what is free, and a reserve', () => {
+test('transposed copies leave half of the free memory, and a reserve', () => {
   const MiB = 2 ** 20
   const device = { freeBytes: () => 2560 * MiB } as unknown as CudaDevice
   const budget = new CopyBudget(device)

@@ -124,7 +124,7 @@ function put(out: unknown, value: number): number {
   return 0
 }
 
-test('a model is recorded and launched over a second driver', async () => {
+test('a model is recorded and launched with a second driver', async () => {
   const { kind, asked, targets, launched } = secondDriver()
   const openCuda = vi.spyOn(CUDA, 'open')
   const backend = createCudaBackend({ kind, graphs: false })
@@ -153,7 +153,7 @@ function row(slot: number) {
   return { slot, tokens: Int32Array.of(slot + 1), samples: [draw(slot)] }
 }
 
-test('its statuses are told as errors of its own', () => {
+test('its status codes become errors of its own', () => {
   const { kind, fail } = secondDriver()
   const { device } = createCudaBackend({ kind })
   const errorOf = (run: () => unknown) => {
@@ -174,7 +174,7 @@ test('its statuses are told as errors of its own', () => {
   expect(errorOf(() => device.synchronize())).toMatchObject({ code: 'internal' })
 })
 
-test('a kind of the table is a device by its name', () => {
+test('a kind in the table is a device that can be named', () => {
   expect(Object.keys(KINDS)).toEqual(['absent', 'cuda'])
   for (const [name, { name: own }] of Object.entries(KINDS)) expect(own).toBe(name)
   expect(kindOf('cuda:1')).toBe(CUDA)

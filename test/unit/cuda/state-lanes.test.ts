@@ -97,7 +97,7 @@ test.each([
   },
 )
 
-test('what waits for a flight gets the same', () => {
+test('all who wait for a transfer get the same result', () => {
   const { device, lanes, slotOf, stateOf, step } = setUp('large', 5)
   step(0, 7)
   const read = lanes.read(slotOf(0), stateOf(-1))
@@ -110,7 +110,7 @@ test('what waits for a flight gets the same', () => {
   expect(lanes.isAnyFree).toBe(true)
 })
 
-test('there are so many lanes and no more, and each is free again', () => {
+test('the number of lanes is fixed, and each lane becomes free again', () => {
   const { device, lanes, slotOf, stateOf } = setUp('large', 3)
   for (let round = 0; round < 3; round++) {
     const flights = Array.from({ length: LANES }, () => lanes.read(slotOf(0), stateOf(-1)))
@@ -121,7 +121,7 @@ test('there are so many lanes and no more, and each is free again', () => {
   }
 })
 
-test('flights that nobody asks about give their lanes back', () => {
+test('transfers that nobody polls release their lanes', () => {
   const { device, lanes, slotOf, stateOf } = setUp('large', 3)
   const flights = Array.from({ length: 20 }, (_, i) => {
     for (let left = 1000; !lanes.isAnyFree; left--) {
@@ -133,7 +133,7 @@ test('flights that nobody asks about give their lanes back', () => {
   for (const flight of flights) end<unknown>(device, flight)
 })
 
-test('many states can be waited for one after the other, while the event loop does not turn', () => {
+test('many states can be waited for one after another while the event loop is blocked', () => {
   const { lanes, slotOf, stateOf, step } = setUp('large', 9)
   step(0, 7)
   for (let i = 0; i < 3 * LANES; i++) expect(lanes.read(slotOf(0), stateOf(-1)).result()).toEqual(stateOf(7))
@@ -143,7 +143,7 @@ test('many states can be waited for one after the other, while the event loop do
   expect(lanes.read(slotOf(1), stateOf(-1)).result()).toEqual(stateOf(3 * LANES - 1))
 })
 
-test('the events of lanes go with their device', () => {
+test('the events of lanes are freed with their device', () => {
   const { device } = setUp('small', 1)
   expect(device.events.size).toBe(2 * LANES)
   device.dispose()

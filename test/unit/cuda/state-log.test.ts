@@ -45,7 +45,7 @@ function scripted() {
 
 const singles = (count: number) => Array.from({ length: count }, () => 1)
 
-test('rows of one token have logs from so many on', () => {
+test('rows of one token have logs from a number of rows on', () => {
   const { step, merge } = scripted()
   expect(step(singles(MANY - 1))).toEqual([])
   expect(merge([0, 1])).toEqual([])
@@ -57,7 +57,7 @@ test('rows of one token have logs from so many on', () => {
   expect(merge([4])).toEqual([[4]])
 })
 
-test('what cannot read a log is given states without', () => {
+test('before an op that cannot read logs, they are merged into the states', () => {
   const { step } = scripted()
   step(singles(MANY))
   expect(step([...singles(MANY), 2, 40], 3)).toEqual([])
@@ -66,14 +66,14 @@ test('what cannot read a log is given states without', () => {
   expect(step([1, 1])).toEqual([])
 })
 
-test('more slots than a launch takes are several launches', () => {
+test('more slots than one launch takes need several launches', () => {
   const { step, merge } = scripted()
   step(singles(SLOTS))
   const all = Array.from({ length: SLOTS }, (_, slot) => slot)
   expect(merge(all)).toEqual([all.slice(0, 64), all.slice(64)])
 })
 
-test('the log of a slot that is given another state is emptied', () => {
+test('writing a state to a slot empties its log', () => {
   const { log, step, merge, emptied } = scripted()
   step(singles(MANY))
   log.forget(7)

@@ -42,7 +42,7 @@ function fakeDevice() {
   return { device: device as unknown as CudaDevice, live, state }
 }
 
-test('without room for a part of it a step buffer leaves nothing behind', () => {
+test('a step buffer that cannot allocate a part frees the rest', () => {
   // Two blocks of device memory and two page-locked images of each.
   for (let room = 0; room < 6; room++) {
     const { device, live, state } = fakeDevice()
@@ -55,7 +55,7 @@ test('without room for a part of it a step buffer leaves nothing behind', () => 
   expect(live.size).toBe(0)
 })
 
-test('a program without room for longer lists still has those it had', () => {
+test('a program that cannot allocate longer lists keeps the old ones', () => {
   const { device, live, state } = fakeDevice()
   const program = new CudaProgram(device, {} as Gemm, CAPACITY, () => {}, false)
   const batch = (numStops: number) => {

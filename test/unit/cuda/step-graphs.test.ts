@@ -29,7 +29,7 @@ function graphs(fails: () => boolean = () => false) {
   return { captured, disposed, find, keepNothing, dispose: () => of.dispose() }
 }
 
-test('shapes are rounded up, each kind of row by itself; what there is none of stays none', () => {
+test('shapes are rounded up, each kind of row separately; zero stays zero', () => {
   expect(paddedShape(PROMPT, CAPACITY)).toEqual({ ...PROMPT, tokens: 320 })
   const none = { logits: 0, samples: 0, longRows: 0, waits: 0 }
   expect(paddedShape({ tokens: 2900, rows: 33, singles: 0, ...none }, CAPACITY)).toEqual({
@@ -59,7 +59,7 @@ test('shapes are rounded up, each kind of row by itself; what there is none of s
   expect(paddedShape({ ...PROMPT, tokens: 2990 }, CAPACITY).tokens).toBe(3000)
 })
 
-test('a step that is not all of one token a row stays so, whatever the capacity', () => {
+test('a step with a row of several tokens stays one, whatever the capacity', () => {
   const shape = {
     tokens: 42,
     rows: 40,
@@ -73,7 +73,7 @@ test('a step that is not all of one token a row stays so, whatever the capacity'
   expect(rows).toBeGreaterThan(singles)
 })
 
-test('a prompt is captured when its shape comes a second time, and only then', () => {
+test('a prompt is captured only when its shape occurs a second time', () => {
   const { captured, find } = graphs()
   expect(find(PROMPT)).toBeNull()
   expect(find({ ...PROMPT, tokens: 500 })).toBeNull()
@@ -83,7 +83,7 @@ test('a prompt is captured when its shape comes a second time, and only then', (
   expect(captured).toHaveLength(1)
 })
 
-test('the shapes that came longest ago are forgotten', () => {
+test('the least recent shapes are evicted', () => {
   const { captured, disposed, find, dispose } = graphs()
   find(PROMPT)
   find(PROMPT)
@@ -100,12 +100,12 @@ test('the shapes that came longest ago are forgotten', () => {
   expect(disposed.toSorted()).toEqual(captured.toSorted())
 })
 
-test('without memory for one more, steps go on without', () => {
+test('without memory for another graph, steps run without one', () => {
   const { find } = graphs(() => true)
   for (let i = 0; i < 3; i++) expect(find(PROMPT)).toBeNull()
 })
 
-test('a decode step that finds no room for longer lists is launched kernel by kernel', () => {
+test('a decode step without memory for longer lists is launched kernel by kernel', () => {
   let fails = false
   let holds = true
   const disposed: number[] = []
@@ -127,7 +127,7 @@ test('a decode step that finds no room for longer lists is launched kernel by ke
   expect(disposed).toHaveLength(1)
 })
 
-test('a decode step with longer lists takes the place of the one before', () => {
+test('a decode step with longer lists replaces the previous one', () => {
   const { captured, disposed, find, keepNothing } = graphs()
   const first = find(DECODE)
   keepNothing()
@@ -136,7 +136,7 @@ test('a decode step with longer lists takes the place of the one before', () => 
   expect(disposed).toHaveLength(1)
 })
 
-test('what fails for another reason than memory is told, and so is a graph made beforehand', () => {
+test('errors other than out of memory are reported, also for graphs made at the start', () => {
   const of = (code: 'internal' | 'out_of_memory') =>
     new StepGraphs(CAPACITY, () => {
       throw new SkeinError(code, 'not captured')
@@ -147,7 +147,7 @@ test('what fails for another reason than memory is told, and so is a graph made 
   expect(() => of('out_of_memory').prepareDecode(1)).toThrow('not captured')
 })
 
-test('a step disposed of for one with longer lists gives its memory back to others', () => {
+test('a step replaced by one with longer lists frees its memory for others', () => {
   let fails = false
   const { captured, find, keepNothing } = graphs(() => fails)
   for (let i = 0; i < 2; i++) find(PROMPT)
@@ -159,7 +159,7 @@ test('a step disposed of for one with longer lists gives its memory back to othe
   expect(captured).toHaveLength(2)
 })
 
-test('once a step was forgotten there is room for another', () => {
+test('after an eviction there is room for another graph', () => {
   let fails = false
   const { captured, find } = graphs(() => fails)
   find(PROMPT)

@@ -12,7 +12,7 @@ const folder = mkdtempSync(join(tmpdir(), 'skein-checkpoint-'))
 afterAll(() => rmSync(folder, { recursive: true }))
 const file = (name: string) => join(folder, name)
 
-describe('a file that is something else is named', () => {
+describe('files of other formats are named', () => {
   const tar = Buffer.alloc(512)
   tar.write('ustar', 257)
   test.each<[string, Uint8Array | string]>([
@@ -58,7 +58,7 @@ describe('a file that is something else is named', () => {
     expect(() => openCheckpoint(file('other'))).toThrow('is a zip without data.pkl')
   })
 
-  test('nothing at all', () => {
+  test('a missing path', () => {
     expect(() => openCheckpoint(file('absent'))).toThrow(expect.objectContaining({ code: 'not_found' }))
   })
 })
@@ -81,7 +81,7 @@ describe('matrices', () => {
     expect(Array.from(decodeFloats(transposed.readRows(1, 3), dtype))).toEqual([2, 5, 3, 6])
   })
 
-  test('a vector is not one', () => {
+  test('a vector is not a matrix', () => {
     expect(() => matrixSource(open({ shape: [6] }))).toThrow('w has shape [6]; a matrix was expected')
   })
 })
@@ -130,7 +130,7 @@ describe('fingerprint', () => {
   })
 })
 
-test('a random model has the spreads it promises', () => {
+test('a random model has the documented spreads', () => {
   const { tensors } = openCheckpoint(writeRandomRwkv7(file('spread.pth'), { channels: 256, vocab: 4096 }))
   const moments = (name: string) => {
     const values = readFloats(tensors.get(name)!)

@@ -64,7 +64,7 @@ test('a complete RWKV-7 model', () => {
   })
 })
 
-test('what the released files vary in is accepted', () => {
+test('variations among the released files are accepted', () => {
   const variants: Shapes = {
     ...good,
     'blocks.0.att.v0': [1, 1, 128],
@@ -90,7 +90,7 @@ test('a model of one layer has no value residual', () => {
   expect(rwkv7Dimensions(checkpointOf(shapes))).toEqual(one)
 })
 
-describe('faults are listed', () => {
+describe('errors are listed', () => {
   test.each<[string, Shapes]>([
     ['blocks.1.att.w2 has shape [8, 64], expected [8, 128]', { ...good, 'blocks.1.att.w2': [8, 64] }],
     ['blocks.0.att.w2 has shape [8, 128], expected [9, 128]', { ...good, 'blocks.0.att.w1': [128, 9] }],
@@ -119,14 +119,14 @@ describe('faults are listed', () => {
   })
 })
 
-test('a missing tensor is not blamed on the ones that fit', () => {
+test('a missing tensor is not reported as a mismatch of others', () => {
   for (const name of ['emb.weight', 'blocks.0.ffn.key.weight', 'blocks.0.att.w1', 'blocks.1.att.v1']) {
     const { missing, wrongShapes } = describeCheckpoint(checkpointOf(without(name)))
     expect({ missing, wrongShapes }).toEqual({ missing: [name], wrongShapes: [] })
   }
 })
 
-describe('architectures are told by their tensors', () => {
+describe('architectures are recognised by their tensors', () => {
   const block = 'blocks.0.att.'
   test.each<[string, string, Shapes]>([
     [
@@ -150,7 +150,7 @@ describe('architectures are told by their tensors', () => {
     expect(() => rwkv7Dimensions(checkpoint)).toThrow(`model.pth holds ${phrase}`)
   })
 
-  test('what keeps something of every token is refused with that as the reason', () => {
+  test('architectures that keep something per token are refused with that reason', () => {
     const qkv = { 'blocks.0.qkv.qq.weight': [256, 128] }
     const attention = { 'model.layers.0.self_attn.q.weight': [2, 2] }
     for (const shapes of [{ ...good, ...qkv }, attention])
@@ -161,7 +161,7 @@ describe('architectures are told by their tensors', () => {
     const sizes = randomModelDimensions('7a-0.1b')
     const shapes = Object.fromEntries(rwkv7Tensors(sizes).map(({ name, shape }) => [name, shape]))
 
-    test('as it is published: 2.01 GB, of which the tables are 1.6', () => {
+    test('as published: 2.01 GB, of which the tables are 1.6', () => {
       const summary = describeCheckpoint(checkpointOf(shapes))
       expect(summary).toMatchObject({ architecture: 'rwkv7a', missing: [], unexpected: [] })
       expect(summary.ranks).toEqual({ w: 64, a: 64, v: 32, g: 128, s: 32 })

@@ -156,7 +156,7 @@ test('pickles', () => {
   expect(accepted).toBeLessThan(CASES)
 })
 
-test('whole files, tensors read to the end', () => {
+test('whole files, with all tensors read', () => {
   let numRead = 0
   fuzz(files, (bytes) => {
     const source = memorySource(bytes)
@@ -220,7 +220,7 @@ test.each<[string, (path: string) => unknown, Parameters<typeof readAll>[1]]>([
       ),
     openGguf,
   ],
-])('%s, tensors read to the end', (_what, write, open) => {
+])('%s, with all tensors read', (_what, write, open) => {
   const seed = fileBy(write)
   expect(readAll(seed, open)).toBeGreaterThan(0)
   let numRead = 0

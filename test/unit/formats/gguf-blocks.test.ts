@@ -179,7 +179,7 @@ const BY_HAND: Record<BlockType, { bytes: number[]; expected: [number, number][]
 
 const TYPES = Object.keys(BY_HAND) as BlockType[] // Object.keys forgets which keys
 
-describe('blocks written by hand', () => {
+describe('handwritten blocks', () => {
   test.each(TYPES)('%s', (type) => {
     const { bytes, expected } = BY_HAND[type]
     expect(bytes).toHaveLength(BLOCK_SIZES[type].bytes)
@@ -220,7 +220,7 @@ function anyBlocks(type: BlockType): Uint8Array {
   })
 }
 
-describe('any bytes, bit for bit as gguf-py', () => {
+describe('random bytes, bit for bit as in gguf-py', () => {
   test.each(TYPES)('%s', (type) => {
     const values = Float32Array.from(unpack(type, anyBlocks(type)))
     const hash = createHash('sha256').update(new Uint8Array(values.buffer)).digest('hex')
@@ -228,7 +228,7 @@ describe('any bytes, bit for bit as gguf-py', () => {
   })
 })
 
-describe('quantised and unpacked', () => {
+describe('quantised and unpacked again', () => {
   /** Half a step of each type, as a share of the block's largest weight. */
   const HALF_STEP: Record<BlockType, number> = {
     Q4_0: 1 / 14,

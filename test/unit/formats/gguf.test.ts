@@ -39,7 +39,7 @@ describe('the header', () => {
     ])
   })
 
-  test('an alignment of its own', () => {
+  test('a custom alignment', () => {
     const metadata = { 'general.alignment': 32 }
     const [first] = read(metadata, [tensor()]).tensors
     expect(first!.offset % 32).toBe(0)
@@ -78,7 +78,7 @@ describe('the header', () => {
     expect(source.largestRead).toBeLessThanOrEqual(source.size)
   })
 
-  test('names twice, tensors that overlap, arrays of arrays', () => {
+  test('duplicate names, overlapping tensors, arrays of arrays', () => {
     expect(() => read({}, [tensor(), tensor()])).toThrow('holds tensor t twice')
     const bytes = ggufBytes({}, [tensor(), tensor({ name: 'u' })])
     const second = bytes.indexOf(Buffer.from([32, 0, 0, 0, 0, 0, 0, 0]), 24)
@@ -93,7 +93,7 @@ describe('the header', () => {
   })
 })
 
-describe('what is no RWKV-6 or RWKV-7 is named', () => {
+describe('other architectures than RWKV-6 and RWKV-7 are named', () => {
   test.each([
     ['rwkv6qwen2', 'a GGUF file of a hybrid of RWKV-6 and Qwen 2'],
     ['arwkv7', 'a GGUF file of a hybrid of RWKV-7 and a transformer'],
@@ -107,7 +107,7 @@ describe('what is no RWKV-6 or RWKV-7 is named', () => {
     )
   })
 
-  test('no architecture, no head size, a bad rescale', () => {
+  test('no architecture, no head size, an invalid rescale', () => {
     expect(() => open({})).toThrow('architecture "no architecture"')
     expect(() => open({ 'general.architecture': 'rwkv7' })).toThrow('does not say rwkv7.wkv.head')
     const rescale = { 'rwkv6.wkv.head_size': 2, 'rwkv6.rescale_every_n_layers': 0.5 }
@@ -116,7 +116,7 @@ describe('what is no RWKV-6 or RWKV-7 is named', () => {
     expect(() => open({ ...RWKV7, ...epsilon })).toThrow('a layer norm epsilon of 0.5, not 1e-5')
   })
 
-  test('a tensor without a native name keeps its own; facts are passed on', () => {
+  test('a tensor without a native name keeps its name; other metadata is passed on', () => {
     const { tensors, metadata } = open({ ...RWKV7, 'general.name': 'x' }, tensor())
     expect([...tensors.keys()]).toEqual(['t'])
     expect(metadata?.get('general.name')).toBe('x')
@@ -143,7 +143,7 @@ test('parts of packed blocks', () => {
   expect(() => entry.read(0, 129)).toThrow('elements 0 to 129 of 128')
 })
 
-describe('the vocabulary inside', () => {
+describe('the embedded vocabulary', () => {
   const vocabularyOf = (tokens: string[], types?: number[]) => {
     const metadata = {
       ...RWKV7,
@@ -175,7 +175,7 @@ describe('the vocabulary inside', () => {
     expect(() => vocabularyOf(['<s>', text])).toThrow('its token 1')
   })
 
-  test('another tokenizer is none', () => {
+  test('other tokenizers are refused', () => {
     const other = { ...RWKV7, 'tokenizer.ggml.model': 'gpt2', 'tokenizer.ggml.tokens': ['a'] }
     expect(open(other).vocabulary).toBeUndefined()
     expect(open(RWKV7).vocabulary).toBeUndefined()
@@ -189,7 +189,7 @@ describe('the vocabulary inside', () => {
     return Array.from({ length: size }, (_, id) => escaped.get(id) ?? (id ? `[PAD${id}]` : '<s>'))
   }
 
-  test('gives the tokenizer that the vocabulary file gives', () => {
+  test('equals the tokenizer of the vocabulary file', () => {
     const text = vocabularyText(['ab', '\n\n', "it's", '\\n', '你', Buffer.from([0xff, 0x80])])
     const tokenizer = Tokenizer.fromTokens(vocabularyOf(asGguf(text))!, 'test')
     expect(tokenizer.hash).toBe(Tokenizer.fromText(text).hash)

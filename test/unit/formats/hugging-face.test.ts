@@ -37,7 +37,7 @@ test('a head tied to the embedding', () => {
   expect(open({ tie_word_embeddings: false })).toBeUndefined()
 })
 
-describe('a config that asks for something else is refused', () => {
+describe('a config with unsupported values is refused', () => {
   test.each<[Record<string, unknown>, string]>([
     [{ model_type: 'llama' }, 'a model of type "llama", not "rwkv7"'],
     [{ model_type: undefined }, 'a model of type "undefined"'],
@@ -56,7 +56,7 @@ describe('a config that asks for something else is refused', () => {
   })
 })
 
-describe('an index that leads elsewhere is refused', () => {
+describe('an index that points elsewhere is refused', () => {
   const withIndex = (weightMap: unknown) => {
     writeAsHuggingFace(directory, tensors)
     const path = join(directory, 'model.safetensors.index.json')
@@ -76,14 +76,14 @@ describe('an index that leads elsewhere is refused', () => {
     expect(withIndex({ a: fileName })).toThrow('which is no plain name')
   })
 
-  test('a file that is not there, a tensor that is not in it, no map', () => {
+  test('a missing file, a tensor missing in it, no map', () => {
     expect(withIndex({ a: 'absent.safetensors' })).toThrow(expect.objectContaining({ code: 'not_found' }))
     expect(withIndex({ a: 'model.safetensors' })).toThrow('puts a into model.safetensors')
     expect(withIndex([])).toThrow('has no weight_map')
   })
 })
 
-test('no config, a broken config, no weights', () => {
+test('no config, an invalid config, no weights', () => {
   mkdirSync(directory)
   expect(() => openCheckpoint(directory)).toThrow('a directory without config.json')
   writeFileSync(join(directory, 'config.json'), '{"model_type":')

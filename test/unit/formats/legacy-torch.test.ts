@@ -14,7 +14,7 @@ const TORCH_FILE =
   'H4sIAAAAAAACA32TS1PTUBTHb5K2QATEd/FZ38VH7ROoL3IREQwoxE02TinplcYJTU5yy4zOMNMNiK5YsnDRJUuWLPkobv0IzrjwJCllitXM/HOTe09+/3PuPWmI32Tr9/fpX4mPuwvDqYY4/1PC+zqQpD5ECHFcm9uGbZXWmOuZdg0EDNAHcMUyObdYidUqZrkG4pYu4yT/5LCSZ35mHkjrEEnqUZz0qrbLIaqKuoRvZo1DTI3oEZ9h11agR43U64eefvyqXWEWCAbaWszg6OrJb90Kc1llyjS4DOKIBlJSFzC2DBGD265RTZXq3LQ8ueSy5bppVUqc1TzbLa1lZYgmk3qPnwhGllcYxMJP5GnLLvN34aQMPfogxhRz4/lCIZMpFnPpbB56g5wNpw59avwNB3lRJWpEjW3CCTWmCpvQ/7XqpzPAYVCDk0FOyzBURctqrNoVeaoaok77KNyJTTijCj7xbIg6x+G8BhcClAHx/6GGW6iLi2qvKqrSJlwKs7ocoq5wuKrBtQBVgUSIahU/GVSfGW3Xf/3IIZ8tFPJpfIIbLYeb7bpvhQ63Q4c7HO5qEJ4Fg5EOh5my9aFNv9dBH80VxopZuI/0fqQ/COmY/0NV8umpkP6IQ1qDTEB3IPuPk3bKbnmVcebKkPt7t3y3dDE3moY8ugnoVvDdhA0Y9W9jodM4h6IGj7eClydf4KkGz+p6H0Jsh5ur2NEuPF+HiaBtPc4cUDpqncNObtdKj7lni1jrJLpH0f2F7x7dgCnf/WXoPs3hlQYzXtD+zLGNKsyqkv9TvPd/ii7nInSzELtVLXXb+Ei3boqyVJwcXo0JoihKQ2kqB8oPhdAhmqBpqtAFukQd2qBbdJvu0CbdpXt0n0ZJ5yW0RrE1Sq0xcmydkCWl/+gzhUyRaTJDZslropK5xhyZb8zHO8iYlx+HyeEzqok6QGGOhFBChlAJVBqloBZQSygH1UBtobZRO6gmahe1h9qnfwDnfLbcCwUAAA=='
 const file = () => new Uint8Array(gunzipSync(Buffer.from(TORCH_FILE, 'base64')))
 
-test('a file of torch itself: views, types, storages of no tensor of the model', () => {
+test('a file written by torch: views, types, storages without a tensor of the model', () => {
   const source = memorySource(file())
   expect(recogniseFormat(source).readable).toBe('legacy torch')
   const { tensors, format } = openLegacyTorch(source)
@@ -31,7 +31,7 @@ test('a file of torch itself: views, types, storages of no tensor of the model',
   ])
 })
 
-describe('what does not fit is refused', () => {
+describe('inconsistent files are refused', () => {
   const changed = (find: string, replacement: string) => {
     const text = Buffer.from(file()).toString('latin1')
     expect(text).toContain(find)
@@ -57,7 +57,7 @@ describe('what does not fit is refused', () => {
     )
   })
 
-  test('a storage of another length than its tensors say', () => {
+  test('a storage whose length differs from what its tensors say', () => {
     const bytes = Buffer.from(file())
     const at = bytes.lastIndexOf(Buffer.from([24, 0, 0, 0, 0, 0, 0, 0]))
     bytes[at] = 23

@@ -19,7 +19,7 @@ function asOther<T>(work: () => T): T {
   }
 }
 
-test.skipIf(process.geteuid === undefined)('a model that may not be read is said', () => {
+test.skipIf(process.geteuid === undefined)('an unreadable model is reported', () => {
   const path = join(folder, 'm.pth')
   writeFileSync(path, 'x', { mode: 0o000 })
   const advice = /^cannot read the model: EACCES: .*m.pth'; let this user read it$/

@@ -17,7 +17,7 @@ function refusal(pickle: string): SkeinError {
 
 const text = (value: string) => `X${String.fromCharCode(value.length)}\0\0\0${value}`
 
-describe('names outside the list are refused by name', () => {
+describe('globals outside the list are refused by name', () => {
   test.each([
     ['os.system', `\x80\x02cos\nsystem\n${text('true')}\x85R.`],
     ['posix.system', `\x80\x02cposix\nsystem\n${text('true')}\x85R.`],
@@ -49,7 +49,7 @@ describe('names outside the list are refused by name', () => {
   })
 })
 
-describe('instructions a checkpoint does not need', () => {
+describe('opcodes that checkpoints do not need', () => {
   const dict = 'ccollections\nOrderedDict\n'
   test.each([
     ['uses the instruction NEWOBJ', `\x80\x02${dict})\x81.`],
@@ -141,7 +141,7 @@ test.each<[string, number]>([
 })
 
 describe('bombs', () => {
-  test('nesting, deeper than any recursion could go, is just data', () => {
+  test('nesting deeper than any recursion is just data', () => {
     const depth = 400_000
     expect(run(`\x80\x02N${'\x85'.repeat(depth)}.`)).toMatchObject({ kind: 'tuple' })
     expect(refusal(`\x80\x02${'('.repeat(depth)}.`).message).toContain('ends too early')
@@ -153,11 +153,11 @@ describe('bombs', () => {
     ['dicts', '}'],
     ['memos', '\x94'],
     ['frames', `\x95${'\xff'.repeat(8)}`],
-  ])('a million %s end the reading', (_what, instruction) => {
+  ])('reading stops at a million %s', (_what, instruction) => {
     expect(refusal(`\x80\x04N${instruction.repeat(1_000_001)}.`).message).toContain('1000000 instructions')
   })
 
-  test('a value that doubles forty times costs forty references', () => {
+  test('a value doubled forty times costs forty references', () => {
     const memo = (index: number) => String.fromCharCode(index)
     const doublings = Array.from({ length: 40 }, (_, i) => `h${memo(i)}h${memo(i)}\x86q${memo(i + 1)}`)
     expect(run(`\x80\x02(Nq\0${doublings.join('')}t.`)).toMatchObject({ kind: 'tuple' })

@@ -26,7 +26,7 @@ function floatsOf(path: string, name: string): number[] {
 
 const range = (count: number) => Array.from({ length: count }, (_, i) => i)
 
-describe('what is written is read', () => {
+describe('written and read again', () => {
   test.each<[SourceType, boolean]>([
     ['f32', false],
     ['f16', false],
@@ -76,7 +76,7 @@ describe('what is written is read', () => {
     expect(floatsOf(path, 'emb.weight')).toEqual([1, 2])
   })
 
-  test('the .pth may be left out of the path', () => {
+  test('the suffix .pth may be omitted', () => {
     writeRandomRwkv7(file('named.pth'))
     const checkpoint = openCheckpoint(file('named'))
     expect(checkpoint.path).toBe(file('named.pth'))
@@ -181,7 +181,7 @@ const CPYTHON_PICKLES = {
 const TORCH_FILE =
   'H4sIAAAAAAACA7VWTUzbZhj+8kPIws8opaUdW8vWbQ2jgJ0fp7QFbJe6gGFLPW1C1aQQEkOiBZI3+ejUSpOsTQV6mTqp6nqauEzqsbftNHHatdqpFw6Tdtpp6mHSjns/fyGzTVLKqhkeIqL3+Xn95X3jtB4IEhIOkwNXFzlB8sUcHctnaXa08nlJU4+Rm97L8n8JJLroQ0IWfDlaruYKo5kNWizVIpmqubxRLOUz1FyvlauZW7EI+KPRxXYsrmFldtWEAKdEtFI5Sz/mb0YgaAsK0LYYwNdcZQNC+ikK7Td0ogf10CaE9ZDu24TX7uVy5VLJzNFieb0W+aiaN6tmfhpTRyAyZEAHhU4Dumy1ZeguoHshUAgW2gq23utML6QHN6FH9zHZY/cKjNZL4bgBfTYtBye8tJM39LDu1wOb0M9jnOK00xTeMGDApuXhTU6r96faDYpSo8W37DIRznDNs43WBrnm21zzHQrnDHjXLjbhPZfmTLa00tB73y6JwXmuF+V6mHEI9fyb8AHXG6ZwwYARu3gFRlscWCVbza6Z1KxGYGy/e5sSB4Hri428MZ43zvUTFJIGSNv2P6ktuGjAuM2swSWXUgIuo5KPwhVUGhri7AkKkwZM2QV3QHYRkqAggVBQmTVhp3YVE6D1NCdfo6AZcN0ursCM99RmeWI8ty2Yw+Pu1INboHPqPIUFAz7cGE3r7eHF559999RPCEO65Xj0kTE+HqMr5epalmZumdUafgo1dfjglLS+ROb44597X7PUDK0d+8mlumN9eDLZUnF1fc1cp5oqHcXUcUkJFmDqC/gDuyX+FwboJioPsHybmmU2a5o6+R99969SkdKSyTLcnfj9dAhdQi/M0EGUf7fSmKCpE68WgKtaU/hHxl+EhdhB7CJ+Q6Ah6UEMIgSEjEgjlhAVhIXYRtxHPELsIB4jniB+UlhnXyl760sotHRIZ+cdnYmaeo68VH7MLsuyJe/IuzLmVXqUQUVQZCWtLCkVxVK2lfvKI2VHeaw8UXien/d++UFg+/WQPP2OPDFNPU6a378reOdUMk2uEY1cJzPWDJm1ZsmcNUd0Syfz8rw1vztPFuQFa2F3gflPfvr82VH94y39/7+zQx37fl2++/D2Uc8v8dLntyQzj+G/zBgKk2DDgzT1uOrwSGrq1CuO383W/XSSk9yrsdh6m5jFIyz9r9+vfnL4/hggyfoCs+PXzGoRN9idLPvyzhTzmioevRsxJl1MSqn4uDQuJfAnJomimBRTkpQS4mJSEgQhFY+nJJbymxH/ahRzRO2UPha2kdO59LsOJHc9B3mpzu3d56KdDZCm3xFeBef67XcpfNtQOLDzvSLO/dntEukNEs/e9nKdG6rDxX0YJM596yU6V4mbWGlzEkUv0bkD3ETWgGPveInOYXQTLRcx7iU6J8xNFNqdxMQ+sfkAOq8HLmLS6+icik63Tpi4ZsvLdH5SB1xEY5/ZfIbSeih0oV56JjDiGGb36zPeIfm7bog89lROntYb5E8ibSHO6bTree0/gMwsGzEMAAA='
 
-describe('files of other writers', () => {
+describe('files of other programs', () => {
   test('torch itself: views that share a storage, a parameter, a scalar, an empty tensor', () => {
     writeFileSync(file('torch.pth'), gunzipSync(Buffer.from(TORCH_FILE, 'base64')))
     const { tensors } = openCheckpoint(file('torch.pth'))
@@ -214,7 +214,7 @@ describe('files of other writers', () => {
     expect(floatsOf(path, 'c')).toEqual([8, 7, 6])
   })
 
-  test('Python reads our zip and finds its checksums right', (context) => {
+  test('Python reads our zip and accepts its checksums', (context) => {
     for (const zip64 of [false, true]) {
       const path = writeRandomRwkv7(file('python.pth'), { zip64 })
       const script =
@@ -230,7 +230,7 @@ describe('files of other writers', () => {
   })
 })
 
-describe('what does not fit together is refused', () => {
+describe('inconsistent files are refused', () => {
   const good = () => ({
     'x/data.pkl': Buffer.from(CPYTHON_PICKLES[2], 'base64'),
     'x/byteorder': 'little',
@@ -263,7 +263,7 @@ describe('what does not fit together is refused', () => {
     expect(() => openCheckpoint(path)).toThrow('tensor a is of type i64; weights are f32, f16 or bf16')
   })
 
-  test('two names that differ only by _orig_mod.', () => {
+  test('two names that differ only in _orig_mod.', () => {
     const path = file('unfit.pth')
     const tensor = { shape: [1], values: [1] }
     writePth(path, [

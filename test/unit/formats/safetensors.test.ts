@@ -24,7 +24,7 @@ const open = (header: unknown, data: number | Uint8Array = 0) => openSafetensors
 const PYTHON_FILE =
   'kAAAAAAAAAB7Il9fbWV0YWRhdGFfXyI6eyJmb3JtYXQiOiJwdCJ9LCJhIjp7ImR0eXBlIjoiRjMyIiwic2hhcGUiOlsyLDNdLCJkYXRhX29mZnNldHMiOlswLDI0XX0sImgiOnsiZHR5cGUiOiJGMTYiLCJzaGFwZSI6WzJdLCJkYXRhX29mZnNldHMiOlsyNCwyOF19fSAAAIA/AAAAQAAAQEAAAIBAAACgQAAAwEAAOADA'
 
-test('a file of the Python library', () => {
+test('a file written by the Python library', () => {
   const { tensors, metadata } = openSafetensors(memorySource(Buffer.from(PYTHON_FILE, 'base64')))
   expect(Object.fromEntries(metadata!)).toEqual({ format: 'pt' })
   expect(tensors.get('a')).toMatchObject({ shape: [2, 3], dtype: 'f32' })
@@ -63,7 +63,7 @@ test('a failed write leaves no file', () => {
   expect(readdirSync(folder)).toEqual(['model.safetensors'])
 })
 
-test('names that mean something to JavaScript or to the format', () => {
+test('names that are special in JavaScript or in the format', () => {
   const tensor = (name: string) => ({ name, shape: [1], dtype: 'f32', chunks: () => [new Uint8Array(4)] }) as const
   const path = join(folder, 'names.safetensors')
   writeSafetensors(path, [tensor('__proto__'), tensor('constructor')])
@@ -74,7 +74,7 @@ test('names that mean something to JavaScript or to the format', () => {
   expect(readdirSync(folder)).toEqual(['model.safetensors'])
 })
 
-describe('what the format forbids is refused', () => {
+describe('files that the format forbids are refused', () => {
   const a = { dtype: 'F32', shape: [2], data_offsets: [0, 8] }
   test.each<[string, unknown, number, string]>([
     ['a hole', { a: { ...a, data_offsets: [8, 16] } }, 16, 'tensor a begins after a hole'],
@@ -113,7 +113,7 @@ describe('what the format forbids is refused', () => {
     )
   })
 
-  test('a header that claims more than the file has takes no memory', () => {
+  test('a header that claims more than the file has allocates nothing', () => {
     const source = memorySource(Buffer.concat([Buffer.from('ffffff0400000000', 'hex'), Buffer.from('{}')]))
     expect(() => openSafetensors(source)).toThrow('the header should be 83886079 bytes')
     expect(source.largestRead).toBe(8)
@@ -122,7 +122,7 @@ describe('what the format forbids is refused', () => {
     )
   })
 
-  test('names that JavaScript gives a meaning are names', () => {
+  test('names that are special in JavaScript are ordinary names', () => {
     const header = '{"__proto__":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
     const { tensors } = open(header, Buffer.from(Float32Array.of(7).buffer))
     expect(Array.from(readFloats(tensors.get('__proto__')!))).toEqual([7])

@@ -64,7 +64,7 @@ const read = (bytes: Uint8Array) => readZip(memorySource(bytes))
 const A = { name: 'a', content: 'hello' }
 const B = { name: 'b/c', content: 'world!' }
 
-test('entries lie behind their local headers', () => {
+test('entries start after their local headers', () => {
   const bytes = zipOf([A, B, { name: 'empty', content: '' }])
   const contents = [...read(bytes)].map(([name, { offset, size }]) => [
     name,
@@ -77,7 +77,7 @@ test('entries lie behind their local headers', () => {
   ])
 })
 
-test('a zip64 field holds only what does not fit in 32 bits', () => {
+test('a zip64 field has only the values that exceed 32 bits', () => {
   const far = { ...B, headerOffset: 0xffffffff, zip64: [41] }
   const large = { ...B, size: 0xffffffff, zip64: [6, 6] }
   const plain = read(zipOf([A, B])).get('b/c')
@@ -90,7 +90,7 @@ test('a comment may follow, even one that looks like an end record', () => {
   expect(read(zipOf([A], { comment: 'x'.repeat(65535) })).size).toBe(1)
 })
 
-describe('refused as not for us', () => {
+describe('unsupported features are refused', () => {
   test.each([
     ['zip entry a is compressed (deflate)', zipOf([{ ...A, method: 8 }])],
     ['zip entry a is compressed (method 77)', zipOf([{ ...A, method: 77 }])],
@@ -105,7 +105,7 @@ describe('refused as not for us', () => {
   })
 })
 
-describe('refused as damaged', () => {
+describe('damaged files are refused', () => {
   const whole = zipOf([A, B])
   test.each([
     ['no zip directory at its end', whole.subarray(0, -1)],

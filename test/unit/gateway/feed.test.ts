@@ -30,7 +30,7 @@ async function watched(streamStallMs: number): Promise<{ feed: Feed; response: S
 
 const SAMPLE = { type: 'sample', sample: 'x'.repeat(16_000) }
 
-test('events have their type and the rest as data', async () => {
+test('events have a type, and everything else as data', async () => {
   const { feed, socket } = await watched(PATIENT_MS)
   let text = ''
   socket.on('data', (data) => {
@@ -45,7 +45,7 @@ test('events have their type and the rest as data', async () => {
   expect(feed.isOver).toBe(true)
 })
 
-test('a watcher that does not read misses events, then is cut off; what is kept for it is bounded', async () => {
+test('a watcher that does not read misses events, then is disconnected; its buffer is bounded', async () => {
   const { feed, response, socket } = await watched(300)
   socket.pause()
   let most = 0
@@ -64,7 +64,7 @@ test('a watcher that does not read misses events, then is cut off; what is kept 
   expect(most).toBeLessThan(BUFFER_BYTES + 2 * 16_000)
 })
 
-test('one that catches up in time goes on', async () => {
+test('a watcher that catches up in time continues', async () => {
   const { feed, socket } = await watched(PATIENT_MS)
   socket.pause()
   while (feed.send(SAMPLE)) await new Promise((resolve) => setImmediate(resolve))

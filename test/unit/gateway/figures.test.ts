@@ -8,7 +8,7 @@ import { GpuWatch, parseGpus } from '../../../src/gateway/management/nvidia-smi.
 
 const LINE = '0, GPU-1a2b, NVIDIA H200, 143771, 1024, 37, 41, 120.55'
 
-test('GPUs are read from the lines of nvidia-smi', () => {
+test('GPUs are read from the output of nvidia-smi', () => {
   expect(parseGpus(`${LINE}\n1, [N/A], Tesla X, [N/A], 5, [Not Supported], 30, [N/A]\n`)).toEqual([
     {
       index: 0,
@@ -33,7 +33,7 @@ test('GPUs are read from the lines of nvidia-smi', () => {
   ])
 })
 
-test('the command runs once for all who ask, and again when its answer is old', async () => {
+test('concurrent callers share one run of the command; an old answer is renewed', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'skein-smi-'))
   const command = join(folder, 'nvidia-smi')
   const script = `#!/bin/sh\necho x >> ${folder}/runs\necho "${LINE}"\n`
@@ -55,7 +55,7 @@ test('a machine without the command has no GPUs, and is not asked again', async 
   expect(await watch.read(-1)).toEqual([])
 })
 
-test('percentiles are of the last ten seconds', () => {
+test('percentiles cover the last ten seconds', () => {
   const recent = new RecentValues()
   expect(recent.percentiles(0)).toEqual({ p50: null, p90: null, p99: null })
   for (let i = 1; i <= 100; i++) recent.add(i, 5000)

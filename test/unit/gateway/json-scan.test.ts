@@ -37,7 +37,7 @@ const values = fc.letrec((tie) => ({
 const bodies = fc.dictionary(fc.oneof(text, fc.constant('password')), values)
 const cuts = fc.array(fc.nat(), { maxLength: 8 })
 
-test('it counts what a parser makes, and finds the key that a parser finds, however the bytes come', () => {
+test('it counts the values that a parser would make, and finds the same key, however the bytes are cut', () => {
   fc.assert(
     fc.property(bodies, cuts, fc.constantFrom(0, 2), (body, at, indent) => {
       const scan = scanned(JSON.stringify(body, null, indent), at)
@@ -49,7 +49,7 @@ test('it counts what a parser makes, and finds the key that a parser finds, howe
   )
 })
 
-test('bounds are kept wherever they are passed', () => {
+test('every limit is enforced exactly', () => {
   const write = (json: string, bounds: object) => new JsonScan({ ...BOUNDS, ...bounds }).write(Buffer.from(json))
   expect(() => write('{"a":1,"b":2}', { jsonFields: 2 })).not.toThrow()
   expect(() => write('{"a":1,"b":2,"c"', { jsonFields: 2 })).not.toThrow()

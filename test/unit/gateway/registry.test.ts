@@ -12,7 +12,7 @@ const neverLoaded: EngineSource = {
 }
 const model = (id: string, source: EngineSource) => ({ id, tokenizer: byteCodec, source })
 
-test('one that could never be loaded is not among those that could be meant', () => {
+test('a worker that could never be loaded is not a candidate for the default model', () => {
   const models = createRegistry([model('broken', neverLoaded), model('works', ready)])
   expect(models.get(null).id).toBe('works')
   expect(models.get('rwkv7').id).toBe('works')
@@ -22,18 +22,18 @@ test('one that could never be loaded is not among those that could be meant', ()
   expect(models.list().map(({ id }) => id)).toEqual(['broken', 'works'])
 })
 
-test('what else a model is called is listed with it', () => {
+test('other names of a model are listed with it', () => {
   const [entry] = createRegistry([{ ...model('a', ready), aliases: ['b', 'b', 'c'] }]).list()
   expect(entry!.aliases).toEqual(['b', 'c'])
 })
 
-test('of two that work a request has to name one, and the only one that there is says why it cannot', () => {
+test('with two working models a request must name one; the only model says why it is not ready', () => {
   const two = createRegistry([model('a', ready), model('b', ready)])
   expect(() => two.get(null)).toThrow('2 models are served here')
   expect(() => createRegistry([model('broken', neverLoaded)]).get(null)).toThrow('no such file')
 })
 
-test('every name that a model with a start state is listed under means it', () => {
+test('every name of a model with a start state refers to it', () => {
   const withStates = (...startStates: string[]) =>
     localSource(new FakeEngineClient(undefined, { ...FAKE_INFO, startStates }))
   const models = createRegistry([

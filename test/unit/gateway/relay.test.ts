@@ -39,7 +39,7 @@ async function collected(events: AsyncIterable<EngineEvent>): Promise<EngineEven
   return all
 }
 
-test('hands on all events and ends once, as done', async () => {
+test('forwards all events and ends once, as done', async () => {
   const { relay: events, endings } = relay(() => opened(source([prompt, text]).events))
   expect(await collected(events)).toEqual([prompt, text])
   await events.return()
@@ -47,13 +47,13 @@ test('hands on all events and ends once, as done', async () => {
   expect(endings).toEqual([{ how: 'done' }])
 })
 
-test('two who ask before anything is there get the first two events', async () => {
+test('two reads before anything is there get the first two events', async () => {
   const { relay: events } = relay(() => opened(source([prompt, text]).events))
   const [one, two] = await Promise.all([events.next(), events.next()])
   expect([one.value, two.value]).toEqual([prompt, text])
 })
 
-test('what cannot be opened has not begun; what fails later has', async () => {
+test('a request that fails to open has not begun; a later failure has', async () => {
   const thrown = new Error('no')
   const early = relay(() => Promise.reject(thrown))
   await expect(collected(early.relay)).rejects.toBe(thrown)
@@ -63,7 +63,7 @@ test('what cannot be opened has not begun; what fails later has', async () => {
   expect(late.endings).toEqual([{ how: 'failed', thrown, hasBegun: true }])
 })
 
-test('one who leaves while it is opened lets go of what comes', async () => {
+test('leaving while it opens releases what arrives later', async () => {
   let open = () => {}
   const { told, events } = source([prompt, text])
   const gate = new Promise<void>((resolve) => (open = resolve))
@@ -81,7 +81,7 @@ test('one who leaves while it is opened lets go of what comes', async () => {
   expect(endings).toEqual([{ how: 'left' }])
 })
 
-test('an observer that fails ends the request and lets go of the engine', async () => {
+test('a failing observer ends the request and releases the engine', async () => {
   const thrown = new Error('a label that there is not')
   const { told, events } = source([prompt, text, text])
   const { relay: failing, endings } = relay(

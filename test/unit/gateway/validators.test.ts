@@ -12,7 +12,7 @@ const routeOf = (maximum: number) => ({
 
 const compilerOf = (coerceTypes: boolean) => sharedValidators({}, { customOptions: { coerceTypes } })
 
-test('a route of another app has the validator of the first, unless its bounds or settings differ', () => {
+test('a route of another app reuses the validator, unless its limits or settings differ', () => {
   const strict = compilerOf(false)
   const validate = strict(routeOf(7))
   expect(compilerOf(false)(routeOf(7))).toBe(validate)
@@ -27,7 +27,7 @@ test('a route of another app has the validator of the first, unless its bounds o
   ])
 })
 
-test('every schema of every dialect compiles, which a server does only when it is asked', () => {
+test('every schema of every dialect compiles; a server compiles them only when used', () => {
   // Servers leave out the check of the schemas themselves.
   const compile = sharedValidators({}, { customOptions: { ...AJV_OPTIONS.customOptions, validateSchema: true } })
   const routes = allDialects(DEFAULT_LIMITS).flatMap((dialect) => dialect.routes)

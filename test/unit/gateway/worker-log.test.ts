@@ -15,19 +15,19 @@ async function linesOf(...chunks: (string | Buffer)[]): Promise<string[]> {
   return lines
 }
 
-test('lines, however they are cut; the last one needs no end', async () => {
+test('lines, however they are cut; the last one needs no line end', async () => {
   expect(await linesOf('a\nb', 'c\r\n', '\nd')).toEqual(['a', 'bc', 'd'])
   const euro = Buffer.from('€\n')
   expect(await linesOf(euro.subarray(0, 1), euro.subarray(1))).toEqual(['€'])
 })
 
-test('a line without an end is told in pieces and held nowhere', async () => {
+test('a line that never ends is logged in pieces and not buffered', async () => {
   const lines = await linesOf('x'.repeat(10_000), 'y'.repeat(10))
   expect(lines.join('')).toBe(`${'x'.repeat(10_000)}${'y'.repeat(10)}`)
   expect(Math.max(...lines.map(({ length }) => length))).toBe(4096)
 })
 
-test('5000 lines are kept, the latest', () => {
+test('the last 5000 lines are kept', () => {
   const log = new WorkerLog(null)
   for (let i = 0; i < 6000; i++) log.add(`line ${i}`)
   expect(log.tail(2)).toEqual(['line 5998', 'line 5999'])
@@ -36,13 +36,13 @@ test('5000 lines are kept, the latest', () => {
   expect(log.tail(9999)[0]).toBe('line 1000')
 })
 
-test('control characters are written out', () => {
+test('control characters are escaped', () => {
   const log = new WorkerLog(null)
   log.add('\u001b[31mred\u0007 \t tab\u2028')
   expect(log.tail(1)).toEqual(['\\x1b[31mred\\x07 \t tab\\x2028'])
 })
 
-test('listeners hear every line from now on, until they leave', () => {
+test('listeners get every new line until they leave', () => {
   const log = new WorkerLog(null)
   const heard: string[] = []
   log.add('before')
@@ -53,7 +53,7 @@ test('listeners hear every line from now on, until they leave', () => {
   expect(heard).toEqual(['now'])
 })
 
-test('files hold everything, and the oldest goes when there are too many', async () => {
+test('files hold everything; beyond the limit the oldest is deleted', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'skein-log-'))
   const log = new WorkerLog(join(folder, 'logs', 'w.log'))
   log.add('first')
@@ -66,7 +66,7 @@ test('files hold everything, and the oldest goes when there are too many', async
   expect(readdirSync(join(folder, 'logs')).sort()).toEqual(['w.log', 'w.log.1', 'w.log.2', 'w.log.3'])
 })
 
-test('logs of workers long gone are removed, the oldest first, and nothing else', async () => {
+test('old logs of removed workers are deleted, oldest first, and nothing else', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'skein-logs-'))
   const nameOf = (i: number) => `wkr-${i.toString(16).padStart(10, '0')}.log`
   for (let i = 0; i < 202; i++) {

@@ -47,7 +47,7 @@ function offer(answer: string, given = hub.hub) {
   return { questions, reply: offerFirst({ hub: given, memoryBytes: 3000, ask, environment }) }
 }
 
-test('the offer says what it costs; no is remembered', async () => {
+test('the offer says what it costs; a no is remembered', async () => {
   const { questions, reply } = offer('n')
   expect(await reply).toBeNull()
   expect(questions[0]).toContain(NEWEST)
@@ -57,7 +57,7 @@ test('the offer says what it costs; no is remembered', async () => {
   expect(again.questions).toEqual([])
 })
 
-test('return means yes; who has a model is not asked', async () => {
+test('return means yes; with a model already there, nothing is asked', async () => {
   expect(await offer('').reply).toBe('rwkv7-g1-0.4b')
   await pullModel('rwkv7-g1-0.4b', { hub: hub.hub, isOffline: false, environment })
   const { questions, reply } = offer('y')

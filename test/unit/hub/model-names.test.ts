@@ -77,16 +77,16 @@ test.each([
   ['rwkv6-world-1b6', 'BlinkDL/rwkv-6-world'],
   ['fla-hub/rwkv7-0.4B-world', 'fla-hub/rwkv7-0.4B-world'],
   ['a/b:sub/model.gguf', 'a/b'],
-])('%s is looked for in %s', (name, repository) => {
+])('%s is searched in %s', (name, repository) => {
   expect(parseModelName(name).repository).toBe(repository)
 })
 
-test('RWKV-7b is refused before it is fetched', () => {
+test('RWKV-7b is refused before the download', () => {
   for (const name of ['rwkv7b-g1-0.1b', 'rwkv7b-g1b-0.1b-20250822-ctx4096'])
     expect(() => parseModelName(name)).toThrow('its memory grows with the text')
 })
 
-describe('what leads elsewhere is no name', () => {
+describe('paths that lead elsewhere are no names', () => {
   test.each([
     '',
     'model',

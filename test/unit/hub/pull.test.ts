@@ -58,7 +58,7 @@ const partialOf = (bytes: Buffer) => {
 }
 
 describe('a model by its short name', () => {
-  test('fetched through a redirect, told of its progress, then present', async () => {
+  test('downloaded through a redirect, with progress, then present', async () => {
     const seen: number[] = []
     const onFile = (name: string) => {
       expect(name).toBe(NEWEST)
@@ -84,7 +84,7 @@ describe('a model by its short name', () => {
     expect(fake.requests).toHaveLength(6) // the list only
   })
 
-  test('listed although a connection ends as it is used again', async () => {
+  test('listed although a reused connection ends', async () => {
     const list = '/api/models/BlinkDL/rwkv7-g1/tree/main'
     fake.faults.set(list, [{ kind: 'reset' }])
     expect((await pullModel('rwkv7-g1-0.4b', options())).fetched).toEqual([NEWEST])
@@ -94,7 +94,7 @@ describe('a model by its short name', () => {
     await expect(pullModel('rwkv7-g1-0.4b', options())).rejects.toMatchObject({ code: 'timeout' })
   })
 
-  test('a file of the right size and other content is replaced', async () => {
+  test('a file of the right size with other content is replaced', async () => {
     mkdirSync(dirname(MODEL_PATH), { recursive: true })
     writeFileSync(MODEL_PATH, randomBytes(MODEL.length))
     expect((await pullModel('rwkv7-g1-0.4b', options())).fetched).toEqual([NEWEST])
@@ -102,7 +102,7 @@ describe('a model by its short name', () => {
   })
 })
 
-test('two at once: both have it, and nothing is left over', async () => {
+test('two downloads at once: both have the file, and nothing is left over', async () => {
   const both = await Promise.all([pullModel('rwkv7-g1-0.4b', options()), pullModel('rwkv7-g1-0.4b', options())])
   expect(both.map(({ path }) => path)).toEqual([MODEL_PATH, MODEL_PATH])
   expect(readFileSync(MODEL_PATH)).toEqual(MODEL)
@@ -132,7 +132,7 @@ describe('resumed', () => {
     expect(ranges[1]).toBe(ranges[2])
   })
 
-  test('from the beginning where the server ignores the range', async () => {
+  test('from the beginning if the server ignores the range', async () => {
     partialOf(randomBytes(1000))
     fake.faults.set(CDN_PATH, [{ kind: 'no range' }])
     await pullModel('rwkv7-g1-0.4b', options())
@@ -149,7 +149,7 @@ describe('resumed', () => {
     expect(fake.requests.filter((r) => r.startsWith('GET /cdn'))).toHaveLength(numFetches)
   })
 
-  test('gives up after five attempts and keeps what came', async () => {
+  test('gives up after five attempts and keeps the partial file', async () => {
     const cut = { kind: 'cut', bytes: 1000 } as const
     fake.faults.set(CDN_PATH, [cut, cut, cut, cut, cut])
     await expect(pullModel('rwkv7-g1-0.4b', options())).rejects.toMatchObject({ code: 'timeout' })
@@ -160,8 +160,8 @@ describe('resumed', () => {
   })
 })
 
-describe('what is not what it should be never gets its name', () => {
-  test('wrong bytes are thrown away', async () => {
+describe('a file that fails its check never gets its name', () => {
+  test('wrong bytes are discarded', async () => {
     partialOf(randomBytes(1000)) // the rest is right
     await expect(pullModel('rwkv7-g1-0.4b', options())).rejects.toMatchObject({
       code: 'corrupt_weights',
@@ -187,7 +187,7 @@ describe('what is not what it should be never gets its name', () => {
     expect(existsSync(join(folder, 'escape.pth'))).toBe(false)
   })
 
-  test('a link in the place of the partial file', async () => {
+  test('a link in place of the partial file', async () => {
     const victim = join(root, 'victim')
     writeFileSync(victim, 'precious')
     const digest = createHash('sha256').update(MODEL).digest('hex').slice(0, 16)
@@ -198,14 +198,14 @@ describe('what is not what it should be never gets its name', () => {
   })
 })
 
-test('a cache folder that cannot be written is said, with how to name another', async () => {
+test('an unwritable cache folder is reported, with how to choose another', async () => {
   const file = join(root, 'file')
   writeFileSync(file, '')
   const elsewhere = options({ environment: { XDG_CACHE_HOME: file } })
   await expect(pullVocabulary(elsewhere)).rejects.toThrow(/^cannot write .*ENOTDIR.* XDG_CACHE_HOME$/)
 })
 
-test('a directory: its weights, config and vocabulary, none of its code', async () => {
+test('a directory: its weights, config and vocabulary, but no code', async () => {
   const { path, fetched } = await pullModel('fla-hub/tiny', options())
   expect(path).toBe(join(folder, 'fla-hub--tiny'))
   expect([...fetched].sort()).toEqual(['config.json', 'model.safetensors', 'rwkv_vocab_v20230424.txt'])
@@ -220,7 +220,7 @@ test('the only checkpoint of a repository; a file by its name', async () => {
   expect(named).toEqual({ path: whole.path, fetched: [] })
 })
 
-describe('errors name what was asked for and what there is', () => {
+describe('errors name what was requested and what exists', () => {
   test.each([
     ['rwkv7-g1-13.3b', 'not_found', 'BlinkDL/rwkv7-g1 has no model "rwkv7-g1-13.3b"; it has rwkv7'],
     ['BlinkDL/rwkv7-g1', 'not_found', 'is not one model; name its file as BlinkDL/rwkv7-g1:FILE'],
@@ -234,7 +234,7 @@ describe('errors name what was asked for and what there is', () => {
     })
   })
 
-  test('a list that is none; a hub that is not there', async () => {
+  test('an invalid listing; an unreachable hub', async () => {
     fake.faults.set('/api/models/one/gguf/tree/main', [{ kind: 'body', body: '<html>' }])
     await expect(pullModel('one/gguf', options())).rejects.toThrow('that is not a list of files')
     const hub = { ...fake.hub, endpoint: new URL('http://127.0.0.1:1') }
@@ -243,7 +243,7 @@ describe('errors name what was asked for and what there is', () => {
 })
 
 describe('offline', () => {
-  test('answers from the cache and asks nobody', async () => {
+  test('answers from the cache and makes no request', async () => {
     const isOffline = true
     await expect(pullModel('rwkv7-g1-0.4b', options({ isOffline }))).rejects.toMatchObject({
       code: 'not_found',
@@ -270,7 +270,7 @@ describe('offline', () => {
 })
 
 describe('the World vocabulary', () => {
-  test('with another digest is thrown away', async () => {
+  test('with a wrong digest is discarded', async () => {
     const content = Buffer.alloc(1_093_733, 'x')
     await fake.close()
     const vocabulary = { [WORLD_VOCABULARY.fileName]: { content } }
@@ -282,7 +282,7 @@ describe('the World vocabulary', () => {
     expect(readdirSync(join(root, 'cache', 'skein'))).toEqual([])
   })
 
-  test.skipIf(WORLD_VOCABULARY_PATH === null)('from the second place, if the first fails', async () => {
+  test.skipIf(WORLD_VOCABULARY_PATH === null)('from the second location if the first fails', async () => {
     await fake.close()
     const content = readFileSync(WORLD_VOCABULARY_PATH!)
     fake = await startFakeHub({
@@ -331,7 +331,7 @@ describe('redirects and the token', () => {
     expect(nextHop(endpoint, from, 'https://huggingface.co\\@evil.example/x').hostname).toBe('huggingface.co')
   })
 
-  test('to another host fails, and that host hears nothing', async () => {
+  test('to another host fails, and that host gets no request', async () => {
     const other = await startFakeHub({})
     const location = `${other.url.replace('127.0.0.1', 'localhost')}/x`
     fake.faults.set(CDN_PATH, [{ kind: 'redirect', location }])
@@ -340,13 +340,13 @@ describe('redirects and the token', () => {
     await other.close()
   })
 
-  test('for ever end', async () => {
+  test('without end are stopped', async () => {
     const loop = { kind: 'redirect', location: CDN_PATH } as const
     fake.faults.set(CDN_PATH, Array(10).fill(loop))
     await expect(pullModel('rwkv7-g1-0.4b', options())).rejects.toThrow('more than 5 times')
   })
 
-  test('the token goes to the endpoint alone, and not over an open line', async () => {
+  test('the token is sent only to the endpoint, and only encrypted', async () => {
     const sent = (at: string, to: string) =>
       headersFor({ ...fake.hub, endpoint: new URL(at), token: 't' }, new URL(to), 0).get('authorization')
     expect(sent('https://huggingface.co', 'https://huggingface.co/x')).toBe('Bearer t')
@@ -404,7 +404,7 @@ describe('the cache', () => {
     expect(existsSync(join(folder, 'fla-hub--tiny'))).toBe(false)
   })
 
-  test('a model is found by the name that it is listed under, also in a folder of its repository', () => {
+  test('a model is found by its listed name, also in a subfolder of its repository', () => {
     for (const file of ['m.gguf', 'deep/m.gguf', 'deep/n.gguf']) place(`one--two/${file}`)
     for (const model of listModels(folder)) expect(findModel(folder, model.name)).toEqual(model)
   })
@@ -414,7 +414,7 @@ describe('the cache', () => {
     expect(findModel(folder, 'rwkv7-g1-0.4b')).toBeUndefined()
   })
 
-  test('neither shows nor removes what a link leads to', () => {
+  test('neither lists nor removes what a link points to', () => {
     const outside = join(root, 'outside')
     mkdirSync(outside, { recursive: true })
     writeFileSync(join(outside, 'm.pth'), 'precious')

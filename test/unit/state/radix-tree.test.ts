@@ -6,7 +6,7 @@ import { trials } from '../../helpers/slow.ts'
 const tokens = fc.array(fc.nat(1), { maxLength: 6 }).map((ids) => Int32Array.from(ids))
 const action = fc.record({ type: fc.constantFrom('set', 'set', 'delete', 'longest'), tokens })
 
-test('random lives agree with a map of all sequences', () => {
+test('random operations agree with a map of all sequences', () => {
   const seen = { hits: 0, deletes: 0 }
   fc.assert(
     fc.property(fc.array(action, { minLength: 20, maxLength: 60 }), fc.nat(9), (actions, maxLength) => {
@@ -46,7 +46,7 @@ test('random lives agree with a map of all sequences', () => {
   expect(Math.min(seen.hits, seen.deletes)).toBeGreaterThan(500)
 })
 
-test('a deleted value takes its nodes along', () => {
+test('deleting a value removes its nodes', () => {
   const tree = new RadixTree<string>()
   const long = Int32Array.from({ length: 1000 }, (_, i) => i)
   tree.set(long, 'long')

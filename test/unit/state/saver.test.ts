@@ -35,7 +35,7 @@ function setUp(bytes: number) {
   return { commits, saver, state, session: sessionOf('s', state) }
 }
 
-test.each([1000, 2 ** 26])('states of %i bytes: a deletion does not fail with one', async (bytes) => {
+test.each([1000, 2 ** 26])('states of %i bytes: a deletion does not fail together with a state', async (bytes) => {
   const { commits, saver, state, session } = setUp(bytes)
   saver.start([state])
   await saver.settled()
@@ -57,7 +57,7 @@ test.each([1000, 2 ** 26])('states of %i bytes: a deletion does not fail with on
   await late
 })
 
-test('who waits for a session with its states learns that they cannot be written, or are lost', async () => {
+test('callers that wait for a session and its states learn that they cannot be written, or are lost', async () => {
   const { saver, state, session } = setUp(1000)
   const first = saver.barrier(session)
   saver.start([])
@@ -75,7 +75,7 @@ test('who waits for a session with its states learns that they cannot be written
   expect(saver.hasChanges).toBe(false)
 })
 
-test('after a thousand failures a state is still tried', async () => {
+test('after a thousand failures a state is still retried', async () => {
   const { saver, state } = setUp(1000)
   for (let i = 0; i < 1200; i++) {
     saver.start([state])
@@ -85,13 +85,13 @@ test('after a thousand failures a state is still tried', async () => {
   expect(saver.batchBytes).toBeGreaterThan(0)
 })
 
-test('who comes when a state is lost learns it at once', async () => {
+test('a caller that comes after a state was lost learns it at once', async () => {
   const { saver, state, session } = setUp(1000)
   saver.giveUp(state)
   await expect(saver.barrier(session)).rejects.toThrow('lost before it was written')
 })
 
-test('a disk that fails while a group is divided is waited for by those that are left, and by nobody who was refused', async () => {
+test('if the disk fails while a group is being divided, the remaining writers wait, but none that was refused', async () => {
   const written: string[] = []
   let isFull = false
   const commit = async ({ sessions }: StoreChange) => {

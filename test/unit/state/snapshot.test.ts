@@ -62,7 +62,7 @@ function inFormat1(): Uint8Array {
   return joinBytes([content, createHash('sha256').update(content).digest()])
 }
 
-test('comes back bit for bit, whatever the alignment of the bytes', () => {
+test('is read back bit for bit, whatever the alignment of the bytes', () => {
   for (const offset of [0, 1, 2, 3]) {
     const moved = new Uint8Array(FILE.length + offset)
     moved.set(FILE, offset)
@@ -78,7 +78,7 @@ test('comes back bit for bit, whatever the alignment of the bytes', () => {
   }
 })
 
-test('what it was written from may be in pieces, and what is viewed keeps no tokens of it', () => {
+test('the source may be in pieces, and a view keeps no tokens of it', () => {
   const { tokens, tail, state } = SNAPSHOT
   const floats = [state[0]!.slice(0, 5), state[0]!.slice(5), state[1]!.slice(0, 1), state[1]!.slice(1)]
   const file = joinBytes(snapshotParts({ tokens, tail, floats }, IDENTITY, OWNER))
@@ -90,7 +90,7 @@ test('what it was written from may be in pieces, and what is viewed keeps no tok
   expect(() => snapshotParts({ tokens, tail, floats: missing }, IDENTITY, OWNER)).toThrow('shape')
 })
 
-test('a state of several megabytes goes in small steps, to the same bytes and back', () => {
+test('a state of several megabytes is processed in small steps, to the same bytes and back', () => {
   const shape = { layers: 9, channels: 1600, heads: 25, headSize: 64 }
   const identity = { ...IDENTITY, ...shape }
   const wkv = Float32Array.from({ length: 9 * 25 * 4096 }, (_, i) => Math.fround(Math.sin(i)))
@@ -122,14 +122,14 @@ test.each([
   expect(decodeSnapshot(file, IDENTITY).snapshot).toEqual(snapshot)
 })
 
-test('the first format is still read, and its checksum verified', () => {
+test('the first format can still be read, with its checksum verified', () => {
   const file = inFormat1()
   expect(decodeSnapshot(file, IDENTITY).snapshot).toEqual(SNAPSHOT)
   file[file.length - 40]! ^= 1
   expect(refusal(file)).toContain('checksum')
 })
 
-test.each(Object.keys(IDENTITY) as (keyof ModelIdentity)[])('another %s is refused', (part) => {
+test.each(Object.keys(IDENTITY) as (keyof ModelIdentity)[])('a different %s is refused', (part) => {
   const other = { ...IDENTITY, [part]: typeof IDENTITY[part] === 'number' ? 3 : 'other' }
   expect(refusal(FILE, other)).toMatch(/^state_incompatible: .*(3|other)$/)
 })
@@ -150,7 +150,7 @@ describe('damage', () => {
     expect(refusal(Uint8Array.of(...FILE, 0))).toContain('bytes')
   })
 
-  test('random bytes after a good start are refused', () => {
+  test('random bytes after a valid start are refused', () => {
     fc.assert(
       fc.property(fc.nat(200), fc.uint8Array({ maxLength: 600 }), (kept, noise) => {
         expect(refusal(Uint8Array.of(...FILE.slice(0, kept), ...noise))).not.toBe('accepted')
@@ -159,7 +159,7 @@ describe('damage', () => {
     )
   })
 
-  test('values that are not finite are refused though the checksum is right', () => {
+  test('values that are not finite are refused although the checksum is right', () => {
     const nan = resealed((file) => file.fill(0xff, file.length - 8, file.length - 4))
     expect(refusal(nan)).toContain('not finite')
   })

@@ -5,7 +5,7 @@ import { StateMemory } from '../../../src/engine/state-transfers.ts'
 import { PrefixCache } from '../../../src/state/prefix-cache.ts'
 import { Tiers } from '../../../src/state/tiers.ts'
 
-test('what is given back is the next copy, and empty for whoever kept it', () => {
+test('returned memory is reused for the next copy, and the old view is empty', () => {
   const memory = new StateMemory()
   expect(memory.take()).toBeUndefined()
   const state = [Float32Array.of(1, 2), Float32Array.of(3)]
@@ -16,7 +16,7 @@ test('what is given back is the next copy, and empty for whoever kept it', () =>
   expect(memory.take()).toBeUndefined()
 })
 
-test('a state given back twice is one state', () => {
+test('a state returned twice counts once', () => {
   const memory = new StateMemory()
   const state = [new Float32Array(2)]
   memory.giveBack(state)
@@ -25,7 +25,7 @@ test('a state given back twice is one state', () => {
   expect(memory.take()).toBeUndefined()
 })
 
-test('parts of a file that is in memory, and what other threads share, are left alone', () => {
+test('parts of a file in memory, and memory shared with other threads, are not reused', () => {
   const memory = new StateMemory()
   const file = new Float32Array(8)
   memory.giveBack([file.subarray(0, 4), file.subarray(4)])
@@ -59,7 +59,7 @@ test.each(['none', 'writing', 'saved', 'failed'] as const)(
   },
 )
 
-test('a prefix is given back when it goes, unless a request has begun with it', () => {
+test('the memory of an evicted prefix is returned, unless a request uses it', () => {
   const given: StateData[] = []
   const cache = new PrefixCache(2 ** 20, (state) => given.push(state))
   const states = [1, 2].map((value) => [Float32Array.of(value)])

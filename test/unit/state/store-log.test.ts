@@ -45,7 +45,7 @@ function logUnder(readersMs: number) {
   return { log, write, seconds }
 }
 
-test.each([5, 20, 60])('readers that end are waited for, at %i MiB a second', (mib) => {
+test.each([5, 20, 60])('writers wait for readers that end, at %i MiB a second', (mib) => {
   const { log, write, seconds } = logUnder(900)
   for (let second = 0; second < 60; second++) {
     write(mib)
@@ -54,7 +54,7 @@ test.each([5, 20, 60])('readers that end are waited for, at %i MiB a second', (m
   expect(seconds().waited / seconds().all).toBeLessThan(0.4)
 })
 
-test('a reader that does not end stops the writing, and is not waited for again and again', () => {
+test('a reader that never ends stops the writing, and is not waited for again and again', () => {
   const { log, write, seconds } = logUnder(1e9)
   expect(() => {
     for (let second = 0; second < 300; second++) write(1)

@@ -70,7 +70,7 @@ describe.each([
 ])('states as %s', (_, maxInlineBytes) => {
   const isFiles = maxInlineBytes === 1000
 
-  test('come back whole after a restart; replaced and deleted ones leave nothing', () => {
+  test('are the same after a restart; replaced and deleted ones leave nothing behind', () => {
     const folder = newFolder()
     const first = open(folder, { maxInlineBytes })
     first.commit(changeOf('a', 1))
@@ -95,7 +95,7 @@ describe.each([
     second.close()
   })
 
-  test('what was changed on disk is refused and nothing else suffers', () => {
+  test('what was changed on disk is refused, and nothing else is affected', () => {
     const folder = newFolder()
     const first = open(folder, { maxInlineBytes })
     first.commit(changeOf('a', 1))
@@ -144,7 +144,7 @@ describe('refusals', () => {
     expect(() => open(folder)).toThrow('later Skein')
   })
 
-  test("files are the owner's alone", () => {
+  test('only the owner can read the files', () => {
     const folder = newFolder()
     const database = open(folder, { maxInlineBytes: 10 })
     openSecret(folder)
@@ -156,7 +156,7 @@ describe('refusals', () => {
     database.close()
   })
 
-  test('a secret is made once, and a short one is refused', () => {
+  test('a secret is generated once, and a short one is refused', () => {
     const folder = newFolder()
     expect(openSecret(folder)).toEqual(openSecret(folder))
     expect(openSecret(newFolder())).not.toEqual(openSecret(folder))
@@ -228,7 +228,7 @@ describe('faults', () => {
     },
   )
 
-  test('a full database refuses, keeps what it has, and takes what fits after a deletion', () => {
+  test('a full database refuses, keeps what it has, and accepts what fits after a deletion', () => {
     const folder = newFolder()
     const database = open(folder, { maxPages: 40 })
     const kept: Record<string, number> = {}
@@ -250,7 +250,7 @@ describe('faults', () => {
     restarted.close()
   })
 
-  test('a new session begins without a claim on a full disk, and is whose is written first', () => {
+  test('a new session starts without a claim on a full disk, and belongs to the first writer', () => {
     const folder = newFolder()
     const full = open(folder, { maxPages: 30 })
     expect(() => {
@@ -292,7 +292,7 @@ describe('faults', () => {
     other.close()
   })
 
-  test('the file of a state whose row does not fit goes, and comes back when that fits', () => {
+  test('if the row of a state does not fit, its file is deleted, and written again when the row fits', () => {
     const folder = newFolder()
     const database = open(folder, { maxPages: 16, maxInlineBytes: 10 })
     const wide = (seed: number): StoreChange => {
@@ -318,7 +318,7 @@ describe('faults', () => {
     database.close()
   })
 
-  test('states that no session refers to and stray files go at the next start', () => {
+  test('unreferenced states and stray files are deleted at the next start', () => {
     const folder = newFolder()
     const database = open(folder, { maxInlineBytes: 10 })
     const { puts } = changeOf('a', 1)
@@ -334,7 +334,7 @@ describe('faults', () => {
     restarted.close()
   })
 
-  test('a missing file is told without where it was', () => {
+  test('a missing file is reported without its path', () => {
     const folder = newFolder()
     const database = open(folder, { maxInlineBytes: 10 })
     database.commit(changeOf('a', 1))
@@ -345,7 +345,7 @@ describe('faults', () => {
     database.close()
   })
 
-  test('a file that is not that of its state is refused', () => {
+  test('a file that does not belong to its state is refused', () => {
     const folder = newFolder()
     const database = open(folder, { maxInlineBytes: 10 })
     database.commit(changeOf('a', 1))
@@ -360,7 +360,7 @@ describe('several processes', () => {
   const name = { namespace: NAMESPACE, id: 'a' }
   const release = { puts: [], sessions: [], deleteKeys: [], releases: [name] }
 
-  test('one writes to a session at a time, and all read it', () => {
+  test('one process writes to a session at a time, and all can read it', () => {
     const folder = newFolder()
     const [one, two] = [open(folder), open(folder)]
     expect(one.claim(name, false).session).toBeNull()
@@ -383,7 +383,7 @@ describe('several processes', () => {
     two.close()
   })
 
-  test('another program sees that the database is in use, with the second connection too', () => {
+  test('another program sees that the database is in use, also through the second connection', () => {
     const folder = newFolder()
     const one = open(folder)
     const reader = open(folder, { owner: one.owner })
@@ -401,7 +401,7 @@ describe('several processes', () => {
     for (const each of [reader, one]) each.close()
   })
 
-  test('versions that a process may have told of and not written are not given again', () => {
+  test('version numbers that a process may have reported but not written are not reused', () => {
     const versionIn = (options: Partial<DatabaseOptions>) => {
       const folder = newFolder()
       const one = open(folder)
@@ -424,7 +424,7 @@ describe('several processes', () => {
     expect(versionIn({ isToldFirst: false })).toEqual([7, 7])
   })
 
-  test('what the disk or a column never takes is refused; a full disk is not that', () => {
+  test('a record that no disk or column can take is refused; a full disk is different', () => {
     let code = 'EFBIG'
     const files: FileLayer = {
       ...realFiles,
@@ -456,7 +456,7 @@ describe('several processes', () => {
     database.close()
   })
 
-  test('a start leaves alone what another is writing, has written, or has claimed', () => {
+  test('a start does not touch what another process is writing, has written, or has claimed', () => {
     const folder = newFolder()
     const starts: StoreDatabase[] = []
     const files: FileLayer = {
@@ -481,7 +481,7 @@ describe('several processes', () => {
     for (const each of [one, ...starts]) each.close()
   })
 
-  test('a state goes with the last session that uses it, whoever deletes that', () => {
+  test('a state is deleted with the last session that uses it, whichever session that is', () => {
     const folder = newFolder()
     const [one, two] = [1, 2].map(() => open(folder, { maxInlineBytes: 10 }))
     one!.commit(changeOf('a', 1))
@@ -501,7 +501,7 @@ describe('several processes', () => {
     for (const each of [one!, two!]) each.close()
   })
 
-  test('a fork in the change that deletes the session before it has its states', () => {
+  test('a fork in the change that deletes its original still has the states', () => {
     const folder = newFolder()
     const store = open(folder, { maxInlineBytes: 10 })
     store.commit(changeOf('a', 1))
@@ -515,7 +515,7 @@ describe('several processes', () => {
     store.close()
   })
 
-  test('a state goes when the record of its session no longer has it, whenever that is written', () => {
+  test('a state is deleted when the record of its session no longer names it, whenever that is written', () => {
     const folder = newFolder()
     const store = open(folder, { maxInlineBytes: 10 })
     store.commit(changeOf('a', 1))
@@ -528,7 +528,7 @@ describe('several processes', () => {
     store.close()
   })
 
-  test('what a tenant has elsewhere is counted, states that are shared once', () => {
+  test('a tenant is charged for what it has elsewhere, and once for shared states', () => {
     const folder = newFolder()
     const [one, two] = [open(folder), open(folder)]
     one.commit(changeOf('a', 1))
@@ -543,7 +543,7 @@ describe('several processes', () => {
     two.close()
   })
 
-  test('sessions whose time is over go when nobody has claimed them, or when somebody does', () => {
+  test('expired sessions are deleted if nobody has claimed them, or when somebody claims them', () => {
     const folder = newFolder()
     let now = 0
     const options = { maxInlineBytes: 10, now: () => now }
@@ -565,7 +565,7 @@ describe('several processes', () => {
     two.close()
   })
 
-  test('lists come in pages, the latest first', () => {
+  test('lists are paged, latest first', () => {
     const folder = newFolder()
     const [one, two] = [open(folder), open(folder)]
     for (const [i, id] of ['d', 'a', 'c', 'b', 'e'].entries()) {
@@ -584,7 +584,7 @@ describe('several processes', () => {
   })
 })
 
-test('a store of the first format is taken over with its sessions, its states and their files', () => {
+test('a store of the first format is converted, with sessions, states and files', () => {
   const folder = newFolder()
   const database = open(folder, { maxInlineBytes: 10 })
   for (const [id, ttlMs] of [
@@ -629,7 +629,7 @@ const MAKER = `
   setTimeout(() => { db.exec('COMMIT'); db.close() }, 300)
 `
 
-test('a database that another makes at that moment is waited for', async () => {
+test('opening waits for a database that another process is creating', async () => {
   const folder = newFolder()
   const path = join(folder, 'sessions.db')
   const sqlite = createRequire(import.meta.url).resolve('@photostructure/sqlite')

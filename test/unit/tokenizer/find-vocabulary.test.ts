@@ -31,7 +31,7 @@ function find(files: string[], options: { explicit?: string; named?: string; mod
   return found.slice(folder.length + 1)
 }
 
-describe('in order', () => {
+describe('search order', () => {
   const everywhere = ['a.txt', 'models/m-2.9b.vocab.txt', `models/${WORLD}`, 'models/vocab-x.txt', 'env.txt', CACHED]
   test.each<[string, string, string[], { explicit?: string; named?: string }]>([
     ['what the caller named', 'a.txt', everywhere, { explicit: 'a.txt', named: 'env.txt' }],
@@ -55,12 +55,12 @@ test('a model that is a directory has it inside', () => {
   expect(find(files, { model: 'models/fla' })).toBe(`models/fla/${WORLD}`)
 })
 
-test('another model’s vocabulary is not taken', () => {
+test('the vocabulary of another model is not used', () => {
   expect(find(['models/demo.pth', 'models/demo.vocab.txt', CACHED])).toBe(CACHED)
 })
 
 describe('nothing found', () => {
-  test('says what to get and where to put it', () => {
+  test('says which file to get and where to put it', () => {
     const error = expect.objectContaining({
       code: 'not_found',
       message: expect.stringMatching(
@@ -73,7 +73,7 @@ describe('nothing found', () => {
     expect(() => find([], { model: 'no/such/folder/m-2.9b.pth' })).toThrow(error)
   })
 
-  test('several beside the model are listed', () => {
+  test('several vocabularies beside the model are listed', () => {
     expect(() => find(['models/vocab1.txt', 'models/vocab2.txt'])).toThrow('several: vocab1.txt, vocab2.txt')
   })
 

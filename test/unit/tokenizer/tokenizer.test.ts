@@ -57,28 +57,28 @@ const likelyBytes = fc
   )
   .map((parts) => new Uint8Array(Buffer.concat(parts)))
 
-test('always the longest match', () => {
+test('the longest match is always taken', () => {
   const property = fc.property(likelyBytes, (bytes) => {
     expect(Array.from(tokenizer.encodeBytes(bytes))).toEqual(bruteForce(bytes))
   })
   fc.assert(property, SEED)
 })
 
-test('any bytes come back as they were', () => {
+test('any bytes survive a round trip', () => {
   const property = fc.property(likelyBytes, (bytes) => {
     expect(tokenizer.decodeBytes(tokenizer.encodeBytes(bytes))).toEqual(bytes)
   })
   fc.assert(property, SEED)
 })
 
-test('any text comes back as it was', () => {
+test('any text survives a round trip', () => {
   const property = fc.property(fc.string({ unit: 'binary', maxLength: 60 }), (value) => {
     expect(tokenizer.decode(tokenizer.encode(value))).toBe(value)
   })
   fc.assert(property, SEED)
 })
 
-test('a random vocabulary matches as brute force does', () => {
+test('a random vocabulary gives the same tokens as brute force', () => {
   const word = fc
     .array(fc.constantFrom(0x61, 0x62, 0x63, 0xe4), { minLength: 2, maxLength: 6 })
     .map((bytes) => Buffer.from(bytes))
@@ -106,8 +106,8 @@ test('a random vocabulary matches as brute force does', () => {
   )
 })
 
-describe('what is fixed', () => {
-  test('nothing is normalised, nothing added', () => {
+describe('fixed rules', () => {
+  test('no normalisation, no added tokens', () => {
     expect(Array.from(tokenizer.encode(''))).toEqual([])
     expect(Array.from(tokenizer.encode('\ufeffe\u0301\r\n'))).toEqual([
       0xef + 1,
@@ -150,7 +150,7 @@ describe('what is fixed', () => {
     expect(tokenizer.decode([98])).toBe('a')
   })
 
-  test('the hash is of the tokens, not of how they are written', () => {
+  test('the hash depends on the tokens, not on how they are written', () => {
     const { hash } = smallTokenizer(['ab'])
     expect(hash).toMatch(/^[0-9a-f]{64}$/)
     expect(smallTokenizer(['ac']).hash).not.toBe(hash)

@@ -76,7 +76,7 @@ describe('lines that are refused', () => {
   })
 })
 
-test('a mutated vocabulary is read or refused with its line', () => {
+test('a mutated vocabulary is either read, or refused with the line number', () => {
   const text = vocabularyText(['ab', 'abc', '你好'])
   const edit = fc.tuple(
     fc.nat(text.length - 1),

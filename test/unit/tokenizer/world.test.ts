@@ -55,7 +55,7 @@ describe.skipIf(WORLD_VOCABULARY_PATH === null)('World vocabulary', () => {
     expect(tokenizer.decode(expected)).toBe(text)
   })
 
-  test('escapes of a client are not undone', () => {
+  test('escape sequences from a client are not interpreted', () => {
     const question = 'User: What should we eat for dinner? Any brief suggestions?'
     expect(ids(`${question}\\n\\nAssistant: <think>\\n</think>\\n`)).toHaveLength(27)
     expect(ids(`${question}\n\nAssistant: <think>\n</think>\n`)).toHaveLength(25)

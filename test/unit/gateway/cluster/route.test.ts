@@ -12,7 +12,7 @@ function share(ids: readonly string[], nodes: Parameters<typeof chooseNode>[1]):
 }
 
 describe('rendezvous', () => {
-  test('spreads keys evenly, and by slots', () => {
+  test('spreads keys evenly, weighted by slots', () => {
     for (const part of share(
       ['a', 'b', 'c', 'd'],
       ['a', 'b', 'c', 'd'].map((id) => target(id)),
@@ -24,7 +24,7 @@ describe('rendezvous', () => {
     expect(large).toBeGreaterThan(0.7)
   })
 
-  test('when a node goes, only its keys find another', () => {
+  test('when a node leaves, only its keys move', () => {
     const all = ['a', 'b', 'c', 'd', 'e'].map((id) => target(id))
     for (const key of KEYS.slice(0, 500)) {
       const before = firstFor(key, all)!.id
@@ -36,14 +36,14 @@ describe('rendezvous', () => {
     }
   })
 
-  test('the order in which nodes are listed does not matter', () => {
+  test('the order of the nodes does not matter', () => {
     const all = ['a', 'b', 'c', 'd', 'e'].map((id) => target(id))
     for (const key of KEYS.slice(0, 200)) expect(firstFor(key, all)!.id).toBe(firstFor(key, [...all].reverse())!.id)
   })
 })
 
 describe('the choice of a node', () => {
-  test('a session stays while its node has little more to do than the others', () => {
+  test('a session stays while its node is not much busier than the others', () => {
     const others = [target('a', 4), target('b', 4)]
     const near = target('c', 9)
     const far = target('c', 30)
@@ -51,7 +51,7 @@ describe('the choice of a node', () => {
     expect(chooseNode(1, [...others, far], far)?.id).not.toBe('c')
   })
 
-  test('prompts spill from the node they are hashed to when it is too busy, and only then', () => {
+  test('prompts leave the node of their hash only if it is too busy', () => {
     const idle = ['a', 'b', 'c'].map((id) => target(id))
     const home = chooseNode(KEYS[0]!, idle, null)!.id
     const with9 = idle.map((one) => (one.id === home ? target(home, 9) : one))
@@ -68,13 +68,13 @@ describe('the choice of a node', () => {
     expect(chooseNode(1, [target('small', 2, 16), large], large)?.id).toBe('large')
   })
 
-  test('of many nodes the one that is idle by chance draws nobody away', () => {
+  test('a node that is idle by chance does not attract sessions', () => {
     const many = Array.from({ length: 200 }, (_, i) => target(`n${i}`, i === 7 ? 20 : 50, 64))
     const home = many[3]!
     expect(chooseNode(1, many, home)?.id).toBe(home.id)
   })
 
-  test('of none there is none', () => {
+  test('without nodes there is no choice', () => {
     expect(chooseNode(1, [], null)).toBeNull()
   })
 })
@@ -89,8 +89,8 @@ const member = (node: string, more: Partial<ClusterMember> = {}): ClusterMember 
   ...more,
 })
 
-describe('what a gateway knows of nodes', () => {
-  test('workers of one node are one target, with what was sent since they reported', () => {
+describe('what a gateway knows about nodes', () => {
+  test('workers of one node are one target; requests sent since its last report count', () => {
     const nodes = new Nodes()
     nodes.update([member('a', { inFlight: 3 }), member('a', { id: 'a-2', inFlight: 2 }), member('b')])
     const [a] = nodes.serving('demo')
@@ -104,7 +104,7 @@ describe('what a gateway knows of nodes', () => {
     expect(nodes.serving('another')).toEqual([])
   })
 
-  test('a node that drains gets nothing for a while, unless there is no other', () => {
+  test('a draining node gets nothing for a while, unless it is the only one', () => {
     let now = 0
     const nodes = new Nodes(() => now)
     nodes.update([member('a'), member('b')])
@@ -115,7 +115,7 @@ describe('what a gateway knows of nodes', () => {
     expect(nodes.serving('demo')).toHaveLength(2)
   })
 
-  test('fields of a newer release change nothing', () => {
+  test('fields of a newer release are ignored', () => {
     const nodes = new Nodes()
     const newer = { ...member('a'), temperament: 'mild', info: { later: true } }
     nodes.update([newer])
@@ -123,7 +123,7 @@ describe('what a gateway knows of nodes', () => {
   })
 })
 
-describe('the way of a request', () => {
+describe('the route of a request', () => {
   const begin = (session: string | null, storedOwner: string | null = null) => {
     const nodes = new Nodes()
     nodes.update(['a', 'b', 'c'].map((node) => member(node)))
@@ -132,7 +132,7 @@ describe('the way of a request', () => {
     return { nodes, owners, route }
   }
 
-  test('a session goes to its stored owner, then to the one that answered', () => {
+  test('a session goes to its stored owner, then to the node that answered', () => {
     const { owners, route } = begin('s', 'b')
     const first = route()
     const step = first.next()!
@@ -141,7 +141,7 @@ describe('the way of a request', () => {
     expect(owners.get('s')).toBe('b')
   })
 
-  test('a wrong guess goes where it is told to, once; then it is taken', () => {
+  test('a wrong guess is redirected once; then the node takes the session', () => {
     const { route, owners } = begin('s', 'a')
     const way = route()
     const one = way.next()!
@@ -155,7 +155,7 @@ describe('the way of a request', () => {
     expect(owners.get('s')).toBe(three.node.id)
   })
 
-  test('a session of a node that drains is taken by another', () => {
+  test('another node takes a session from a draining node', () => {
     const { route, nodes } = begin('s', 'a')
     const way = route()
     way.failed(way.next()!, { kind: 'unavailable' })
@@ -165,7 +165,7 @@ describe('the way of a request', () => {
     expect(nodes.isAvoided('a')).toBe(true)
   })
 
-  test('a prompt tries other nodes, each once, and takes nothing', () => {
+  test('a prompt tries other nodes, each once, and takes no session', () => {
     const { route } = begin(null)
     const way = route()
     const tried = new Set<string>()
@@ -178,7 +178,7 @@ describe('the way of a request', () => {
   })
 })
 
-test('owners are forgotten by age', () => {
+test('owners expire', () => {
   const owners = new SessionOwners(2)
   owners.set('x', 'a')
   owners.set('y', 'b')

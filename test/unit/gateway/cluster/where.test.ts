@@ -32,7 +32,7 @@ test('sessions are named by a path, a field or an object', () => {
   expect(asked('not an object')).toEqual({ model: null, session: null, beginning: '' })
 })
 
-test('a conversation goes on where it began, whatever was said since', () => {
+test('a conversation stays on the node where it began, whatever was said since', () => {
   const user = (content: string) => ({ role: 'user', content })
   const begun = asked({ system: 'Be brief.', messages: [user('Hi')] }).beginning
   const later = asked({
@@ -43,7 +43,7 @@ test('a conversation goes on where it began, whatever was said since', () => {
   expect(asked({ messages: [user('Hi')] }).beginning).not.toBe(begun)
 })
 
-test('of a prompt only the beginning matters, of any form', () => {
+test('only the beginning of a prompt matters, in any form', () => {
   const long = 'goose '.repeat(1000)
   expect(asked({ prompt: `${long}a` }).beginning).toBe(asked({ prompt: `${long}b` }).beginning)
   expect(asked({ prompt: [1, 2, 3] }).beginning).not.toBe(asked({ prompt: [1, 2, 4] }).beginning)
