@@ -1,10 +1,10 @@
 /**
- * Arrays of numbers with the same bytes are equal. Without this, `toEqual` walks them number by number, which takes most of the
- * time of the tests that compare logits and states. What differs is compared and printed as ever.
+ * Arrays of numbers with the same bytes are equal. Without this, `toEqual` compares them number by number, which takes
+ * most of the time of the tests of logits and states. Differences are compared and printed as usual.
  */
 import { expect } from 'vitest'
 
-// Once in a process: each file of it comes by here, and every comparison asks all that were added.
+// Once per process: each of its files runs this, and every comparison asks all testers that were added.
 const ADDED = Symbol.for('skein.equal-bytes')
 if (!(ADDED in globalThis)) {
   Object.defineProperty(globalThis, ADDED, { value: true })

@@ -1,8 +1,8 @@
-/** What the end of a run says besides passed and failed: what ran not at all or twice, and where the time went. */
+/** Reports at the end of a run, besides passed and failed: what did not run or ran twice, and where the time went. */
 import type { Reporter, TestCase, TestModule } from 'vitest/node'
 
 const NUM_SLOWEST = 15
-/** Of a whole run: machines differ, so it is told and no more. */
+/** A budget for a whole run: machines differ, so it is only reported. */
 const BUDGET_MINUTES = 8
 const WHOLE_RUN = 200
 

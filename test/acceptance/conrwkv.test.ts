@@ -6,7 +6,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { DEMO, type RunningServer, serve, skein } from '../helpers/cli.ts'
 import { type Client, clientOf, type Json, payloadsOf } from './kit.ts'
 
-/** SKEIN_ACCEPTANCE=full: 1200 prompts at the documents' rates, ten minutes and five; else fewer and faster. */
+/** SKEIN_ACCEPTANCE=full: 1200 prompts at the documents' rates, ten minutes and five; otherwise fewer and faster. */
 const LOADS =
   process.env.SKEIN_ACCEPTANCE === 'full'
     ? ({ prompts: 1200, rates: [2, 4] } as const)

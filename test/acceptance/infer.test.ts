@@ -1,4 +1,4 @@
-/** Rows 6.2: RWKV-Infer, from a server without a model to chats that begin at a tuned state. */
+/** Rows 6.2: RWKV-Infer, from a server without a model to chats that start with a tuned state. */
 import { copyFileSync, mkdirSync, mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -68,7 +68,7 @@ describe('6.2 RWKV-Infer', () => {
     expect(await chat({ model: DEMO_NAME })).toContain('Paris')
   })
 
-  // As the document sends it: for the model that was loaded last.
+  // As the document sends it: for the last loaded model.
   const state = { state_viewname: 'State Test' }
 
   test('6.2/4 /loadstatemodel; a file of another size is 500 with the reason', async () => {
@@ -125,7 +125,7 @@ describe('6.2 RWKV-Infer', () => {
     expect(loaded).toEqual({ status: 'success' })
     const id = `${DEMO_NAME} Two Voices`
     expect(await names()).toContain(id)
-    // All weight on the model's own state is the model itself, all on the other is that state.
+    // All weight on the model's own state gives the model itself, all on the other gives that state.
     const messages = [{ role: 'user', content: 'Tell me a story.' }]
     const plain = await chat({ model: DEMO_NAME, messages })
     const other = await chat({ model: `${DEMO_NAME} State Test`, messages })

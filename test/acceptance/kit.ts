@@ -1,6 +1,6 @@
 /**
- * Rows of acceptance: what the five documents that Skein implements promise, each a test named by its number, sent over
- * HTTP to `skein serve` as its own process. `npm run acceptance` prints a line for each.
+ * Acceptance tests: the promises of the five documents that Skein implements, each a test with the number of its row,
+ * sent over HTTP to `skein serve` in a process of its own. `npm run acceptance` prints a line for each.
  */
 import { expect } from 'vitest'
 import type { RunningServer } from '../helpers/cli.ts'
@@ -10,9 +10,9 @@ export const PASSWORD = 'rwkv7_7.2b'
 export type Json = { readonly [name: string]: unknown }
 
 export interface Client {
-  /** Sends a JSON body; the reply as it came. */
+  /** Sends a JSON body; returns the reply unchanged. */
   post(path: string, body: object, headers?: Record<string, string>): Promise<Response>
-  /** The same, and it must succeed; its JSON. */
+  /** The same, but it must succeed; returns the JSON. */
   ask<T = Json>(path: string, body: object, headers?: Record<string, string>): Promise<T>
   get(path: string, headers?: Record<string, string>): Promise<Response>
 }
@@ -29,7 +29,7 @@ export function clientOf({ url }: Pick<RunningServer, 'url'>): Client {
     async ask<T>(path: string, body: object, headers?: Record<string, string>) {
       const reply = await post(path, body, headers)
       expect(reply.status, await reply.clone().text()).toBe(200)
-      // The caller says what it looks at.
+      // The caller decides what it reads.
       return (await reply.json()) as T
     },
     get: (path, headers = {}) => fetch(url + path, { headers }),
@@ -50,7 +50,7 @@ interface Chunk {
   readonly choices: readonly { readonly index: number; readonly delta: { content?: string } }[]
 }
 
-/** Shape B of rwkv_lightning: the text of each row, in order of its index. */
+/** Format B of rwkv_lightning: the text of each row, in order of its index. */
 export async function rowsStreamed(client: Client, path: string, body: object, count: number) {
   const reply = await client.post(path, { stream: true, password: PASSWORD, ...body })
   expect(reply.status).toBe(200)
@@ -58,7 +58,7 @@ export async function rowsStreamed(client: Client, path: string, body: object, c
   const payloads = payloadsOf(await reply.text())
   expect(payloads.at(-1)).toBe('[DONE]')
   const texts = Array<string>(count).fill('')
-  // The shape is what is checked.
+  // The format is what is checked.
   for (const { object, choices } of payloads.slice(0, -1) as Chunk[]) {
     expect(object).toBe('chat.completion.chunk')
     for (const { index, delta } of choices) {
@@ -76,7 +76,7 @@ interface Whole extends Json {
   }[]
 }
 
-/** Shape N: one choice per input, sorted. */
+/** Format N: one choice per input, sorted. */
 export async function rowsWhole(
   client: Client,
   path: string,
@@ -91,7 +91,7 @@ export async function rowsWhole(
   return reply.choices.map(({ message }) => message.content)
 }
 
-/** Token 261 is a blank line: no row goes on after one. */
+/** Token 261 is a blank line: no row continues after one. */
 export function expectOneParagraph(texts: readonly string[]): void {
   for (const text of texts) expect(text).not.toContain('\n\n')
 }
@@ -107,7 +107,7 @@ export const CREATIVE = {
   alpha_decay: 0.99,
 }
 
-/** The best token each time, in the document's own spelling. */
+/** Always the best token, in the document's spelling. */
 export const STEADY = {
   temperature: 1.0,
   top_k: 1,

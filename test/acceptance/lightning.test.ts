@@ -1,4 +1,4 @@
-/** Rows 6.3 and 6.4: rwkv_lightning's README and tutorial, their fields as they stand there and texts of our own. */
+/** Rows 6.3 and 6.4: rwkv_lightning's README and tutorial, with their fields and our own texts. */
 import { mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -57,7 +57,7 @@ interface Session {
 
 const dataDir = () => mkdtempSync(join(tmpdir(), 'skein-acceptance-'))
 
-/** A server as the documents start it, and a client of it, for the tests of a block. */
+/** A server started as in the documents, and a client, for the tests of a block. */
 function served(...args: readonly string[]): { readonly client: Client } {
   const given: { client: Client } = { client: clientOf({ url: 'http://not.started' }) }
   let server: RunningServer
@@ -240,7 +240,7 @@ describe('6.3 across restarts and tiers', () => {
       await client.ask(STATE, turn('s49'))
       await expect.poll(() => levelOf('s1'), { timeout: 10_000 }).toBe('Database (Disk)')
       expect(await levelOf('s49')).toBe('L1 (VRAM)')
-      // And back: it goes on where it was.
+      // And back: it continues where it was.
       await client.ask(STATE, turn('s1'))
       expect(await levelOf('s1')).toBe('L1 (VRAM)')
     } finally {

@@ -15,7 +15,7 @@ const request = (i: number, n = 1): GenerateRequest => ({
   promptLogprobs: null,
 })
 
-/** An engine with room for a number of requests; `taken` of them are another client's for a while. */
+/** An engine with room for some requests; another client holds `taken` of them for a while. */
 function roomy(room: number, taken: () => number) {
   let live = 0
   let most = 0
@@ -68,7 +68,7 @@ test('once admitted, the rest of a list waits for room; before that a full queue
   const engine = roomy(FAKE_INFO.numSlots, () => taken)
   const client = new FakeEngineClient(async function* (request, signal) {
     for await (const event of engine.script(request, signal)) {
-      // Another client takes all the room as soon as we are in, for 120 ms.
+      // Another client takes all the room as soon as we are admitted, for 120 ms.
       if (event.type === 'prompt' && request.id === 'r0') {
         taken = FAKE_INFO.numSlots
         setTimeout(() => {

@@ -58,7 +58,7 @@ describe('messages', () => {
       ...ask('Hi'),
       system: [{ type: 'text', text: 'Be kind.' }],
       stop_sequences: ['END'],
-      // Of older clients' types.
+      // From the types of older clients.
       ...{ temperature: 0.5 },
     })
     expect(promptOf(last())).toBe('System: Be kind.\n\nUser: Hi\n\nAssistant:')
@@ -132,7 +132,7 @@ describe('tools', () => {
       { type: 'text', text: 'I look.' },
       { type: 'tool_use', name: 'weather', input: { place: 'Oslo' } },
     ])
-    const call = first.content[1] as Anthropic.ToolUseBlock // as the line above has shown
+    const call = first.content[1] as Anthropic.ToolUseBlock // as the previous line has shown
     const second = await client.messages.create({
       ...ask(''),
       tools,

@@ -1,4 +1,4 @@
-/** Files of requests and batches over them, by the client that has them. */
+/** Files of requests, and batches over them, with the client that supports them. */
 import { readdirSync } from 'node:fs'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
@@ -178,7 +178,7 @@ test('a cancelled batch stops, and every line has exactly one result', async () 
   const errors = await linesOf(client, done.error_file_id)
   expect(new Set(byId([...output, ...errors])).size).toBe(30)
   expect(errors[0]).toMatchObject({ response: null, error: { code: 'batch_cancelled' } })
-  // A quarter of the 16 slots is left to others.
+  // A quarter of the 16 slots is reserved for others.
   expect(engine.requests.length).toBeLessThanOrEqual(3 + 12)
   await expect(client.batches.cancel(batch.id)).rejects.toMatchObject({ status: 409 })
 })
@@ -277,7 +277,7 @@ test('an expired batch says so in its lines', async () => {
     .trim()
     .split('\n')
   expect(lines.map((line) => (JSON.parse(line) as Line).error?.code)).toEqual(['batch_expired', 'batch_expired'])
-  // The files of results have a time of their own.
+  // Result files expire separately.
   expect(error.expires).toBe(4660)
   now = 4660
   await store.tidy(now)
@@ -311,7 +311,7 @@ test('a server that has lost its lease stops, and finishes nothing', async () =>
   await store.addBatch(batch, 1)
   runner.start()
   await vi.waitFor(() => expect(running).toBeDefined(), WAIT)
-  // As after a stall: by now it is another's.
+  // As after a pause: by now the batch belongs to another server.
   vi.spyOn(store, 'claim').mockResolvedValue(false)
   await vi.waitFor(() => expect(running?.aborted).toBe(true), WAIT)
   expect((await store.batch('a', 'b'))?.status).toBe('in_progress')

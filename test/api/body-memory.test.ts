@@ -1,4 +1,7 @@
-/** What bodies may take of the gateway's memory at once, over real sockets: for one key, and for those who have shown none. */
+/**
+ * How much of the gateway's memory bodies may take at once, over real sockets: for one key, and for callers without
+ * one.
+ */
 import net, { type AddressInfo } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { FastifyInstance } from 'fastify'
@@ -41,11 +44,11 @@ interface Sent {
   readonly path?: string
   readonly key?: string
   readonly body?: string
-  /** Of the body, when it is longer than what is sent of it; null: it comes in chunks. */
+  /** The announced length, if it is longer than what is sent; null: a chunked body. */
   readonly length?: number | null
 }
 
-/** The status of the reply; null when there is none yet. */
+/** The status of the reply; null until it arrives. */
 function send(port: number, { path = CHAT, key, body = ' ', length = body.length }: Sent) {
   const socket = net.connect(port, '127.0.0.1')
   sockets.push(socket)
@@ -67,7 +70,7 @@ function chunk(text: string): string {
   return `${text.length.toString(16)}\r\n${text}\r\n`
 }
 
-/** Requests whose bodies are not all there yet, until the last is refused; how many that took. */
+/** Sends incomplete requests until one is refused; returns how many were accepted. */
 async function fill(port: number, sent: Sent): Promise<number> {
   for (let count = 1; count < 100; count++) {
     const { status } = send(port, sent)
@@ -101,7 +104,7 @@ test('bodies that were cancelled or answered take no memory', async () => {
     expect(status()).toBeNull()
     socket.destroy()
     await delay(20)
-    // It is read; the engine of these tests imports nothing.
+    // It is read; the engine of these tests has no import.
     const whole = 'x'.repeat(256 * KIB)
     await expect.poll(send(port, { ...state, body: whole }).status).toBe(500)
   }
@@ -132,7 +135,7 @@ test('the body of a caller without a key is not read further, unless it contains
   await status(JSON.stringify({ password: 'ann', ...HELLO, user: rest })).toBe(200)
   await status(JSON.stringify({ ...HELLO, password: 'ann', user: rest })).toBe(200)
   await status(JSON.stringify({ password: 'eve', ...HELLO, user: rest, x: rest })).toBe(401)
-  // Another field's value, and another object's field.
+  // The value of another field, and a field of another object.
   await status(JSON.stringify({ user: 'password', x: 'ann', ...HELLO, y: rest })).toBe(401)
   await status(JSON.stringify({ metadata: { password: 'ann' }, ...HELLO, y: rest })).toBe(401)
   await status(JSON.stringify({ ...HELLO, user: rest }).replace(/}$/, '')).toBe(401)
@@ -150,7 +153,7 @@ test('a body that contains the key counts for that key', async () => {
 
 test('the parsed size of a body counts, not only its bytes', async () => {
   const port = await listen(endless)
-  // 60 bytes of memory and more for each of two.
+  // At least 60 bytes of memory for each of two.
   const user = JSON.stringify({ ...HELLO, metadata: Array(1500).fill({}) })
   const first = send(port, { key: 'ann', body: user })
   const second = send(port, { key: 'ann', body: user })
@@ -168,7 +171,7 @@ test('a chunked body takes the memory of what has arrived, not of what might com
     const importing = send(port, state)
     await delay(20)
     await expect.poll(send(port, { key: 'ann', body }).status).toBe(200)
-    // One alone may be as long as any.
+    // A single body may have any length.
     for (let sent = 0; sent < 4; sent++) importing.socket.write(chunk('x'.repeat(63 * KIB)))
     await delay(50)
     expect(importing.status()).toBeNull()

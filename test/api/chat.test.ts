@@ -177,7 +177,7 @@ interface Chunk {
   usage?: unknown
 }
 
-/** Deltas added up per choice. */
+/** Concatenated deltas per choice. */
 function addUp(body: string): Record<string, string>[] {
   const sums: Record<string, string>[] = []
   for (const event of eventsOf(body).filter((event) => event !== '[DONE]') as Chunk[]) {

@@ -1,4 +1,7 @@
-/** What each client sends beside the question, and what becomes of it: the table of docs/clients.md is this one. */
+/**
+ * Fields that each client sends besides the question, and how they are handled: the table of docs/clients.md is
+ * generated here.
+ */
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
@@ -8,7 +11,7 @@ const OLLAMA = { model: 'goose:latest', stream: false, messages: HELLO.messages 
 const ANTHROPIC = { model: 'goose', max_tokens: 20, messages: HELLO.messages }
 const SCHEMA_OFF = { guided_json: null, guided_regex: '', guided_choice: [], guided_grammar: '' }
 
-/** `says`: what means nothing at these values; `slips`: ignored, and named; `would`: would change the answer. */
+/** `says`: no effect at these values; `slips`: ignored with a warning; `would`: would change the answer. */
 interface Row {
   readonly route: string
   readonly body: object

@@ -1,6 +1,6 @@
 /**
- * The pages of docs/clients/: each is listed, says which tests it has as the table of docs/clients.md does, and its exchange is
- * what the demo model gives, by the library or by curl.
+ * The pages of docs/clients/: each is listed, names its tests like the table of docs/clients.md, and its example is a
+ * real exchange with the demo model, through the library or curl.
  */
 import { execFile } from 'node:child_process'
 import { readdirSync, readFileSync } from 'node:fs'
@@ -14,10 +14,10 @@ const ROOT = join(import.meta.dirname, '../..')
 const FOLDER = join(ROOT, 'docs/clients')
 const INDEX = readFileSync(join(ROOT, 'docs/clients.md'), 'utf8')
 const PAGES = readdirSync(FOLDER).map((name) => [name, readFileSync(join(FOLDER, name), 'utf8')])
-/** What stands in the pages, and where the server of this test is. */
+/** The address in the pages, and the address of this test's server. */
 const ADDRESS = 'http://127.0.0.1:8000'
 
-/** Features that are tested, by the client's name. */
+/** Tested features, by client. */
 function rowsOf(table: string): ReadonlyMap<string, string> {
   const [head, , ...rows] = table
     .split('\n')

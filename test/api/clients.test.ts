@@ -1,6 +1,6 @@
 /**
- * Which client does what with this server: the table of docs/clients.md is this one. Libraries are run as they are on npm;
- * of programs, requests in the shapes of their public sources.
+ * Which client works how far with this server: the table of docs/clients.md is generated here. Libraries run as
+ * published on npm; for programs, requests are sent in the format of their public sources.
  */
 import { readFileSync } from 'node:fs'
 import type { AddressInfo } from 'node:net'
@@ -96,7 +96,7 @@ async function send(path: string, body?: object): Promise<string> {
   return text
 }
 
-/** The objects of Ollama's streams and replies. */
+/** The objects in Ollama's streams and replies. */
 async function lines(path: string, body: object) {
   const all = (await send(path, body)).trim().split('\n')
   return all.map((line) => JSON.parse(line) as Record<string, unknown>)
@@ -139,7 +139,7 @@ const CLIENTS: Readonly<Record<string, Row>> = {
       expect(reply.choices[0]!.message.content).toBe('{"place":"Oslo"}')
     },
     embeddings: async () => {
-      // It asks for base64 and reads it.
+      // The client asks for base64 and decodes it.
       const reply = await openai().embeddings.create({ model: 'goose', input: ['ab', 'ba'] })
       expect(reply.data[1]!.embedding).toEqual(reply.data[0]!.embedding)
       expect(Math.hypot(...reply.data[0]!.embedding)).toBeCloseTo(1, 6)
@@ -220,7 +220,7 @@ const CLIENTS: Readonly<Record<string, Row>> = {
         model: 'goose',
         max_tokens: 50,
         messages: ASK,
-        tools: [messagesTool as unknown as Anthropic.Tool], // its lists are not read-only
+        tools: [messagesTool as unknown as Anthropic.Tool], // the client's lists are not read-only
       })
       expect(reply.content).toMatchObject([{ type: 'tool_use', input: { place: 'Oslo' } }])
     },
@@ -251,7 +251,7 @@ const CLIENTS: Readonly<Record<string, Row>> = {
       expect(message.thinking).toBe('Hm.\n')
     },
     tools: async () => {
-      const tools = [chatTool as unknown as import('ollama').Tool] // its lists are not read-only
+      const tools = [chatTool as unknown as import('ollama').Tool] // the client's lists are not read-only
       const { message } = await ollama().chat({ model: 'goose', messages: ASK, tools })
       expect(message.tool_calls).toEqual([{ function: { name: 'weather', arguments: { place: 'Oslo' } } }])
     },
@@ -280,7 +280,7 @@ const CLIENTS: Readonly<Record<string, Row>> = {
         prompt: 'Weather?',
         tools: { weather },
         stopWhen: stepCountIs(3),
-        // The scripted engine keeps no states that items could be read back from.
+        // The scripted engine keeps no states, so items could not be read back.
         providerOptions: { openai: { store: false } },
       })
       expect(steps[0]!.toolCalls[0]).toMatchObject({ input: { place: 'Oslo' } })
@@ -368,7 +368,7 @@ const CLIENTS: Readonly<Record<string, Row>> = {
     tools: async () => {
       const body = { model: 'goose:latest', messages: ASK, stream: true, tools: [chatTool] }
       expect(JSON.stringify(await lines('/api/chat', body))).toContain('"tool_calls"')
-      // What came of it goes back as a message of its own.
+      // The result is sent back as a message of its own.
       const messages = [...ASK, calledWeather, { role: 'tool', content: '-3 degrees' }]
       const after = await lines('/api/chat', { ...body, messages, stream: false })
       expect(after).toMatchObject([{ message: { content: 'It is cold.' } }])
@@ -384,7 +384,7 @@ const CLIENTS: Readonly<Record<string, Row>> = {
   'Continue, Ollama provider': {
     models: async () => {
       const shown = JSON.parse(await send('/api/show', { name: 'goose' }))
-      // It fills in the middle where the template says that it can.
+      // It fills in the middle if the template says that it can.
       expect(shown.template).toContain('.Suffix')
     },
     stream: async () => {
@@ -423,7 +423,7 @@ const CLIENTS: Readonly<Record<string, Row>> = {
       const calls = (await lines('/api/chat', body)).flatMap(
         ({ message }) => (message as { tool_calls?: object[] }).tool_calls ?? [],
       )
-      // One key and no other: it reads a call as the one kind there is.
+      // This key and no other: the client reads a call as the one kind there is.
       expect(calls.map((call) => Object.keys(call))).toEqual([['function']])
       const result = { role: 'tool', tool_name: 'weather', content: '-3 degrees' }
       const messages = [...ASK, { ...calledWeather, thinking: null, images: null }, result]
@@ -439,7 +439,7 @@ const CLIENTS: Readonly<Record<string, Row>> = {
     stream: async () => {
       const said = await cline([])
       expect(said.flatMap(({ choices }) => choices[0]?.delta.content ?? []).join('')).toBe('Yes.')
-      // It tells what a task has cost.
+      // It reports the cost of a task.
       expect(said.at(-1)!.usage).toMatchObject({ prompt_tokens_details: { cached_tokens: 0 } })
     },
     tools: async () => {
@@ -457,7 +457,7 @@ const CLIENTS: Readonly<Record<string, Row>> = {
     },
     thought: async () => {
       const body = { ...claudeCode(), tools: [] }
-      // Asked to leave them out, it shows none.
+      // If asked to leave them out, it shows none.
       expect(await send('/v1/messages?beta=true', body)).not.toContain('thinking_delta')
     },
     tools: async () => {
@@ -487,7 +487,7 @@ const calledWeather = {
   tool_calls: [{ function: { name: 'weather', arguments: { place: 'Oslo' } } }],
 }
 
-/** The thought of a stream of Ollama's objects. */
+/** The thought in a stream of Ollama objects. */
 function thoughtOf(objects: readonly object[]): string {
   const messages = objects as readonly { readonly message: { readonly thinking?: string } }[] // /api/chat
   return messages.map(({ message }) => message.thinking ?? '').join('')
@@ -495,12 +495,12 @@ function thoughtOf(objects: readonly object[]): string {
 
 async function expectVectors(model: string): Promise<void> {
   const [reply] = await lines('/api/embed', { model, input: ['ab', 'ba'] })
-  const { embeddings } = reply as { embeddings: number[][] } // what the route gives
+  const { embeddings } = reply as { embeddings: number[][] } // the fields of the route
   expect(embeddings).toHaveLength(2)
   expect(embeddings[0]).toEqual(embeddings[1])
 }
 
-/** The chunks of one turn: a system prompt, parts of content, usage in the stream. */
+/** The chunks of one turn: a system prompt, content in parts, usage in the stream. */
 async function cline(tools: OpenAI.ChatCompletionTool[]) {
   const stream = await openai().chat.completions.create({
     model: 'goose',

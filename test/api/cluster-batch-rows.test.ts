@@ -1,4 +1,4 @@
-/** Rows of batches sent to nodes whose engines play scripts: what an answer is, and what is worth another try. */
+/** Rows of batches sent to nodes with scripted engines: which replies are answers, and which are retried. */
 import { createServer, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { afterEach, describe, expect, test } from 'vitest'
@@ -24,7 +24,7 @@ const failing =
     response.end(JSON.stringify({ error: { message: 'no', code } }))
   }
 
-/** A cluster of nodes that reply so, and what each was asked. */
+/** A cluster of nodes with these replies, and the requests of each. */
 async function startRows(...replies: Reply[]) {
   const asked: { node: number; body: object; caller: ReturnType<CallerSeal['open']> }[] = []
   const members = await Promise.all(
@@ -81,7 +81,7 @@ describe('rows of a batch in a cluster', () => {
       return rows.hasRoom({ model: 'goose' })
     }
     expect([2, 3, 4].map(withUse)).toEqual([true, false, false])
-    // What is nowhere is asked of any, which says so.
+    // A request for something that is nowhere goes to any node, which says so.
     expect(rows.hasRoom({ model: 'no such model' })).toBe(true)
     list.members = []
     expect(rows.hasRoom({})).toBe(false)

@@ -1,4 +1,4 @@
-/** A front gateway before nodes whose engines play scripts, over real connections; sessions belong to nodes as in a database. */
+/** A front gateway with scripted nodes over real connections; sessions belong to nodes, as in the database. */
 import type { AddressInfo } from 'node:net'
 import type { FastifyInstance } from 'fastify'
 import { afterEach, describe, expect, test } from 'vitest'
@@ -132,7 +132,7 @@ describe('a gateway of a cluster', () => {
     expect(choices[0]?.message.content).toBe(`This is ${nodeOf(reply)}.`)
     expect(reply.headers.get('x-request-id')).toBe('mine')
     const [request] = all.find(({ id }) => id === nodeOf(reply))!.engine.requests
-    // The user's tenant, not the node's own key.
+    // The tenant of the user, not the key of the node.
     expect(request?.tenant).toMatch(/^key-/)
   })
 
@@ -185,7 +185,7 @@ describe('a gateway of a cluster', () => {
     expect(nodeOf(reply)).toBe(other.id)
     expect(front.counts.misdirected).toBe(1)
     expect(first).toMatchObject({ object: 'chat.completion' })
-    // Known from now on.
+    // From now on it is known.
     await post(IN_SESSION)
     expect(front.counts.misdirected).toBe(1)
   })
@@ -263,7 +263,7 @@ describe('a gateway of a cluster', () => {
 
   test('the node decides about fields of a later release', async () => {
     const { post } = await startCluster('a')
-    // This release's node does not know it either, and it says so itself.
+    // The node of this release does not know it either, and says so itself.
     const reply = await post({ ...HELLO, session: { id: 's', of_a_later_release: 1 } })
     expect(nodeOf(reply)).toBe('a')
     expect(reply.status).toBe(400)
@@ -273,7 +273,7 @@ describe('a gateway of a cluster', () => {
     const { url, post } = await startCluster('a', 'b')
     const list = await (await fetch(`${url}/v1/models`, { headers: HEADERS })).json()
     expect(list).toMatchObject({ data: [{ id: 'goose', num_slots: 32 }, { id: 'gander' }] })
-    // The gateway knows the other name; these nodes' scripts do not.
+    // The gateway knows the other name; the scripts of these nodes do not.
     expect(nodeOf(await post({ ...HELLO, model: 'gander' }))).not.toBeNull()
     const unknown = await post({ ...HELLO, model: 'swan' })
     expect(unknown.status).toBe(404)

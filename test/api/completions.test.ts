@@ -3,7 +3,7 @@ import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { answer } from '../helpers/fake-engine.ts'
 import { COMPLETIONS, eventsOf, postTo, serve, steady } from './kit.ts'
 
-/** The answer of a request tells its prompt and choice. */
+/** The answer to a request contains its prompt and choice. */
 const telling = (request: GenerateRequest) =>
   answer(request, (i) => `<${Buffer.from(request.prompt.map((t) => t - 1)).toString()}:${i}>`)
 
@@ -184,7 +184,7 @@ test('echo with logprobs covers prompt and answer, in characters', async () => {
 
 test('offsets are positions in the text, also where bytes are not whole characters', async () => {
   const { app } = serve((request) => answer(request, 'z'))
-  // A lone continuation byte, a character that "a" cuts short, and one that the prompt's end does.
+  // A lone continuation byte, a character cut short by "a", and one cut short by the end of the prompt.
   const prompt = [0x80, 0xe5, 0xbc, 0x61, 0xe5].map((byte) => byte + 1)
   const body = { prompt, echo: true, logprobs: 0, max_tokens: 5 }
   const [choice] = (await postTo(app, COMPLETIONS, body)).json().choices

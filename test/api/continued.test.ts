@@ -1,4 +1,4 @@
-/** What a reply says of the turn that it continues, and of rows that have one seed. */
+/** The turn that a reply says it continues, and rows with the same seed. */
 import { expect, test } from 'vitest'
 import type { Script } from '../helpers/fake-engine.ts'
 import { CHAT, COMPLETIONS, eventsOf, HELLO, postTo, serve } from './kit.ts'
@@ -23,7 +23,7 @@ test.each(BODIES)('the reply of %s says in a header which turn it continues', as
     const reply = await postTo(app, path, { ...body, stream })
     expect(reply.statusCode).toBe(200)
     expect(reply.headers['x-session-continued']).toBe('4')
-    // By that a paused call, resumed, knows its own turn.
+    // By this, a resumed call knows its own turn.
     expect(engine.requests.at(-1)!.session!.origin === undefined).toBe(!path.startsWith('/state'))
     if (path.startsWith('/state')) continue
     const last = stream ? eventsOf(reply.body).at(-2) : reply.json()
@@ -50,7 +50,7 @@ test('rows of a batch have seeds of their own, unless they should be equal', asy
     const same = await seeds(path, { contents, seed: 7, same_seed: true })
     expect(new Set(same)).toEqual(new Set([7n]))
   }
-  // As in the OpenAI API: what is asked twice is answered twice alike.
+  // As in the OpenAI API: the same request gives the same answer.
   const prompts = await seeds(COMPLETIONS, { prompt: contents, seed: 7 })
   expect(new Set(prompts)).toEqual(new Set([7n]))
 })

@@ -15,7 +15,7 @@ const page = readFileSync(PAGE, 'utf8')
 const sectionOf = (title: string) => page.split(/\n##+ /).find((part) => part.startsWith(title))!
 const namesIn = (text: string) => [...text.matchAll(/`([a-z_]+)`/g)].map((match) => match[1]!)
 
-/** Rows that follow from the table: `npx vitest run test/api/docs.test.ts -u` writes them anew. */
+/** Rows generated from the table: `npx vitest run test/api/docs.test.ts -u` updates them. */
 test('docs/api.md has a row for every number of sampling.ts', async () => {
   const rows = SAMPLING_ROWS.filter(([, { fields }]) => fields.length > 0)
   const names = rows.map(([, { fields }]) => `| \`${fields[0]}\` |`)
@@ -56,7 +56,7 @@ test('docs/api.md names every honoured field, and it or docs/dialects.md every r
   }
 })
 
-/** `npx vitest run test/api/docs.test.ts -u` writes it anew. */
+/** `npx vitest run test/api/docs.test.ts -u` updates it. */
 test('docs/operations.md lists all our metrics', async () => {
   const fleet = { workers: [], routerCounts: () => new Map() }
   const metrics = new Metrics(fakeRegistry(new FakeEngineClient()), fleet)

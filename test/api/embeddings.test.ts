@@ -164,7 +164,7 @@ test('`task` selects a head of the model; the text ends with the end token', asy
   expect((await ask('sorting')).statusCode).toBe(400)
   const model = (await trained.app.inject({ url: '/v1/models' })).json().data[0]
   expect(model.embeddings).toMatchObject({ trained: true, tasks: ['retr', 'sts'] })
-  // One without heads refuses it: it would change the vectors.
+  // A model without heads refuses it, because it would change the vectors.
   const plain = await postTo(app, PATH, { input: 'a', task: 'text-matching' })
   expect(plain.json().error).toMatchObject({ code: 'unsupported_parameter', param: 'task' })
 })
@@ -173,7 +173,7 @@ test('the longest possible text also gets the end token', async () => {
   const most = 131_072
   const info = { ...FAKE_INFO, maxPromptTokens: most, embeddings: 'last' } as const
   const trained = serve(undefined, {}, { ...info, embeddingTasks: ['retr'] })
-  // Token ids as they are: as arguments of a call there would be too many.
+  // Token ids as a list: passed as arguments they would be too many for a call.
   const reply = await postTo(trained.app, PATH, { input: [new Array(most - 1).fill(98)] })
   expect(reply.statusCode, reply.body.slice(0, 200)).toBe(200)
   expect(trained.engine.requests.at(-1)!.prompt).toHaveLength(most)

@@ -1,4 +1,4 @@
-/** Prompts of text to tokens: here, and in a thread where they are long. */
+/** Text prompts to tokens: on the event loop, or in a thread if they are long. */
 import { monitorEventLoopDelay } from 'node:perf_hooks'
 import { beforeAll, expect, test } from 'vitest'
 import { encodePrompt, encodePrompts } from '../../src/api/encode.ts'
@@ -19,7 +19,7 @@ function model(maxPromptTokens: number): ServedModel {
   return { id: 'm', created: 0, client: new FakeEngineClient(undefined, info), tokenizer }
 }
 
-/** Reproducible text of all that characters can be. */
+/** Reproducible text with all kinds of characters. */
 function muddle(length: number, seed: number): string {
   let text = ''
   for (let state = seed; text.length < length; ) {
@@ -56,7 +56,7 @@ test('long texts do not block the event loop', async () => {
   await encodePrompt(model(10 ** 7), text, 'prompt', never)
   const took = performance.now() - start
   delay.disable()
-  // On the event loop they are equal.
+  // If encoded on the event loop they would be equal.
   expect(delay.max / 1e6).toBeLessThan(took / 4)
 })
 

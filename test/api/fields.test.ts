@@ -1,4 +1,7 @@
-/** The tables of fields that routes do not read, walked: what is harmless, what is refused unless it says nothing, and where docs/ says so. */
+/**
+ * Tests the tables of fields that routes do not read: harmless fields, fields that are refused unless neutral, and
+ * where docs/ names them.
+ */
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
@@ -20,7 +23,7 @@ interface Table {
   readonly section: string
   readonly body: object
   readonly unread: UnreadFields
-  /** The field that has the fields, where it is not the body. */
+  /** The object with the fields, if it is not the body. */
   readonly within?: string
 }
 

@@ -35,7 +35,8 @@ describe('with a key', () => {
       expect((['GET', 'POST', 'DELETE'] as const).some((method) => app.hasRoute({ method, url: path }))).toBe(true)
     const methods = [...printed.matchAll(/\(([A-Z, ]+)\)/g)].flatMap(([, all]) => all!.split(', '))
     const numRoutes = methods.filter((method) => method !== 'HEAD').length
-    // All of them, /livez, and pages, which hold no secrets: /, /docs, /docs/, /docs/*, /browser, /browser/*, /sw.js, /favicon.ico, /assets/*.
+    // All routes except /livez and the pages, which hold no secrets: /, /docs, /docs/, /docs/*, /browser, /browser/*,
+    // /sw.js, /favicon.ico, /assets/*.
     expect(numRoutes).toBe(ROUTES.length + 10)
   })
 
@@ -191,7 +192,7 @@ describe('origin and host', () => {
     const allowed = status === 200 && 'origin' in headers ? headers.origin : undefined
     expect(reply.headers['access-control-allow-origin']).toBe(allowed)
     expect(reply.headers['access-control-allow-credentials']).toBeUndefined()
-    // What openai-node decides by whether and when to try again.
+    // openai-node decides by this whether and when to retry.
     if (allowed !== undefined) {
       expect(reply.headers['access-control-expose-headers']).toMatch(/retry-after, x-should-retry/)
     }
@@ -236,7 +237,7 @@ describe('origin and host', () => {
 
   test('a preflight needs no key, but an allowed origin', async () => {
     const { app } = serve(undefined, { keys: [KEY] })
-    // What openai-node in a page sends: "x-stainless-…".
+    // Headers that openai-node sends from a page: "x-stainless-…".
     const asked = 'authorization,content-type,x-stainless-arch,x-stainless-lang'
     const preflight = (origin: string, more = {}) => {
       const method = { 'access-control-request-method': 'POST' }

@@ -1,4 +1,7 @@
-/** Start states and mixtures of models whose workers run, over scripted workers: all of them have a state, or none. */
+/**
+ * Start states and mixtures of running models, with scripted workers: either all workers of a model have a state, or
+ * none.
+ */
 import { basename, join } from 'node:path'
 import { describe, expect, test } from 'vitest'
 import { DEFAULT_SPEC } from '../../src/gateway/fleet/launch.ts'
@@ -47,14 +50,14 @@ describe('start states of a running model', () => {
     await postTo(app, '/loadmodel', { model_filename: 'b.pth', model_viewname: 'b' })
     expect((await give('one')).statusCode).toBe(200)
     expect(await names()).toEqual(['a', 'b', 'b one'])
-    // The same again changes nothing of the model, but names it.
+    // The same state again changes nothing, but names the model.
     await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: 'a' })
     expect((await give('two')).statusCode).toBe(200)
     expect(await names()).toEqual(['a', 'a two', 'b', 'b one'])
     const mixed = { state_filenames: ['state.pth'], state_viewname: 'mix' }
     expect((await postTo(app, '/mrss_loadstatemodel', mixed)).statusCode).toBe(200)
     expect(await names()).toContain('a mix')
-    // One that is gone is nobody's.
+    // A removed state belongs to no model.
     await postTo(app, '/removemodel', { model_viewname: 'a' })
     await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: 'c' })
     await postTo(app, '/removemodel', { model_viewname: 'c' })
@@ -93,7 +96,7 @@ describe('start states of a running model', () => {
     })
     const [first, other] = handles as [FakeWorker, FakeWorker]
     await expect.poll(() => first.client!.states.has('late')).toBe(true)
-    // Its next process is started before the change is made.
+    // Its next process starts before the change is made.
     first.crash()
     first.begin()
     expect(first.client!.states.has('late')).toBe(false)
@@ -156,12 +159,12 @@ describe('start states of a running model', () => {
     }
     expect((await described(`/v1/models/${mixed} 9`)).statusCode).toBe(404)
 
-    // The same again leaves them alone.
+    // Adding the same states again does not affect them.
     expect((await postTo(app, '/loadmodel', SEED)).statusCode).toBe(200)
     expect(handles).toHaveLength(1)
     expect(await names()).toEqual(namesOf('mix 1', 'mix'))
 
-    // Another model of that name has none of them.
+    // A new model of that name has none of them.
     await postTo(app, '/loadmodel', { ...SEED, model_filename: 'b.pth' })
     expect(handles).toHaveLength(2)
     expect(await names()).toEqual(namesOf())
@@ -206,20 +209,20 @@ describe('start states of a running model', () => {
       const { statusCode, body } = await reply
       expect(statusCode, body).toBe(status)
     }
-    // A part's name is another's state, or mixture.
+    // The name of a part is another state, or a mixture.
     await is(state('V 1'), 200)
     await is(mix('V', 'a.pth', 'b.pth'), 409)
     expect(files()).toEqual([['V 1', 'state.pth']])
     await is(mix('W 1', 'a.pth'), 200)
     await is(mix('W', 'b.pth'), 409)
-    // A part is nobody's to replace.
+    // Nothing can replace a part.
     await is(state('W 1 1'), 409)
     await is(mix('W 1 1', 'b.pth'), 409)
     expect(files()).toEqual([
       ['V 1', 'state.pth'],
       ['W 1 1', 'a.pth'],
     ])
-    // Of one name there is one: the last.
+    // Of two with the same name only the last remains.
     await is(state('W 1'), 200)
     expect(files()).toEqual([
       ['V 1', 'state.pth'],
@@ -233,7 +236,7 @@ describe('start states of a running model', () => {
       ['W 1', 'state.pth'],
       ['V 1 1', 'b.pth'],
     ])
-    // A model's own name goes before either.
+    // The name of a model has precedence over both.
     const whole = `${SEED.model_viewname} V 1`
     expect((await say(whole)).choices[0].text).toBe('0.pth')
     await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: whole })

@@ -1,4 +1,4 @@
-/** A gateway over a host whose workers are scripted, for what is loaded, replaced, drained and refused. */
+/** A gateway over a host with scripted workers, for tests of loading, replacing, draining and refusing. */
 import { mkdtempSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -25,7 +25,7 @@ function deferred() {
   return { promise, resolve, reject }
 }
 
-/** A worker that is ready when told, or never. */
+/** A worker that becomes ready when told, or never. */
 function refuseChange(): never {
   throw new SkeinError('not_found', 'there is no hub', { param: 'name' })
 }
@@ -35,7 +35,7 @@ export class FakeWorker implements WorkerHandle {
   reason: string | null = 'loading'
   client: IdleClient | null = null
   stopped = false
-  /** What it says of a start state from a file. */
+  /** Its reply about a start state from a file. */
   refuses: (path: string) => boolean = () => false
   readonly pid = null
   readonly progress = null
@@ -66,7 +66,7 @@ export class FakeWorker implements WorkerHandle {
     this.begin()
   }
 
-  /** A process of it answers. */
+  /** A reply of its process. */
   begin(): void {
     this.state = 'ready'
     this.reason = null
@@ -96,7 +96,7 @@ export class FakeWorker implements WorkerHandle {
   }
 }
 
-/** With start states that come and go, and answers that say the end of the model's name. */
+/** With start states that are added and removed, and answers that contain the end of the model's name. */
 export class IdleClient extends FakeEngineClient {
   running = 0
   readonly states: Map<string, string>
@@ -105,7 +105,7 @@ export class IdleClient extends FakeEngineClient {
     super((request) => answer(request, launch.file.slice(-5)))
     this.states = new Map(launch.startStates.map(({ name, path }) => [name, path]))
     this.answerCall = (method, params) => {
-      // The host calls nothing else.
+      // The host calls no other members.
       const { name, path, replace } = params as EngineCalls['startStates.add']['params']
       if (method === 'startStates.add' && refuses(path)) throw new SkeinError('state_incompatible', 'wrong size')
       if (method === 'startStates.add' && this.states.has(name) && replace !== true)
@@ -132,7 +132,7 @@ export function hosted(options: Partial<ModelHostOptions> = {}) {
     writeFileSync(join(folder, name), '')
   }
   const handles: FakeWorker[] = []
-  /** What becomes of the next worker, or of so many. */
+  /** The fate of the next worker, or of the next few. */
   const next: { fail: ErrorCode | null; numFails: number; isHeld: boolean } = {
     fail: null,
     numFails: Number.POSITIVE_INFINITY,
@@ -161,7 +161,7 @@ export function hosted(options: Partial<ModelHostOptions> = {}) {
   return { folder, fleet, host, app, handles, next, names, say }
 }
 
-/** The control plane over the same fleet. */
+/** The control plane over the same workers. */
 export function managementOf(
   fleet: Fleet,
   resolve: (spec: WorkerSpec) => Launch,

@@ -1,4 +1,4 @@
-/** Bodies that are small and become large, or that take long to look at. */
+/** Bodies that are small but become large, or that take long to examine. */
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import { expect, test } from 'vitest'
@@ -76,7 +76,7 @@ test('fields without a schema are not kept while an answer streams', async () =>
     expect(reply.status).toBe(200)
     await reply.body!.getReader().read()
   }
-  // Kept, they are more than a megabyte each.
+  // If kept, each would take more than a megabyte.
   expect(heapBytes() - before).toBeLessThan(50e6)
   leaving.abort()
   app.server.closeAllConnections()

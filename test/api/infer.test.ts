@@ -1,4 +1,4 @@
-/** The chat of RWKV-Infer. Its routes about models are in model-host.test.ts and hosted-states.test.ts. */
+/** The chat of RWKV-Infer. model-host.test.ts and hosted-states.test.ts have its routes about models. */
 import { describe, expect, test } from 'vitest'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { answer, byteCodec } from '../helpers/fake-engine.ts'

@@ -21,7 +21,7 @@ async function limited(limits: Partial<KeyLimits>, script?: Parameters<typeof se
     limits: { ...NO_LIMITS, ...limits },
   } as const
   const { secret } = await changeKeys(path, (keys) => addKey(keys, key, 0))
-  // Buckets fill with time; here none passes, however slow the machine is.
+  // Buckets fill over time; here no time passes, however slow the machine is.
   const rates = new RateLimits(() => 0)
   const served = serve(script, { keyRing: new KeyRing(path), keys: ['operator'], rates })
   const send = (url: string, payload: object, key = secret) => {
@@ -51,7 +51,7 @@ describe('requests per minute', () => {
       type: 'rate_limit_error',
       code: 'rate_limit_exceeded',
     })
-    // Other keys go on.
+    // Other keys are not affected.
     expect((await send(CHAT, HELLO, 'operator')).statusCode).toBe(200)
   })
 
@@ -86,7 +86,7 @@ describe('tokens per minute', () => {
     let numRefused = 0
     const { send } = await limited({ tokensPerMinute: 1000 }, async function* (request) {
       const isSecond = request.prompt[0] === 'y'.charCodeAt(0) + 1
-      // Its call has begun by then, so it is sent again until there is room.
+      // The call may not have started yet, so it is repeated until the queue is full.
       if (isSecond) await new Promise((resolve) => setTimeout(resolve, 2))
       if (isSecond && numRefused++ < 3) throw new SkeinError('queue_full', 'full')
       yield* answer(request, 'ok')
@@ -107,10 +107,10 @@ describe('tokens per minute', () => {
     const second = await send(COMPLETIONS, { prompt: 'x' })
     expect(second.statusCode).toBe(429)
     expect(second.json().error.message).toContain('60 tokens per minute')
-    // 200 + 14 - 60 and the one that is wanted, a token a second.
+    // 200 + 14 - 60 and the next one, at a token per second.
     expect(Number(second.headers['retry-after'])).toBeGreaterThan(150)
     expect(engine.requests).toHaveLength(1)
-    // What costs no tokens is open.
+    // Requests without tokens are allowed.
     expect((await send('/tokenize', { prompt: 'x' })).statusCode).toBe(200)
   })
 

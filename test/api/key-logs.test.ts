@@ -1,4 +1,4 @@
-/** No log line has anything of a key in it, wherever a caller put it and whatever came of it. */
+/** No log line contains part of a key, wherever the caller put it and whatever the reply was. */
 import { createHash } from 'node:crypto'
 import { join } from 'node:path'
 import { pino } from 'pino'
@@ -10,10 +10,10 @@ import { CHAT, HELLO, serve } from './kit.ts'
 
 const OWN = 'sk-own-4Jt0b8QmVx2kRz7Lw9Yc'
 const WRONG = 'sk-wrong-Pq3Ns6Hd1Gf5Ua0Ke8Xi'
-/** Shorter pieces of a key may be anything. */
+/** Shorter parts of a key could be anything. */
 const PIECE = 8
 
-/** Of a key as it is, and as it could be written down in other ways. */
+/** Parts of the key itself, and of other encodings of it. */
 function piecesOf(secret: string): string[] {
   const sha256 = createHash('sha256').update(secret).digest()
   const forms = [secret, Buffer.from(secret).toString('base64'), Buffer.from(secret).toString('hex')]

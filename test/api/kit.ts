@@ -1,4 +1,4 @@
-/** Common to the API tests: an app over the fake engine, calls by inject, and event streams read back. */
+/** Shared by the API tests: an app over the fake engine, calls by inject, and parsed event streams. */
 import type { FastifyInstance, LightMyRequestResponse } from 'fastify'
 import { type AppOptions, buildApp } from '../../src/gateway/app.ts'
 import { FAKE_INFO, FakeEngineClient, fakeRegistry, type Script } from '../helpers/fake-engine.ts'
@@ -28,7 +28,7 @@ export function eventsOf(body: string): unknown[] {
     .map((data) => (data === '[DONE]' ? data : JSON.parse(data)))
 }
 
-/** What varies from run to run, replaced. */
+/** Replaces values that change from run to run. */
 export function steady<T>(value: T): T {
   const text = JSON.stringify(value)
     .replace(/(chatcmpl|cmpl)-[0-9a-f]{32}/g, '$1-ID')

@@ -1,4 +1,4 @@
-/** The routes of rwkv_lightning that render a conversation: /v3 and /openai. */
+/** The chat routes of rwkv_lightning: /v3 and /openai. */
 import { describe, expect, test } from 'vitest'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { answer, byteCodec } from '../helpers/fake-engine.ts'
@@ -29,7 +29,7 @@ describe(V3, () => {
       'System: Be brief.\n\nUser: Hi\n\nAssistant: Hello.\n\nUser: Bye\n\nAssistant: <think',
     ])
     expect(reply.id).toBe('rwkv7-batch-v3')
-    // Where each turn ends: one token is one byte here.
+    // The end of each turn: here a token is a byte.
     expect([...requests[0]!.boundaries!]).toEqual([17, 27, 46, 57])
   })
 

@@ -12,10 +12,10 @@ import { CHAT, eventsOf, HELLO, postTo, serve } from './kit.ts'
 
 const TWO = { contents: ['one', 'two'] }
 const textOf = (request: GenerateRequest) => byteCodec.decode(request.prompt)
-/** Answers with the prompt, in capitals and more. */
+/** Answers with the prompt in capitals, and more. */
 const echo = (request: GenerateRequest) => answer(request, `${textOf(request).toUpperCase()} 你好🙂!`)
 
-/** The same, an event at a time: what the engine gives in one step arrives together, and only that. */
+/** The same, one event per step, as the engine delivers them. */
 async function* stepwise(request: GenerateRequest) {
   for (const event of echo(request)) {
     yield event
@@ -26,7 +26,7 @@ async function* stepwise(request: GenerateRequest) {
 type Choice = { index: number; delta: { content?: string }; finish_reason?: string | null }
 type Chunk = { object: string; choices: Choice[] }
 
-/** The text of each row of a stream, and its chunks. */
+/** The text of each row of a stream, and the chunks. */
 function rowsOf(body: string): { texts: string[]; chunks: Chunk[] } {
   const events = eventsOf(body)
   expect(events.at(-1)).toBe('[DONE]')
@@ -297,7 +297,7 @@ test('tokens are counted', async () => {
 
 describe('stop, pause and resume', () => {
   const path = '/v1/server'
-  /** Counts up from what the prompt ends with, for ever. */
+  /** Counts up from the end of the prompt, without end. */
   async function* counting(request: GenerateRequest, signal: AbortSignal | undefined) {
     yield { type: 'prompt', id: request.id, logprobs: null } as const
     let at = Number(/\d$/.exec(textOf(request))?.[0] ?? 0)
@@ -403,7 +403,7 @@ describe('stop, pause and resume', () => {
   })
 
   test('an answer that has all its tokens gets no more', async () => {
-    // Its end is not told yet: where turns are reported when they are on disk, that takes a while.
+    // Its end is not reported yet: with durable turns that takes a while.
     const { app, engine } = serve(async function* (request, signal) {
       yield* [...answer(request, 'abc')].slice(0, -1)
       while (signal?.aborted !== true) await delay(1)
@@ -430,7 +430,7 @@ describe('stop, pause and resume', () => {
   })
 
   test('text that a paused call had drawn but not sent comes first when it continues', async () => {
-    // The first row ends at once, the second never does, and a reply that is not a stream has shown neither.
+    // The first row ends at once, the second never, and a reply without streaming has sent neither.
     let isFull = false
     const { app, engine } = serve((request, signal) => {
       if (isFull) throw new SkeinError('queue_full', 'too many requests wait')
@@ -453,7 +453,7 @@ describe('stop, pause and resume', () => {
     expect(short).toBe('abc')
     expect(digits!.startsWith(shown)).toBe(true)
     expect(digits).toBe([...digits!].map((_, i) => (i + 1) % 10).join(''))
-    // It was shown: it does not come a second time.
+    // It was sent, so it does not come a second time.
     const again = resume()
     await settle(app, 1)
     await postTo(app, `${path}/stop`, { request_id: 'r1' })
@@ -488,7 +488,7 @@ test('a row paused inside a character draws that token again and does not send i
   again.take({ type: 'text', id: '', index: 0, text: 'x', tokens: [1], logprobs: null })
   again.take({ type: 'text', id: '', index: 0, text: '你', tokens: [2], logprobs: null })
   expect(again.text).toBe('你')
-  // What was shown before the first pause counts in the second, also when nothing has come in between.
+  // What was sent before the first pause counts in the second, also if nothing came in between.
   const second = again.paused(codec)
   expect([[...second.request.prompt], second.request.maxTokens]).toEqual([[7, 1, 2], 8])
   expect(second.overlap).toBe('')

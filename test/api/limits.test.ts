@@ -5,7 +5,7 @@ import { CHAT, COMPLETIONS, HELLO, postTo, serve } from './kit.ts'
 const times = <T>(n: number, value: T): T[] => Array.from({ length: n }, () => value)
 const bias = (n: number) => Object.fromEntries(Array.from({ length: n }, (_, i) => [i, 1]))
 
-/** Field → values at the edge that pass, and values beyond it that do not. */
+/** Field → values at the limit that pass, and values beyond it that fail. */
 const EDGES: [string, unknown[], unknown[]][] = [
   ['n', [1, 16], [0, -1, 17, 1.5, 2 ** 31, 2 ** 53, '1', true]],
   ['best_of', [1], [0, 17, 'x']],
@@ -220,7 +220,7 @@ test('bodies: size, depth, encoding, type', async () => {
   for (const type of ['text/plain', 'multipart/form-data']) {
     expect((await inject(CHAT, '{}', { 'content-type': type })).statusCode).toBe(415)
   }
-  // A form is what curl says it sends, and what a foreign page can send without asking first.
+  // curl sends a form by default, and a foreign page can send one without a preflight.
   const form = { 'content-type': 'application/x-www-form-urlencoded' }
   expect((await inject(CHAT, JSON.stringify(HELLO), form)).statusCode).toBe(200)
   for (const of of [{ origin: 'http://localhost' }, { 'sec-fetch-site': 'same-origin' }, { referer: 'http://a.b' }]) {

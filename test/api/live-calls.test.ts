@@ -1,4 +1,4 @@
-/** Calls under way, whichever route they came by: seen, ended by their name, and told how full the engine is. */
+/** Running calls, whatever their route: listed, ended by name, and the load of the engine. */
 import type { FastifyInstance } from 'fastify'
 import { afterEach, describe, expect, test } from 'vitest'
 import { LiveCalls } from '../../src/api/live-calls.ts'
@@ -76,7 +76,7 @@ describe('a call can be ended by its name', () => {
     }
     const rows = postTo(app, CHAT, NOW)
     await expect.poll(async () => (await active()).length).toBe(2)
-    // The one that can be is meant.
+    // It means the call that can be paused.
     expect((await postTo(app, '/v1/server/pause', {})).json()).toMatchObject({ request_id: 'mine' })
     expect((await rows).statusCode).toBe(409)
     await cancel('chat')

@@ -1,4 +1,4 @@
-/** llama.cpp's own routes, and those of OpenAI's dialect at ai00's paths. */
+/** llama.cpp's own routes, and those of the OpenAI dialect at ai00's paths. */
 import { describe, expect, test } from 'vitest'
 import { answer } from '../helpers/fake-engine.ts'
 import { eventsOf, HELLO, postTo, serve } from './kit.ts'

@@ -1,4 +1,4 @@
-/** Which files a client may name: those below the folder of models, and nothing that leads out of it. */
+/** Which files a client may name: those below the model folder, and no path that leads out of it. */
 import { mkdirSync, mkdtempSync, symlinkSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { basename, join, relative } from 'node:path'

@@ -1,4 +1,7 @@
-/** Models that come and go while a gateway runs, over scripted workers: what is loaded, replaced, drained and refused. */
+/**
+ * Models that are loaded and removed while a gateway runs, with scripted workers: loading, replacing, draining and
+ * refusing.
+ */
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
@@ -20,7 +23,7 @@ describe('models are loaded and removed', () => {
     expect(await names()).toEqual([SEED.model_viewname])
     expect((await say(SEED.model_viewname)).choices[0].text).toBe('0.pth')
     expect((await say('duck')).error.code).toBe('model_not_found')
-    // The same again does nothing.
+    // The same request again does nothing.
     expect((await postTo(app, '/loadmodel', SEED)).statusCode).toBe(200)
     expect(handles).toHaveLength(1)
   })
@@ -85,7 +88,7 @@ describe('models are loaded and removed', () => {
     expect(handles[0]!.stopped).toBe(true)
     expect((await say()).choices[0].text).toBe('0.pth')
 
-    // Neither beside the old one nor instead of it.
+    // Neither beside the old one nor in its place.
     next.numFails = 2
     const failing = load('fp32')
     expect((await failing).statusCode).toBe(507)
@@ -185,7 +188,7 @@ describe('models are loaded and removed', () => {
     expect(handles).toHaveLength(2)
     const adapters = [{ path: join(folder, 'a.pth'), scale: 0.5 }]
     expect(handles[1]!.launch.adapters).toEqual(adapters)
-    // So is a replica's.
+    // The same goes for a replica.
     const { file } = handles[1]!.launch
     const management = managementOf(fleet, (spec) => {
       return { id: SEED.model_viewname, file, quant: null, startStates: [], vocab: null, spec }
@@ -240,7 +243,7 @@ test('a failed worker leaves its name to another file, precision or states', asy
   await management.start({ ...DEFAULT_SPEC, model_path: 'b.pth', quant: 'int8' })
   expect(handles.at(-1)!.launch).toMatchObject({ file: 'b.pth', startStates: [] })
   await expect.poll(async () => (await say('m')).choices?.[0].text).toBe('b.pth')
-  // The name is the other's now.
+  // Now the name belongs to the other model.
   await expect(management.restart(first.worker_id)).rejects.toThrow('served from another file')
   await management.close()
 })
@@ -268,7 +271,7 @@ test('a model whose only worker is about to restart is not ready, rather than un
   handles[0]!.client!.running = 0
   await expect.poll(async () => (await say('m')).choices?.[0].text).toBe('a.pth')
 
-  // One that does not come back after all is unknown again.
+  // A worker that finally does not return is unknown again.
   handles[1]!.client!.running = 1
   await management.restart(worker!.id)
   expect(await answer('m')).toEqual(notReady)
@@ -286,7 +289,7 @@ test('a removed model stays removed, whatever was about to start again', async (
   })
   const spec = { ...DEFAULT_SPEC, model_path: 'a.pth' }
   const remove = async (model_viewname?: string) => (await postTo(app, '/removemodel', { model_viewname })).statusCode
-  // The only one; and, with one beside it, that of all models.
+  // First the only model, then, with another beside it, all models.
   for (const numWorkers of [1, 2]) {
     const at = handles.length
     for (let i = 0; i < numWorkers; i++) await management.start(spec)
@@ -319,7 +322,7 @@ test('a start state for a restarting model is given to the new worker', async ()
   handles[0]!.client!.running = 0
   await told
   expect([...handles[1]!.client!.states.keys()]).toEqual(['s'])
-  // Nor is one waited for that is not to come back any more.
+  // A worker that will not return is not waited for either.
   handles[1]!.client!.running = 1
   await management.restart(fleet.workers[0]!.id)
   const untold = expect(add()).rejects.toThrow('not ready')
@@ -383,7 +386,7 @@ test('a name has one model, whatever restarts or joins while another is loaded',
   await load('a.pth')
   const [first] = fleet.workers
 
-  // One that ends in order to restart is out of the way, and comes back to a name that is taken.
+  // A restarting worker does not block its name, and finds it taken when it returns.
   handles[0]!.client!.running = 1
   await management.restart(first!.id)
   await load('b.pth')
@@ -391,7 +394,7 @@ test('a name has one model, whatever restarts or joins while another is loaded',
   await expect.poll(() => first!.log.tail(1).join()).toContain('served from another file')
   expect(serving()).toEqual(['b.pth'])
 
-  // A replica joins what is about to be replaced.
+  // A replica joins a model that is about to be replaced.
   next.isHeld = true
   const loading = load('a.pth')
   await expect.poll(() => handles.length).toBe(3)
@@ -410,7 +413,7 @@ test('a restarted worker has its names, unless another model has them', async ()
     const { model_path: file, model_name } = spec
     return { id: model_name!, file, quant: null, startStates: [], vocab: null, spec }
   })
-  // It never came to its name.
+  // It never got its name.
   next.fail = 'corrupt_weights'
   await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: 'm' })
   expect(await names()).toEqual([])

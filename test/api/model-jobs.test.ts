@@ -1,4 +1,4 @@
-/** Models fetched, quantised and deleted over HTTP: by admins, one at a time, with progress, from a hub on this machine. */
+/** Models downloaded, quantised and deleted over HTTP: by admins, one at a time, with progress, from a local hub. */
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
@@ -25,7 +25,7 @@ const place = join(folder, 'skein/models/tests--tiny')
 const slow = join(folder, 'skein/models/tests--slow')
 const source = writeRandomRwkv7(join(folder, 'source.pth'), { vocab: 260 })
 const content = readFileSync(source)
-/** Processes run what was built. */
+/** Processes run the built code. */
 const QUANTISER = join(process.cwd(), 'dist/host/checkpoints/quantise-process.js')
 let hub: FakeHub
 
@@ -49,7 +49,7 @@ interface ServeOptions {
   readonly isOpen?: boolean
   readonly host?: string
   readonly offline?: string
-  /** Files that a worker has. */
+  /** Files that a worker uses. */
   readonly used?: readonly string[]
   readonly keyRing?: KeyRing
 }
@@ -114,7 +114,7 @@ test('the Ollama client downloads a model with progress', async () => {
   const model = 'tests/slow:slow.pth'
   for await (const event of await client.pull({ model, stream: true })) events.push(event)
   expect(events[0]).toEqual({ status: 'pulling manifest' })
-  // How much had come whenever it was looked at; the last line says all, however quick it was.
+  // Progress whenever it was polled; the last line has the total, however fast it was.
   const told = events.slice(1, -2).map(({ completed }) => completed)
   expect(told).toEqual(told.toSorted((a, b) => a - b))
   expect(events.at(-3)).toMatchObject({ total, completed: total })

@@ -178,7 +178,7 @@ describe('generate', () => {
     const reply = await client.generate({ model: 'goose', prompt: 'Hi', system: 'Be kind.' })
     expect(reply).toMatchObject({ response: 'Yes, 世界', done: true, done_reason: 'stop' })
     expect(promptOf(last())).toBe('System: Be kind.\n\nUser: Hi\n\nAssistant:')
-    // No template, so the space is the model's.
+    // No template, so the space is from the model.
     const raw = await client.generate({ model: 'goose', prompt: 'Hi', raw: true })
     expect(raw).toMatchObject({ response: ' Yes, 世界', prompt_eval_count: 2 })
     expect(promptOf(last())).toBe('Hi')

@@ -1,4 +1,4 @@
-/** The contract: the official client, unchanged, against a listening gateway. */
+/** The contract: the official client, unmodified, with a listening gateway. */
 import type { AddressInfo } from 'node:net'
 import OpenAI from 'openai'
 import { afterAll, beforeAll, expect, test } from 'vitest'
@@ -7,7 +7,7 @@ import { answer, endless } from '../helpers/fake-engine.ts'
 import { serve } from './kit.ts'
 
 const KEY = 'sk-right'
-/** The prompt chooses what the fake engine does. */
+/** The prompt selects what the fake engine does. */
 const { app, engine } = serve(
   (request, signal) => {
     const text = Buffer.from(request.prompt.map((token) => token - 1)).toString()

@@ -1,4 +1,4 @@
-/** The official client's tools and formats, over the demo model: real tokens, real grammars in their threads. */
+/** The official client's tools and formats, with the demo model: real tokens, real grammars in their threads. */
 import type { AddressInfo } from 'node:net'
 import OpenAI from 'openai'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'

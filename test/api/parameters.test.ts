@@ -26,10 +26,10 @@ const DEFAULTS = {
   bannedTokens: [],
 }
 
-/** Wire fields → where they must arrive in the engine's request. */
+/** Wire fields → where they must arrive in the request to the engine. */
 const HONOURED: [object, (request: GenerateRequest) => unknown, unknown][] = [
   [{}, (r) => r.sampling, DEFAULTS],
-  // Every number by every name of it.
+  // Every number under each of its names.
   ...SAMPLING_ROWS.flatMap(([name, { fields, min, off, int }]) => {
     const value = int === undefined ? (min + off) / 2 : 7
     return fields.map((field): (typeof HONOURED)[number] => [{ [field]: value }, (r) => r.sampling[name], value])
@@ -153,10 +153,10 @@ test.each(Object.entries(NOT_IMPLEMENTED))('%s is refused by name, except for it
   }
 })
 
-/** Route → a body that it answers, and which of the fields of READ_BY_SOME it reads. */
+/** Route → a body that it answers, and which fields of READ_BY_SOME it reads. */
 const CHATS = ['best_of', 'max_completion_tokens', 'stream_options']
 const CONTENTS = { contents: ['Hi'] }
-/** Raw prompts hold thoughts of their own: their routes pass it over, as the servers did whose they are. */
+/** Raw prompts contain their own thoughts, so these routes ignore the field, like the original servers. */
 const THINK = ['enable_think']
 const BOTH = ['messages', 'contents']
 const TOOLS = ['tools', 'tool_choice', 'parallel_tool_calls']

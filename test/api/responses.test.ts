@@ -1,4 +1,6 @@
-/** The Responses API by OpenAI's own client, unchanged: shapes over a scripted engine, conversations over the demo model. */
+/**
+ * The Responses API with the official OpenAI client: formats with a scripted engine, conversations with the demo model.
+ */
 
 import type { AddressInfo } from 'node:net'
 import type { FastifyInstance } from 'fastify'
@@ -227,7 +229,7 @@ describe.skipIf(!hasDemo)('conversations', () => {
     expect(second.output_text).toBe(whole.output_text)
     expect(second.usage!.input_tokens_details.cached_tokens).toBeGreaterThan(0)
     expect(second.usage!.input_tokens).toBeGreaterThan(first.usage!.input_tokens)
-    // The first one stays as it was: another may go on from it.
+    // The first response is unchanged: another may continue from it.
     const branch = { ...greedy, input: 'And you?', previous_response_id: first.id }
     expect((await client.responses.create(branch)).output_text).toBe(second.output_text)
     expect(await sessions()).toEqual(expect.arrayContaining([first.id, second.id]))

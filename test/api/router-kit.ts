@@ -46,7 +46,7 @@ export function request(fields: Partial<GenerateRequest> = {}): GenerateRequest 
     logprobs: null,
     promptLogprobs: null,
   }
-  // What the fakes look at; sampling and stops are not among it.
+  // The fields that the fakes read; sampling and stops are not among them.
   return { ...base, ...fields } as GenerateRequest
 }
 

@@ -1,4 +1,4 @@
-/** The router's sessions: who holds one, when it moves, and how even many are spread. */
+/** Sessions in the router: which worker has one, when it moves, and how evenly they are spread. */
 
 import { describe, expect, test } from 'vitest'
 import { seededRandom } from '../../src/bench/serve/random.ts'
@@ -18,7 +18,7 @@ describe('sessions', () => {
     expect(await routeOf(router, inSession('s'))).toBe(other!.id)
     expect(home!.fake.calls).toEqual([{ method: 'sessions.release', params: { tenant: 't', id: 's' } }])
     home!.numInFlight = 0
-    // It is not brought back for nothing.
+    // It does not move back without need.
     expect(await routeOf(router, inSession('s'))).toBe(other!.id)
     expect(memory.counts).toMatchObject({ sessionHits: 2, sessionSpills: 1 })
   })
@@ -140,7 +140,7 @@ describe('sessions', () => {
     const forked = router.call('sessions.fork', { tenant: 't', id: 's', newId: 'u' })
     await expect(forked).rejects.toThrow('it exists')
     expect(other.fake.calls).toEqual([{ method: 'sessions.release', params: { tenant: 't', id: 'u' } }])
-    // What there is of it has come along.
+    // What existed of it has moved as well.
     expect(await routeOf(router, inSession('u'))).toBe(first)
     home.numInFlight = 0
     expect(replicas.map(({ numInFlight }) => numInFlight)).toEqual([0, 0])
@@ -189,7 +189,7 @@ describe('sessions', () => {
     }
     const waiting = run(router, inSession('s'))
     await expect.poll(() => releases.length).toBe(1)
-    // One that has come and gone before the deletion is told of has made it too.
+    // A session that was created and removed before the deletion is reported counts too.
     home.fake.answerCall = async () => {
       home.fake.script = script
       expect(await routeOf(router, inSession('s'))).toBe(first)
@@ -256,7 +256,7 @@ test.each([2, 8])(
         await new Promise((resolve) => setTimeout(resolve, 2))
       }
     }
-    // Session k is used as often as 1/k says (Zipf).
+    // Session k is used with frequency 1/k (Zipf).
     const random = seededRandom(25)
     const weights = Array.from({ length: 2000 }, (_, k) => 1 / (k + 1))
     const total = weights.reduce((sum, weight) => sum + weight, 0)
@@ -272,7 +272,7 @@ test.each([2, 8])(
     const client = async () => {
       while (numLeft-- > 0) {
         const session = draw()
-        // A person waits for the answer before the next question.
+        // A user waits for the answer before the next question.
         if (busy.has(session)) continue
         busy.add(session)
         await run(router, inSession(`s${session}`))

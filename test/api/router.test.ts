@@ -1,4 +1,4 @@
-/** The router over scripted engines: who gets which request, what moves, what is tried again. */
+/** The router with scripted engines: which worker gets a request, what moves, what is retried. */
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
@@ -65,7 +65,7 @@ describe('prefixes', () => {
     const other = await routeOf(router, chat(3))
     expect(other).not.toBe(first)
     expect(memory.counts).toMatchObject({ prefixHits: 1, prefixSpills: 1 })
-    // The other one has it now, too.
+    // Now the other worker has it, too.
     expect(await routeOf(router, chat(4))).toBe(other)
     home.numInFlight = 0
     replicas.find(({ id }) => id === other)!.numInFlight = 9
@@ -138,7 +138,7 @@ test('a worker that recently had more than its share loses one session, and is m
   await routeOf(router, hot)
   await routeOf(router, inSession('cold'))
   b.isReady = true
-  // With nothing in flight each time.
+  // With nothing in flight at each time.
   const routes: (string | undefined)[] = []
   for (let i = 0; i < 8; i++) routes.push(await routeOf(router, inSession('hot')))
   expect(routes.join('')).toBe('aaaaaaab')

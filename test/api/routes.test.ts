@@ -13,9 +13,11 @@ import { ROUTES_IN_CHINESE } from '../../web/src/lib/chinese-routes.ts'
 import { temporaryFolder } from '../helpers/temporary-folder.ts'
 import { type Served, serve } from './kit.ts'
 
-/** What needs no key, on purpose: that the process answers, and the files of the dashboard, which hold nothing. */
+/** Routes that need no key on purpose: liveness, and the files of the dashboard, which hold no secrets. */
 const OPEN = ['GET /livez', 'GET /', 'GET /docs', 'GET /docs/', 'GET /assets/*']
-/** What more than a user's key is needed for. Whoever adds such a route adds it here; the test finds it if not. */
+/**
+ * Routes that need more than a user key. A new route of this kind must be added here; otherwise the test reports it.
+ */
 const OPERATORS = [
   'GET /api/models/pulls',
   'GET /metrics',
@@ -41,7 +43,7 @@ const OPERATORS = [
   'GET /api/workers/:id/logs',
   'GET /api/workers/:id/logs/stream',
 ]
-/** Answers for as long as it is asked to. */
+/** Answers for as long as requested. */
 const ENDLESS = ['GET /api/events']
 const ADMINS = [
   'GET /api/models/hub',
@@ -59,7 +61,7 @@ const path = join(temporaryFolder(), 'keys.json')
 const secrets: Record<string, string> = {}
 let served: Served
 let ring: KeyRing
-/** The router's own: "GET /v1/models/:id". */
+/** The routes of the router: "GET /v1/models/:id". */
 const table: string[] = []
 
 beforeAll(async () => {
@@ -105,7 +107,7 @@ function emptyManagement(): Management {
 }
 
 function call(route: string, headers: Record<string, string> = {}, payload?: object) {
-  // The table's own words.
+  // The words of the table.
   const [method, url] = route.split(' ') as ['GET' | 'HEAD' | 'POST' | 'DELETE', string]
   const named = url.replace(/:\w+/g, 'no-such-thing').replace('*', 'x')
   return served.app.inject({ method, url: named, headers, ...(payload ? { payload } : {}) })
@@ -134,7 +136,7 @@ test('the dashboard describes each route in Chinese, and nothing else', async ()
   // A front gateway has more.
   const ofFront = clusterRoutes({} as ClusterView)
   const more = ofFront.flatMap(({ summary, dialect }) => [summary, dialect!.about])
-  // One word is a name.
+  // A single word is a name.
   const groups = (tags as { description: string }[])
     .map(({ description }) => description)
     .filter((text) => text.includes(' '))
@@ -252,7 +254,7 @@ test('a request line with an absolute URL does not bypass the check', async () =
       socket.on('error', reject)
     })
   expect(await lineOf('/livez')).toBe('HTTP/1.1 200 OK')
-  // HTTP/2 without asking is no request at all.
+  // HTTP/2 without an upgrade is no request at all.
   const other = connect(Number(port), '127.0.0.1', () => {
     other.write('PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n')
   })
@@ -375,11 +377,11 @@ describe('GET /v1/me', () => {
       use: { requests_left: 2, tokens_left: 500, rows: 0, stored_bytes: 734 },
     })
     expect(JSON.stringify(own)).not.toContain(secret)
-    // It may be asked when nothing else may, and is not counted.
+    // It may be requested when nothing else may, and is not counted.
     for (let i = 0; i < 3; i++) await models()
     expect((await models()).statusCode).toBe(429)
     expect((await me(secret)).use.requests_left).toBe(0)
-    // So however often it is asked, the worker is not.
+    // So the worker gets no request, however often it is called.
     const numLists = served.engine.calls.filter(({ method }) => method === 'sessions.list').length
     expect(numLists).toBe(1)
     await changeKeys(path, (keys) => ({ keys: revokeKey(keys, 'counted') }))

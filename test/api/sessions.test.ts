@@ -1,4 +1,4 @@
-/** Sessions through every dialect that has them, over the demo model: what they say depends on what was said before. */
+/** Sessions in every dialect that has them, with the demo model: the answers depend on what was said before. */
 import type { FastifyInstance } from 'fastify'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { Llm } from '../../src/index.ts'
@@ -72,7 +72,7 @@ describe.skipIf(!hasDemo)('sessions', () => {
       }
       await app.inject({ method: 'DELETE', url: route(id) })
     }
-    // Two of them would be one on disk.
+    // On disk two of them would be the same.
     for (const id of ['\ud800', 'a\udfff', 'a'.repeat(257), '']) {
       const reply = await chat({ messages: [user('Hello.')], session_id: id })
       expect(reply.error).toMatchObject({ param: 'session_id' })
@@ -261,7 +261,7 @@ describe.skipIf(!hasDemo)('sessions', () => {
         .join('')
     const before = textOf(await open)
     expect(before.length).toBeLessThan(whole.content.length)
-    // As the turn itself does where it ended just before the pause.
+    // Like the turn itself, if it ended just before the pause.
     await state({ contents: ['User: 你好\n\nAssistant:'], session_id: 'overtaken' })
     const resumed = await postTo(app, '/v1/server/resume', { request_id: 'q' })
     expect(before + textOf(resumed)).toBe(whole.content)

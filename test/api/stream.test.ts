@@ -1,4 +1,4 @@
-/** Event streams over real sockets: readers that are slow, stop or leave, at every phase. */
+/** Event streams over real sockets: readers that are slow, stop or leave, in every phase. */
 import { once } from 'node:events'
 import http from 'node:http'
 import net, { type AddressInfo } from 'node:net'
@@ -82,7 +82,7 @@ test.each([true, false])(
     const { app, engine } = serve(endless)
     open.push(app)
     let client: http.ClientRequest | null = null
-    // As long as a thread takes for a large body.
+    // As long as a thread needs for a large body.
     app.addHook('preValidation', async (_, reply) => {
       client!.destroy()
       await until(() => reply.raw.destroyed)
@@ -192,7 +192,7 @@ test('a reader that stops is waited for with a limited buffer, then dropped', as
     before = produced
     await delay(60)
   }
-  // … at what the kernel's buffers and ours hold, far below what 300 ms would have produced into a heap.
+  // … and stays at the size of the kernel's buffers and ours, far below what 300 ms would have produced.
   expect(produced).toBeLessThan(1000)
   await until(() => engine.cancelled.length === 1)
   socket.destroy()
@@ -216,13 +216,13 @@ test.runIf(process.platform === 'linux')('a reader that stops costs the kernel n
     before = produced
     await delay(200)
   }
-  // 64 KiB in our own buffer, 32 in the kernel's, and what the client's end takes. Unbounded: 4 MiB more.
+  // 64 KiB in our buffer, 32 in the kernel's, and what the client's side holds. Unlimited it would be 4 MiB more.
   expect(produced * text.length).toBeLessThan(2 ** 20)
   request.destroy()
 })
 
 test('a reader that stops just before the last bytes is dropped, too', async () => {
-  // One event larger than what any kernel takes for a socket, and the stream is over at once.
+  // One event larger than what any kernel buffers for a socket, and then the stream ends.
   const text = 'Q'.repeat(24 * 2 ** 20)
   const limits = { streamBufferBytes: 64 * 2 ** 20, streamStallMs: 300 }
   const { app, port } = await listen(
@@ -269,7 +269,7 @@ test.each([0, 200])('a slow reader gets a whole reply: %i kB every 10 ms', async
   client.write(`${head}\r\ncontent-length: ${body.length}\r\n\r\n${body}`)
   const connections = () =>
     new Promise<number>((resolve) => app.server.getConnections((_error, count) => resolve(count)))
-  // Who takes nothing looks when the server has given up.
+  // A client that reads nothing checks after the server has given up.
   await until(async () => kilobytes > 0 || (await connections()) > 0)
   await until(async () => kilobytes > 0 || (await connections()) === 0, 20_000)
   let length = 0
@@ -392,7 +392,7 @@ test('pipelined streams arrive completely, one after the other', async () => {
   // Each event is a chunk: a character, the end of the answer, [DONE].
   expect(two.match(/\r\ndata: [^\n]*\n\n\r\n/g)).toHaveLength(2 * 302)
   expect(two.endsWith('\r\n0\r\n\r\n')).toBe(true)
-  // One that knows no chunks gets none.
+  // A client without chunked encoding gets none.
   const old = await talk(`${post('1.0')}\r\n\r\n${body}`)
   expect(old.match(/ä/g)).toHaveLength(300)
   expect(old.endsWith('\n\ndata: [DONE]\n\n')).toBe(true)

@@ -1,4 +1,4 @@
-/** The supervisor with real child processes, and a gateway whose worker dies under it. */
+/** The supervisor with real child processes, and a gateway whose worker dies. */
 import { mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -109,12 +109,12 @@ test('a worker that has served before waits for its store, however long the disk
   await expect.poll(() => modes.length, { timeout: 10_000 }).toBe(1)
   await expect.poll(() => supervisor.state).toBe('ready')
   expect(supervisor.restarts).toBe(6)
-  // Its waiting was no crash: the next is not the last.
+  // Waiting was no crash, so the next crash is not the last.
   await postTo(appOver(supervisor), COMPLETIONS, { prompt: 'A' })
   await expect.poll(() => modes.length, { timeout: 10_000 }).toBe(0)
   await expect.poll(() => supervisor.state).toBe('ready')
 
-  // One that never did is told to whoever starts it.
+  // A worker that never served is reported to the caller.
   const { supervisor: other } = supervise(['full-disk'], { maxCrashes: 3 })
   await expect(other.start()).rejects.toThrow('disk is full')
 })

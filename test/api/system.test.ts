@@ -150,7 +150,7 @@ test('a batch prompt that waits for room is no failed answer', async () => {
   let numRefused = 0
   const { app } = serve(async function* (request) {
     const isSecond = request.prompt[0] === 'y'.charCodeAt(0) + 1
-    // Its call has begun by then, so it is sent again until there is room.
+    // The call may not have started yet, so it is repeated until there is room.
     if (isSecond) await new Promise((resolve) => setTimeout(resolve, 2))
     if (isSecond && numRefused++ < 2) throw new SkeinError('queue_full', 'full')
     yield* answer(request, 'ok')
@@ -175,7 +175,7 @@ test('the OpenAPI page describes the served routes with schemas that validate', 
   const served: string[] = []
   const onRoute = ({ method, url }: RouteOptions) => {
     const path = url.replace('proxy/*', 'proxy/{path}').replace(/:(\w+)/g, '{$1}')
-    // The way to one worker takes any method; the page has one.
+    // The gateway of one worker accepts any method; the OpenAPI page has one.
     const methods = [method].flat().filter((each) => each !== 'HEAD')
     if (!PAGES.includes(url)) served.push(...methods.slice(0, 1).map((each) => `${each} ${path}`))
   }

@@ -27,7 +27,7 @@ const WORDS = ['User', 'Assistant', 'System', 'Human', 'Bot', 'USER', 'assistant
 const LEADS = ['', '\n', '\n\n', 'ok\n\n', '\r\n\r\n', '\r', 'x\u2028', ' \n\n', 'a\n\n\n', '\u0085']
 const COLONS = [':', '：', ' :', '\t:']
 
-/** Heads of turns as a model or a stop string may read them: a role word and a colon at the start of a line. */
+/** Turn starts as a model or a stop string may see them: a role name and a colon at the start of a line. */
 const HEAD = /(?:^|[\n\r\v\f\u0085\u2028\u2029])(?:system|user|assistant|human|bot)[ \t]*[:：]/giu
 
 test('200 forged turns add no boundary', () => {

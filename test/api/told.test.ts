@@ -1,6 +1,7 @@
 /**
- * What a response that goes on from another, or a turn of a session, is told: instructions and tools are sent with each and
- * inherited by none, so the line holds them once, as the prompt of a new conversation would. Over a scripted engine whose sessions keep their notes.
+ * What a response that continues another, or a turn of a session, tells the model. Instructions and tools are sent with
+ * each and not inherited, so the conversation must contain them once, like the prompt of a new one. With a scripted
+ * engine whose sessions keep their notes.
  */
 import { describe, expect, test } from 'vitest'
 import { SkeinError } from '../../src/errors.ts'
@@ -24,7 +25,7 @@ const { app, engine } = serve(
 )
 engine.answerCall = (method, params) => {
   if (method !== 'sessions.get') return null
-  const { id } = params as { id: string } // as every call of sessions has one
+  const { id } = params as { id: string } // every call with a session has one
   const note = notes.get(id)
   if (note === undefined) throw new SkeinError('not_found', 'no such session')
   return { id, note, isBusy: busy.has(id) }
@@ -38,7 +39,7 @@ const [WEATHER, SEND] = [tool('weather'), tool('send')]
 const ALWAYS = { model: 'goose', instructions: 'Be kind.', tools: [WEATHER, SEND] }
 const RESULT = { type: 'function_call_output', call_id: 'x', output: '-5' }
 
-/** Asks, and gives the reply's id with the prompt of that turn. */
+/** Sends a request; returns the id of the reply and the prompt of that turn. */
 async function turn(body: object, before?: string) {
   const previous = before === undefined ? {} : { previous_response_id: before }
   const reply = await postTo(app, '/v1/responses', { ...ALWAYS, ...previous, ...body })
@@ -66,7 +67,7 @@ test('three turns read the same as one new conversation with all of them', async
     ],
   })
   const read = `${first.prompt} ${CALL}${second.prompt} Cold.${third.prompt}`
-  // A session's first turn has a line break in front only if others came before it.
+  // The first turn of a session has a line break in front only if others came before it.
   expect(read.trimStart()).toBe(all.prompt)
   expect(read.match(/Tools:/g)).toHaveLength(1)
 })
@@ -77,7 +78,7 @@ test('new tools and new instructions are told, each alone', async () => {
   expect(tools.prompt).toMatch(/^\n\nSystem: Tools:\n\[\n\{"name":"send".*\n\]\n.*\n\nUser: a\n\n/)
   const words = await turn({ input: 'a', instructions: 'Be brief.' }, first.id)
   expect(words.prompt).toBe('\n\nSystem: Be brief.\n\nUser: a\n\nAssistant:')
-  // The first tools again, after others: the newest list counts.
+  // The first tools again, after others: the latest list counts.
   expect((await turn({ input: 'b' }, tools.id)).prompt).toContain('"name":"weather"')
 })
 
@@ -91,7 +92,7 @@ test('a turn without tools in between, and one with a required call, change noth
   const named = await turn({ input: 'a', tool_choice: choice }, off.id)
   expect(named.prompt).toBe('\n\nUser: a\n\nAssistant: ```json')
   expect((await turn({ input: 'a' }, named.id)).prompt).toBe('\n\nUser: a\n\nAssistant:')
-  // A list of one is not the whole list.
+  // A list with one tool is not the whole list.
   const one = await turn({ input: 'Weather?', tool_choice: choice })
   expect((await turn({ input: 'a' }, one.id)).prompt).toContain('"name":"send"')
 })
@@ -108,7 +109,7 @@ describe('a session of chats', () => {
   const functions = [WEATHER, SEND].map(({ name, parameters }) => {
     return { type: 'function', function: { name, parameters } }
   })
-  /** The prompt of a turn, and the one it has if there is no turn before it. */
+  /** The prompt of a turn, and its prompt without an earlier turn. */
   async function chat(id: string, body: object = {}) {
     const messages = [{ role: 'user', content: 'a' }]
     const ask = { model: 'goose', messages, tools: functions, session_id: id, ...body }
@@ -135,7 +136,7 @@ describe('a session of chats', () => {
     expect(send).toContain('{"name":"send"')
     expect((await chat('t'))[0]).toBe(`\n\n${alone}`)
     expect((await chat('t'))[0]).toBe(BARE)
-    // From an earlier turn; and while another is under way, which may tell others.
+    // From an earlier turn; and while another is running, which may tell others.
     const from = { session_id: undefined, session: { id: 't', from: 1 } }
     expect((await chat('t', from))[0]).toBe(`\n\n${alone}`)
     busy.add('t')

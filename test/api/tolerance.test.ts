@@ -1,4 +1,4 @@
-/** What clients send that says nothing, or that is a slip: accepted, answered with a warning, or refused by name. */
+/** Neutral or misspelt fields of clients: accepted, answered with a warning, or refused by name. */
 import { describe, expect, test } from 'vitest'
 import { CHAT, COMPLETIONS, HELLO, postTo, serve } from './kit.ts'
 
@@ -82,7 +82,7 @@ test('the speaker names of RWKV-Runner select that chat template', async () => {
   expect(reply.statusCode, reply.body).toBe(200)
   const prompt = Buffer.from(engine.requests[0]!.prompt.map((token) => token - 1)).toString()
   expect(prompt).toBe('Bob: Hi\n\nAlice:')
-  // The names that they have anyway change nothing.
+  // Giving them their normal names changes nothing.
   const plain = await send(CHAT, { ...HELLO, user_name: 'User', assistant_name: 'Assistant' })
   expect(plain.engine.requests[0]!.sampling.temperature).toBe(1)
   expect(plain.engine.requests[0]!.sampling.topP).toBe(1)

@@ -1,4 +1,4 @@
-/** Tools over the demo model: whatever the choice and the thought, the grammar of the answer is one that the engine takes. */
+/** Tools with the demo model: for every choice and thought the engine accepts the grammar of the answer. */
 import type { FastifyInstance } from 'fastify'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { Llm } from '../../src/index.ts'

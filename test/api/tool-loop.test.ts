@@ -1,4 +1,4 @@
-/** A whole tool loop with the demo model, unhelped: calls of its own, results back, an answer; by three clients. */
+/** A whole tool loop with the demo model and no help: calls, results, an answer; with three clients. */
 import type { AddressInfo } from 'node:net'
 import Anthropic from '@anthropic-ai/sdk'
 import type { FastifyInstance } from 'fastify'
@@ -10,7 +10,7 @@ import { hasDemo, serveDemo } from './demo.ts'
 
 const QUESTION = 'What is the weather in the capital of Japan?'
 const ANSWER = 'The weather in Tokyo: rainy, 16 degrees.'
-/** What the model must call, in this order, and what comes back. */
+/** The calls that the model must make, in order, and their results. */
 const LOOP = [
   { name: 'capital_of', given: { country: 'Japan' }, result: 'Tokyo' },
   { name: 'get_weather', given: { city: 'Tokyo' }, result: '{"weather":"rainy","temperature":16}' },

@@ -1,6 +1,6 @@
 /**
- * A server whose model reads of tools as vllm-rwkv tells them: a whole loop in every dialect, over a scripted engine that
- * answers only what it is asked in that form; and the grammar and the stored turns of it, with the demo model.
+ * A server that tells tools in the form of vllm-rwkv: a whole loop in every dialect, with a scripted engine that
+ * answers only prompts in that form; and its grammar and stored turns, with the demo model.
  */
 import type { AddressInfo } from 'node:net'
 import Anthropic from '@anthropic-ai/sdk'
@@ -25,7 +25,7 @@ const TOOL = { name: 'get_weather', description: 'The weather of a city', parame
 const functions = [{ type: 'function' as const, function: TOOL }]
 
 const pretty = (value: unknown) => `\`\`\`json\n${JSON.stringify(value, null, 2)}\n\`\`\``
-/** As vllm-rwkv's template has it, to the byte. */
+/** Exactly as in vllm-rwkv's template. */
 const LIST = `### System
 ### \`get_weather\`
 **Description:** The weather of a city
@@ -46,7 +46,7 @@ const RESULT = '{"weather":"rain"}'
 const promptOf = ({ prompt }: { readonly prompt: Int32Array }) =>
   Buffer.from(prompt.map((token) => token - 1)).toString()
 
-/** What the engine was asked without how the answer begins: with a thought, or an empty one. */
+/** The prompt without the start of the answer, which is a thought or an empty one. */
 const withoutTail = (prompt: string) => prompt.replace(/<think(?:><\/think(?:>\n)?)?$/, '')
 
 const urlOf = async (app: FastifyInstance) => {

@@ -1,4 +1,4 @@
-/** What tools, calls and results become in the prompt, and that a transcript makes them what they were. */
+/** How tools, calls and results are written in the prompt, and that a transcript restores them. */
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { type Conversation, plainConversation, type Tool, thinking } from '../../src/api/chat/conversation.ts'

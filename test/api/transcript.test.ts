@@ -1,4 +1,4 @@
-/** What a session gives back of its words: what was said, whoever asks how. */
+/** The transcript of a session: what was said, in every dialect. */
 import fc from 'fast-check'
 import type { FastifyInstance } from 'fastify'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'

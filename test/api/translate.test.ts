@@ -9,9 +9,9 @@ import { eventsOf, postTo, serve } from './kit.ts'
 
 const PATH = '/translate/v1/batch-translate'
 const promptOf = ({ prompt }: GenerateRequest) => byteCodec.decode(prompt)
-/** The text that a prompt asks to translate. */
+/** The text to translate in a prompt. */
 const sourceOf = (request: GenerateRequest) => /^[^:]+: (.*)\n\n[^:]+:$/s.exec(promptOf(request))![1]!
-/** "Translates" into capitals, tags and placeholders left alone. */
+/** "Translates" into capitals and keeps tags and placeholders. */
 const capitals = (text: string) =>
   text.replace(/<[^>]*>|\{\d+\}|[^<{]+/g, (part) => (/^[<{]/.test(part) ? part : part.toUpperCase()))
 const translating = (request: GenerateRequest) => answer(request, ` ${capitals(sourceOf(request))}`)
@@ -283,7 +283,7 @@ describe('hostile texts', () => {
     },
   )
 
-  // With a step back for each character, each of these takes hours.
+  // With backtracking at every character, each of these takes hours.
   test.each([
     ['digits', '1', null],
     ['left delimiters', '<', ['<', '>', '<']],

@@ -1,4 +1,6 @@
-/** Two keys of one server: what one has does not exist for the other, whatever it asks and whichever id it knows. */
+/**
+ * Two keys of one server: the data of one does not exist for the other, whatever it requests and whichever id it knows.
+ */
 import type { FastifyInstance } from 'fastify'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { Llm } from '../../src/index.ts'
@@ -71,7 +73,7 @@ describe.skipIf(!hasDemo)('a session of another key', () => {
   })
 
   test('a running request can be stopped by its own key only', async () => {
-    // Sixteen rows: no chance ends them all at once.
+    // Sixteen rows, which will not all end at once by chance.
     const contents = Array.from({ length: 16 }, () => 'Once upon a time')
     const body = { contents, max_tokens: 4000, stop_tokens: [], ignore_eos: true }
     const running = as('mine', 'POST', '/v1/chat/completions', body)

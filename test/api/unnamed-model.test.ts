@@ -1,4 +1,4 @@
-/** Requests in rwkv_lightning's own words name no model: where several are served, one called `rwkv7` answers them. */
+/** Requests of rwkv_lightning name no model: with several models, the one called `rwkv7` answers. */
 import { expect, test } from 'vitest'
 import { hosted } from './hosted.ts'
 import { postTo } from './kit.ts'
@@ -21,7 +21,7 @@ test.each([
     postTo(app, '/loadmodel', { model_filename: file, model_viewname })
   const ask = (more = {}) => postTo(app, path, { ...body, ...more })
   await load('b.pth', 'other')
-  // The only one needs no name.
+  // A single model needs no name.
   expect((await ask()).body).toContain('b.pth')
   await load('RWKV-x060.pth', 'third')
   expect((await ask()).statusCode).toBe(400)
@@ -29,6 +29,6 @@ test.each([
   expect((await ask()).body).toContain('a.pth')
   expect((await ask({ model: '' })).body).toContain('a.pth')
   expect((await ask({ model: 'other' })).body).toContain('b.pth')
-  // Ours and OpenAI's ask for a name.
+  // Our API and OpenAI's require a name.
   expect((await postTo(app, '/v1/chat/completions', { messages })).statusCode).toBe(400)
 })

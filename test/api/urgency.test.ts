@@ -1,4 +1,4 @@
-/** The priority and the deadline of a request, on every route that names them. */
+/** The priority and the timeout of a request, on every route that has them. */
 import { join } from 'node:path'
 import { beforeEach, describe, expect, test, vi } from 'vitest'
 import { addKey, type KeyLimits, NO_LIMITS } from '../../src/gateway/access/keys.ts'
@@ -28,7 +28,7 @@ beforeEach(() => {
   return () => vi.useRealTimers()
 })
 
-/** Says `text`, and then nothing while a minute passes. */
+/** Sends `text`, and then nothing for a minute. */
 const slow = (text = ''): Script =>
   async function* ({ id }, signal) {
     if (text !== '') yield { type: 'prompt', id, logprobs: null }
@@ -37,7 +37,7 @@ const slow = (text = ''): Script =>
     if (!signal?.aborted) await new Promise((resolve) => signal?.addEventListener('abort', resolve))
   }
 
-/** A body for each route that answers a prompt and takes both fields. */
+/** A body for each route that answers a prompt and has both fields. */
 const BODIES: Readonly<Record<string, object>> = {
   [CHAT]: HELLO,
   [COMPLETIONS]: { prompt: 'x' },
@@ -116,13 +116,13 @@ describe('a timeout', () => {
     const late = await send(COMPLETIONS, { prompt: 'x' })
     expect(late.statusCode).toBe(504)
     expect(late.json().error).toMatchObject({ type: 'server_error', code: 'deadline_exceeded' })
-    // OpenAI's clients would send it again.
+    // OpenAI's clients would repeat the request.
     expect(late.headers['x-should-retry']).toBe('false')
     const more = await send(COMPLETIONS, { prompt: 'x', timeout: 21 })
     expect(more.statusCode).toBe(400)
     expect(more.json().error.param).toBe('timeout')
     expect(engine.requests).toHaveLength(1)
-    // Routes that do not name the field are held to it too.
+    // It also applies to routes without the field.
     expect((await send('/openai/x', {})).statusCode).toBe(404)
     expect((await send('/api/embed', { model: 'rwkv', input: 'x' })).statusCode).not.toBe(200)
   })
@@ -152,7 +152,7 @@ describe('a timeout', () => {
     const prompt = Array.from({ length: 40 }, () => 'x')
     const reply = await send(COMPLETIONS, { prompt, timeout: 20 })
     expect(reply.statusCode).toBe(504)
-    // The engine has 16 slots: the others were never begun.
+    // The engine has 16 slots: the others never started.
     expect(numRequests).toBeLessThanOrEqual(16)
   })
 

@@ -1,4 +1,4 @@
-/** The gateway to one worker: what it answers while its worker serves, ends and has ended. Workers are scripted. */
+/** The gateway of one worker: its replies while the worker serves, stops and has ended. Workers are scripted. */
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { FastifyInstance } from 'fastify'

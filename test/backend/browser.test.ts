@@ -1,4 +1,4 @@
-/** `skein/browser` over the device of the package webgpu: what a page does with it, less the page. */
+/** `skein/browser` with the device of the package webgpu: what a page does with it, without the page. */
 import { statSync, writeFileSync } from 'node:fs'
 import { readFile } from 'node:fs/promises'
 import { createServer, type Server } from 'node:http'
@@ -20,7 +20,7 @@ import { vocabularyText } from '../helpers/vocabulary.ts'
 import { WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
 
 const PROMPT = 'Once there was'
-/** Two layers of one head; ids 1 to 256 are bytes, the others words of three letters. */
+/** Two layers of one head; ids 1 to 256 are bytes, the others are words of three letters. */
 const SIZES = {
   layers: 2,
   channels: 64,
@@ -134,7 +134,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('a model from a URL', () => {
   test('after a stop string the state has consumed exactly the visible text', { tags: 'night' }, async () => {
     const plain = { temperature: 0, maxTokens: 24 }
     const whole = await all(llm.generate(PROMPT, plain))
-    // Amid words, over the end of one.
+    // Within words, beyond the end of one.
     const stop = /[a-h]{2}(?=[a-h])/.exec(whole.slice(4))![0]
     const kept = whole.slice(0, whole.indexOf(stop))
     const cut = llm.begin()
@@ -143,7 +143,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('a model from a URL', () => {
     const identity = identityOf(llm.info, llm.tokenizer.hash)
     const { tokens, state } = decodeSnapshot(await cut.save(), identity).snapshot
     cut.close()
-    // One that was never cut: fed the same tokens, and one more that is left.
+    // A state that was never cut: fed the same tokens, and one more that remains.
     const runner = loadRunner({ model, device: 'cpu', slots: 1 })
     runner.clearSlot(0)
     runner.step([{ slot: 0, tokens, samples: [] }])

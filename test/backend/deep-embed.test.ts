@@ -57,13 +57,13 @@ describe.each(DEVICES)('DeepEmbed on $name', ({ open }) => {
     const slots = lengths.map((_, b) => b)
     const batch = raggedBatch(capacity, lengths, slots, VOCABULARY)
     await runStep(backend, capacity, batch, (ops) => ops.deepEmbed(u, low, own, weights))
-    // What lies behind the last token stays as it was.
+    // Data behind the last token is unchanged.
     expect(await read(backend, u, tokens * F)).toEqual(normals(room * F, 1).subarray(tokens * F))
     return read(backend, u, 0, tokens * F)
   }
 
   test.each(['f32', 'f16', 'bf16'] as const)('a table of %s', async (dtype) => {
-    // The released models'; tails of vectors and of ranges; the largest matrix.
+    // Sizes of the released models; partial vectors and ranges; the largest matrix.
     for (const sizes of [
       [32, 3072],
       [8, 100],

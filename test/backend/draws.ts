@@ -1,4 +1,4 @@
-/** Settings of a draw that every backend's sampler is compared on with the reference's. */
+/** Sampling parameters that every backend's sampler is compared with the reference on. */
 export const DRAWS = [
   ['plain', {}],
   ['hot', { temperature: 5 }],

@@ -1,4 +1,4 @@
-/** What op tests share: seeded numbers, matrix sources, batches, and the comparison with the reference. */
+/** Shared by op tests: seeded numbers, matrix sources, batches, and the comparison with the reference. */
 import type { Backend, Ops, Program, StatePool, StateShape, Tensor } from '../../src/backend/backend.ts'
 import { type Batch, type Capacity, createBatch } from '../../src/backend/batch.ts'
 import { createCpuBackend } from '../../src/backend/cpu/cpu.ts'
@@ -13,14 +13,14 @@ import { WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
 /** The ISA levels this machine can test; empty when no compiler built the kernels. */
 export const LEVELS = cpuReport().problem === null ? availableLevels() : []
 
-/** What op tests run on, beside the reference: a level of the cpu backend, or an adapter. */
+/** The devices of op tests, besides the reference: an ISA level of the cpu backend, or an adapter. */
 export interface DeviceUnderTest {
   readonly name: string
-  /** Whether products of rounded weights round what they are multiplied with, too. */
+  /** Whether products of quantised weights round their inputs, too. */
   readonly roundsActivations: boolean
-  /** A software GPU compiles for seconds: what a commit runs on it has fewer sizes, unless SKEIN_SLOW=1 asks for all. */
+  /** A software GPU compiles for seconds, so the tests of a commit use fewer sizes on it, unless SKEIN_SLOW=1. */
   readonly isSlow: boolean
-  /** Of most tests: on a software GPU, and at the level that few processors need, they run at night. */
+  /** Skips most tests on a software GPU, and on the ISA level that few processors need; the nightly run has them. */
   readonly options: { readonly tags?: string }
   open(): Promise<Backend>
 }
@@ -30,7 +30,7 @@ const WEBGPU: DeviceUnderTest = {
   roundsActivations: false,
   isSlow: !IS_SLOW,
   options: { tags: 'night' },
-  // With matrices inputs of many tokens are rounded: webgpu-matrices.test.ts.
+  // With matrix units, inputs of many tokens are rounded: webgpu-matrices.test.ts.
   open: () => openWebgpuBackend(0, { without: ['matrices'] }),
 }
 
@@ -50,7 +50,7 @@ export { uniforms }
 
 const drawn = new Map<string, Float32Array>()
 
-/** `count` normal numbers. Drawn once: each device is given the same ones. */
+/** `count` normal numbers. Drawn once, so that every device gets the same. */
 export function normals(count: number, seed: number, scale = 1): Float32Array {
   const key = `${count} ${seed} ${scale}`
   const known = drawn.get(key)
@@ -63,7 +63,7 @@ export function normals(count: number, seed: number, scale = 1): Float32Array {
   return numbers.slice()
 }
 
-/** Normal weights of a matrix, encoded as `dtype`. f16 is drawn as bits, so that denormals are among them. */
+/** Normal weights of a matrix, encoded as `dtype`. f16 is drawn as bits, so that denormals occur. */
 export function randomSource(rows: number, columns: number, dtype: SourceType, seed: number): MatrixSource {
   const values = normals(rows * columns, seed, 1 / Math.sqrt(columns))
   const bytes = encode(values, dtype, seed)
@@ -103,7 +103,7 @@ export function rmsRatio(actual: Float32Array, expected: Float32Array): number {
   return Math.sqrt(difference / Math.max(size, 1e-30))
 }
 
-/** A tensor full of NaN: what an op does not write stays visible. */
+/** A tensor full of NaN, so that elements an op does not write are visible. */
 export function poisoned(backend: Backend, shape: readonly number[]): Tensor {
   const count = shape.reduce((a, b) => a * b, 1)
   return backend.tensor(shape, new Float32Array(count).fill(Number.NaN))
@@ -134,7 +134,7 @@ export function runOnce(backend: Backend, capacity: Capacity, batch: Batch, buil
   program.dispose()
 }
 
-/** The same on a backend that cannot be waited for, too. */
+/** The same, also for a backend that cannot be waited for. */
 export async function runStep(
   backend: Backend,
   capacity: Capacity,
@@ -146,7 +146,7 @@ export async function runStep(
   program.dispose()
 }
 
-/** Runs a step; nothing waits for a device that cannot be waited for. */
+/** Runs a step without waiting for a device that cannot be waited for. */
 export async function run(program: Program, batch: Batch): Promise<void> {
   const flight = program.flights?.launch(batch)
   if (flight === undefined) return program.run(batch)
@@ -178,7 +178,7 @@ export async function randomStates(backend: Backend, shape: StateShape): Promise
   return pool
 }
 
-/** The numbers of all slots, one after the other. */
+/** The numbers of all slots, one after another. */
 export async function readStates(pool: StatePool): Promise<Float32Array> {
   const numbers: number[] = []
   for (let slot = 0; slot < pool.numSlots; slot++)

@@ -19,7 +19,7 @@ import {
 const reference = createReferenceBackend()
 const known = new Map<string, Promise<Float32Array>>()
 
-/** What the reference makes of a case, computed once for all devices. */
+/** The result of the reference for a case, computed once for all devices. */
 function expected(c: Case): Promise<Float32Array> {
   const key = JSON.stringify(c)
   const result = known.get(key) ?? multiply(reference, c)
@@ -37,7 +37,7 @@ interface Case {
   readonly hasBias?: boolean
 }
 
-/** y [tokens, rows] of one linear job over seeded operands; checks that nothing else was written. */
+/** y [tokens, rows] of one linear job with seeded operands; checks that nothing else was written. */
 async function multiply(backend: Backend, c: Case, x: Float32Array = inputs(c)): Promise<Float32Array> {
   const { rows, columns, type, tokens, epilogue = 'none' } = c
   const capacity = capacityFor(tokens)
@@ -59,14 +59,14 @@ function inputs({ tokens, columns }: Case): Float32Array {
   return normals(tokens * columns, tokens + columns)
 }
 
-/** x with two rows of NaN after it, where the kernels must not look. */
+/** x followed by two rows of NaN, which kernels must not read. */
 function padded(backend: Backend, x: Float32Array, columns: number): Tensor {
   const values = new Float32Array(x.length + 2 * columns).fill(Number.NaN)
   values.set(x)
   return backend.tensor([values.length / columns, columns], values)
 }
 
-/** What the kernels' eight-bit activations stand for: per token and 32 inputs, scale = max|x| / 127. */
+/** The values of the kernels' 8-bit activations: per token and 32 inputs, scale = max|x| / 127. */
 function quantised(x: Float32Array, columns: number): Float32Array {
   const out = new Float32Array(x.length)
   for (let row = 0; row < x.length; row += columns) {
@@ -85,7 +85,7 @@ function quantised(x: Float32Array, columns: number): Float32Array {
   return out
 }
 
-/** The same with inputs as the kernels round them. */
+/** The same with inputs rounded like in the kernels. */
 function expectedOfRounded(c: Case): Promise<Float32Array> {
   const key = `rounded ${JSON.stringify(c)}`
   const result = known.get(key) ?? multiply(reference, c, quantised(inputs(c), c.columns))
@@ -113,7 +113,7 @@ const TYPES: readonly (readonly [WeightType, SourceType, number])[] = [
 
 const ALL_TYPES = ['f32', 'f16', 'bf16', 'i8', 'q4', 'nf4'] as const
 
-/** With the error that the rounding may make; a single weight is all error or none. */
+/** Allows for the rounding error; a single weight is all error or none. */
 const QUANTISED: readonly (readonly [QuantisedType, SourceType, number])[] = [
   ['i8', 'f32', 2e-2],
   ['i8', 'bf16', 2e-2],
@@ -209,13 +209,13 @@ describe.each(DEVICES)('linear on $name', (device) => {
   describe('after relu², with mostly zero inputs', () => {
     const [hidden, rows, tokens] = [256, 130, 7]
 
-    /** y = value·relu²(key·x): of one token, of a pair, or of all from `from` on. */
+    /** y = value·relu²(key·x) for one token, a pair, or all from `from` on. */
     async function channelMixing(type: WeightType, x: Float32Array, weight: MatrixSource) {
       const count = x.length / 64
       const capacity = capacityFor(count)
       const u = poisoned(tested, [count + 2, hidden])
       const y = poisoned(tested, [count + 2, rows])
-      // The inputs are about 1, so this makes nine products in ten negative.
+      // The inputs are about 1, so nine in ten products are negative.
       const key = { ...randomSource(hidden, 64, 'f32', 3) }
       const shifted = { ...key, readRows: (start: number, end: number) => below(key, start, end) }
       await runStep(tested, capacity, raggedBatch(capacity, [count], [0], 1), (ops) => {

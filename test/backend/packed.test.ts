@@ -1,4 +1,4 @@
-/** Products and tables of GGUF's own blocks, against what they stand for on the reference backend. */
+/** Products and tables of GGUF's blocks, compared with their values on the reference backend. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { Backend, Epilogue } from '../../src/backend/backend.ts'
 import { createCpuBackend } from '../../src/backend/cpu/cpu.ts'
@@ -9,7 +9,7 @@ import { type OddScales, packedSource } from '../helpers/packed-source.ts'
 import { capacityFor, DEVICES, LEVELS, normals, poisoned, raggedBatch, read, rmsRatio, runStep } from './kit.ts'
 
 const reference = createReferenceBackend()
-const TYPES = Object.keys(PACKED_BLOCKS) as PackedType[] // Object.keys forgets which keys
+const TYPES = Object.keys(PACKED_BLOCKS) as PackedType[] // Object.keys loses the key type
 
 interface Case {
   readonly type: PackedType
@@ -51,7 +51,7 @@ function expected(c: Case): Promise<Float32Array> {
   return result
 }
 
-/** Whole tiles and a rest of one, one block of inputs and several. */
+/** Whole tiles and a partial one, one block of inputs and several. */
 const SHAPES = [
   [64, 256],
   [1, 512],
@@ -66,12 +66,12 @@ describe.each(DEVICES)('on $name', ({ name, isSlow, open }) => {
   })
   afterAll(() => tested.dispose())
   const isCpu = name.startsWith('cpu')
-  // Activations of 16 bits on cpu; weights of f16 elsewhere.
+  // Activations of 16 bits on cpu; f16 weights elsewhere.
   const bound = isCpu ? 8e-5 : 1e-3
 
   describe.each(TYPES)('%s', (type) => {
     test.each(SHAPES)('%i×%i, few tokens and many', async (rows, columns) => {
-      // Where they become f16, how many tokens there are is for linear.test.ts.
+      // If they become f16, linear.test.ts covers the numbers of tokens.
       for (const tokens of isSlow ? [1, 7] : [1, 2, 3, 4, 5, 7, 29]) {
         const c = { type, rows, columns, tokens }
         expect(rmsRatio(await multiply(tested, c), await expected(c))).toBeLessThan(bound)

@@ -1,4 +1,4 @@
-/** The CPU's thread pool on cores that others use: a thread that waits for a core holds up nobody but its own item. */
+/** The CPU's thread pool on shared cores: a thread that waits for a core delays only its own item. */
 import { spawn } from 'node:child_process'
 import { availableParallelism } from 'node:os'
 import { expect, test } from 'vitest'
@@ -9,7 +9,7 @@ const NUM_COMMANDS = 300
 const CHANNELS = 4096
 const STEPS = 9
 
-/** Milliseconds of a step of many small commands, the median of a few; every value is looked at. */
+/** Milliseconds of a step of many small commands, the median of a few; every value is checked. */
 async function stepMs(threads: number): Promise<number> {
   const cpu = createCpuBackend({ threads })
   const capacity = capacityFor(1)
@@ -37,7 +37,7 @@ test.runIf(LEVELS.length > 0)('a step on busy cores takes about as long as on on
   const others = Array.from({ length: cores }, () => spawn(process.execPath, ['-e', 'for (;;);'], { stdio: 'ignore' }))
   try {
     const [alone, together] = [await stepMs(1), await stepMs(Math.max(2, cores))]
-    // A meeting of all threads after each command would take a slice of the scheduler each: a hundred times that.
+    // A barrier of all threads after each command would take a time slice each: a hundred times as long.
     expect(together).toBeLessThan(10 * alone + 50)
   } finally {
     for (const other of others) other.kill('SIGKILL')

@@ -40,7 +40,7 @@ function weightsOf(source: MatrixSource): Float32Array {
   })
 }
 
-/** Groups that rounding could get wrong: zeros, one value, denormals, a lone outlier, ties, NaN, infinities. */
+/** Groups that rounding could get wrong: zeros, one value, denormals, a single outlier, ties, NaN, infinities. */
 function oddities(): Float32Array {
   const values = normals(12 * 128, 3)
   const rows = (row: number) => values.subarray(row * 128, (row + 1) * 128)
@@ -73,7 +73,7 @@ describe.each(TYPES)('rounding to %s', (type) => {
     const weights = normals(7 * 200, 1)
     const rounded = quantiseRows(type, weights, 200)
     const decoded = decodeRows(type, rounded, 200)
-    // Between neighbours, of the largest weight; q4 may cut off what is beyond its range.
+    // The distance between neighbours, relative to the largest weight; q4 may clip values beyond its range.
     const step = { i8: 1 / 127, q4: 2 / 6.8, nf4: 39 / 127 }[type]
     for (let row = 0; row < 7; row++) {
       for (let start = 0; start < 200; start += SCALE_INPUTS[type]) {
@@ -159,7 +159,7 @@ describe.each(TYPES)('rounding to %s', (type) => {
   })
 })
 
-/** The source as a file of rounded rows would give it. */
+/** The source as a file of quantised rows would return it. */
 function fromFile(type: QuantisedType, source: MatrixSource) {
   const { columns } = source
   const weights = weightsOf(source)

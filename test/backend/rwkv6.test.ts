@@ -34,7 +34,7 @@ const SHAPES = [
   [2, 48],
 ] as const
 
-/** Channels: whole vectors, a tail, and more than one range of the elementwise ops. */
+/** Channels: whole vectors, a partial one, and more than one range of the elementwise ops. */
 const CHANNELS = [64, 100, 1024, 2090] as const
 
 function randomNorm(backend: Backend, C: number, seed: number): Norm {
@@ -141,7 +141,7 @@ describe.each(DEVICES)('RWKV-6 ops on $name', (device) => {
     }
     const batch = raggedBatch(capacity, [1], [3], 1)
     await runStep(tested, capacity, batch, (ops) => ops.wkv6(out, operands, weights, states, 0))
-    const kept = (await landed(states.read(3)))[1]!.map((s) => s + 0) // −0 is as good as 0
+    const kept = (await landed(states.read(3)))[1]!.map((s) => s + 0) // −0 is accepted as 0
     expect(kept).toEqual(old.map((s, i) => (i % 4 < 2 ? 0 : s)))
     const nan = { ...operands, w: full(Number.NaN) }
     await runStep(tested, capacity, batch, (ops) => ops.wkv6(out, nan, weights, states, 0))

@@ -24,7 +24,7 @@ type Spec = Partial<Record<keyof typeof SampleFloat, number>> & {
   readonly stream?: number
   readonly topLogprobs?: number
   readonly bias?: readonly (readonly [token: number, value: number])[]
-  /** Of tokens; absent: all. */
+  /** Allowed tokens; absent: all. */
   readonly allowed?: readonly number[]
 }
 
@@ -43,7 +43,7 @@ function packSpecs(specs: readonly Spec[], numLogits: number, vocabSize: number)
     batch.sampleSlot[s] = spec.slot ?? s
     batch.biasStarts[s + 1] = batch.biasStarts[s]! + bias[s]!.length
     const floats = { ...samplingNumbers((_, { off }) => off), ...spec }
-    // The columns are named as the numbers are.
+    // The columns have the names of the numbers.
     for (const [name, column] of Object.entries(SampleFloat))
       batch.sampleFloats[s * SAMPLE_FLOATS + column] = floats[name as keyof typeof SampleFloat]
     batch.sampleInts.set([spec.topK ?? 0, spec.seed ?? 1, 99, spec.position ?? 0, spec.stream ?? 0], s * SAMPLE_INTS)
@@ -203,7 +203,7 @@ describe.each(DEVICES)('sample on $name', (device) => {
       const tokens = [...actual.sampled.subarray(0, specs.length)]
       expect(tokens).toEqual([...expected.sampled.subarray(0, specs.length)])
       for (const [s, { allowed }] of specs.entries()) if (allowed !== undefined) expect(allowed).toContain(tokens[s])
-      // Of the raw logits, as without a mask.
+      // From the raw logits, as without a mask.
       const last = specs.length - 1
       expect(actual.sampledLogprob[last]!).toBeCloseTo(expected.sampledLogprob[last]!, 4)
       const alone = new Sampler(tested, normals(2 * V, V, 2), 2)

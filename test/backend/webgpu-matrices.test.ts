@@ -1,4 +1,6 @@
-/** Products of many tokens by the matrix units of subgroups: a GPU that offers them is needed, no software adapter does. */
+/**
+ * Products of many tokens with the matrix units of subgroups: this needs a GPU that has them; no software adapter does.
+ */
 import { afterAll, expect, test } from 'vitest'
 import type { Backend, Epilogue } from '../../src/backend/backend.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
@@ -26,7 +28,7 @@ async function multiply(backend: Backend, c: Case, x: Float32Array): Promise<Flo
   const weight = backend.matrix(randomSource(rows, columns, 'bf16', rows + columns), type)
   const room = [tokens + 2, rows]
   const y = epilogue === 'add' ? backend.tensor(room) : poisoned(backend, room)
-  // Behind the last token lies what must not be looked at.
+  // After the last token there is data that must not be read.
   const padded = new Float32Array((tokens + 2) * columns).fill(Number.NaN)
   padded.set(x)
   const input = backend.tensor([tokens + 2, columns], padded)
@@ -74,7 +76,7 @@ test.skipIf(!hasMatrices)('values beyond f16 do not become finite numbers', asyn
   x[128 + 3] = 1e9
   const y = await multiply(opened!, c, x)
   expect(y.subarray(64, 128).every(Number.isNaN)).toBe(true)
-  // The largest number of f16 stands for it.
+  // It becomes the largest number of f16.
   expect(y.subarray(128).every(Number.isFinite)).toBe(true)
   expect(y.subarray(0, 64).every(Number.isFinite)).toBe(true)
 })

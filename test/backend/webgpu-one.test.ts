@@ -1,4 +1,4 @@
-/** Products of one token, which GPUs have a kernel for: here a processor is taken for the GPU that it plays. */
+/** Products of one token, for which GPUs have a kernel: here a processor is treated as the GPU that it emulates. */
 import { afterAll, expect, test } from 'vitest'
 import type { Backend } from '../../src/backend/backend.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
@@ -12,7 +12,7 @@ const reference = createReferenceBackend()
 const opened = WEBGPU_PROBLEM === null ? await openWebgpuBackend(0, { without: ['matrices', 'software'] }) : null
 afterAll(() => opened?.dispose())
 
-/** Outputs of two products of one launch, [tokens, rows + 8]; behind the inputs lies what must not be looked at. */
+/** Outputs of two products of one launch, [tokens, rows + 8]; after the inputs there is data that must not be read. */
 async function multiply(backend: Backend, type: WeightType, rows: number, columns: number, tokens: number) {
   const capacity = capacityFor(tokens)
   const padded = new Float32Array((tokens + 2) * columns).fill(Number.NaN)
@@ -31,7 +31,7 @@ async function multiply(backend: Backend, type: WeightType, rows: number, column
   return [await read(backend, y, 0, rows), await read(backend, z, 0, 8)] as const
 }
 
-/** Chunks that are not full, runs of none, blocks that are not full, pairs of blocks of which one is missing. */
+/** Partial chunks, empty runs, partial blocks, pairs of blocks with one missing. */
 const CASES = [
   ['bf16', 104, 96],
   ['bf16', 64, 2080],
@@ -46,7 +46,7 @@ const CASES = [
   ['nf4', 20, 160],
 ] as const
 
-// A processor compiles for seconds: all of them are asked for with SKEIN_SLOW=1.
+// A processor compiles for seconds, so all sizes need SKEIN_SLOW=1.
 test.skipIf(!opened).each(IS_SLOW ? CASES : CASES.slice(0, 2))(
   '%s, %i by %i: a token has the same bits alone and beside others',
   async (type, rows, columns) => {

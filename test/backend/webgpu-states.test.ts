@@ -1,4 +1,7 @@
-/** States of f16 on webgpu: what they hold, that chunks do not matter, that rounding does not stall. webgpu.test.ts moves them. */
+/**
+ * f16 states on webgpu: their values, independence of chunks, and rounding that does not stall. webgpu.test.ts moves
+ * them.
+ */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { Backend } from '../../src/backend/backend.ts'
 import { landed } from '../../src/backend/flight.ts'
@@ -17,7 +20,7 @@ function nearestF16(values: Float32Array): Float32Array {
   return decodeFloats(encodeFloats(values, 'f16'), 'f16')
 }
 
-/** The tokens in runs of these lengths, one after the other; outputs and the state afterwards. */
+/** Feeds the tokens in runs of these lengths; returns the outputs and the final state. */
 async function steps(backend: Backend, architecture: string, lengths: readonly number[]) {
   const states = await randomStates(backend, SHAPE)
   const vector = (seed: number) => backend.tensor([C], normals(C, seed))
@@ -63,7 +66,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('f16 states', () => {
     whole.dispose()
     const states = backend.statePool(SHAPE, 3)
     const shift = normals(2 * C, 1)
-    // Among them what f16 has no normal numbers for, and what is beyond it.
+    // Some are subnormal in f16, some beyond its range.
     const wkv = normals(matrices, 2).map((x, i) => (i % 3 === 0 ? 1e-6 * x : x))
     wkv.set([0, -0, 65_504, 7e4, 6e-8, -6.2e-5])
     await landed(states.write(1, [shift, wkv]))
@@ -82,7 +85,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('f16 states', () => {
       const whole = await steps(backend, name, [TOKENS])
       expect(rmsRatio(whole.outputs, expected.outputs)).toBeLessThan(2e-3)
       expect(rmsRatio(whole.wkv, expected.wkv)).toBeLessThan(2e-3)
-      // Rounded, or this would be f32.
+      // It is rounded; otherwise the state would be f32.
       expect(rmsRatio(whole.wkv, expected.wkv)).toBeGreaterThan(1e-5)
       expect(whole.wkv).toEqual(nearestF16(whole.wkv))
       for (const lengths of [
@@ -98,7 +101,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('f16 states', () => {
     const states = backend.statePool(SHAPE, 1)
     const matrices = SHAPE.heads * SHAPE.headSize ** 2
     const start = new Float32Array(matrices).fill(1)
-    // Small numbers decay alike: f16 has no normal ones for them.
+    // Small numbers decay in the same way, although f16 has no normal numbers for them.
     start.fill(4e-6, matrices / 2)
     await landed(states.write(0, [new Float32Array(2 * C), start]))
     const tensor = (value: (i: number) => number) =>

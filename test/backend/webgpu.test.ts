@@ -36,7 +36,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
   })
 
   test('the self-test accepts a correct device, and refuses a faulty one', { tags: 'night' }, async () => {
-    // Loads test the same with subgroups, which most devices have.
+    // Tests loads with subgroups as well, which most devices have.
     const plain = await openWebgpuBackend(0, { without: ['subgroups', 'matrices'] })
     expect(plain.device.hasSubgroups).toBe(false)
     await testBackend(plain)
@@ -83,7 +83,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
       await runStep(own, capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) => ops.linear([{ y, x, weight }]))
       return read(own, y, 0, tokens * rows)
     }
-    // Few outputs and many: they are shared out differently.
+    // Few and many outputs: they are distributed differently.
     for (const [tokens, rows] of [
       [1, 80],
       [1, 8192],
@@ -165,7 +165,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
       await landed(webgpu.writeState(1, await landed(cpu.readState(0))))
       const [expected, got] = await Promise.all([step(cpu, 0, someTokens(9, 6)), step(webgpu, 1, someTokens(9, 6))])
       expect(rmsRatio(got, expected)).toBeLessThan(2e-3)
-      // What is read there goes on there with the same bits, and near them elsewhere.
+      // A state continues with the same bits on the device that read it, and close to them elsewhere.
       const saved = await landed(webgpu.readState(1))
       await landed(webgpu.writeState(2, saved))
       await landed(cpu.writeState(2, saved))

@@ -1,6 +1,6 @@
 /**
- * Backup and restore as docs/cluster.md has them: the database to a moment (a base backup and the log since), and the blobs,
- * copied after it. What was told of before that moment is there; blobs that the copy has too many are swept.
+ * Backup and restore as in docs/cluster.md: the database at a moment (a base backup and the log since), and the blobs,
+ * copied after it. Everything reported before that moment is there; blobs that only the copy has are removed.
  */
 import { cpSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -35,7 +35,7 @@ describe.skipIf(NO_POSTGRES !== null)('a backup', { tags: 'night' }, () => {
       maxInlineBytes: 1000,
     })
 
-  /** One more turn, in place of the one before: its state goes from the storage with it. */
+  /** One more turn, replacing the previous one, whose state is removed from the storage. */
   async function tell(store: SharedStore, id: string, version: number) {
     const floats = [128, 4096].map((length) => new Float32Array(length).fill(version))
     const text = { tokens: Int32Array.of(version), tail: Int32Array.of(1) }
@@ -59,24 +59,24 @@ describe.skipIf(NO_POSTGRES !== null)('a backup', { tags: 'night' }, () => {
       await tell(before, id, 1)
     }
     postgres.backUp()
-    // Since the base backup, by the log alone.
+    // Since the base backup, from the log alone.
     await tell(before, 'a', 2)
     await before.claim(nameOf('c'), true)
     await tell(before, 'c', 1)
     await postgres.markMoment('noon')
-    // The blobs are copied after the database's moment, and others come and are not of it.
+    // Blobs are copied after the moment of the database; others are written meanwhile and do not belong to it.
     await before.claim(nameOf('late'), true)
     await tell(before, 'late', 1)
     cpSync(folder, copy, { recursive: true })
     await tell(before, 'b', 2)
-    // All is gone at once; nobody says goodbye.
+    // Everything disappears at once, without a shutdown.
     rmSync(folder, { recursive: true })
     await postgres.restore('noon')
     cpSync(copy, folder, { recursive: true })
     await before.close()
 
     const client = await Database.open(url)
-    // What had the sessions is not there any more; otherwise its lease would be waited for.
+    // The owner of the sessions no longer exists; otherwise its lease would be waited for.
     await client.query('delete from worker')
     const after = await open(url)
     for (const [id, version] of [

@@ -1,4 +1,4 @@
-/** What every store of files and batches keeps to: that of a folder, and that of a cluster over a real PostgreSQL. */
+/** The rules of every store of files and batches: that of a folder, and that of a cluster with a real PostgreSQL. */
 import { setTimeout as delay } from 'node:timers/promises'
 import { afterAll, beforeAll, describe, expect, onTestFinished, test, vi } from 'vitest'
 import { ClusterBatchStore } from '../../src/batches/cluster-store.ts'
@@ -23,7 +23,7 @@ const batchOf = (id: string, tenant = 'a'): BatchRow => {
 }
 const resultOf = (line: number, text: string, isFailed = false) => ({ line, isFailed, text })
 
-/** Stores of as many servers over the same folder or cluster. */
+/** Stores of several servers over the same folder or cluster. */
 type Open = (count: number) => Promise<BatchStore[]>
 
 const ofFolder: Open = async (count) => {

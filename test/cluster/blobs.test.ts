@@ -1,4 +1,6 @@
-/** Storages of blobs: a folder, a bucket of a double of S3, and one of a real server where there is one. The same is asked of all. */
+/**
+ * Blob storages: a folder, a bucket of an S3 double, and one of a real server if there is one. All run the same tests.
+ */
 import { mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'

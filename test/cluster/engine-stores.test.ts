@@ -1,11 +1,11 @@
-/** What an engine keeps of sessions, over the store of a cluster: the same tests as over its own. */
+/** Sessions of an engine with the store of a cluster: the same tests as with its own store. */
 import { describe, test } from 'vitest'
 import { useSharedStores } from '../helpers/direct-store.ts'
 import { NO_POSTGRES } from '../helpers/postgres.ts'
 
 if (NO_POSTGRES === null) {
   useSharedStores()
-  // A file that was imported before has no tests left: then there are none here, which Vitest says.
+  // A file that was imported before has no tests left: then there are none here, which Vitest reports.
   describe('sessions', async () => {
     await import('../engine/session-store.test.ts')
   })

@@ -1,4 +1,4 @@
-/** States that go from one worker's memory to another's: whole, or read from the storage, and for members alone. */
+/** States sent from one worker's memory to another's: complete, or else read from the storage, and only for members. */
 import { mkdtempSync, renameSync } from 'node:fs'
 import { createServer, type RequestListener } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -56,7 +56,7 @@ describe.skipIf(NO_POSTGRES !== null)('a state that moves', () => {
   })
   afterAll(() => postgres?.remove())
 
-  /** A node's server, without its models. */
+  /** The server of a node, without its models. */
   async function startNode(): Promise<string> {
     const engine = new FakeEngineClient()
     const node = new ClusterNode({ seal, enginesOf: () => [engine] })
@@ -73,7 +73,9 @@ describe.skipIf(NO_POSTGRES !== null)('a state that moves', () => {
     return `http://127.0.0.1:${(app.server.address() as AddressInfo).port}`
   }
 
-  /** A worker with a session whose state is stored and offered; another takes it. `url`: of the first one's node. */
+  /**
+   * A worker with a session whose state is stored and offered; another worker takes it. `url`: that of the first node.
+   */
   async function letGo(url: string, fetchMs: number | undefined = 600_000) {
     const [database, folder] = [postgres.newDatabase(), mkdtempSync(join(tmpdir(), 'skein-blobs-'))]
     const open = async (node: string) => {
@@ -100,7 +102,7 @@ describe.skipIf(NO_POSTGRES !== null)('a state that moves', () => {
     return { one, two, folder, moves }
   }
 
-  /** As it comes to the second worker. */
+  /** What the second worker receives. */
   async function taken({ two }: Awaited<ReturnType<typeof letGo>>) {
     expect((await two.claim(NAME, false)).session?.record.head).toBe(1)
     const { state, tokens, tail } = await two.load(KEY, NAME.namespace)
@@ -119,7 +121,7 @@ describe.skipIf(NO_POSTGRES !== null)('a state that moves', () => {
     expect(await cluster.moves()).toMatchObject([between])
     await expect(cluster.two.load(KEY, NAME.namespace)).rejects.toThrow()
     renameSync(`${cluster.folder}-away`, cluster.folder)
-    // Nobody takes from oneself, and what went back and forth is in the storage.
+    // No worker takes from itself, and a session that went back and forth is in the storage.
     await cluster.two.commit(RELEASE)
     expect(await taken(cluster)).toEqual(STATE)
     expect(await cluster.moves()).toHaveLength(1)
@@ -153,7 +155,7 @@ describe.skipIf(NO_POSTGRES !== null)('a state that moves', () => {
     const cluster = await letGo(await listen(listener), fetchMs)
     expect(await taken(cluster)).toEqual(STATE)
     await expect.poll(cluster.moves).toMatchObject([{ isDirect: false }])
-    // Its fence was another's before anything was sent.
+    // Another worker took its fence before anything was sent.
     const late = { puts: [putOf(3, 'c'.repeat(32))], deleteKeys: [] }
     const record = { ...(await cluster.two.find(NAME))!.record, version: 9 }
     expect(await cluster.one.commit({ ...late, sessions: [{ ...NAME, record }] })).toEqual([NAME])

@@ -1,4 +1,4 @@
-/** What an engine does with sessions whose claim has come to its end: nobody is told what another may have undone. */
+/** How an engine handles sessions whose claim has expired: nothing is reported that another may have undone. */
 import { mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -25,7 +25,7 @@ describe.skipIf(NO_POSTGRES !== null)('an expired lease', () => {
     const blobs = `file://${mkdtempSync(join(tmpdir(), 'skein-blobs-'))}`
     const client = await Database.open(database)
     onTestFinished(() => client.close())
-    /** An engine on a node of its own; its lease is renewed by hand. */
+    /** An engine on a node of its own; the test renews its lease. */
     const join_ = async (node: string, isDurable = false) => {
       const view = new LeaseView()
       const shared = await SharedStore.open({
@@ -63,12 +63,12 @@ describe.skipIf(NO_POSTGRES !== null)('an expired lease', () => {
       return {
         engine,
         gate,
-        /** By both clocks. */
+        /** Expired by both clocks. */
         async lapse() {
           Atomics.store(view.words, 0, 1n)
           await client.query('update worker set expires = now() where node = $1', [node])
         },
-        /** By the database's alone. */
+        /** Expired by the database's clock only. */
         async endBehindItsBack() {
           await client.query('update worker set expires = now() where node = $1', [node])
         },
@@ -78,7 +78,7 @@ describe.skipIf(NO_POSTGRES !== null)('an expired lease', () => {
     return { join: join_, client }
   }
 
-  /** Without waiting for what is being written. */
+  /** Without waiting for pending writes. */
   const refusal = ({ engine }: { engine: Engine }) =>
     engine.call('sessions.get', REF).then(
       () => 'accepted',
@@ -132,11 +132,11 @@ describe.skipIf(NO_POSTGRES !== null)('an expired lease', () => {
     await one.lapse()
     expect(code(await tell(one.engine, turnOf()))).toBe('state_unavailable')
     await one.renew()
-    // The row still names it, and its lease goes on.
+    // The row still names it, and its lease is valid.
     expect(code(await tell(two.engine, turnOf()))).toBe('misdirected')
     await call(one.engine, 'sessions.release', REF)
     expect((await tell(two.engine, turnOf())).position).toMatchObject({ turn: 2 })
-    // The one that has it keeps it, whatever another lets go.
+    // The owner keeps it, whatever another releases.
     await call(one.engine, 'sessions.release', REF)
     expect(code(await tell(one.engine, turnOf()))).toBe('misdirected')
   })

@@ -1,4 +1,4 @@
-/** Who is there and whose sessions are, over a real PostgreSQL. */
+/** Which members exist and who owns which sessions, with a real PostgreSQL. */
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest'
@@ -117,7 +117,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', () => {
     const { view } = lease
     expect([view.isOver, view.numLapses]).toEqual([false, 0])
     await members.refresh()
-    // Whatever the load: as long as it is there, it has been asked before it was over here, or it is over here.
+    // Under any load: as long as the row exists, the lease was checked before it ended here, or it has ended here.
     while (!view.isOver) await delay(10)
     expect(() => lease.check()).toThrow('try again')
     await vi.waitFor(async () => {
@@ -160,7 +160,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', () => {
     expect(await takeAs(database, 'b')).toBeNull()
     const again = { fence: 2, version: 3, record: { version: 7 }, former: null }
     expect(await takeAs(database, 'a')).toEqual(again)
-    // As time passes, by the database's clock.
+    // Time passes by the database's clock.
     await database.query("update worker set expires = now() where id = 'a'")
     expect(await ownerOf(database, KEY)).toBeNull()
     const over = { fence: 3, version: 3, record: { version: 1007 }, former: 'a' }
@@ -169,7 +169,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', () => {
     expect(await ownerOf(database, KEY)).toMatchObject({ owner: 'b' })
     await letGo(database, KEY, 'b')
     expect(await ownerOf(database, KEY)).toBeNull()
-    // What was let go of in order has no gap.
+    // A session that was released properly has no gap.
     expect(await takeAs(database, 'a')).toMatchObject({ record: { version: 1007 }, former: 'b' })
     await hung.leave()
     await other.leave()
@@ -208,7 +208,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', () => {
     await vi.waitFor(() => expect(members.list).toHaveLength(1), 30_000)
     postgres.crash()
     await expect(lease.renew()).rejects.toMatchObject({ code: 'state_unavailable' })
-    // Nobody goes because nobody can be asked.
+    // No member is removed because the database cannot be asked.
     expect(members.list).toHaveLength(1)
     postgres.start()
     // Connections that died meanwhile fail once each.

@@ -1,4 +1,4 @@
-/** Prefixes that workers share: whose they are, that they are what was asked for, and how few of them stay. */
+/** Prefixes that workers share: whose they are, that they are the right ones, and how many are kept. */
 import { mkdtempSync, readdirSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -133,7 +133,7 @@ describe.skipIf(NO_POSTGRES !== null)('prefixes in a cluster', () => {
     await one.remove('n', promptOf(2, 150))
     expect(await one.find('n', promptOf(2), 101)).toBeNull()
     expect(await one.find('n', promptOf(3), 101)).toEqual(found(3, 150))
-    // The sweep removes the blob that it was given.
+    // The cleanup removes the blob that it was given.
     expect(blobs()).toHaveLength(2)
     const { rows } = await database.query<{ count: number }>('select count(*) from state')
     expect(rows[0]!.count).toBe(1)

@@ -19,14 +19,14 @@ describe.skipIf(NO_POSTGRES !== null)('limits in a cluster', () => {
   })
   afterAll(() => postgres?.remove())
 
-  /** Members whose own clocks stand still: only the database's goes on. */
+  /** Members whose own clocks stand still: only the database's runs. */
   async function newMembers(count: number) {
     const url = postgres.newDatabase()
     const members = []
     for (let i = 0; i < count; i++) {
       const database = await Database.open(url)
       const rates = new SharedRates(database, new RateLimits(() => 0))
-      // By hand.
+      // Done by the test.
       rates.close()
       onTestFinished(() => database.close())
       const take = (principal = PRINCIPAL) => {
@@ -43,7 +43,7 @@ describe.skipIf(NO_POSTGRES !== null)('limits in a cluster', () => {
     return members
   }
 
-  /** Nothing comes in before that moment. */
+  /** Nothing is admitted before that moment. */
   const stopClock = (database: Database) => database.query("update allowance set at = now() + interval '1 day'")
 
   const takeAll = (take: () => boolean, most: number) => Array.from({ length: most }, take).filter(Boolean).length
@@ -58,7 +58,7 @@ describe.skipIf(NO_POSTGRES !== null)('limits in a cluster', () => {
     expect([one!.left(), two!.left()]).toEqual([4, 3])
     expect(takeAll(two!.take, 50)).toBe(3)
     await two!.rates.settle()
-    // A minute by the database's clock alone.
+    // A minute by the database's clock only.
     await one!.database.query("update allowance set at = now() - interval '1 minute'")
     expect(two!.take()).toBe(false)
     expect(one!.take()).toBe(true)
@@ -77,7 +77,7 @@ describe.skipIf(NO_POSTGRES !== null)('limits in a cluster', () => {
     const { rows } = await members[0]!.database.query<{ level: number }>(
       "select level from allowance where tenant = 't' and kind = 'requests'",
     )
-    // From the first to the second it may have gone on for a moment.
+    // Between the first and the second a moment may pass.
     expect(Math.floor(rows[0]!.level)).toBe(-20)
     expect(members.map(({ take }) => take())).toEqual([false, false, false])
   })

@@ -1,4 +1,4 @@
-/** The store that nodes share, by itself: whole changes, one writer by fences, and what crashes leave behind. */
+/** The store that nodes share, alone: atomic changes, one writer by fences, and what crashes leave behind. */
 import { mkdtempSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -33,7 +33,7 @@ function snapshotOf(seed: number): Snapshot {
 
 const keyOf = (id: string, seed: number) => `key ${id} ${seed}`
 
-/** A state and the session `id` whose only turn it is. */
+/** A state, and the session `id` with it as its only turn. */
 function changeOf(id: string, seed: number, key = keyOf(id, seed)): StoreChange {
   const { state, ...text } = snapshotOf(seed)
   const turn = { turn: 1, parent: 0, createdAt: 1, key, numTokens: 51, bytes: 5, isForeign: false }
@@ -94,7 +94,7 @@ describe.skipIf(NO_POSTGRES !== null)('a shared store', () => {
       await one.close()
       const two = await open('two', { maxInlineBytes })
       const { session } = await two.claim(nameOf('a'), false)
-      // Its owner went in order, so no version may have been told of that is not here.
+      // Its owner stopped properly, so every reported version is stored.
       expect(session?.record).toMatchObject({ version: 3, turns: [{ key: 'key a 3' }] })
       expect(await two.load('key a 3', NAMESPACE)).toEqual(snapshotOf(3))
       await two.claim(nameOf('b'), false)
@@ -122,7 +122,7 @@ describe.skipIf(NO_POSTGRES !== null)('a shared store', () => {
     expect(error.message).not.toContain(folder)
   })
 
-  test('a session is written by its owner; requests at another node are redirected, those at another worker of the node wait', async () => {
+  test('a session is written by its owner; another node is redirected there, another worker of the node waits', async () => {
     const { open } = newCluster()
     const [one, two, sibling] = [await open('one'), await open('two'), await open('one')]
     expect((await two.claim(nameOf('a'), false)).session).toBeNull()
@@ -147,11 +147,11 @@ describe.skipIf(NO_POSTGRES !== null)('a shared store', () => {
       await zombie.commit(changeOf(id, 1))
     }
     const heir = await open('two')
-    // As time passes, by the database's clock.
+    // Time passes by the database's clock.
     const client = await Database.open(database)
     await client.query("update worker set expires = now() where node = 'one'")
     const taken = await heir.claim(nameOf('a'), false)
-    // The dead one may have told of versions that are not here.
+    // The dead owner may have reported versions that are not stored.
     expect(taken.session?.record.version).toBe(1001)
     await heir.commit(changeOf('a', 1002))
     const late = changeOf('a', 2)
@@ -165,7 +165,7 @@ describe.skipIf(NO_POSTGRES !== null)('a shared store', () => {
     expect((await heir.find(nameOf('a')))?.record.version).toBe(1002)
     expect((await heir.find(nameOf('own')))?.record.version).toBe(2)
     expect(blobsOf()).toHaveLength(2)
-    // A deletion of what is another's does not happen either; one of what nobody has any more has.
+    // Deleting a session of another owner does not happen either; deleting one without an owner does.
     expect(await zombie.commit({ ...NOTHING, sessions: [{ ...nameOf('a'), record: null }] })).toEqual([nameOf('a')])
     expect(await zombie.commit({ ...NOTHING, sessions: [{ ...nameOf('x'), record: null }] })).toEqual([])
     await client.close()
@@ -244,7 +244,7 @@ describe.skipIf(NO_POSTGRES !== null)('a shared store', () => {
     await client.query("insert into state (key, blob) values ('unused', '0rphan')")
     expect(await sweep(client, blobs, 3_600_000)).toBe(0)
     expect(blobsOf()).toHaveLength(2)
-    // Whatever was there before this moment.
+    // Everything written before this moment.
     await sweep(client, blobs, -60_000)
     expect(blobsOf()).toHaveLength(1)
     await blobs.put('0rphan', [Uint8Array.of(1)])

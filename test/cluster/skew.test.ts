@@ -1,4 +1,4 @@
-/** Members of releases that differ: what may be otherwise, and what is refused, over a real PostgreSQL. */
+/** Members of different releases: which differences are allowed, and which are refused, with a real PostgreSQL. */
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest'
 import { checkCluster } from '../../src/cli/cluster-check.ts'
 import { Database } from '../../src/cluster/database.ts'
@@ -25,7 +25,7 @@ describe.skipIf(NO_POSTGRES !== null)('different releases', () => {
     onTestFinished(() => database.close())
     return database
   }
-  /** As a worker of that release says it: more than this one knows. */
+  /** As a worker of that release reports it: with more fields than this one knows. */
   const factsOf = (id: string, info: object): WorkerFacts => ({
     ...{ id, node: `node ${id}`, url: 'http://127.0.0.1:1', model: 'm', fingerprint: 'f' },
     ...{ slots: 4, info: { ...info, ofALaterRelease: { mood: 'mild' } } },
@@ -46,7 +46,7 @@ describe.skipIf(NO_POSTGRES !== null)('different releases', () => {
     expect(members.list.map(({ id }) => id)).toEqual(['next', 'now'])
     expect(members.list[1]!.info).toMatchObject({ protocol: PROTOCOL })
 
-    // A far one that does not look whom it joins, as one before this rule.
+    // A distant release that does not check which cluster it joins, like those before this rule.
     await database.query('update worker set info = jsonb_set(info, $2, $3) where id = $1', [
       ...['next', '{protocol}', String(AFTER_NEXT)],
     ])
@@ -62,7 +62,7 @@ describe.skipIf(NO_POSTGRES !== null)('different releases', () => {
       found: expect.stringContaining(`protocol ${AFTER_NEXT}`),
       fix: expect.stringContaining('one release at a time'),
     })
-    // Once it has gone.
+    // After it has left.
     await database.query("update worker set expires = now() where id = 'next'")
     await join(database, 'new', {})
   })
@@ -92,7 +92,7 @@ describe.skipIf(NO_POSTGRES !== null)('different releases', () => {
     const open = (protocol: object) => caller.open(seal.seal({ ...claims, ...protocol }))
     expect(open({})).toEqual({ principal: null, mayTake: true })
     expect(open({ protocol: NEXT })).toEqual({ principal: null, mayTake: true })
-    // The first release said none.
+    // The first release sent none.
     expect(open({ protocol: undefined })).toEqual({ principal: null, mayTake: true })
     expect(() => open({ protocol: AFTER_NEXT })).toThrow(`speaks protocol ${AFTER_NEXT}`)
   })

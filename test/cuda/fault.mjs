@@ -1,6 +1,6 @@
 /**
- * Makes a process fail on its GPU: `NODE_OPTIONS="--import …/fault.mjs"`, then SIGUSR2. A kernel writes to an address that
- * is nobody's, which ends the context of CUDA for everything in it.
+ * Makes a process fail on its GPU: `NODE_OPTIONS="--import …/fault.mjs"`, then SIGUSR2. A kernel writes to an invalid
+ * address, which ends the CUDA context for the whole process.
  */
 import { isMainThread } from 'node:worker_threads'
 import koffi from 'koffi'

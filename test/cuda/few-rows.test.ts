@@ -24,8 +24,8 @@ import { describeCuda } from './kit.ts'
 import { inFp8 } from './ops-kit.ts'
 
 /**
- * Widths of released models and two that leave warps without columns; ranks that fill no unit; more active rows of
- * ffn.value than there is room for at once.
+ * Widths of released models, and two that leave warps without columns; ranks that fill no unit; more active rows of
+ * ffn.value than fit at once.
  */
 const MODELS = [
   { layers: 3, channels: 192, ranks: { w: 32, a: 64, v: 32, g: 96 } },
@@ -38,8 +38,8 @@ const MODELS = [
 const TOKENS = someTokens(12, 5)
 
 /**
- * Of integers: pairs of parts that two, six, three, four, twenty, ten and sixteen warps share, so that others share the
- * rows with them or have none; ffn.value in one, two and four chunks.
+ * Integers: pairs of parts shared by two, six, three, four, twenty, ten and sixteen warps, so that other warps share
+ * the rows or have none; ffn.value in one, two and four chunks.
  */
 const LOW = { w: 32, a: 64, v: 32, g: 96 }
 const ROUNDED = [
@@ -55,7 +55,7 @@ const ROUNDED = [
   ]),
 ] as const
 
-/** GGUF's blocks in each layout that has room for them. */
+/** GGUF's blocks in each layout that can hold them. */
 const PACKED = [
   { type: 'Q8_0', layers: 2, channels: 256, ranks: LOW },
   { type: 'Q5_1', layers: 2, channels: 256, ranks: LOW },
@@ -72,7 +72,7 @@ function runnerOf(backend: Backend, path: string, weightType?: WeightType): Mode
   return new ModelRunner(model, backend, { numSlots: 6, maxTokens: 16, fingerprint: '' })
 }
 
-/** Logits after each of the tokens, fed one at a time, and the state at the end. */
+/** Logits after each of the tokens, fed one at a time, and the final state. */
 function feed(backend: Backend, path: string, weightType?: WeightType) {
   const runner = runnerOf(backend, path, weightType)
   runner.clearSlot(1)
@@ -88,10 +88,12 @@ function feed(backend: Backend, path: string, weightType?: WeightType) {
 
 /** Tokens of each of several rows. */
 const ROWS = [7, 8, 9].map((seed) => someTokens(6, seed))
-/** Rows of each step: neighbours that join, leave and change places. */
+/** Rows of each step: they join, leave and change places. */
 const STEPS = [[1, 0], [0, 1], [1], [2, 1], [0, 2], [0], [2, 1], [1, 0], [2, 0]] as const
 
-/** Feeds the rows of each step their next tokens; logits after each token of each row, and its state at the end. */
+/**
+ * Feeds the rows of each step their next tokens; returns the logits after each token of each row, and its final state.
+ */
 function feedSteps(runner: ModelRunner, steps: readonly (readonly number[])[]) {
   const slotOf = (row: number) => 5 - row
   const logits: Float32Array[][] = ROWS.map(() => [])
@@ -110,7 +112,7 @@ function feedSteps(runner: ModelRunner, steps: readonly (readonly number[])[]) {
   })
 }
 
-/** A backend whose programs read in that way, whatever the width. */
+/** A backend whose programs load weights this way, whatever the width. */
 function backendOf(way: Way, options: CudaOptions): Backend {
   const backend = createCudaBackend(options)
   const { device } = backend
@@ -129,7 +131,7 @@ const RUNS = MODELS.flatMap((shape) =>
   (['warps', 'feed'] as const).map((way) => ({ way, shape, channels: shape.channels })),
 )
 
-/** The reference, with the values that fp8 holds in place of a matrix of it. */
+/** The reference, with the values that fp8 holds for one of its matrices. */
 function referenceBackend(): Backend {
   const backend = createReferenceBackend()
   const matrix: Backend['matrix'] = (source, type) =>
@@ -137,7 +139,7 @@ function referenceBackend(): Backend {
   return { ...backend, matrix }
 }
 
-/** Each way of running is near the reference. */
+/** Each way of running is close to the reference. */
 function checkRuns(
   path: string,
   runs: readonly CudaOptions[],
@@ -156,7 +158,7 @@ function checkRuns(
   }
 }
 
-/** More heads of rows than multiprocessors; of the first also more columns of value than they have at a time. */
+/** More heads of rows than multiprocessors; the first also has more columns of value than fit at a time. */
 const SMALL_CHIPS = [
   { blocks: 2, way: 'warps', layers: 3, channels: 320, ranks: { w: 32, a: 32, v: 32, g: 64 } },
   { blocks: 20, way: 'feed', layers: 2, channels: 768, ranks: { w: 64, a: 64, v: 32, g: 128 } },
@@ -188,7 +190,7 @@ function checkTogether(backend: Backend, path: string, weightType?: WeightType):
   backend.dispose()
 }
 
-/** A row by two tokens at a time, between single ones and neighbours, has the bits of one token at a time. */
+/** A row fed two tokens at a time, among single ones and other rows, has the bits of one token at a time. */
 function checkPairs(backend: Backend, path: string, weightType?: WeightType): void {
   const runner = runnerOf(backend, path, weightType)
   const feedCut = (lengths: readonly number[]) => {
@@ -211,10 +213,10 @@ function checkPairs(backend: Backend, path: string, weightType?: WeightType): vo
   backend.dispose()
 }
 
-/** A backend that has no memory for copies of ffn.value. */
+/** A backend without memory for copies of ffn.value. */
 const WITHOUT_COPIES: CudaOptions = { graphs: false }
 
-/** In one launch, with ffn.value of fewer bits turned round and as it lies. */
+/** In one launch, with quantised ffn.value transposed and not. */
 function checkBothValues(check: (backendFor: typeof createCudaBackend) => void): void {
   const run = vi.spyOn(FewRowsLayers.prototype, 'run')
   const take = vi.spyOn(CopyBudget.prototype, 'take')
@@ -231,7 +233,7 @@ function checkBothValues(check: (backendFor: typeof createCudaBackend) => void):
   expect(new Set(results)).toEqual(new Set([true, false]))
 }
 
-/** Two rows of a token and a row of two have the bits of one token at a time. */
+/** Two rows of a token, and a row of two, have the bits of one token at a time. */
 function checkTwoTokens(path: string, weightType?: WeightType): void {
   const run = vi.spyOn(FewRowsLayers.prototype, 'run')
   checkBothValues((backendFor) => {
@@ -300,7 +302,7 @@ describeCuda('few rows through all layers at once', () => {
   })
 
   test.each(['i8', 'fp8'] as const)('512 channels of %s on 3 multiprocessors', TIMES, (type) => {
-    // More rows than threads; a block has columns of ffn.value twice, others once.
+    // More rows than threads; one block has columns of ffn.value twice, others once.
     const path = modelOf({ layers: 2, channels: 512, ffn: 1024, ranks: LOW })
     vi.spyOn(CudaDevice.prototype, 'numSms', 'get').mockReturnValue(3)
     const run = vi.spyOn(FewRowsLayers.prototype, 'run')

@@ -1,6 +1,6 @@
 /**
- * Steps on their way at once on a GPU: rows that feed what the flight before drew, rows held back by a stop or a draw
- * that was not finite, graphs with lists of biases, and the check of replayed steps at warm-up.
+ * Overlapped steps on a GPU: rows that feed the draws of the previous step, rows stopped by a stop token or a draw that
+ * was not finite, graphs with lists of biases, and the check of replayed steps at warm-up.
  */
 import { afterAll, beforeAll, expect, test, vi } from 'vitest'
 import { createCudaBackend } from '../../src/backend/cuda/cuda.ts'
@@ -42,13 +42,13 @@ function next(slot: number, token: number, position: number, fields = {}): Batch
   }
 }
 
-/** A slot as a request finds it: the state before any token, no penalty counts. */
+/** A slot as a request gets it: the state before any token, no penalty counts. */
 function begin(runner: ModelRunner, slot: number): void {
   runner.clearSlot(slot)
   runner.resetPenalties(slot, Int32Array.of())
 }
 
-/** Tokens of each step, all rows in every one. */
+/** Tokens of each step, with all rows in every step. */
 function answers(runner: ModelRunner, rows: number, isOverlapped: boolean): number[][] {
   for (let slot = 0; slot < rows; slot++) begin(runner, slot)
   const tokens: number[][] = []
@@ -166,7 +166,7 @@ describeCuda('flights on cuda', () => {
     eager.dispose()
   })
 
-  // Of each pair both are of one shape, in buckets: the first is launched, the second captured and replayed.
+  // Both of each pair have the same bucketed shape: the first is launched, the second captured and replayed.
   test.each(['rwkv7', 'rwkv6'] as const)('prompts of %s in graphs are what they are in single launches', (of) => {
     const capture = vi.spyOn(CudaDevice.prototype, 'capture')
     const runners = [runnerOn(true, of), runnerOn(false, of)]
@@ -190,7 +190,7 @@ describeCuda('flights on cuda', () => {
     for (const one of runners) one.dispose()
   })
 
-  // More shapes than are remembered, each captured: graphs are thrown away with steps on their way.
+  // More shapes than are cached, each captured: graphs are evicted with steps in flight.
   test('prompts in flight through one graph, and through many, equal single steps', () => {
     const steps = [1, 2, 3, 4].flatMap((rows) =>
       [5, 9, 17, 25, 33, 49, 60].flatMap((most) =>

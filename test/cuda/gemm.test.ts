@@ -7,7 +7,7 @@ import { Gemm, type GemmShape } from '../../src/backend/cuda/gemm/gemm.ts'
 import { measureSpeed } from '../../src/backend/cuda/speed.ts'
 import { describeCuda, floatsOf, openDevice, randomNumbers } from './kit.ts'
 
-/** Nearest f16; normal numbers only. */
+/** The nearest f16; normal numbers only. */
 function toHalves(values: Float32Array): Uint16Array {
   const bits = new Uint32Array(values.buffer)
   return Uint16Array.from(bits, (one) => {
@@ -124,7 +124,7 @@ describeCuda('gemm', () => {
     again.prepare({ m, n, k, outType, w, x, y })
     expect(readFileSync(join(folder, file!), 'utf8')).toBe(text)
     again.dispose()
-    // Once more is nothing.
+    // A second time does nothing.
     again.dispose()
     for (const pointer of pointers) device.free(pointer)
   })

@@ -1,4 +1,6 @@
-/** `skein serve --gpus 0,1,…` on real GPUs: the built command, a worker on each, a session that moves, one that dies. */
+/**
+ * `skein serve --gpus 0,1,…` on real GPUs: the built command, a worker on each, a session that moves, one that dies.
+ */
 import { afterAll, beforeAll, expect, test, vi } from 'vitest'
 import { cudaReport } from '../../src/backend/cuda/report.ts'
 import type { SystemInfo, WorkerRecord } from '../../src/gateway/contract.ts'

@@ -1,6 +1,6 @@
 /**
- * Greedy answers of a model on one device or several, as a line of JSON: run twice with other devices, the lines are to
- * be the same. Rows are stepped in groups of the same sizes whatever the devices, so that the kernels are the same too.
+ * Greedy answers of a model on one device or several, as a line of JSON. Runs with different devices must print the
+ * same line. Rows are stepped in groups of the same sizes whatever the devices, so that the kernels are the same too.
  *
  *   node test/cuda/greedy.ts MODEL DEVICE[,DEVICE…] [ROWS [TOKENS [MEMORY_GB]]]
  */
@@ -10,7 +10,7 @@ import type { Flight, RowResult, Runner } from '../../src/model/runner.ts'
 import { draw, someTokens } from '../helpers/runner.ts'
 
 const GROUPS = 4
-/** Few, so that the products are those of our own kernels: the library's may be chosen anew on every GPU. */
+/** Few, so that products use our own kernels: the library may choose differently on every GPU. */
 const PROMPT_TOKENS = 2
 
 const [model = '', names = '', rows = '32', tokens = '32', gigabytes] = process.argv.slice(2)

@@ -1,6 +1,6 @@
 /**
- * Rows with guesses on a GPU: draws, penalty counts and states against a step for each token, and the engine's answers with
- * guesses against those without, on the GPU and on the CPU. To the bit where the order of additions is the same.
+ * Rows with guesses on a GPU: draws, penalty counts and states compared with a step per token, and the engine's answers
+ * with and without guesses, on the GPU and on the CPU. Equal to the bit if the order of additions is the same.
  */
 import { isDeepStrictEqual } from 'node:util'
 import { beforeAll, expect, test } from 'vitest'
@@ -37,7 +37,7 @@ function runnerOf(graphs: boolean, wkv: 'f32' | 'f16', architecture: TestArchite
   return new ModelRunner(model, backend, { ...sizes, fingerprint: '' })
 }
 
-/** Rows of one token that only fill a step: one of 3 tokens or more is computed in another way than one of 1 or 2. */
+/** Rows of one token that only fill a step: a step of 3 tokens or more is computed differently from one of 1 or 2. */
 function beside(count: number): BatchRow[] {
   return Array.from({ length: count }, (_, i) => ({
     slot: 6 + i,
@@ -52,7 +52,7 @@ function begin(runner: ModelRunner, slot: number, fields: Partial<SampleSpec>): 
   return runner.step([{ slot, tokens: PROMPT, samples: [draw(slot, fields)] }])[0]!.drawn[0]!
 }
 
-/** A step for each token: of an answer to come, or of one that is given. */
+/** A step per token, for an answer to come or a given one. */
 function oneByOne(
   runner: ModelRunner,
   fields: Partial<SampleSpec>,
@@ -74,7 +74,7 @@ interface Way {
   readonly wrongEvery: number
 }
 
-/** Guesses of `length` tokens, of which those at places that `wrongEvery` divides are wrong. */
+/** Guesses of `length` tokens; those at multiples of `wrongEvery` are wrong. */
 function guessed(
   runner: ModelRunner,
   fields: Partial<SampleSpec>,
@@ -119,7 +119,7 @@ const WAYS: readonly Way[] = [
   { length: 5, wrongEvery: 4 },
 ]
 
-/** Where steps add in another order, a draw between two tokens may fall the other way: rarely. */
+/** If steps add in another order, a draw between two tokens may rarely differ. */
 function expectNear(got: readonly Drawn[], expected: readonly Drawn[], what: string): void {
   const same = got.filter(({ token }, i) => token === expected[i]!.token)
   expect(same.length, what).toBeGreaterThanOrEqual(0.85 * got.length)
@@ -146,10 +146,10 @@ for (const { architecture, graphs, wkv } of cases)
         for (const way of WAYS) {
           const drawn = guessed(runner, fields, truth, way, others)
           const what = JSON.stringify({ ...fields, bias: null, ...way })
-          // Fed what was drawn, single tokens draw the same.
+          // Single tokens that feed the same tokens draw the same.
           expectNear(drawn, oneByOne(runner, fields, others, drawn), what)
           const [got, expected] = [1, 0].map((slot) => runner.readState(slot).result())
-          // All guesses were right, so nothing waits to be fed again.
+          // All guesses were right, so nothing has to be fed again.
           if (way.wrongEvery === Number.POSITIVE_INFINITY && isSameTokens(drawn, truth))
             for (const [i, array] of got!.entries()) expect(rmsRatio(array, expected![i]!), what).toBeLessThan(0.03)
         }
@@ -192,7 +192,7 @@ const REQUESTS = Array.from({ length: 10 }, (_, i) =>
 
 const tokenBytes = { bytesOf: (token: number) => Uint8Array.of(97 + (token % 7), 32) }
 
-/** `draft`: the model itself, or its copy in few bits. */
+/** `draft`: the model itself, or its quantised copy. */
 type Guesser = Script | 'draft' | 'draft in q4'
 
 function engineOn(device: 'cpu' | 'cuda', guesser: Guesser | undefined, truth: Truth) {
@@ -212,7 +212,7 @@ function engineOn(device: 'cpu' | 'cuda', guesser: Guesser | undefined, truth: T
   return engineOver(runner, { poisonFreedSlots: true, proposers }, null, 'plain', tokenBytes)
 }
 
-/** Turns of the engine as a worker drives it: the next step is launched before the last has landed. */
+/** Turns of the engine as in a worker: the next step is launched before the last has ended. */
 function overlapped(engine: ReturnType<typeof engineOn>, collected = new Collected()): Collected {
   while (engine.hasWork) collected.add(engine.turn() ?? [])
   return collected
@@ -237,7 +237,7 @@ describeCuda('an engine that guesses', () => {
     alone = answersOf(engineOn('cuda', undefined, none))
   })
 
-  /** Where two answers were computed in another order of additions, a draw between two tokens may fall the other way. */
+  /** If two answers were computed in another order of additions, a draw between two tokens may differ. */
   const same = (a: readonly unknown[], b: readonly unknown[]) =>
     a.filter((one, i) => isDeepStrictEqual(one, b[i])).length / a.length
 

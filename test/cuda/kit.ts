@@ -19,13 +19,13 @@ function whyNot(): string | null {
 
 const reason = whyNot()
 
-/** A group of tests that need a GPU; skipped, with the reason in its name, where there is none. */
+/** A group of tests that need a GPU; without one it is skipped, with the reason in its name. */
 export function describeCuda(name: string, body: () => void): void {
   if (reason === null) describe(name, body)
   else describe.skip(`${name} (no GPU: ${reason.split(':')[0]})`, body)
 }
 
-/** The backend of a group of tests, which lives as long as they run. */
+/** The backend of a group of tests, which exists while they run. */
 export function backendOfGroup(options: CudaOptions = {}): () => CudaBackend {
   let backend: CudaBackend
   beforeAll(() => {

@@ -1,6 +1,6 @@
 /**
- * Draws that are made when the rest of their step is on its way already: what rows draw later, with masks that come then, is
- * to the bit what they draw at once with masks known beforehand; what is left is drawn from what was kept.
+ * Draws that are made after the rest of their step has been launched: later draws, with masks that come then, equal to
+ * the bit draws made at once with masks known beforehand; remaining draws are made from the kept vectors.
  */
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { createCudaBackend } from '../../src/backend/cuda/cuda.ts'
@@ -36,7 +36,7 @@ function runnerOn(graphs: boolean, architecture: TestArchitecture): ModelRunner 
   return new ModelRunner(model, backend, { numSlots: SLOTS, maxTokens: 128, fingerprint: '' })
 }
 
-/** Tokens that may follow one: some of them, set by it. */
+/** Tokens that may follow one, chosen by it. */
 function maskAfter(token: number): Uint32Array {
   return Uint32Array.from({ length: VOCAB / 32 }, (_, word) => {
     const bits = Math.imul(token + 1, 0x9e3779b1 + 2 * word) ^ (token << (word % 7))
@@ -57,7 +57,7 @@ function begin(runner: ModelRunner, rows: number): Drawn[] {
   return runner.step(prompts).map(({ drawn }) => drawn[0]!)
 }
 
-/** Every step knows what it feeds, and its masks. */
+/** Every step knows its tokens and its masks. */
 function atOnce(runner: ModelRunner, rows: number): Drawn[][] {
   const steps = [begin(runner, rows)]
   while (steps.length < STEPS) {
@@ -74,7 +74,7 @@ function atOnce(runner: ModelRunner, rows: number): Drawn[][] {
   return steps
 }
 
-/** Every step is launched before the last has been looked at, and draws for rows that are held when it has. */
+/** Every step is launched before the last one is read, and draws for constrained rows when it has been. */
 function later(runner: ModelRunner, rows: number): Drawn[][] {
   const steps = [begin(runner, rows)]
   const known = steps[0]!.map(({ token }, slot) => {
@@ -118,7 +118,7 @@ for (const { architecture, graphs } of cases)
       expect(later(runner, rows)).toEqual(expected)
       expect([0, rows - 1].map((slot) => runner.readState(slot).result())).toEqual(states)
       expect(expected.flat().every(({ token }) => token >= 0)).toBe(true)
-      // Each is of its mask.
+      // Each is allowed by its mask.
       for (const [position, step] of expected.entries())
         for (const [slot, { token }] of step.entries()) {
           if (position === 0 || !isHeld(slot)) continue
@@ -127,7 +127,7 @@ for (const { architecture, graphs } of cases)
         }
     })
 
-    // Steps have 3 rows or more: a row's bits are the same in any of those.
+    // Steps have 3 rows or more: a row has the same bits in any of those.
     test('that remain are made in a later step, from the kept vectors', () => {
       const rows = 6
       const [first, second, third] = atOnce(runner, rows)
@@ -159,7 +159,7 @@ for (const { architecture, graphs } of cases)
       for (const [slot, got] of drawn.entries())
         if (isLeft(slot)) expect(got.token).toBe(-1)
         else expect(got).toEqual(third![slot])
-      // One of them beside others that go on, the other in a step that feeds nothing.
+      // One of them beside others that continue, the other in a step that feeds nothing.
       const kept = (slot: number): BatchRow => ({
         slot,
         tokens: Int32Array.of(),

@@ -20,7 +20,7 @@ const JOBS: readonly (readonly [number, number, Epilogue])[] = [
   [136, 72, 'relu2'],
 ]
 
-/** What lies beyond the tokens is NaN, and so is token 5 of every input. */
+/** Data beyond the tokens is NaN, and so is token 5 of every input. */
 function jobsOf(backend: Backend, tokens: number): LinearJob[] {
   return JOBS.map(([rows, columns, epilogue], j) => {
     const values = halves((tokens + 2) * columns, 30 + j)
@@ -46,7 +46,7 @@ function partsOf(values: Float32Array, rows: number): [Float32Array, Float32Arra
   return [values.subarray(5 * rows, 6 * rows), Float32Array.from(others)]
 }
 
-/** A step with room for more than its tokens, as a graph has. */
+/** A step with a larger capacity than its tokens, as in a graph. */
 function runCut(
   backend: CudaBackend,
   gemm: Gemm,
@@ -101,7 +101,7 @@ describeCuda('low ranks on cuda', () => {
         const [, wanted] = partsOf(expected[j]!, rows)
         expect(rmsRatio(others, wanted), `job ${j}, splits ${splits}`).toBeLessThan(1e-3)
       }
-      // The tile has no part in the order of sums.
+      // The order of sums does not depend on the tile.
       const bytes = all.map((outputs) => Buffer.concat(outputs.map(({ buffer }) => Buffer.from(buffer))))
       for (const other of bytes) expect(other.equals(bytes[0]!), `splits ${splits}`).toBe(true)
     }

@@ -1,4 +1,4 @@
-/** Rows of one token on cuda beside prompts: what they compute is what they compute without them, to the bit. */
+/** Rows of one token on cuda beside prompts: their results are the same as without them, to the bit. */
 import { expect, test } from 'vitest'
 import type { Backend, Ops, StatePool } from '../../src/backend/backend.ts'
 import { createCudaBackend } from '../../src/backend/cuda/cuda.ts'
@@ -12,11 +12,11 @@ import { halves, poisonedHalves, randomNorm, randomStates } from './ops-kit.ts'
 
 const C = 192
 const SHAPE = { layers: 1, channels: C, heads: 3, headSize: 64 }
-/** Rows by themselves, then all of them: two of one token, one short, one long. */
+/** Rows alone, then all together: two of one token, one short, one long. */
 const LENGTHS = [1, 1, 9, 50]
 const SLOTS = [3, 0, 4, 1]
 
-/** Records one op over inputs of so many tokens. */
+/** Records one op with inputs of this many tokens. */
 type Build = (
   ops: Ops,
   backend: Backend,
@@ -59,14 +59,14 @@ const BUILDS: Readonly<Record<string, Build>> = {
   },
 }
 
-/** Outputs and states of the first `count` rows, run with nothing beside them. */
+/** Outputs and states of the first `count` rows, run alone. */
 function run(backend: Backend, build: Build, count: number) {
   const lengths = LENGTHS.slice(0, count)
   const tokens = lengths.reduce((a, b) => a + b, 0)
   const capacity = capacityFor(tokens, count)
   const batch = raggedBatch(capacity, lengths, SLOTS.slice(0, count), 1)
   const states = randomStates(backend, SHAPE)
-  // One long sequence, of which every run has the beginning.
+  // One long sequence; every run has a beginning of it.
   const input = (seed: number) => backend.activation([tokens + 2, C], halves(100 * C, seed).slice(0, (tokens + 2) * C))
   let out: ReturnType<Build> | null = null
   runOnce(backend, capacity, batch, (ops) => {
@@ -99,7 +99,7 @@ for (const architecture of ARCHITECTURES)
       return new ModelRunner(model, backend, { numSlots: 40, maxTokens: 512, fingerprint: '' })
     }
 
-    /** Logits and states of three answers over a few steps, each with these prompts in other slots beside them. */
+    /** Logits and states of three answers over a few steps, with these prompts in other slots. */
     const answers = (runner: ModelRunner, prompts: readonly number[]) => {
       for (let slot = 0; slot < 3 + prompts.length; slot++) runner.clearSlot(slot)
       const seen: unknown[] = []
@@ -126,7 +126,7 @@ for (const architecture of ARCHITECTURES)
       return [...seen, ...[0, 1, 2].map((slot) => runner.readState(slot).result())]
     }
 
-    // Up to 16 tokens: more are the library's products, whose order of additions depends on their number.
+    // Up to 16 tokens: larger products are the library's, whose order of additions depends on the number of tokens.
     test('are the same as alone, to the bit, in steps of up to 16 tokens', () => {
       const runner = runnerOf(true)
       const alone = answers(runner, [])

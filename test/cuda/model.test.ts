@@ -27,7 +27,7 @@ function difference(actual: Float32Array, expected: Float32Array): number {
   return expected.reduce((max, x, i) => Math.max(max, Math.abs(actual[i]! - x)), 0) / size
 }
 
-/** Feeds a row in chunks; the logits after its last token. */
+/** Feeds a row in chunks; returns the logits after its last token. */
 function feed(runner: ModelRunner, slot: number, tokens: Int32Array, size: number): Float32Array {
   for (let start = 0; start < tokens.length - 1; start += size) {
     const chunk = tokens.subarray(start, Math.min(start + size, tokens.length - 1))
@@ -149,7 +149,7 @@ for (const architecture of ARCHITECTURES) {
         runner.step([{ slot, tokens: someTokens(10, slot), samples: [] }])
         return runner.readState(slot).result()
       })
-      // Often enough that every lane is used again, by reads and by writes.
+      // Often enough that every lane is reused, by reads and by writes.
       for (let round = 0; round < 10; round++) {
         for (let slot = 8; slot < 16; slot++) runner.poisonSlot(slot)
         const writes = new Map<number, Flight<void>>()

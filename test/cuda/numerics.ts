@@ -1,10 +1,10 @@
 /**
- * How far a model on the GPU is from f32 on the CPU, with states in f32 and in f16: the error of the logits after a
- * prompt of 6 tokens and over 256 greedy steps of one token, relative to the largest logit, and how many of the steps'
- * best tokens are the CPU's. Where they are not, the CPU's logits of both say how close it was. A table for
+ * How much a model on the GPU differs from f32 on the CPU, with states in f32 and in f16: the error of the logits after
+ * a prompt of 6 tokens and over 256 greedy steps of one token, relative to the largest logit, and how many best tokens
+ * agree with the CPU. If they differ, the CPU's logits of both show how close it was. Prints a table for
  * docs/dev/numerics.md; random weights, seeded.
  *
- *   node test/cuda/numerics.ts [DEVICE] SIZE…       0.1b 0.4b 1.5b 7.2b; cuda:0 when absent
+ *   node test/cuda/numerics.ts [DEVICE] SIZE…       0.1b 0.4b 1.5b 7.2b; cuda:0 by default
  */
 import { RANDOM_MODEL_SIZES } from '../../src/bench/random-model.ts'
 import { randomModel } from '../../src/cli/bench/random-model.ts'
@@ -36,7 +36,7 @@ function bestOf(logits: Float32Array): number {
   return best
 }
 
-/** The answer to the prompt, one token a step, and the logits that each token was the best of. */
+/** The answer to the prompt, one token per step, and the logits that each token was the best of. */
 function answer(runner: Runner, prompt: Int32Array) {
   runner.clearSlot(0)
   const logits = [logitsOf(runner, prompt).at(-1)!]
@@ -48,7 +48,7 @@ function answer(runner: Runner, prompt: Int32Array) {
   return { tokens, logits }
 }
 
-/** The same logits from f32 on the CPU, which reads what was answered. */
+/** The same logits with f32 on the CPU, which reads the same answer. */
 function expectedOf(runner: Runner, prompt: Int32Array, answered: readonly number[]) {
   runner.clearSlot(0)
   const all = Int32Array.of(...prompt, ...answered.slice(0, -1))

@@ -1,4 +1,4 @@
-/** What tests of ops on cuda share: inputs that f16 holds exactly, states, and the comparison with the reference. */
+/** Shared by the tests of ops on cuda: inputs that are exact in f16, states, and the comparison with the reference. */
 import { expect } from 'vitest'
 import type { Backend, Matrix, Norm, StatePool, StateShape } from '../../src/backend/backend.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
@@ -8,9 +8,9 @@ import { normals, rmsRatio } from '../backend/kit.ts'
 
 const reference = createReferenceBackend()
 
-/** Types of integers. */
+/** Integer types. */
 export const INTEGERS = ['i8', 'q4', 'nf4'] as const
-/** The most tokens that tiles serve (linear-tiles.cu, capability 9.0). */
+/** The most tokens that tiles take (linear-tiles.cu, capability 9.0). */
 export const TILED_TOKENS = 4096
 
 /** Row lengths, shortest first as a batch has them, and the slots they run in. */
@@ -25,7 +25,7 @@ export const BATCHES = [
   { lengths: [1, 1, 17, 31, 40], slots: [2, 4, 1, 0, 3] },
 ] as const
 
-/** Numbers that f16 holds exactly, so that both backends start from the same. */
+/** Numbers that are exact in f16, so that both backends start from the same. */
 export function halves(count: number, seed: number, scale = 1): Float32Array {
   return normals(count, seed, scale).map(roundToF16)
 }
@@ -101,7 +101,7 @@ function toE4m3(value: number): number {
   return Math.sign(value) * Math.min(448, nearest * step)
 }
 
-/** Rows as fp8 holds them: e4m3 times a scale. */
+/** Rows as fp8 stores them: e4m3 times a scale. */
 export function roundRows(values: Float32Array, columns: number): Float32Array {
   const rounded = new Float32Array(values.length)
   for (let at = 0; at < values.length; at += columns) {

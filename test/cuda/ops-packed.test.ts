@@ -1,4 +1,4 @@
-/** GGUF's own blocks on cuda: products of few and many tokens, and whole models, against what the file stands for. */
+/** GGUF's blocks on cuda: products of few and many tokens, and whole models, compared with the values in the file. */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -16,7 +16,7 @@ import { someTokens } from '../helpers/runner.ts'
 import { backendOfGroup, describeCuda } from './kit.ts'
 import { compare, halves, poisonedHalves, randomNorm } from './ops-kit.ts'
 
-const TYPES = Object.keys(PACKED_BLOCKS) as PackedType[] // Object.keys forgets which keys
+const TYPES = Object.keys(PACKED_BLOCKS) as PackedType[] // Object.keys loses the key type
 
 describeCuda('packed weights', () => {
   const backend = backendOfGroup()

@@ -7,7 +7,7 @@ import { capacityFor, normals, raggedBatch, randomSource, runOnce } from '../bac
 import { backendOfGroup, describeCuda } from './kit.ts'
 import { compare, halves, INTEGERS, poisonedHalves, TILED_TOKENS, valuesOf } from './ops-kit.ts'
 
-/** rows × columns of W: widths of the released models, and such as fill neither runs nor groups. */
+/** rows × columns of W: widths of the released models, and sizes that fill neither runs nor groups. */
 const MATRICES = [
   [8, 32],
   [64, 768],
@@ -18,10 +18,13 @@ const MATRICES = [
   [72, 8192],
 ] as const
 const EPILOGUES: readonly Epilogue[] = ['none', 'tanh', 'sigmoid', 'relu2', 'add', 'add', 'none']
-/** Up to so many tokens nothing beyond the batch is written; with tiles (capability 9.0) up to more, where W is of integers. */
+/**
+ * Up to this many tokens nothing beyond the batch is written; with tiles (capability 9.0) up to more, for integer
+ * weights.
+ */
 const EXACT_TOKENS = 32
 
-/** The jobs of one linear, all over inputs of their own. `matrixOf` may choose per job. */
+/** The jobs of one linear, each with inputs of its own. `matrixOf` may depend on the job. */
 function jobsOf(backend: Backend, tokens: number, matrixOf: (source: MatrixSource, j: number) => Matrix) {
   return MATRICES.map(([rows, columns], j) => {
     const epilogue = EPILOGUES[j]!
@@ -62,7 +65,7 @@ function isTiled(backend: Backend): boolean {
   return 'device' in backend && (backend as CudaBackend).device.computeCapability[0] === 9
 }
 
-/** The same matrix as a file holds it rounded. */
+/** The same matrix as a file with quantised rows holds it. */
 function roundedSource(source: MatrixSource, type: (typeof INTEGERS)[number]): MatrixSource {
   const values = valuesOf(source)
   const readRows = (start: number, end: number) =>
@@ -77,7 +80,7 @@ describeCuda('products with integers on cuda', () => {
     INTEGERS.flatMap((type) => [1, 3, 9, 32, 33, 65, 100, 150, 300, 1100].map((tokens) => [type, tokens] as const)),
   )('linear with %s of %i tokens', (type, tokens) => {
     compare(cuda(), 1e-3, `T ${tokens}`, (backend) =>
-      // Factors of low rank stay in f16 beside them.
+      // Low-rank factors stay in f16 beside them.
       linearOf(backend, tokens, (source, j) => backend.matrix(source, j === 2 ? 'bf16' : type)),
     )
   })
@@ -89,7 +92,7 @@ describeCuda('products with integers on cuda', () => {
     }
   })
 
-  // Few rows, and such as a warp takes most at a time of.
+  // Few rows, and as many as a warp takes at a time.
   test.each(INTEGERS.flatMap((type) => [[type, 512, 2048] as const, [type, 12_008, 512] as const]))(
     '%s: a token among up to 32 has the same sums as alone, %i rows of %i',
     (type, rows, C) => {

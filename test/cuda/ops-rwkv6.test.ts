@@ -67,7 +67,7 @@ for (const wkv of ['f32', 'f16'] as const) {
       const operand = (seed: number, scale = 1) =>
         backend.activation([tokens + 2, C], halves((tokens + 2) * C, seed, scale))
       return {
-        // Decays from almost nothing kept to almost all.
+        // Decays from almost nothing kept to almost everything kept.
         operands: { r: operand(1), k: operand(2), v: operand(3), w: operand(4, 3), g: operand(5) },
         weights: {
           u: backend.tensor([C], normals(C, 6)),

@@ -5,7 +5,7 @@ import { capacityFor, normals, raggedBatch, randomSource, rmsRatio, runOnce } fr
 import { backendOfGroup, describeCuda } from './kit.ts'
 import { compare, halves, INTEGERS, poisonedHalves, TILED_TOKENS } from './ops-kit.ts'
 
-/** Two products of one launch, with so many rows each: one of ReLU², one added to what is there. */
+/** Two products of one launch, with this many rows each: one with relu², one added to its output. */
 function linearOf(
   backend: Backend,
   type: (typeof INTEGERS)[number],
@@ -58,7 +58,7 @@ describeCuda('products of many tokens with integers on cuda', () => {
     })
     const source: MatrixSource = {
       ...{ name: 'wide', rows: V, columns: C, dtype: 'bf16' },
-      // Rows repeat every 64, each time with another beginning.
+      // Rows repeat every 64, each time with a different beginning.
       readRows: (start, end) => {
         const rows = new Uint16Array((end - start) * C)
         for (let row = start; row < end; row++) {

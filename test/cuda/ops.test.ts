@@ -204,7 +204,7 @@ describeCuda('ops on cuda', () => {
     if (rows === 8) {
       batch.blendCounts[2] = 3
       batch.blendWeights.set([0.5, 0.3, 0.2], 2)
-      // Two are kept, one of them a blend, and one was.
+      // Two are kept, one of them a blend; one is read from what was kept.
       batch.keptAs.set([1, 0, 3])
       batch.logitRows[6] = -1 - 1
     }

@@ -1,4 +1,4 @@
-/** A model over GPUs, or over one GPU taken twice where there is no other. */
+/** A model over several GPUs, or over one GPU used twice if there is no other. */
 import { afterAll, expect, test } from 'vitest'
 import { createCudaBackend } from '../../src/backend/cuda/cuda.ts'
 import { PeerLink } from '../../src/backend/cuda/peer.ts'
@@ -66,7 +66,7 @@ describeCuda('several GPUs', () => {
   })
 
   /**
-   * Greedy answers of `count` rows over some steps; `inAir` groups of rows take turns. No step has more than 16 tokens:
+   * Greedy answers of `count` rows over some steps; `inAir` groups of rows alternate. No step has more than 16 tokens:
    * up to there the bits of a row do not depend on the others (docs/dev/kernels.md).
    */
   function answers(runner: Runner, count: number, inAir: number): number[][] {

@@ -1,8 +1,9 @@
 /**
- * Where the time of a step goes: `node test/cuda/profile.ts MODEL [wkv=f16] [quant=i8] decode=1,32,320 mixed=320+16 prefill=1x1024,8x512`.
- * A mixed case has rows of one token, and one row of more. MODEL is a file, or a size of random weights, of fewer layers if asked: 1.5b, 7.2b/8.
- * Replays the commands of one kind alone, for all layers, as a graph, and prints the microseconds a layer of each kind;
- * the last line is the whole step. Weights of all layers pass between two launches of a kind, so the cache is cold.
+ * Where the time of a step goes: `node test/cuda/profile.ts MODEL [wkv=f16] [quant=i8] decode=1,32,320 mixed=320+16
+ * prefill=1x1024,8x512`. A mixed case has rows of one token, and one longer row. MODEL is a file, or a size of random
+ * weights, optionally with fewer layers: 1.5b, 7.2b/8. Replays the commands of one kind alone, for all layers, as a
+ * graph, and prints the microseconds per layer of each kind; the last line is the whole step. Between two launches of a
+ * kind the weights of all layers are read, so the cache is cold.
  */
 import { existsSync, mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -51,7 +52,7 @@ function recordModel(backend: CudaBackend, model: Model, one: Case): Profiled {
     Object.entries(ops).map(([name, op]) => [
       name,
       (...args: never[]) => {
-        // Every op of Ops is a function of operands; which ones is its own business.
+        // Every op of Ops is a function of operands; its own types say which.
         ;(op as (...args: never[]) => void)(...args)
         const label = name === 'linear' ? `linear ${LINEARS[linears++ % LINEARS.length]}` : name
         commands.set(label, [...(commands.get(label) ?? []), recording.commands.at(-1)!.alone])

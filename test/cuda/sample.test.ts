@@ -20,7 +20,7 @@ type Spec = Partial<Record<keyof typeof SampleFloat | keyof typeof SampleInt, nu
   readonly row?: number
   readonly slot?: number
   readonly bias?: readonly (readonly [token: number, value: number])[]
-  /** Of tokens; absent: all. */
+  /** Allowed tokens; absent: all. */
   readonly allowed?: readonly number[]
 }
 
@@ -106,7 +106,7 @@ const VOCABULARIES = [
   [4099, 0.5],
   [65536, 1],
   [65536, 4],
-  // More than the registers of a cluster of the smallest blocks hold.
+  // More than the registers of a cluster of the smallest blocks can hold.
   [70000, 1],
 ] as const
 
@@ -127,7 +127,7 @@ describeCuda('sample on cuda', () => {
       const logits = normals(ROWS * V, V, scale)
       for (const given of [{}, penalties, { ...penalties, topLogprobs: 3, topP: 0.9 }]) {
         const [mine, theirs] = pair(logits)
-        // Without guesses first: what will be drawn, one after the other, each from its row.
+        // First without guesses: the draws one after another, each from its row.
         const chain = (after: readonly number[], seed: number): Spec[] =>
           [0, 1, 2, 3].map((row) => ({
             ...given,
@@ -148,7 +148,7 @@ describeCuda('sample on cuda', () => {
         const [got, expected] = [mine.tokens(specs), theirs.tokens(specs)]
         expect(got, `V ${V}`).toEqual(expected)
         expect(expected.filter((token) => token < 0)).toHaveLength(3 + 2 + 1)
-        // Counts of penalised answers are looked at by what is drawn next.
+        // The next draw reads the counts of penalised answers.
         const next = truths.map((_, i) => ({ ...given, slot: i + 1, seedLow: 9, row: 0 }))
         expect(mine.tokens(next)).toEqual(theirs.tokens(next))
       }
@@ -158,7 +158,7 @@ describeCuda('sample on cuda', () => {
   test.each(CASES)('%s draws the tokens of the reference', (_, spec) => {
     for (const [i, [V, scale]] of VOCABULARIES.entries()) {
       const [mine, theirs] = pair(normals(ROWS * V, V, scale))
-      // Few draws where the reference has much to sort.
+      // Few draws if the reference has much to sort.
       const specs = Array.from({ length: [SAMPLES, 48, 20, 8, 8, 4][i]! }, (_, s) => ({
         ...spec,
         seedLow: s,
@@ -208,7 +208,7 @@ describeCuda('sample on cuda', () => {
       for (const spec of [{}, { topK: 60 }, { topP: 0.3 }, { topK: 15_000 }]) {
         const specs = Array.from({ length: 12 }, (_, s) => ({ ...spec, seedLow: s }))
         const [actual, expected] = [mine.tokens(specs), theirs.tokens(specs)]
-        // The sum of equal shares is within rounding of the line: neighbours may change places.
+        // The sum of equal weights is within rounding of the line, so neighbours may change places.
         for (const [s, token] of actual.entries())
           expect(Math.abs(token - expected[s]!), `V ${V}, ${JSON.stringify(spec)}`).toBeLessThan(2)
       }
@@ -290,7 +290,7 @@ describeCuda('sample on cuda', () => {
     const line = topP * weights.reduce((a, b) => a + b)
     let kept = 0
     for (let i = 0; kept < line; i++) kept += weights[i]!
-    // Draws that end with the first token or pass it, by which token is the last.
+    // Draws that end with the first token or go beyond it, by which token is the last.
     const seeds: number[] = []
     for (let seed = 0; seeds.length < 4; seed++) {
       const share = philox(seed, 0, 0, 0)
@@ -305,17 +305,17 @@ describeCuda('sample on cuda', () => {
 
   test('a draw among more nearly weightless tokens than a list can hold', () => {
     const V = 65_536
-    // Half of the warps have a token of weight 1, in whose sums these are nothing.
+    // Half of the warps have a token of weight 1, in whose sums these vanish.
     const row = normals(V, 6, 0.05).map((noise) => noise - 29.4 * Math.LN2)
     for (let i = 0; i < 28; i++) row[9216 * (i % 8) - (i % 8 < 4 ? 0 : 4096) + 128 * (i >> 3)] = i / 100
     const logits = new Float32Array(ROWS * V)
     for (let r = 0; r < ROWS; r++) logits.set(row, r * V)
     const [mine] = pair(logits)
-    // One draw in a few hundred thousand is: with clusters of eight the first, with blocks the others.
+    // One draw in a few hundred thousand does: with clusters of eight the first, with single blocks the others.
     for (const seedLow of [70_081_881, 7_342_489, 49_183_525]) {
       const tokens = mine.tokens(Array.from({ length: SAMPLES }, () => ({ seedLow })))
       expect(row[tokens[0]!]).toBeLessThan(-15)
-      // Which of them were in the list must not be chance.
+      // Which of them were in the list must not be random.
       expect(new Set(tokens).size, `seed ${seedLow}`).toBe(1)
     }
   })

@@ -1,4 +1,4 @@
-/** States that are written every few tokens: nothing but time depends on when. */
+/** States that are written every few tokens: the results do not depend on when. */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -17,10 +17,10 @@ import { draw, someTokens } from '../helpers/runner.ts'
 import { backendOfGroup, describeCuda } from './kit.ts'
 import { halves, poisonedHalves, randomNorm } from './ops-kit.ts'
 
-/** An odd number of heads: the last block of a row has one. */
+/** An odd number of heads: the last block of a row has only one. */
 const SHAPE = { layers: 2, channels: 960, heads: 15, headSize: 64 }
 const C = SHAPE.channels
-/** 80 slots have a log and 72 rows let it grow; half of them have none. */
+/** 80 slots have a log, and 72 rows let logs grow; half of them have none. */
 const SLOTS = 80
 const ROWS = 72
 
@@ -34,7 +34,7 @@ describeCuda('wkv7 of rows whose states are written every few tokens', () => {
     return pool
   }
 
-  /** A step of so many rows of one token, from the given one of all on, through both layers. */
+  /** A step of this many rows of one token, starting at the given one of all, through both layers. */
   function stepsOf(backend: Backend, pool: StatePool, first: number, rows: number) {
     const capacity = capacityFor(rows, rows)
     const outs = [0, 1].map(() => poisonedHalves(backend, [rows + 2, C]))
@@ -75,7 +75,7 @@ describeCuda('wkv7 of rows whose states are written every few tokens', () => {
     const inOne = stepsOf(cuda(), whole, 0, ROWS)
     const inTwo = halfPools.map((pool, i) => stepsOf(cuda(), pool, (i * ROWS) / 2, ROWS / 2))
 
-    // Slots come and go, so that logs are of all lengths.
+    // Slots come and go, so that logs have all lengths.
     const slotsAt = (step: number) => Array.from({ length: ROWS / 2 }, (_, row) => (row + 5 * step) % half)
     for (let step = 0; step < 11; step++) {
       const slots = slotsAt(step)
@@ -96,7 +96,7 @@ describeCuda('wkv7 of rows whose states are written every few tokens', () => {
   })
 })
 
-/** Of three heads each: from 342 rows on logs grow. */
+/** Three heads each: from 342 rows on logs grow. */
 const MANY = 350
 const RUNNER_SLOTS = 360
 
@@ -128,7 +128,7 @@ describeCuda('answers whose states are written every few tokens', () => {
   })
   const known = (slot: number, position: number) => row(slot, someTokens(1, 1000 * position + slot), position)
 
-  /** Everything that may happen to a slot between steps of many rows; all that is drawn, and the states at the end. */
+  /** Everything that may happen to a slot between steps of many rows; returns all draws and the final states. */
   function story(runner: ModelRunner, before: () => void): unknown[] {
     const seen: unknown[] = []
     const step = (rows: readonly BatchRow[]) => {
@@ -140,7 +140,7 @@ describeCuda('answers whose states are written every few tokens', () => {
     for (const slot of slots) runner.clearSlot(slot)
     step(slots.map((slot) => row(slot, someTokens(1 + (slot % 2), slot), 0)))
     for (let position = 1; position < 6; position++) many(position)
-    // Two flights at once; some rows of the second do not run, whatever was drawn.
+    // Two steps in flight; some rows of the second do not run, whatever was drawn.
     before()
     const flights = [slots.slice(0, MANY).map((slot) => known(slot, 6))]
     const stops = new Set(Array.from({ length: 512 }, (_, token) => token))
@@ -149,7 +149,7 @@ describeCuda('answers whose states are written every few tokens', () => {
     )
     const launched = flights.map((rows) => runner.launch(rows))
     for (const flight of launched) seen.push(flight.result().map(({ drawn }) => drawn[0]!.token))
-    // Prompts of slots that have a log, beside the others.
+    // Prompts in slots with a log, beside the others.
     const prompts = [row(346, someTokens(5, 1), 8), row(347, someTokens(40, 2), 8)]
     step([...slots.slice(0, 344).map((slot) => known(slot, 8)), ...prompts])
     step([...slots.slice(0, 20).map((slot) => known(slot, 9)), row(30, someTokens(33, 3), 9)])
@@ -161,7 +161,7 @@ describeCuda('answers whose states are written every few tokens', () => {
     runner.writeState(8, kept).result()
     many(10, 356)
     many(11, 356)
-    // More slots whose logs are brought in than one launch takes.
+    // More slots to merge than one launch takes.
     step(slots.slice(100, 200).map((slot) => row(slot, someTokens(2, slot), 12)))
     step([known(9, 12)])
     step([known(9, 13), known(10, 13)])
@@ -185,7 +185,7 @@ describeCuda('answers whose states are written every few tokens', () => {
       .map(([, grid]) => grid[1])
     launch.mockRestore()
     expect(merged.slice(merged.indexOf(64)).slice(0, 2)).toEqual([64, 36])
-    // Whoever looks at a state has it written first.
+    // Before a state is read, it is written.
     const always = story(runner, () => {
       for (const slot of slots) runner.readState(slot).result()
     })

@@ -3,7 +3,7 @@ import { expect, test } from 'vitest'
 import { SkeinError } from '../../src/errors.ts'
 import { describeCuda, openDevice } from './kit.ts'
 
-// The sanitizer would report the very access that this test makes on purpose.
+// The sanitizer would report the invalid access that this test makes on purpose.
 const skip = process.env.SKEIN_SANITIZER !== undefined
 
 describeCuda('an error that ends the context', () => {

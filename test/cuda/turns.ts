@@ -1,6 +1,6 @@
 /**
- * Tokens a second of the engine's loop while answers end and others begin all the time, without kept prefixes and with:
- * what `bench engine`, where all rows only decode, does not show.
+ * Tokens per second of the engine's loop while answers end and others start all the time, with and without kept
+ * prefixes. `bench engine`, where all rows only decode, does not show this.
  *
  *   node test/cuda/turns.ts MODEL DEVICE[,DEVICE…] ROWS [TOKENS [SECONDS]]
  */
@@ -42,7 +42,7 @@ async function measure(engine: Engine, numRows: number, maxTokens: number, ms: n
   const submitNext = () => submit(engine, next, 1 + ((next++ * 37) % (2 * maxTokens)))
   for (let i = 0; i < numRows; i++) submitNext()
   const begin = performance.now()
-  // The first answers begin together; in the second half of the time they are mixed.
+  // The first answers start together; by the second half of the time they are mixed.
   let half = { at: 0, tokens: 0 }
   while (performance.now() < begin + ms) {
     for (const { type } of engine.turn() ?? []) if (type === 'finish') submitNext()

@@ -1,4 +1,4 @@
-/** Long rows of wkv7 on cuda, which go in chunks of 16 tokens, among short ones, which do not. */
+/** Long rows of wkv7 on cuda, which are computed in chunks of 16 tokens, among short rows, which are not. */
 import { expect, test } from 'vitest'
 import type { Backend, StatePool, StateShape, Tensor } from '../../src/backend/backend.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
@@ -11,10 +11,10 @@ const shapeOf = (heads: number) => ({ layers: 2, channels: 64 * heads, heads, he
 const SHAPE = shapeOf(3)
 const C = SHAPE.channels
 
-/** Tokens of the longest test, and two. */
+/** Tokens of the longest test, plus two. */
 const MOST = 2102
 
-/** One after the other and together, with the slots they run in. */
+/** One after another and together, with the slots they run in. */
 const ROWS: readonly (readonly [lengths: readonly number[], slots: readonly number[]])[] = [
   ...[31, 32, 33, 47, 48, 49, 63, 64, 65, 127, 128, 129, 1024].map((length) => [[length], [3]] as const),
   [
@@ -29,17 +29,17 @@ const ROWS: readonly (readonly [lengths: readonly number[], slots: readonly numb
 
 interface Inputs {
   readonly tokens: number
-  /** Mean and spread of the decay's logit: −8 forgets slowly, 8 as fast as there is. */
+  /** Mean and spread of the decay's logit: −8 forgets slowly, 8 as fast as possible. */
   readonly decay: readonly [mean: number, spread: number]
   readonly isFirst: boolean
-  /** The token of the whole sequence that this step begins with. */
+  /** The token of the whole sequence that this step starts with. */
   readonly from?: number
   readonly shape?: StateShape
-  /** Of the whole sequence, with two that nobody may touch. */
+  /** Outputs of the whole sequence, with two as guard. */
   readonly most?: number
 }
 
-/** Of each operand, drawn once: the numbers of the longest test. */
+/** Each operand, drawn once: the numbers of the longest test. */
 const drawn = new Map<string, Float32Array>()
 
 function draw(count: number, seed: number, of: (x: number) => number): Float32Array {
@@ -107,8 +107,8 @@ for (const wkv of ['f32', 'f16'] as const) {
       }
     })
 
-    // How many blocks share a head of a row depends on how many there are: on 132 multiprocessors
-    // two above, here one, which in the last has several heads one after the other.
+    // The number of blocks that share a head depends on the number of heads: on 132 multiprocessors two above, here
+    // one, which in the last case has several heads one after another.
     test.each([
       [70, [65]],
       [40, [33, 83]],
@@ -149,10 +149,10 @@ for (const wkv of ['f32', 'f16'] as const) {
         return [readStates(states, 'wkv'), Float32Array.from(outs.flat())] as const
       }
       const [reference, expected] = [whole(createReferenceBackend()), whole(cuda())]
-      // What f32 keeps of the states, f32 states keep; y is rounded to f16.
+      // f32 states keep the precision of f32; y is rounded to f16.
       const bounds = wkv === 'f32' ? [3e-5, 1e-3] : [6e-3, 6e-3]
       for (const [i, bound] of bounds.entries()) expect(rmsRatio(expected[i]!, reference[i]!)).toBeLessThan(bound)
-      // Two steps that meet between chunks compute the same as one; others round differently.
+      // Two steps divided between chunks compute the same as one; other divisions round differently.
       for (const [at, bound] of [
         [1024, wkv === 'f32' ? 1e-30 : 6e-3],
         [1001, wkv === 'f32' ? 1e-3 : 6e-3],

@@ -1,4 +1,4 @@
-/** Who may speak to a server that has just been started: each address with each way to give a key, as processes. */
+/** Who may use a server that has just started: each address with each way to give a key, as processes. */
 import { readdirSync, readFileSync } from 'node:fs'
 import { networkInterfaces } from 'node:os'
 import { join } from 'node:path'

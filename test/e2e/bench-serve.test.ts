@@ -9,14 +9,14 @@ import { type RunningServer, serve, skein } from '../helpers/cli.ts'
 const folder = mkdtempSync(join(tmpdir(), 'skein-bench-'))
 afterAll(() => rmSync(folder, { recursive: true }))
 
-/** What `--json` writes. */
+/** The output of `--json`. */
 interface Written {
   readonly setting: { readonly url: string }
   readonly summary: Summary
   readonly requests: readonly CountedResult[]
 }
 
-/** The demo model's answers without an end, so that lengths are those asked for. */
+/** Answers of the demo model without an end, so that lengths are as requested. */
 const ENDLESS = ['--ignore-eos', '--extra-body', '{"logit_bias":{"0":-100}}']
 
 describe('a load on the demo model', () => {
@@ -31,7 +31,7 @@ describe('a load on the demo model', () => {
   const bench = async (...args: string[]) => {
     const out = join(folder, 'out.json')
     const { code, stdout, stderr } = await skein([...['bench', 'serve', '--url', server.url, '--json', out, ...args]])
-    // A busy machine may make it warn of its own clock.
+    // A busy machine may make it warn about its own clock.
     expect(stderr).not.toContain('failed')
     expect(code).toBe(0)
     return { stdout, ...(JSON.parse(readFileSync(out, 'utf8')) as Written) }
@@ -63,7 +63,7 @@ describe('a load on the demo model', () => {
     expect(summary.inputTokens.total).toBe(input)
     expect(summary.outputTokens.total).toBe(output)
     expect(summary.totalTokens.total).toBe(input + output)
-    // Prompts of 12 to 24 tokens, as near as words go.
+    // Prompts of 12 to 24 tokens, as close as whole words allow.
     expect(input / 60).toBeGreaterThan(14)
     expect(input / 60).toBeLessThan(22)
     const seconds = summary.durationMs / 1000
@@ -93,7 +93,7 @@ describe('a load on the demo model', () => {
     )
     expect(summary).toMatchObject({ numRequests: 3, numSucceeded: 3 })
     expect(requests.map(({ answers }) => answers.length)).toEqual([8, 8, 8])
-    // A token that is not a whole character joins the next event.
+    // A token that is not a whole character is sent with the next event.
     expect(summary.outputTokens.total).toBeGreaterThan(24 * 12 * 0.7)
     expect(summary.outputTokens.total).toBeLessThanOrEqual(24 * 12)
   })
@@ -106,7 +106,7 @@ describe('a load on the demo model', () => {
 
   test('a failed request makes the command fail', { tags: 'night' }, async () => {
     const file = join(folder, 'lengths.jsonl')
-    // The first goes ahead of the load, the second is longer than the server allows.
+    // The first is the warm-up, the second is longer than the server allows.
     writeFileSync(file, '{"prompt":"a","max_tokens":1}\n{"prompt":"b","max_tokens":1000000}\n')
     const seeds = await Promise.all(
       ['1', '2', '3', '4'].map((seed) =>

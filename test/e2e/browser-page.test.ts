@@ -1,4 +1,4 @@
-/** The page that runs the demo model on the visitor's GPU: Chromium's own, on the processor. */
+/** The page that runs the demo model on the visitor's GPU: Chromium's own, emulated by the processor. */
 // @module-tag night
 import { type Browser, chromium } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
@@ -8,7 +8,7 @@ import { IS_SLOW } from '../helpers/slow.ts'
 
 const executable = findChromium()
 const reason = executable === null ? ' (skipped: no Chromium on PATH; set CHROMIUM_PATH)' : ''
-/** A processor that plays a GPU takes its time, above all beside other tests. */
+/** A processor that emulates a GPU is slow, especially beside other tests. */
 const TIMEOUT = 240_000
 
 describe.skipIf(executable === null)(`the page of the model in the browser${reason}`, () => {
@@ -67,7 +67,7 @@ describe.skipIf(executable === null)(`the page of the model in the browser${reas
     await page.locator('html[data-kept=yes]').waitFor({ timeout: TIMEOUT })
     expect(faults).toEqual([])
     if (!IS_SLOW) return
-    // The server is gone: the page and the model are in the browser.
+    // The server is gone: page and model are in the browser.
     await server.stop()
     await page.reload()
     await loadModel()

@@ -1,4 +1,4 @@
-/** A model in a worker of a page, where its file is kept in the browser's own file system and read from there in place. */
+/** A model in a worker of a page: its file is stored in the browser's own file system and read in place. */
 // @module-tag night
 import { readFile } from 'node:fs/promises'
 import { createServer, type Server } from 'node:http'
@@ -9,7 +9,7 @@ import { findChromium, openPage } from '../helpers/chromium.ts'
 
 const executable = findChromium()
 const reason = executable === null ? ' (skipped: no Chromium on PATH; set CHROMIUM_PATH)' : ''
-/** A processor that plays a GPU takes its time: minutes. */
+/** A processor that emulates a GPU takes minutes. */
 const TIMEOUT = 240_000
 
 const WORKER = `

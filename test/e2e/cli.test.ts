@@ -94,7 +94,7 @@ test('the configuration of one model with a name and a vocabulary is checked as 
 })
 
 test('an unusable data folder ends the start at once, with a hint', async () => {
-  // Through a file: what another user's folder is to all but root.
+  // Through a file: it fails for root too, as another user's folder does for everybody else.
   const dataDir = join(DEMO, 'data')
   const { code, stderr } = await skein([
     ...['serve', '--port', '0', '--data-dir', dataDir, '--keys', join(folder, 'keys.json')],
@@ -111,7 +111,7 @@ test.each(['reference', 'cpu'])('logits on %s are those of the independent PyTor
     const { stdout } = await skein([
       ...['logits', DEMO, '--tokens', tokens, '--backend', backend, '--out', out, '--json'],
     ])
-    // The command's own JSON.
+    // The JSON of the command itself.
     const report = JSON.parse(stdout) as { vocabSize: number; best: number }
     const bytes = readFileSync(out)
     expect(bytes.length).toBe(4 * report.vocabSize)
@@ -147,14 +147,14 @@ test('the bench of a vocabulary prints JSON only on request', {
   expect(stdout).toMatch(/^encode +[\d.]+ MB\/s, [\d.]+M tokens\/s$/m)
 })
 
-/** Exit code 2: what was typed is wrong, 1: what it asked for failed. */
+/** Exit code 2: the command line is wrong; 1: the command failed. */
 const REFUSED = [
   [['serve', '--port', 'x'], 2, '--port takes'],
   [['sevre'], 2, 'did you mean serve?'],
   [['generate', 'nosuch', '--prompt', 'x'], 1, 'nosuch: no such file'],
   [['launch', 'zed', '--url', '127.0.0.1:1'], 1, 'no server answers at http://127.0.0.1:1'],
 ] as const
-/** Of kinds that are above; each is a process. */
+/** Kinds that are tested above; each is a process. */
 const REFUSED_TOO = [
   [['serve', '--prot', '1'], 2, 'unknown flag --prot'],
   [['serve', '/no/such/model.pth'], 1, '/no/such/model.pth'],
@@ -257,7 +257,7 @@ describe.sequential('a server of two models', () => {
   })
 })
 
-/** The programs that `skein launch` prints, run as they are where their library is installed. */
+/** The programs that `skein launch` prints, run unchanged if their library is installed. */
 async function launched(url: string, key: string): Promise<void> {
   const to = ['--url', url, '--api-key', key]
   for (const client of ['openai-js', 'ai-sdk']) {
@@ -274,7 +274,7 @@ async function launched(url: string, key: string): Promise<void> {
   expect(await write()).toMatchObject({ code: 1, stderr: expect.stringContaining('exists') })
 }
 
-/** What one types to `skein chat`, through a pipe. */
+/** Input for `skein chat`, through a pipe. */
 async function talked(said: readonly string[]): Promise<void> {
   const file = join(folder, 'talk.json')
   const typed = [

@@ -1,4 +1,7 @@
-/** Batches of a cluster as processes on loopback: sent and read at a gateway, run by whichever node lives, one result a line. */
+/**
+ * Batches of a cluster as processes on loopback: created and read at a gateway, run by whichever node is alive, one
+ * result per line.
+ */
 // @module-tag night
 import { once } from 'node:events'
 import { mkdtempSync } from 'node:fs'
@@ -118,7 +121,7 @@ describe.skipIf(NO_POSTGRES !== null)('batches of a cluster', { timeout: 300_000
       })
       expect([custom_id, response.body.choices[0]!.text]).toEqual([custom_id, direct.choices[0]!.text])
     }
-    // Nothing is left behind, and any node tells of it.
+    // Nothing is left behind, and every node reports that.
     expect((await database.query('select 1 from batch_line')).rowCount).toBe(0)
     const direct = clientAt(nodes.get('a')!.url)
     expect((await direct.batches.retrieve(id)).request_counts).toEqual(batch.request_counts)

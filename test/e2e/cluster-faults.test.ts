@@ -1,8 +1,9 @@
 /**
- * Faults of a cluster, by a seed: workers killed, stopped or cut off past their lease, or with clocks that jump by days; the
- * database crashed, its clock set, or failed over to its synchronous standby; the storage of states, a double of S3, slow, refusing, full, or
- * ending in the middle; while sessions go on and move from worker to worker. Networks are cut by a proxy of the test's own. What was told must be there, once, under one owner at a time, and be what one worker alone
- * would have said. SKEIN_FAULTS gives the most faults, SKEIN_FAULT_SECONDS for how long,
+ * Faults of a cluster, chosen by a seed. Workers are killed, stopped or cut off past their lease, or have clocks that
+ * jump by days. The database crashes, its clock is set, or it fails over to its synchronous standby. The storage of
+ * states, a double of S3, is slow, refuses, is full, or ends in the middle. Meanwhile sessions continue and move from
+ * worker to worker. A proxy of the test cuts networks. Every reported turn must exist, once, under one owner at a time,
+ * and equal the answer of a single worker. SKEIN_FAULTS sets the most faults, SKEIN_FAULT_SECONDS the duration,
  * SKEIN_SEED the seed.
  */
 import { type ChildProcess, fork } from 'node:child_process'
@@ -40,7 +41,7 @@ const WORKER = join(import.meta.dirname, '../../dist/host/worker.js')
 const NUM_FAULTS = Number(process.env.SKEIN_FAULTS ?? (process.env.SKEIN_SLOW ? 100 : 4))
 const SEED = Number(process.env.SKEIN_SEED ?? 1)
 const FAULT_MS = 1000 * Number(process.env.SKEIN_FAULT_SECONDS ?? Number.POSITIVE_INFINITY)
-/** On a device answers depend on who else is in a step of more than 16 tokens. */
+/** On a device answers depend on the other rows in a step of more than 16 tokens. */
 const CHOICE = { model: DEMO, device: 'cpu', slots: 6, threads: 1 }
 const NUM_WORKERS = 3
 const NUM_SESSIONS = 4
@@ -49,9 +50,9 @@ const TURN_MS = 20_000
 
 interface Worker {
   readonly node: string
-  /** Of its node, as others know it. */
+  /** The address of its node, as others know it. */
   readonly url: string
-  /** Its way to the database. */
+  /** Its connection to the database. */
   readonly way: TcpProxy | null
   readonly child: ChildProcess
   readonly client: RemoteEngineClient
@@ -73,7 +74,7 @@ async function startWorker(place: Place, choice: object, clockMs: readonly numbe
   return { ...place, child, client }
 }
 
-/** It goes on from the last turn that was told of, whatever was written and not told since. */
+/** It continues from the last reported turn, whatever was written and not reported since. */
 function turnOf(talk: number, turn: number, id: string, from?: number) {
   const prompt = Int32Array.from({ length: 6 }, (_, at) => 1 + ((at * 37 + turn * 101 + talk * 53) % 250))
   const use = { ifMissing: 'create', ifBusy: 'wait', onCancel: 'drop' } as const
@@ -101,14 +102,14 @@ async function answerTo(client: RemoteEngineClient, request: ReturnType<typeof t
 let postgres: Postgres
 let database: Database
 let s3: S3Double
-/** The test's own way to the database, and to offered states. */
+/** The test's own connection to the database, and to offered states. */
 let way: TcpProxy
 let name: string
 const stateServer = startStateServer()
 const workers: Worker[] = []
 let numStarted = 0
 
-/** The server of all nodes: it leads to the workers' sockets, and ends some states in the middle. */
+/** The server of all nodes: it connects to the workers' sockets, and ends some states in the middle. */
 function startStateServer() {
   const server = createServer(({ url = '', headers }, reply) => {
     const [, , , worker = '', key] = url.split('/')
@@ -137,13 +138,13 @@ async function addWorker(clockMs: readonly number[] = []): Promise<void> {
   }
   const cluster = {
     ...{ database: urlAt(place.way.port), blobs: 's3://bucket/states', model: 'demo' },
-    // So that they are in the storage, and move as large ones do.
+    // So that they are in the storage, and move like large ones.
     ...{ node, url: place.url, maxInlineBytes: 1000 },
   }
   workers.push(await startWorker(place, { cluster, durable: true }, clockMs))
 }
 
-/** What its server does for one that has died, and time for one that hangs. */
+/** What its server does for a dead worker, and time for one that hangs. */
 async function expire({ node }: Worker): Promise<void> {
   await retried(() => database.query('update worker set expires = now() where node = $1', [node]))
 }
@@ -188,15 +189,16 @@ test.skipIf(NO_POSTGRES !== null)(
           note(talk, text, session)
           count('told')
           await think()
-          // Now and then another is asked, as by a gateway that knows no better, and now and then it moves.
+          // Now and then another worker is asked, as by a gateway without better knowledge, and now and then the
+          // session moves.
           const chance = Math.random()
           if (chance < 0.2) await at.client.call('sessions.release', { tenant: '', id: talk.id })
           if (chance < 0.4) at = undefined
         } catch (error) {
           if (error instanceof Error && error.name === 'AssertionError') throw error
           const { code, location } = SkeinError.from(error)
-          // Also not_found, of one that believes in its lease and has not heard of the last turns. If they were lost the
-          // session would stand still: it goes on from no others.
+          // Also not_found, from a worker that believes in its lease and has not heard of the last turns. If those were
+          // lost, the session would stop, because it continues from no others.
           count(code)
           at = workers.find(({ url }) => url === location)
           if (at === undefined) await delay(50)
@@ -204,7 +206,7 @@ test.skipIf(NO_POSTGRES !== null)(
       }
     }
 
-    /** Workers that come while others go on. */
+    /** Workers that start while others continue. */
     const starting = new Set<Promise<void>>()
     const replace = async (victim: Worker, clockMs: readonly number[] = []) => {
       workers.splice(workers.indexOf(victim), 1)
@@ -221,7 +223,7 @@ test.skipIf(NO_POSTGRES !== null)(
       async kill() {
         await replace(workers[random(workers.length)]!)
       },
-      /** It goes on believing in its lease: only fences keep it from writing. */
+      /** It still believes in its lease: only fences keep it from writing. */
       async stop() {
         const victim = workers[random(workers.length)]!
         victim.child.kill('SIGSTOP')
@@ -233,7 +235,7 @@ test.skipIf(NO_POSTGRES !== null)(
         await postgres.failOver()
         for (const each of [way, ...workers.map((worker) => worker.way)]) each?.drop()
       },
-      /** What it sends meanwhile comes when others have its sessions. */
+      /** What it sends meanwhile arrives when others have its sessions. */
       async partition() {
         const victim = workers[random(workers.length)]!
         victim.way?.cut()
@@ -241,7 +243,7 @@ test.skipIf(NO_POSTGRES !== null)(
         await delay(500 + random(2000))
         victim.way?.mend()
       },
-      /** A new one whose clock jumps between two times, each up to eleven days off, either way. */
+      /** A new worker whose clock jumps between two times, each up to eleven days off, in either direction. */
       async clock() {
         const off = () => (random(2000) - 1000) * 1_000_000
         await replace(workers[random(workers.length)]!, [off(), off()])

@@ -1,10 +1,10 @@
 /**
- * Faults of whole members, by a seed: four nodes and two gateways as processes on loopback, clients that ask any gateway. Nodes,
- * their workers and gateways are killed or stopped; each way is cut (a node's or a gateway's to the database, the gateways' to a
- * node); clocks jump by as much as a seal allows; the database crashes, fails over, or its clock is set; the storage, a double of S3, is slow,
- * refuses, is full or ends answers in the middle. The model is a random one whose states are too large for rows.
- * What was told must be there, once, and be what one server alone says. SKEIN_FAULTS gives the most faults, SKEIN_FAULT_SECONDS for how long,
- * SKEIN_SEED the seed.
+ * Faults of whole members, chosen by a seed: four nodes and two gateways as processes on loopback, and clients that ask
+ * any gateway. Nodes, their workers and gateways are killed or stopped. Each connection is cut (of a node or a gateway
+ * to the database, of the gateways to a node). Clocks jump by as much as a seal allows. The database crashes, fails
+ * over, or its clock is set. The storage, a double of S3, is slow, refuses, is full, or ends answers in the middle. The
+ * model is a random one whose states are too large for rows. Every reported turn must exist, once, and equal the answer
+ * of a single server. SKEIN_FAULTS sets the most faults, SKEIN_FAULT_SECONDS the duration, SKEIN_SEED the seed.
  */
 // @module-tag night
 import { once } from 'node:events'
@@ -31,7 +31,7 @@ const NUM_NODES = 4
 const NUM_GATEWAYS = 2
 const NUM_SESSIONS = 6
 const PROGRESS_MS = 120_000
-/** A seal between members holds for two minutes. */
+/** A seal between members is valid for two minutes. */
 const CLOCK_MS = 100_000
 const VOCABULARY = DEMO.replace(/pth$/, 'vocab.txt')
 
@@ -39,7 +39,7 @@ interface Member {
   readonly name: string
   readonly server: RunningServer
   readonly toDatabase: TcpProxy
-  /** A node's: the way of all others to it. */
+  /** For a node: the connection of all others to it. */
   readonly proxy: TcpProxy | null
 }
 
@@ -48,7 +48,7 @@ let postgres: Postgres
 let s3: S3Double
 let database: Database
 let name: string
-/** The test's own. */
+/** The test's own connection. */
 let way: TcpProxy
 const nodes: Member[] = []
 const gateways: Member[] = []
@@ -87,12 +87,12 @@ async function kill({ server, toDatabase, proxy }: Member): Promise<void> {
   proxy?.close()
 }
 
-/** As time does. */
+/** As time passing would. */
 async function expire({ name: node }: Member): Promise<void> {
   await retried(() => database.query('update worker set expires = now() where node = $1', [node]))
 }
 
-/** Stops all of it, or only its workers, past its lease; it does not know when it goes on. */
+/** Stops the whole member, or only its workers, past its lease; it does not know that when it continues. */
 async function pause(member: Member, ms: number, isOnlyWorkers = false): Promise<void> {
   const pid = member.server.process.pid!
   const workers = await childrenOf(pid).catch(() => [])
@@ -112,7 +112,7 @@ async function pause(member: Member, ms: number, isOnlyWorkers = false): Promise
   signal('SIGCONT')
 }
 
-/** What the members know of a request that hangs, for whoever reads the output. */
+/** What the members know about a request that hangs, for the reader of the output. */
 async function lookInto(requestId: string, session: string, url: string): Promise<void> {
   const say = (what: string) => process.stderr.write(`${requestId}: ${what}\n`)
   const rows = await retried(() =>
@@ -178,7 +178,7 @@ afterAll(async () => {
 
 test.skipIf(NO_POSTGRES !== null)(
   `four nodes and two gateways lose no reported turn in ${NUM_FAULTS} faults`,
-  // A second try would meet what the first has left.
+  // A second try would meet the leftovers of the first.
   { retry: 0, timeout: 120_000 + NUM_FAULTS * 60_000 },
   async () => {
     const random = randomOf(SEED)
@@ -190,7 +190,7 @@ test.skipIf(NO_POSTGRES !== null)(
     const clients = startClients(talks, () => gateways.map(({ server }) => server.url), { counts, count }, lookInto)
     const { failures } = clients
 
-    /** Members that come back while others go on. */
+    /** Members that return while others continue. */
     const starting = new Set<Promise<void>>()
     const start = (work: Promise<void>) => {
       const one = work.finally(() => starting.delete(one))
@@ -244,7 +244,7 @@ test.skipIf(NO_POSTGRES !== null)(
       ...sharedFaults(postgres, database, s3, random),
     }
 
-    // In another order for each seed, all of them before any comes again.
+    // In another order for each seed, all of them before any occurs again.
     let left: string[] = []
     const end = performance.now() + FAULT_MS
     for (; numFaults < NUM_FAULTS && failures.length === 0; numFaults++) {
@@ -261,7 +261,7 @@ test.skipIf(NO_POSTGRES !== null)(
         const [own, after] = [done - began, performance.now() - done].map(Math.round)
         process.stderr.write(`${numFaults} ${fault}: ${own} ms, all sessions went on after ${after} ms\n`)
       }
-      // Three nodes and one gateway are left at least.
+      // At least three nodes and one gateway remain.
       await Promise.all(starting)
     }
     await clients.stop()

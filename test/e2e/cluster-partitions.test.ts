@@ -1,10 +1,11 @@
 /**
- * Partitions of a cluster, by a seed: nodes, gateways and PostgreSQL each in a network namespace of its own, and the storage beside this process (a real
- * server of S3 where there is one), joined by a router
- * that throws away what goes from one to another: both ways or one way alone, between any two kinds of members, of one member or
- * of a half. Some last longer than a lease, so that it ends by the database's clock while its worker works on. Then the network
- * is whole again, and what waited in it comes late. What was told must be there, once, under one owner at a time, and be what
- * one server alone says. SKEIN_FAULTS gives the most partitions, SKEIN_FAULT_SECONDS for how long, SKEIN_SEED the seed.
+ * Partitions of a cluster, chosen by a seed: nodes, gateways and PostgreSQL each have a network namespace; the storage
+ * (a real S3 server if there is one) is beside this process. A router joins them and drops packets from one to another,
+ * in one direction or both, between any two kinds of members, of one member or of half of them. Some partitions last
+ * longer than a lease, so that it ends by the database's clock while its worker continues. Then the network is whole
+ * again, and waiting data arrives late. Every reported turn must exist, once, under one owner at a time, and equal the
+ * answer of a single server. SKEIN_FAULTS sets the most partitions, SKEIN_FAULT_SECONDS the duration, SKEIN_SEED the
+ * seed.
  */
 // @module-tag night
 import { mkdtempSync } from 'node:fs'
@@ -96,7 +97,7 @@ afterAll(async () => {
 
 test.skipIf(WHY !== null)(
   `nothing that was told is lost or told twice in ${NUM_FAULTS} partitions${WHY === null ? '' : ` (${WHY})`}`,
-  // A second try would meet what the first has left.
+  // A second try would meet the leftovers of the first.
   { retry: 0, timeout: 300_000 + NUM_FAULTS * 60_000 },
   async () => {
     const random = randomOf(SEED)
@@ -107,7 +108,7 @@ test.skipIf(WHY !== null)(
     }
     const tally = newTally()
     const talks = newTalks(NUM_SESSIONS)
-    /** Those that have sessions, while there are such. */
+    /** Members that have sessions, while there are any. */
     let busy: readonly Member[] = nodes
     const node = () => oneOf(busy).place
     const gateway = () => oneOf(gateways).place
@@ -117,7 +118,7 @@ test.skipIf(WHY !== null)(
 
     const partitions: Readonly<Record<string, () => void>> = {
       'node from database': () => cutBoth(node(), atDatabase),
-      // What it asks for is done, and it does not hear of it.
+      // Its request is carried out, but it gets no answer.
       'database to node': () => cut(atDatabase, node()),
       'node to database': () => cut(node(), atDatabase),
       'node from node': () => cutBoth(...twoOf(nodes)),
@@ -196,7 +197,7 @@ test.skipIf(WHY !== null)(
       process.stderr.write(`${JSON.stringify({ ...seen, moves: moves.count, direct })}\n`)
     }
     expect(tally.counts.told).toBeGreaterThan(numFaults)
-    // A lease that was over had its sessions taken.
+    // A lease that had ended lost its sessions to others.
     expect(history.fences).toBeGreaterThan(NUM_SESSIONS)
     const kept = openBlobs('s3://bucket/states', storage.variables).list()
     expect((await kept[Symbol.asyncIterator]().next()).done).toBe(false)

@@ -1,4 +1,7 @@
-/** A long beginning that clients of one node have in common, at another node that has not read it: fetched, and the same answers. */
+/**
+ * A long common prefix of clients of one node, requested at another node that has not read it: it is fetched, with the
+ * same answers.
+ */
 // @module-tag night
 import { mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -54,12 +57,12 @@ describe.skipIf(NO_POSTGRES !== null)('a common prefix', { timeout: 120_000 }, (
 
   test('is read by one node and fetched by the other', async () => {
     const [a, b] = nodes as [RunningServer, RunningServer]
-    // The third meets it where the first two part, the fifth is the second to do so.
+    // The third prompt finds it where the first two diverge; the fifth is the second to do so.
     for (let last = 1; last <= 5; last++) await ask(a, last)
     await expect.poll(() => metric(a, 'prefixes_published'), { timeout: 30_000 }).toBeGreaterThan(0)
     const { text, cached } = await ask(b, 100)
     expect(text).toBe((await ask(solo, 100)).text)
-    // Where the machine is too busy it comes a moment later, and the request has read the beginning itself.
+    // On a busy machine it arrives a moment later, and the request has read the prefix itself.
     expect([0, 1024, 1500]).toContain(cached)
     await expect.poll(() => metric(b, 'prefix_fetches'), { timeout: 30_000 }).toBeGreaterThan(0)
     expect((await ask(b, 101)).cached).toBeGreaterThanOrEqual(1024)

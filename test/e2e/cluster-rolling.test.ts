@@ -1,7 +1,7 @@
 /**
- * A new release in a cluster under load, as Kubernetes rolls it out: for each of three nodes a new one comes and an old one is told
- * to end, then the same with two gateways, which load balancers forget first. Clients with and without sessions, streaming or not,
- * ask all the while, and none of them may see a failure or another answer.
+ * A new release in a cluster under load, as Kubernetes rolls it out: for each of three nodes a new one starts and an
+ * old one is told to end; then the same for two gateways, which load balancers drop first. Clients with and without
+ * sessions, streaming or not, send requests all the time, and none may see a failure or a different answer.
  */
 // @module-tag night
 import { mkdtempSync } from 'node:fs'
@@ -16,7 +16,7 @@ import { NO_POSTGRES, type Postgres, startPostgres } from '../helpers/postgres.t
 const NODE = ['--device', 'cpu', '--threads', '1', '--slots', '6']
 const NUM_NODES = 3
 const NUM_SESSIONS = 3
-/** Clients without a session; all but the first ask for so much that some answer is under way whenever a node ends. */
+/** Clients without a session; all but the first ask for so much that an answer is running whenever a node ends. */
 const NUM_OTHERS = 3
 const LONG_TOKENS = 200
 const PAUSE_MS = 100
@@ -114,7 +114,7 @@ describe.skipIf(NO_POSTGRES !== null)('a new release', { timeout: 300_000 }, () 
     for (let i = 0; i < 2; i++) {
       await startGateway()
       const old = gateways.shift()!
-      // As its pod's preStop hook: what has been sent there arrives.
+      // Like the preStop hook of its pod: requests already sent there arrive.
       await delay(500)
       await end(old)
       await goOn()

@@ -54,7 +54,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', { timeout: 120_000 }, () => {
   const contentOf = (reply: { readonly text: string }) =>
     (JSON.parse(reply.text) as { choices: { message: { content: string } }[] }).choices[0]!.message.content
 
-  /** What one server alone answers to these turns of a session. */
+  /** The answers of a single server to these turns of a session. */
   const alone = async (session_id: string, turns: readonly string[]) => {
     const answers: string[] = []
     for (const turn of turns) answers.push(contentOf(await say(turn, { session_id }, solo.url)))
@@ -176,7 +176,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', { timeout: 120_000 }, () => {
     const [worker] = await childrenOf(nodes.get(first.node!)!.process.pid!)
     expect(await rowsOf(worker!)).toBe(1)
     process.kill(worker!, 'SIGKILL')
-    // One that is only over stays for ten minutes.
+    // A finished one stays for ten minutes.
     await expect.poll(() => rowsOf(worker!), { timeout: 60_000 }).toBe(0)
     await database.end()
     const second = await say(turns[1]!, { session_id: 'w' })

@@ -104,7 +104,7 @@ describe('the demo model, served', () => {
         max_tokens: 100,
       }),
     })
-    // The shape is asserted by the next lines.
+    // The following lines check the format.
     const { choices } = (await answer.json()) as {
       choices: { message: { content: string; reasoning_content: string } }[]
     }

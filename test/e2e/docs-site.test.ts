@@ -1,4 +1,7 @@
-/** The site of docs/: it is built, has every page, and its search finds words of them. The latter at night, since npm fetches VitePress. */
+/**
+ * The site of docs/: it can be built, has every page, and its search finds words of them. The build runs at night,
+ * because npm downloads VitePress.
+ */
 import { execFileSync } from 'node:child_process'
 import { readdirSync, readFileSync, statSync } from 'node:fs'
 import { join, posix } from 'node:path'
@@ -16,7 +19,7 @@ test('the lists of the site name every user page', () => {
   expect(own.filter((path) => !config.includes(`'/${path.replace(/\.md$/, '')}'`))).toEqual([])
 })
 
-/** Links of a built page that lead to no file of the site, those of its theme too. */
+/** Links of a built page that lead to no file of the site, including those of its theme. */
 function deadLinks(site: string, page: string): string[] {
   const hrefs = readFileSync(join(site, page), 'utf8').matchAll(/ href="([^"#?:]+)["#?]/g)
   return [...hrefs]

@@ -1,4 +1,4 @@
-/** The programs of examples/, as they are and from any folder, against a server with the demo model. */
+/** The programs of examples/, unchanged and from any folder, with a server of the demo model. */
 // @module-tag night
 import { execFile } from 'node:child_process'
 import { readdirSync } from 'node:fs'
@@ -26,7 +26,7 @@ async function run(name: string): Promise<string> {
   return stdout
 }
 
-/** What each must print. */
+/** The expected output of each. */
 const EXPECTED: Readonly<Record<string, RegExp>> = {
   'library.mjs': /Paris[\s\S]*\d+ tokens were in the state[\s\S]*weather \{ city: '\w+' \}/,
   'openai-client.mjs': /Paris/,
@@ -42,7 +42,7 @@ test.each(Object.entries(EXPECTED))('%s', async (name, expected) => {
 })
 
 test('every example has a test', () => {
-  // The agent runs the server; the page needs a GPU, and browser.test.ts makes its calls.
+  // The agent starts the server; the page needs a GPU, and browser.test.ts makes its calls.
   const files = [...Object.keys(EXPECTED), 'mcp-server.mjs', 'browser.html'].sort()
   expect(readdirSync(join(ROOT, 'examples')).sort()).toEqual(files)
 })

@@ -1,4 +1,4 @@
-/** Web pages of elsewhere in a real browser: what they can send must not reach a handler, and what is answered they may not read. */
+/** Pages of other origins in a real browser: their requests must not reach a handler, and they cannot read replies. */
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { type Browser, chromium, type Page } from 'playwright-core'
@@ -17,7 +17,7 @@ describe.skipIf(executable === null)(`a page of another origin${reason}`, () => 
   let port: string
 
   beforeAll(async () => {
-    // Open to this machine: nothing but the browser's own rules and the server's look at Origin and Host stand between.
+    // Open on this machine: the only protection is the browser's rules and the server's check of Origin and Host.
     server = await serve(['--without-model', '--no-store'])
     port = new URL(server.url).port
     evil = createServer((_request, reply) => {
@@ -25,7 +25,7 @@ describe.skipIf(executable === null)(`a page of another origin${reason}`, () => 
       reply.end('<!doctype html><title>elsewhere</title>')
     })
     await new Promise<void>((resolve) => evil.listen(0, '127.0.0.1', resolve))
-    // Names that lead here, as a hostile name server would have them.
+    // Names that resolve to this machine, as a hostile name server would provide.
     const names = 'MAP evil.example 127.0.0.1, MAP rebound.example 127.0.0.1'
     browser = await chromium.launch({
       executablePath: executable!,
@@ -43,7 +43,7 @@ describe.skipIf(executable === null)(`a page of another origin${reason}`, () => 
   const workers = async () => (await (await fetch(`${server.url}/api/workers`)).json()) as object[]
   const START = JSON.stringify({ model_path: 'demo' })
 
-  /** What a script of the page gets of a request. */
+  /** What a script of the page receives for a request. */
   const ask = (path: string, init: object) =>
     page.evaluate(
       async ([url, options]) => {
@@ -87,7 +87,7 @@ describe.skipIf(executable === null)(`a page of another origin${reason}`, () => 
     async (enctype) => {
       const seen = page.waitForResponse((reply) => reply.url().endsWith('/api/workers/start'))
       const action = `http://127.0.0.1:${port}/api/workers/start`
-      // A frame of its own: one that still shows the answer before may lose the next.
+      // In a frame of its own: a frame that still shows the previous answer may lose the next.
       await page.evaluate(`{
         const sink = document.createElement('iframe')
         sink.name = '${enctype}'

@@ -1,4 +1,4 @@
-/** The commands about models, as processes: a GGUF that brings its vocabulary, convert, pull, ls, rm, and names. */
+/** The commands about models, as processes: a GGUF with its own vocabulary, convert, pull, ls, rm, and names. */
 // @module-tag night
 import { spawn } from 'node:child_process'
 import { existsSync, readFileSync } from 'node:fs'

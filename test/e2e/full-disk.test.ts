@@ -1,4 +1,4 @@
-/** A data folder on a disk of 6 MB that is filled and emptied: what is served meanwhile, and what says so. */
+/** A data folder on a disk of 6 MB that is filled and emptied: what still works meanwhile, and what reports it. */
 // @module-tag night
 import { spawnSync } from 'node:child_process'
 import { rmSync, writeFileSync } from 'node:fs'
@@ -19,7 +19,7 @@ afterAll(() => {
 const filler = join(disk, 'filler')
 
 function fill(): void {
-  // Its last bytes too.
+  // Fills it to the last byte.
   for (const bytes of [2 ** 20, 4096])
     for (let i = 0; ; i++) {
       try {
@@ -48,7 +48,7 @@ async function readiness({ url }: RunningServer): Promise<string> {
   return ((await reply.json()) as { status: string }).status
 }
 
-/** Waits, for as long as the test may take. */
+/** Waits as long as the test may take. */
 async function until(server: RunningServer, status: string): Promise<void> {
   while ((await readiness(server)) !== status) await delay(50)
 }
@@ -58,14 +58,14 @@ test.runIf(isMounted)('with a full disk only what must be written fails', { time
   await until(server, 'ok')
   expect((await ask(server, 'old')).status).toBe(200)
   fill()
-  // They are answered before they are written, and there is no room to claim them.
+  // They are answered before they are written, and there is no space to claim them.
   for (let i = 0; i < 20; i++) expect(await ask(server, `new ${i}`)).toMatchObject({ status: 200 })
   expect((await ask(server, 'new 1')).status).toBe(200)
   await until(server, 'degraded')
 
   const [worker] = await childrenOf(server.process.pid!)
   process.kill(worker!, 'SIGKILL')
-  // The next one has no store, and says so.
+  // The next worker has no store, and says so.
   while (!server.output.some((line) => line.includes('sessions are unavailable until'))) await delay(50)
   await until(server, 'degraded')
   expect((await ask(server)).status).toBe(200)

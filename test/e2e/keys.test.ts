@@ -16,7 +16,7 @@ const status = async (key: string, path = '/v1/models', init: RequestInit = {}) 
   await reply.arrayBuffer()
   return reply.status
 }
-/** A running server has noticed a change. */
+/** Waits until a running server has noticed a change. */
 const until = (key: string, expected: number) =>
   vi.waitFor(async () => expect(await status(key)).toBe(expected), { timeout: 10_000 })
 
@@ -31,7 +31,7 @@ describe('skein keys with a running server', () => {
   beforeAll(async () => {
     const { stdout, code } = await keys('add', 'alice', '--rpm', '600', '--expires', '30d')
     expect(code).toBe(0)
-    // The secret alone, so that a script can take it.
+    // Only the secret, so that a script can read it.
     expect(stdout).toMatch(/^sk-skein-[\w-]{43}\n$/)
     first = stdout.trim()
     expect(statSync(file).mode & 0o777).toBe(0o600)

@@ -1,4 +1,4 @@
-/** The library over the demo model: what docs/library.md says of each call, and its types as docs/dev/library.d.ts has them. */
+/** The library with the demo model: the statements of docs/library.md, and its types as in docs/dev/library.d.ts. */
 import { readFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { afterAll, beforeAll, expect, test } from 'vitest'
@@ -78,12 +78,12 @@ test('texts become vectors of length 1, equal texts the same one', async () => {
   expect(other).not.toEqual(one)
 })
 
-/** `npx tsc -p . && npx vitest run test/e2e/library.test.ts -u` writes it anew. */
+/** `npx tsc -p . && npx vitest run test/e2e/library.test.ts -u` updates it. */
 test('the types are those of docs/dev/library.d.ts', async () => {
   await expect(report()).toMatchFileSnapshot(join(ROOT, 'docs/dev/library.d.ts'))
 })
 
-/** The library's own declarations, and those of the types that it passes on. */
+/** The library's declarations, and those of the types that it exports. */
 function report(): string {
   const index = readFileSync(join(ROOT, 'dist/index.d.ts'), 'utf8')
   const own = index.slice(index.indexOf('\n/**', index.lastIndexOf('import ')))

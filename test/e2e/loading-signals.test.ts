@@ -1,4 +1,4 @@
-/** A signal while a model still loads: what another one answers is finished, and nothing stays behind. */
+/** A signal while a model is still loading: answers of another model finish, and nothing stays behind. */
 import { fork, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { copyFileSync, existsSync, openSync, writeFileSync } from 'node:fs'
@@ -13,7 +13,7 @@ const MAIN = join(import.meta.dirname, '../../dist/cli/main.js')
 const WORKER = join(import.meta.dirname, '../../dist/host/worker.js')
 const folder = temporaryFolder()
 
-/** Serves the demo model, and as "slow" one whose worker never comes to the end of loading. */
+/** Serves the demo model, and as "slow" one whose worker never finishes loading. */
 function serveHalf() {
   const slow = join(folder, 'slow.pth')
   copyFileSync(DEMO, slow)
@@ -91,7 +91,7 @@ test('a worker whose gateway ended before it started ends, too', { tags: 'night'
   clearTimeout(late)
 })
 
-/** Serves the demo model; `ready` resolves with its address. Output is what the test makes of it. */
+/** Serves the demo model; `ready` resolves with its address. The test decides what happens to its output. */
 function serveDemo(dataFolder: string) {
   const flags = ['--port', '0', '--log-level', 'info', '--data-dir', dataFolder]
   const child = spawn(process.execPath, [MAIN, 'serve', DEMO, ...flags], {

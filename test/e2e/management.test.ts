@@ -1,4 +1,4 @@
-/** The control plane as processes: every row of Albatross's document, with the demo model, and what came on top. */
+/** The control plane as processes: every row of Albatross's document, with the demo model, and our additions. */
 import { copyFileSync, mkdirSync, mkdtempSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
@@ -8,7 +8,7 @@ import type { WorkerRecord } from '../../src/gateway/contract.ts'
 import { DEMO, type RunningServer, serve } from '../helpers/cli.ts'
 import { readEvents } from '../helpers/event-reader.ts'
 
-/** Other work may be going on on the machine. */
+/** Other work may be running on the machine. */
 const SOON = { timeout: 20_000 }
 
 const MODEL = 'RWKV-7-World-0.4B-v2.8-20241022-ctx4096'
@@ -21,7 +21,7 @@ beforeAll(async () => {
     copyFileSync(DEMO, join(models, `${name}.pth`))
     copyFileSync(DEMO.replace(/pth$/, 'vocab.txt'), join(models, `${name}.vocab.txt`))
   }
-  // As Albatross's control plane is started, on a free port and without a key.
+  // Started like Albatross's control plane, on a free port and without a key.
   const flags = ['--host', '0.0.0.0', '--no-auth', '--no-store', '--model-dir', models]
   server = await serve(flags)
 })
@@ -139,7 +139,7 @@ describe('Albatross, row by row', () => {
       for await (const _event of readEvents(reply)) times.push(performance.now())
       // On a busy machine an event has several tokens.
       expect(times.length).toBeGreaterThan(5)
-      // A proxy that gathers gives them all in one moment.
+      // A proxy that buffers would deliver them all at one moment.
       const middle = times[Math.floor(times.length / 2)]! - times[0]!
       const all = times.at(-1)! - times[0]!
       expect(middle).toBeGreaterThan(0.1 * all)
@@ -278,7 +278,7 @@ describe('beyond Albatross', () => {
       expect(Number(count)).toBe(2)
     }
 
-    // One of them dies; nobody notices but its own streams.
+    // One of them dies; only its own streams notice.
     process.kill((await workerOf(both[0].worker_id)).pid!, 'SIGKILL')
     const answers = await Promise.all([1, 2, 3, 4].map(ask))
     expect(answers.map(({ status }) => status)).toEqual([200, 200, 200, 200])
@@ -303,7 +303,7 @@ describe('beyond Albatross', () => {
     expect((await fetch(`${endpoint}/v1/models`)).status).toBe(200)
     await stop(worker_id)
     await expect(fetch(`${endpoint}/v1/models`)).rejects.toThrow()
-    // One that had ended loads when the answer comes.
+    // A worker that had ended is loading when the reply comes.
     const again = await call('POST', `/api/workers/${worker_id}/restart`)
     expect(again.body).toMatchObject({ status: 'running', phase: 'loading' })
     await expect.poll(async () => (await workerOf(worker_id)).phase, SOON).toBe('ready')
@@ -345,7 +345,7 @@ describe('beyond Albatross', () => {
       }
       if (phases.includes('stopped') && numSamples >= 2) break
     }
-    // Its last line comes on another connection.
+    // Its last line arrives on another connection.
     await vi.waitFor(() => expect(logged).toContain('skein: stopped (exit code 0)'))
     controller.abort()
     await expect(reading).rejects.toThrow('aborted')

@@ -1,4 +1,4 @@
-/** A worker that answers prompts of which no two are alike does not grow: what it keeps of them has a limit in bytes. */
+/** A worker that answers only different prompts does not grow, because what it keeps has a limit in bytes. */
 // @module-tag night
 import { fork } from 'node:child_process'
 import { readFileSync } from 'node:fs'
@@ -38,7 +38,7 @@ test.skipIf(process.platform !== 'linux')(
     const askAll = (last: number) => Promise.all(Array.from({ length: 8 }, () => ask(last)))
     await askAll(200)
     const before = residentOf(child.pid!)
-    // Each leaves two or three states of a third of a MiB: more than ten times what may be kept.
+    // Each leaves two or three states of a third of a MiB: more than ten times the limit.
     await askAll(500)
     const grown = residentOf(child.pid!) - before
     expect(grown).toBeLessThan(PREFIX_BYTES / MIB + 16)

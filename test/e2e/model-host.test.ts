@@ -9,7 +9,7 @@ import { openCheckpoint } from '../../src/model/checkpoint.ts'
 import { type RunningServer, serve } from '../helpers/cli.ts'
 import { writePth } from '../helpers/pth.ts'
 
-/** The parts of replies that are looked at here. */
+/** The parts of replies that are read here. */
 interface Body {
   readonly choices: readonly { readonly message: { readonly content: string } }[]
   readonly detail: string
@@ -22,7 +22,7 @@ async function post({ url }: RunningServer, path: string, body: object) {
   return { status: reply.status, body: (await reply.json()) as Body }
 }
 
-/** Enough of a change that a model forgets what it knew. */
+/** A change large enough that a model forgets what it knew. */
 function adapterOf(model: string) {
   const { tensors, close } = openCheckpoint(model)
   const [outputs, inputs] = tensors.get('blocks.0.ffn.key.weight')!.shape as [number, number]
@@ -67,7 +67,7 @@ test('an empty server: a model is loaded, loaded again with another precision, a
     const refused = await post(server, '/loadstatemodel', state)
     expect(refused.status).toBe(500)
     expect(refused.body.detail).toContain('no tuned state')
-    // The refusal has cost nothing but time.
+    // The refusal only took time.
     expect((await ask(server)).status).toBe(200)
     const outside = { ...model, model_filename: '../models/demo.pth' }
     expect((await post(server, '/loadmodel', outside)).status).toBe(404)

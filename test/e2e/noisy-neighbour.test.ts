@@ -1,8 +1,9 @@
 /**
- * One key floods the server with long prompts, another asks a little now and then: what the second one notices. The same
- * flood under the second one's own key is what there would be without fairness.
- * test/engine/preemption.test.ts has the same in steps.
- * `SKEIN_SLOW=1 SKEIN_FIGURES=1 npx vitest run test/e2e/noisy-neighbour.test.ts` takes longer and prints the table of docs/dev/measurements.md.
+ * One key floods the server with long prompts, another sends a short request now and then: how much the second one is
+ * affected. The same flood under the second one's key shows the effect without fairness. test/engine/preemption.test.ts
+ * has the same in steps.
+ * `SKEIN_SLOW=1 SKEIN_FIGURES=1 npx vitest run test/e2e/noisy-neighbour.test.ts` takes longer and prints the table of
+ * docs/dev/measurements.md.
  */
 // @module-tag night
 import { mkdtempSync, rmSync } from 'node:fs'
@@ -41,11 +42,11 @@ afterAll(async () => {
 
 interface Timed {
   readonly ttft: number
-  /** Between pieces of text. */
+  /** Times between pieces of text. */
   readonly gaps: readonly number[]
 }
 
-/** Null: refused, and the wait that was asked for is over. */
+/** Null: refused, after the requested wait. */
 async function ask(
   key: string,
   words: number,
@@ -85,10 +86,10 @@ async function ask(
   return { ttft: times[0]! - started, gaps }
 }
 
-/** 64 clients that send long prompts for as long as it lasts, and wait when they are told to. */
+/** 64 clients that send long prompts all the time, and wait when told to. */
 async function flooded<T>(key: string | null, work: () => Promise<T>): Promise<T> {
   const ending = new AbortController()
-  /** The first word has been written for one of them, so all have been asked. */
+  /** One of them has its first word, so all have sent their request. */
   let begin = () => {}
   const begun = new Promise<void>((resolve) => {
     begin = resolve
@@ -128,7 +129,7 @@ const CASES = {
   'the same, that key with --rows 1': 'one',
 } as const
 
-/** What is asserted; the others are for the table. */
+/** The asserted figures; the others are for the table. */
 const COMPARED = [
   'with the flood under its own key',
   'with the flood under another key',

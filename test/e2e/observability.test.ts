@@ -1,4 +1,7 @@
-/** What others' tools see of a real server: a scrape on a port of its own, traces at a collector, and the dashboard's names. */
+/**
+ * A real server as other tools see it: metrics on a separate port, traces at a collector, and the names of the
+ * dashboard.
+ */
 import { readFileSync } from 'node:fs'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -15,7 +18,7 @@ interface Span {
   readonly events?: readonly { readonly name: string }[]
 }
 
-/** Takes what an OTLP exporter sends as JSON. */
+/** Accepts what an OTLP exporter sends as JSON. */
 async function startCollector() {
   const spans: Span[] = []
   const bodies: string[] = []
@@ -97,7 +100,7 @@ test('metrics without a key, and traces without prompt text', async () => {
   expect(Number(numDrawn?.value.intValue)).toBeGreaterThan(0)
 
   const dashboard = readFileSync(join(import.meta.dirname, '../../deploy/grafana-dashboard.json'), 'utf8')
-  // Histograms are asked for by their buckets, and a machine without GPUs has nothing of them.
+  // Histograms are listed by their buckets; a machine without GPUs has none of theirs.
   const names = new Set(dashboard.match(/\b(?:skein|nodejs|process)_[a-z0-9_]+/g))
   expect(names.size).toBeGreaterThan(25)
   for (const name of names) {

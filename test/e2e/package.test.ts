@@ -1,7 +1,7 @@
 /**
- * The packed file with the kernels of every system, installed in a fresh folder: on a machine without a compiler, and for
- * other systems where there is an emulator (Debian: apt-get install qemu-user libstdc++6-arm64-cross wine64).
- * `SKEIN_SLOW=1`, since npm fetches what it depends on and the first `npm pack` compiles for ten minutes and more.
+ * The package file with the kernels of every system, installed in a fresh folder: on a machine without a compiler, and
+ * for other systems if there is an emulator (Debian: apt-get install qemu-user libstdc++6-arm64-cross wine64). Needs
+ * `SKEIN_SLOW=1`, because npm downloads its dependencies and the first `npm pack` compiles for ten minutes and more.
  */
 import { execFile, execFileSync, spawnSync } from 'node:child_process'
 import { closeSync, existsSync, mkdirSync, openSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
@@ -13,7 +13,7 @@ import { readSharedLibrary } from '../helpers/shared-library.ts'
 import { temporaryFolder } from '../helpers/temporary-folder.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
-/** What such a machine has: no compiler, and no way to fetch one. */
+/** The tools of such a machine: no compiler, and no way to download one. */
 const PROGRAMS = ['node', 'npm', 'npx', 'sh', 'env', 'uname', 'ls', 'cat', 'nproc']
 const COMPILERS = ['c++', 'g++', 'cc', 'gcc', 'clang', 'make', 'cmake', 'zig']
 const LEVELS = { x64: ['machine', 'baseline', 'avx2', 'avx512'], arm64: ['machine', 'baseline'] }
@@ -51,7 +51,7 @@ function emptyProject(): string {
 interface Emulator {
   readonly name: string
   readonly command: readonly string[]
-  /** Node for that system as npm has it, and where its program is. */
+  /** Node for that system from npm, and where its program is. */
   readonly node: string
   readonly program: string
   readonly npm: readonly string[]
@@ -88,7 +88,7 @@ describe('the package file', { tags: 'night' }, () => {
     const folder = temporaryFolder()
     const options = ['pack', '--json', '--foreground-scripts=false', '--pack-destination', folder]
     const output = execFileSync('npm', options, { cwd: ROOT, encoding: 'utf8', stdio: 'pipe' })
-    // After what scripts print: a list, or a record by name, as npm's version has it.
+    // After the output of scripts: a list, or a record by name, depending on the npm version.
     const report = Object.values(JSON.parse(output.slice(output.search(/^[[{]/m)))) as [
       { filename: string; files: { readonly path: string }[] },
     ]
@@ -115,7 +115,7 @@ describe('the package file', { tags: 'night' }, () => {
     expect(doctor.cpu.problem).toBeNull()
     const { path } = doctor.cpu.levels.find(({ level }: { level: string }) => level === doctor.cpu.chosen)
     expect(path).toContain(join(folder, 'node_modules/skein/kernels/build'))
-    // Not by this machine's compiler, whose library of C++ others may lack.
+    // Not made by this machine's compiler, whose C++ library others may lack.
     expect(readSharedLibrary(readFileSync(path)).needs.join(' ')).not.toMatch(/stdc\+\+|libgcc/)
     expect(await run('npx', 'skein', 'generate', 'demo', QUESTION, ...GREEDY)).toContain('Paris')
   }, 300_000)
@@ -125,7 +125,7 @@ describe('the package file', { tags: 'night' }, () => {
     const CLI = 'node_modules/skein/dist/cli/main.js'
     let folder: string
     let env: NodeJS.ProcessEnv
-    /** Into files: Node under Wine cannot write to a pipe of another system. */
+    /** Output goes to files: Node under Wine cannot write to a pipe of another system. */
     const run = (...args: string[]) => {
       const out = openSync(join(folder, 'out.txt'), 'w')
       const said = openSync(join(folder, 'err.txt'), 'w')
@@ -148,7 +148,7 @@ describe('the package file', { tags: 'night' }, () => {
         cwd: folder,
         stdio: 'ignore',
       })
-      // The lines of Wine's own log are not the program's; and what it says that it is, Node 20 takes for Windows 7.
+      // Skips the lines of Wine's log. Wine reports a version that Node 20 takes for Windows 7.
       env = { ...process.env, WINEPREFIX: join(folder, 'wine'), WINEDEBUG: '-all', DISPLAY: '' }
       env.NODE_SKIP_PLATFORM_CHECK = '1'
     }, 600_000)

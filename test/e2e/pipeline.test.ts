@@ -1,4 +1,6 @@
-/** A worker whose model is spread over several backends: many answers at once, and sessions that move to other splits. */
+/**
+ * A worker whose model is divided over several backends: many answers at once, and sessions that move to other splits.
+ */
 // @module-tag night
 import { fork } from 'node:child_process'
 import { join } from 'node:path'

@@ -1,4 +1,4 @@
-/** The playground against replies that are written here: what a real server gives too fast, too slowly or too seldom. */
+/** The playground with scripted replies: cases that a real server produces too fast, too slowly or too rarely. */
 import type { Browser, Locator, Page, Route } from 'playwright-core'
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import { findChromium, launchChromium, openPage } from '../helpers/chromium.ts'
@@ -34,7 +34,7 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
     }
   })
 
-  /** Each request for an answer is given to `reply`, and kept. */
+  /** `reply` gets each request for an answer, and the requests are recorded. */
   async function answerBy(reply: (route: Route) => Promise<void>): Promise<readonly Asked[]> {
     const asked: Asked[] = []
     await page.route('**/v1/chat/completions', async (route) => {
@@ -111,7 +111,7 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
     await draft.fill('Another')
     await send('Second')
     await expect.poll(() => held.length).toBe(1)
-    // The one who sent is still where they wrote.
+    // The user is still where they typed.
     expect(await page.evaluate('document.activeElement.ariaLabel')).toBe('Message')
     await expect.poll(() => submit.isDisabled()).toBe(true)
     await draft.press('Enter')
@@ -283,7 +283,7 @@ const SESSION = {
   turns: [{ turn: 1, parent: 0, tokens: 9, created: 1, tier: 'disk', saved: true }],
 }
 
-/** An answer of one piece. */
+/** An answer in one piece. */
 function streamed(content: string) {
   const chunk = { choices: [{ index: 0, delta: { content }, finish_reason: 'stop' }] }
   const body = `data: ${JSON.stringify(chunk)}\n\ndata: [DONE]\n\n`

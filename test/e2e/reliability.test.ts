@@ -1,7 +1,7 @@
 /**
- * What happens to 128 streams when a worker is killed, a model is switched or the server is told to stop. Minutes long:
- * runs with SKEIN_SLOW=1, and prints the figures that docs/dev/measurements.md has. On the device that `auto` chooses: on
- * a GPU a worker also fails by an error of CUDA, and the GPU's memory is measured.
+ * What happens to 128 streams when a worker is killed, a model is replaced or the server is told to stop. Takes
+ * minutes: runs with SKEIN_SLOW=1, and prints the figures of docs/dev/measurements.md. Uses the device that `auto`
+ * chooses; on a GPU a worker also fails with a CUDA error, and the GPU's memory is measured.
  */
 // @module-tag night
 import { copyFileSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs'
@@ -21,7 +21,7 @@ function report(title: string, figures: Record<string, number | string>): void {
   process.stdout.write(`${title}: ${JSON.stringify(figures)}\n`)
 }
 
-/** A test that fails leaves nothing running. */
+/** A failed test leaves nothing running. */
 async function serve(flags: readonly string[], variables: Record<string, string> = {}): Promise<RunningServer> {
   const server = await serveUntilStopped(flags, 'serve', variables)
   onTestFinished(() => {
@@ -84,7 +84,7 @@ describe('R13: a worker is killed', () => {
       const readyMs = performance.now() - killedAt
       for (const { error } of failed) expect(error).toMatch(/the worker process ended|CUDA_ERROR_ILLEGAL_ADDRESS/)
 
-      // Those that had not begun are answered by the worker that comes after it, and cost the test no time.
+      // Requests that had not started are answered by the next worker, and take no time of the test.
       const waiting = streams.filter((stream) => !running.includes(stream))
       for (const { status, finishReason, numEvents } of await ended(waiting)) {
         expect([status, finishReason]).toEqual([200, 'length'])
@@ -261,7 +261,7 @@ describe('R17: the model is switched under 64 streams', () => {
         'GPU MiB before, after': `${gpuBefore}, ${gpuAfter}`,
       })
       expect(failed).toEqual([])
-      // One worker more or less on a GPU would be hundreds.
+      // A leaked worker on a GPU would be hundreds of MiB.
       expect(gpuAfter).toBeLessThanOrEqual(gpuBefore + 32)
     } finally {
       await server.stop()
@@ -271,7 +271,7 @@ describe('R17: the model is switched under 64 streams', () => {
 
 describe('R12: clients that read slowly, or not at all', () => {
   const [NUM_SLOW, NUM_STOPPED, NUM_MEASURED] = [12, 4, 8]
-  /** Large events: what the kernel takes for a client is megabytes. */
+  /** Large events: the kernel buffers megabytes for a client. */
   const LARGE = { max_tokens: 6000, logprobs: 20 }
 
   test('use limited memory, are disconnected, and do not slow down others', {
@@ -303,7 +303,7 @@ describe('R12: clients that read slowly, or not at all', () => {
     const looking = setInterval(() => {
       most = Math.max(most, memoryOf(server))
     }, 200)
-    // A client that does not read does not see it either: the server has let go of its socket.
+    // A client that does not read does not notice: the server has closed its socket.
     await until(async () => socketsOf(server) <= socketsBefore, 300_000)
     const cutMs = performance.now() - begun
     clearInterval(looking)
@@ -321,7 +321,7 @@ describe('R12: clients that read slowly, or not at all', () => {
   })
 })
 
-/** A client that reads so many bytes a second; null: none at all. */
+/** A client that reads this many bytes per second; null: none. */
 function readSlowly(url: string, fields: object, bytesPerSecond: number | null) {
   const { hostname, port } = new URL(url)
   const socket = connect({ host: hostname, port: Number(port) })
@@ -332,7 +332,7 @@ function readSlowly(url: string, fields: object, bytesPerSecond: number | null) 
   if (bytesPerSecond === Number.POSITIVE_INFINITY) socket.resume()
   else if (bytesPerSecond === null) socket.pause()
   else {
-    // Paused, it holds some 64 KiB of its own; beyond that the kernel does.
+    // When paused, Node holds some 64 KiB; the kernel holds the rest.
     const timer = setInterval(() => socket.read(bytesPerSecond), 1000)
     socket.on('readable', () => {})
     socket.on('close', () => clearInterval(timer))
@@ -342,7 +342,7 @@ function readSlowly(url: string, fields: object, bytesPerSecond: number | null) 
 
 const isRunning = ({ status }: WorkerRecord) => status === 'running'
 
-/** Sockets that the gateway has open. */
+/** Open sockets of the gateway. */
 function socketsOf({ process: { pid } }: RunningServer): number {
   const folder = `/proc/${pid}/fd`
   return readdirSync(folder).filter((fd) => {
@@ -354,7 +354,7 @@ function socketsOf({ process: { pid } }: RunningServer): number {
   }).length
 }
 
-/** MiB in use on all GPUs, by whomever. */
+/** MiB in use on all GPUs, by any process. */
 async function gpuMemoryOf({ url }: RunningServer): Promise<number> {
   const { gpus } = (await (await fetch(`${url}/api/system`)).json()) as SystemInfo
   return gpus.reduce((sum, gpu) => sum + gpu.memory_used_mb, 0)

@@ -1,4 +1,4 @@
-/** Two workers of one model and a store: sessions go on whoever has them, and whoever dies. */
+/** Two workers of one model and a store: sessions continue on either worker, and after one dies. */
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import type { WorkerRecord } from '../../src/gateway/contract.ts'
 import { type RunningServer, serve } from '../helpers/cli.ts'

@@ -1,8 +1,8 @@
 /**
- * Many sessions of very unequal use over eight worker processes, one of which is killed, another added, and the server
- * restarted: how evenly the work is spread, how often a session finds its state where it is, and that none is lost. And
- * how long a state of a large model takes to move. Minutes long: runs with SKEIN_SLOW=1, and prints the figures that
- * docs/dev/measurements.md has.
+ * Many sessions of very unequal use over eight worker processes; one is killed, another added, and the server
+ * restarted. Measures how evenly the work is spread and how often a session finds its state in place, and checks that
+ * none is lost. Also measures how long a state of a large model takes to move. Takes minutes: runs with SKEIN_SLOW=1,
+ * and prints the figures of docs/dev/measurements.md.
  */
 // @module-tag night
 import { mkdtempSync, rmSync } from 'node:fs'
@@ -18,7 +18,7 @@ import { ENDLESS } from '../helpers/streams.ts'
 
 const NUM_WORKERS = 8
 const NUM_SESSIONS = 2000
-/** In each of the phases: before a worker dies, after that, with another one, after the restart. */
+/** In each phase: before a worker dies, after that, with another one, after the restart. */
 const TURNS_OF_PHASE = 1500
 
 const folder = mkdtempSync(join(tmpdir(), 'skein-router-'))
@@ -33,7 +33,7 @@ function post(url: string, body: object): Promise<Response> {
   return fetch(url, { method: 'POST', headers, body: JSON.stringify(body) })
 }
 
-/** The value of every sample of a metric, by its labels as they are printed. */
+/** The value of every sample of a metric, by its printed labels. */
 async function samplesOf({ url }: RunningServer, name: string): Promise<Map<string, number>> {
   const text = await (await fetch(`${url}/metrics`)).text()
   const lines = text.matchAll(new RegExp(`^${name}\\{(.*)\\} (\\S+)$`, 'gm'))
@@ -45,7 +45,7 @@ interface Figures {
   readonly spills: number
   /** Answers of each worker. */
   readonly answers: ReadonlyMap<string, number>
-  /** Sums of what was in flight there. */
+  /** Sums of the requests in flight there. */
   readonly inFlight: ReadonlyMap<string, number>
 }
 
@@ -60,7 +60,7 @@ async function figuresOf(server: RunningServer): Promise<Figures> {
   return { hits: of('hit'), spills: of('spill'), answers: new Map(byWorker), inFlight: new Map() }
 }
 
-/** Requests in flight at each worker, looked at again and again. */
+/** Requests in flight at each worker, sampled repeatedly. */
 class InFlight {
   readonly #sums = new Map<string, number>()
   #isOver = false
@@ -85,14 +85,14 @@ class InFlight {
   }
 }
 
-/** People who talk in sessions, session k as often as 1/k says (Zipf), and none of them in two at once. */
+/** Users who talk in sessions, session k with frequency 1/k (Zipf), and none of them in two at once. */
 class Crowd {
   readonly failed: string[] = []
-  /** Turns that came back as another than the one due. */
+  /** Turns that came back with the wrong number. */
   readonly lost: string[] = []
   /** The last turn of each session, as its client knows it. */
   readonly #turns = new Map<number, number>()
-  /** Failed under way: one turn more may be on disk. */
+  /** Failed while running: one more turn may be on disk. */
   readonly #unsure = new Set<number>()
   readonly #busy = new Set<number>()
   readonly #random = seededRandom(25)
@@ -110,7 +110,7 @@ class Crowd {
     return this.#turns.size
   }
 
-  /** `numClients` at a time; `at` is called with the number of turns that have begun. */
+  /** `numClients` at a time; `at` is called with the number of turns that have started. */
   async talk(url: string, numClients: number, numTurns: number, at = (_turns: number) => {}) {
     let begun = 0
     const client = async () => {
@@ -201,10 +201,10 @@ describe('R25: eight workers', () => {
       }
       report(people, crowd, phases)
       expect(crowd.lost).toEqual([])
-      // What was being answered by the worker that was killed.
+      // Requests that the killed worker was answering.
       expect(crowd.failed.length).toBeLessThanOrEqual(people / 2)
       for (const [i, { answers }] of phases.entries()) {
-        // A worker that was dead for a part of the phase has less.
+        // A worker that was dead for part of the phase has fewer.
         if (i !== 1) expect(unevenness(answers)).toBeLessThan(1.3)
       }
       const hits = sum(phases.map((phase) => phase.hits))
@@ -218,7 +218,7 @@ describe('R25: eight workers', () => {
 describe('R25: a state of 34 MB', () => {
   test('moves from one worker to another on this host', async () => {
     const model = join(folder, 'large-states.pth')
-    // As much state as a 7.2B model has, and little else.
+    // A state of the size of a 7.2B model's, and little else.
     const size = {
       layers: 512,
       channels: 256,
@@ -238,7 +238,7 @@ describe('R25: a state of 34 MB', () => {
     try {
       const both = await workersOf(server)
       const turnMs = async (worker: number) => {
-        // Behind the turn its state is written; a session that is asked for sooner waits for that.
+        // Its state is written after the turn; an earlier request for the session waits for that.
         await delay(500)
         const begun = performance.now()
         const body = { prompt: ' and', session_id: 'large', max_tokens: 1, ...ENDLESS }
@@ -252,7 +252,7 @@ describe('R25: a state of 34 MB', () => {
       for (let i = 0; i < 20; i++) {
         const moved = await turnMs(i % 2)
         const stayed = await turnMs(i % 2)
-        // The first turn comes from nowhere.
+        // The first turn has no previous worker.
         if (i === 0) continue
         times.moves.push(moved)
         times.stays.push(stayed)

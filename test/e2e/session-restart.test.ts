@@ -1,4 +1,4 @@
-/** Sessions of real worker processes: killed, ended, started again, over the store's own thread. */
+/** Sessions of real worker processes: killed, stopped, restarted, with the store's own thread. */
 import { fork } from 'node:child_process'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'

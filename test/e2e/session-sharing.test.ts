@@ -1,4 +1,4 @@
-/** Sessions of several worker processes over one data folder: races, handing over under load, and a worker that is killed. */
+/** Sessions of several worker processes with one data folder: races, moves under load, and a worker that is killed. */
 // @module-tag night
 import { fork } from 'node:child_process'
 import { readdirSync, readFileSync } from 'node:fs'
@@ -62,7 +62,7 @@ test('a session that moves between two busy workers has the bits of one that nev
   const [one, two] = [await start(dataDir), await start(dataDir)]
   const expected = []
   for (let i = 0; i < 5; i++) expected.push(await answerTo(one, turnOf(i, 'whole')))
-  // Two streams on each all the while, which write to sessions of their own.
+  // Two streams on each all the time, which write to sessions of their own.
   let isOver = false
   const load = [one, two].flatMap((worker, w) =>
     [0, 1].map(async (stream) => {
@@ -74,7 +74,7 @@ test('a session that moves between two busy workers has the bits of one that nev
     expect(await answerTo(here, turnOf(i, 'moved'))).toEqual(expected[i])
     const refused = answerTo(there, turnOf(i, 'moved', { ifBusy: 'conflict' }))
     await expect(refused).rejects.toMatchObject({ code: 'conflict' })
-    // To read it is everyone's right; what is written soon after a turn may not be there yet.
+    // Everyone may read; a turn that is written later may not be there yet.
     const seen = await there.client.call('sessions.get', { tenant: '', id: 'moved' }).catch(() => null)
     expect([null, i, i + 1]).toContain(seen?.head ?? null)
     await release(here, 'moved')
@@ -111,7 +111,7 @@ test('if two workers create the same session, one succeeds; the other waits unti
     await release(winner, id)
     expect((await waiting).turn).toBe(2)
   }
-  // A request is writing: it cannot be released.
+  // A request is writing, so it cannot be released.
   const long = answerTo(one, {
     ...turnOf(3, 'long'),
     stop: { strings: [], tokens: [], ignoreEos: true },
@@ -141,7 +141,7 @@ test('deleted sessions are in no file any more, while the workers continue', asy
   }
   const bytesOf = async (turn: number) => {
     const file = await one.client.call('sessions.export', { tenant: '', id: 'doomed', turn })
-    // The tokens and parts of the state, but not the header, which is much like any other's.
+    // The tokens and parts of the state, but not the header, which is similar in all.
     const starts = [600, 20_000, 100_000, 300_000]
     return starts.map((at) => Buffer.from(file.subarray(at, at + 48)))
   }

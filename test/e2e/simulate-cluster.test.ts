@@ -1,4 +1,7 @@
-/** The simulator of a cluster still understands the code that it runs, and racks that fail are no trouble once their leases are over. */
+/**
+ * The cluster simulator still works with the code that it runs, and failing racks cause no trouble after their leases
+ * have ended.
+ */
 import { execFile } from 'node:child_process'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
@@ -32,7 +35,7 @@ test('a day of fifty nodes; one rack and five racks fail', async () => {
     const isFailing = seen.window.endsWith('fail') || seen.window.endsWith('fails')
     expect([seen.window, seen['broken off'] > 0]).toEqual([seen.window, isFailing])
     expect([seen.window, seen['turns that waited'] > 0]).toEqual([seen.window, isFailing])
-    // Leases of ten seconds, and the last pause between two tries.
+    // Leases of ten seconds, and the longest pause between two tries.
     expect(Number(seen['noticed for s'])).toBeLessThan(11)
     if (isFailing) expect(Number(seen['waited p50/max s'].split(' / ')[1])).toBeLessThan(11)
   }

@@ -1,4 +1,4 @@
-/** Start states that come to a model of two workers while it answers, and stay when a worker dies. */
+/** Start states that are added to a model with two workers while it answers, and stay when a worker dies. */
 import { copyFileSync, mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -38,7 +38,7 @@ const pids = async () => (await workers()).map(({ pid }) => pid)
 
 const load = (file: string, name = 'poet') => post('/loadstatemodel', { state_filename: file, state_viewname: name })
 
-/** What each worker answers. */
+/** The answer of each worker. */
 async function answers(model: string): Promise<(string | number)[]> {
   const ask = async ({ worker_id }: WorkerRecord) => {
     const body = { model, prompt: 'Once upon a time', max_tokens: 12, ...ENDLESS }

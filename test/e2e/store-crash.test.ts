@@ -1,8 +1,8 @@
 /**
- * The store is killed at random moments: it always opens again, every session is as it was at its last acknowledged
- * version or the one being written, never between, and nothing stays behind.
+ * The store is killed at random moments: it can always be opened again, every session is at its last acknowledged
+ * version or the one being written, never in between, and no file is left behind.
  *
- * SKEIN_CRASHES sets how often; 20 by default. SKEIN_SEED is the first of the moments, so that processes can share the work.
+ * SKEIN_CRASHES sets how often; 20 by default. SKEIN_SEED is the first moment, so that processes can share the work.
  */
 // @module-tag night
 import { spawn } from 'node:child_process'
@@ -18,7 +18,7 @@ const NUM_CRASHES = Number(process.env.SKEIN_CRASHES ?? 20)
 const FIRST = Number(process.env.SKEIN_SEED ?? 0)
 const CHILD = join(import.meta.dirname, '../helpers/store-child.mjs')
 
-/** Runs the writer and kills it after so many acknowledgements and a moment; returns what it acknowledged. */
+/** Runs the writer and kills it a moment after this many acknowledgements; returns what it acknowledged. */
 function writeAndDie(folder: string, maxInlineBytes: number, seed: number, afterAcks: number) {
   const args = [CHILD, folder, String(maxInlineBytes), String(seed)]
   const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'] })
@@ -37,7 +37,7 @@ function writeAndDie(folder: string, maxInlineBytes: number, seed: number, after
   })
 }
 
-/** What is in the store after its next start, each state checked against its version. */
+/** The content of the store after its next start, with each state checked against its version. */
 function inspect(folder: string): Map<string, number> {
   const database = new StoreDatabase({ folder, identity: IDENTITY, isDurable: true })
   const content = new Map<string, number>()
@@ -76,7 +76,7 @@ test.each([
       for (const [id, version] of before) acknowledged.set(id, Math.max(version, acknowledged.get(id) ?? 0))
       for (const [id, version] of acknowledged) {
         const found = after.get(id) ?? 0
-        // The commit under way when it was killed may have been made.
+        // The commit in progress at the kill may have succeeded.
         expect([version, version + 1]).toContain(found)
       }
       before = after

@@ -1,8 +1,9 @@
 /**
- * A store under what a busy server writes in two days, while somebody reads it without a pause: its log and its files stay
- * bounded, and a reader that never ends stops the writing before it fills the disk.
+ * A store under two days' writing of a busy server, while a process reads without a pause: log and files stay limited,
+ * and a reader that never ends stops the writing before the disk is full.
  *
- * SKEIN_GROWTH sets the number of commits; 1 000 by default, 1 500 with SKEIN_SLOW=1. One a second for 48 hours is 172 800.
+ * SKEIN_GROWTH sets the number of commits; 1 000 by default, 1 500 with SKEIN_SLOW=1. One per second for 48 hours is
+ * 172 800.
  */
 // @module-tag night
 import { type ChildProcess, spawn } from 'node:child_process'
@@ -38,7 +39,7 @@ function folderBytes(folder: string): number {
   return [...states, ...database].reduce((sum, path) => sum + sizeOf(path), 0)
 }
 
-/** Turn `i` of a server whose sessions take turns; the oldest of a session goes. */
+/** Turn `i` of a server whose sessions take turns; the oldest turn of the session is removed. */
 function commitTurn(database: StoreDatabase, i: number): void {
   const session = i % NUM_SESSIONS
   const version = 1 + Math.floor(i / NUM_SESSIONS)
@@ -104,7 +105,7 @@ test.each([
       )
     }
     expect(largestLog).toBeLessThan(256)
-    // Pages that were freed are used again, but for what was written while the log could not be emptied.
+    // Freed pages are reused, except for what was written while the log could not be emptied.
     expect(used).toBeLessThan(1.5 * kept + 64 * MIB)
     expect(database.sessions()).toHaveLength(NUM_SESSIONS)
     database.close()

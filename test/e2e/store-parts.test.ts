@@ -1,4 +1,6 @@
-/** A state goes to the store's thread in parts; what is left of a commit that broke off in between is no other's. */
+/**
+ * A state is sent to the store's thread in parts; leftovers of a commit that failed in between are in no other state.
+ */
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import type { ModelIdentity } from '../../src/state/snapshot.ts'
@@ -7,7 +9,7 @@ import { newFolder } from '../helpers/direct-store.ts'
 /** The thread needs built code. */
 const BUILT = join(import.meta.dirname, '../../dist/state/store/store-thread.js')
 
-/** All parts of a state but the first are of one size, so that one could be taken for another. */
+/** All parts of a state but the first have one size, so that one could be mistaken for another. */
 const IDENTITY: ModelIdentity = {
   architecture: 'rwkv7',
   layers: 31,
@@ -23,7 +25,7 @@ const floatsOf = (value: number) => [
   new Float32Array(31 * 64 * 64 * 64).fill(value),
 ]
 
-/** A session `id` of one turn, whose state is made of these numbers. */
+/** A session `id` with one turn, whose state is made of these numbers. */
 function changeOf(id: string, floats: readonly Float32Array[]) {
   const key = `key ${id}`
   const state = { key, tokens: Int32Array.of(1), tail: new Int32Array(0) }

@@ -1,6 +1,6 @@
 /**
- * Several processes write to one store and are killed at random moments: no version of a session is written twice, none
- * that was acknowledged is lost, and what a dead one had claimed is had at once by another.
+ * Several processes write to one store and are killed at random moments: no version of a session is written twice, no
+ * acknowledged one is lost, and the claims of a dead process are free for others at once.
  *
  * SKEIN_CRASHES sets how often; 20 by default.
  */
@@ -59,7 +59,7 @@ class Writers {
     })
   }
 
-  /** Kills the one that has run longest and waits for its last words. */
+  /** Kills the one that has run longest and waits for the end of its output. */
   async kill(): Promise<void> {
     const { child, ended } = this.#running.shift()!
     child.kill('SIGKILL')
@@ -72,7 +72,7 @@ class Writers {
   }
 }
 
-/** What is in the store in the end, each state checked against its version. */
+/** The final content of the store, with each state checked against its version. */
 function inspect(folder: string): Map<string, number> {
   const database = new StoreDatabase({ folder, identity: IDENTITY, isDurable: true })
   const content = new Map<string, number>()
@@ -83,11 +83,11 @@ function inspect(folder: string): Map<string, number> {
     const [written = -1] = tail
     expect(key.split(' ')[1]).toBe(String(written))
     expect(state[1]!.every((value) => value === written + 0.5)).toBe(true)
-    // Higher by a gap where a process died that had claimed it, and nobody has written since.
+    // Higher by a gap if a process died that had claimed it, and nobody has written since.
     expect([0, 1000]).toContain(record.version - written)
     content.set(id, record.version)
     keys.add(key)
-    // All claims were of processes that are dead.
+    // All claims belonged to processes that are dead.
     expect(database.claim({ namespace: 'n', id }, false).session).not.toBeNull()
   }
   const blobs = readdirSync(join(folder, 'states'))

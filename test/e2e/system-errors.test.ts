@@ -1,4 +1,4 @@
-/** What the operating system refuses is said with what to do about it. Files in the way fail for root too. */
+/** Refusals of the operating system are reported with a hint. A file in the way fails for root too. */
 import { mkdtempSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
@@ -15,7 +15,7 @@ test.each([
   [['keys', 'add', 'x'], /cannot write .*keys\.json: ENOTDIR.* --keys.* XDG_DATA_HOME/],
   [['convert', 'demo', join(file, 'x.pth')], /cannot write the model: ENOTDIR.*name a folder/],
   [['convert', 'demo', join(file, 'x.safetensors')], /cannot write the model: ENOTDIR.*name a fold/],
-  // An exit code and no signal: its threads had met the end of the process, in one run of three.
+  // An exit code and no signal: in one run of three, its threads met the end of the process.
   [
     ['quantize', 'demo', join(file, 'x.safetensors'), '--quant', 'int8'],
     /cannot write the model: ENOTDIR.*name a folder/,
@@ -23,7 +23,7 @@ test.each([
 ])('skein %j', async (args, message) => {
   const { code, stderr } = await skein(args, '', { XDG_DATA_HOME: file })
   expect(stderr).toMatch(message)
-  // A file that the command names is a wrong argument; the folder of the keys is not.
+  // A file named on the command line is a wrong argument; the folder of the keys is not.
   expect(code).toBe(args[0] === 'keys' ? 1 : 2)
 })
 

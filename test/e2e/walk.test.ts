@@ -1,6 +1,6 @@
 /**
- * A new user's walk: the commands that README, getting-started, the page about clients and that about clusters print, in
- * their order, through a shell in this clone with an empty home. The hub is one of this machine's, and ports are free ones.
+ * A new user's first steps: the commands in README, getting-started and the pages about clients and clusters, in order,
+ * through a shell in this clone with an empty home. The hub is local, and ports are free ones.
  */
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import { readFileSync } from 'node:fs'
@@ -19,7 +19,7 @@ const MODEL = 'rwkv7-g1a-0.4b-20250905-ctx4096'
 const SOON = { timeout: 90_000, interval: 200 }
 const read = (page: string) => readFileSync(join(ROOT, page), 'utf8')
 
-/** What a page gives a shell, a command each, without its remarks. */
+/** The shell commands of a page, one each, without comments. */
 function commandsOf(page: string, until = /$(?!.)/s): string[] {
   const [text] = read(page).split(until) as [string]
   return [...text.matchAll(/^```sh\n(.*?)^```/gms)]
@@ -30,7 +30,7 @@ function commandsOf(page: string, until = /$(?!.)/s): string[] {
 const home = temporaryFolder()
 let hub: FakeHub
 let port: number
-/** Of a command that goes on, and what it has printed. */
+/** A running command and its output so far. */
 let running: { readonly child: ChildProcess; output: string; readonly ended: Promise<void> }[] = []
 
 async function freePort(): Promise<number> {
@@ -57,9 +57,9 @@ function environment(): NodeJS.ProcessEnv {
     XDG_DATA_HOME: join(home, 'data'),
     XDG_CACHE_HOME: join(home, 'cache'),
   }
-  // The released models' vocabulary comes from elsewhere; this one is the demo model's.
+  // The released models' vocabulary is downloaded elsewhere; this one is the demo model's.
   const SKEIN_VOCAB = DEMO.replace('.pth', '.vocab.txt')
-  // How npm is reached here stays as it is.
+  // The npm configuration of this machine stays.
   const own = {
     npm_config_userconfig: join(homedir(), '.npmrc'),
     npm_config_cache: join(homedir(), '.npm'),
@@ -74,14 +74,14 @@ function environment(): NodeJS.ProcessEnv {
   }
 }
 
-/** The default port stands in commands, and where it is left out it is meant. */
+/** Commands name the default port, and mean it if they name none. */
 function here(command: string): string {
   return command
     .replaceAll('127.0.0.1:8000', `127.0.0.1:${port}`)
     .replace(/^npx skein (chat|launch \S+)$/, `$& --url http://127.0.0.1:${port}`)
 }
 
-/** Runs a command to its end; `input`: what is typed to it. */
+/** Runs a command to its end; `input`: text typed into it. */
 async function run(command: string, input = ''): Promise<string> {
   const options = { cwd: ROOT, env: environment(), timeout: 120_000 }
   const done = promisify(execFile)('bash', ['-c', here(command)], options)
@@ -89,9 +89,9 @@ async function run(command: string, input = ''): Promise<string> {
   return (await done).stdout
 }
 
-/** Starts one that goes on until it is stopped; resolves when it has printed that. */
+/** Starts a command that runs until stopped; resolves when it has printed this text. */
 async function start(command: string, until: RegExp, count = 1): Promise<string> {
-  // A group of its own: npm and the shell stand between us and the server.
+  // A process group of its own, because npm and the shell are between us and the server.
   const child = spawn('bash', ['-c', here(command)], {
     cwd: ROOT,
     env: environment(),
@@ -124,7 +124,7 @@ async function stopAll(): Promise<void> {
 
 const isReady = async () => (await fetch(`http://127.0.0.1:${port}/readyz`)).status
 
-/** Requests as another machine sends them: to a card's address, if there is one. */
+/** Requests as from another machine: to the address of a network card, if there is one. */
 function outsideAddress(): string {
   const cards = Object.values(networkInterfaces()).flatMap((card) => card ?? [])
   const card = cards.find(({ family, internal }) => family === 'IPv4' && !internal)
@@ -198,7 +198,7 @@ describe.sequential('from the README to a second machine', { timeout: 240_000 },
   })
 })
 
-/** "Three nodes on a laptop" with two nodes: a conversation goes on where its node was killed. */
+/** "Three nodes on a laptop" with two nodes: a conversation continues after its node is killed. */
 async function walkCluster(database: string): Promise<void> {
   const [servers, conversation] = [...read('docs/cluster.md').matchAll(/(?:^ {4}\S.*\n(?: {6}.*\n)*)+/gm)].map(
     ([block]) => block.trim().split(/\n {4}(?! )/),

@@ -1,4 +1,4 @@
-/** A gateway that hangs is ended by itself, and says where it hung; systemd hears that it lives. */
+/** A gateway that hangs ends itself and reports where; systemd is told that it lives. */
 // @module-tag night
 import { spawn } from 'node:child_process'
 import { mkdtempSync, writeFileSync } from 'node:fs'

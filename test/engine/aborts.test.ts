@@ -1,10 +1,10 @@
 /**
- * Cancelled at any moment, and at once asked again: in the line, while its state goes into a slot, between the chunks of
- * its prompt, while it is held for a copy, between draws, while its turn is written. What comes after is what would have
- * come without the first try, no slot is lost, and no session stays busy.
+ * Requests that are cancelled at any moment and repeated at once: in the queue, while their state is written to a slot,
+ * between chunks of the prompt, while waiting for a copy, between draws, while the turn is written. The second try
+ * gives what it would have given without the first, no slot is lost, and no session stays busy.
  *
- * SKEIN_ABORTS sets the number of rounds; 200 by default, 1 500 with SKEIN_SLOW=1; 33 400
- * is 100 000 over the three loops. SKEIN_SEED sets what happens in them.
+ * SKEIN_ABORTS sets the number of rounds; 200 by default, 1 500 with SKEIN_SLOW=1; 33 400 is 100 000 over the three
+ * loops. SKEIN_SEED selects the random choices.
  */
 import { expect, test } from 'vitest'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
@@ -87,7 +87,7 @@ test.each(LOOPS)(
 
     for (let round = 0; round < NUM_ROUNDS; round++) {
       const collected = new Collected()
-      // Neighbours, and sometimes so many that it waits in the line.
+      // Other requests, sometimes so many that it waits in the queue.
       const others = Array.from({ length: pick(7) }, () => {
         serial++
         return requestOf({
@@ -100,7 +100,7 @@ test.each(LOOPS)(
       const request = ask()
       engine.submit(request)
       const { writes } = runner.calls
-      // Some to their end, on a disk that stands still meanwhile: cancelled while the turn is written, however fast disks are.
+      // Some run to their end while the disk is blocked, so that they are cancelled during the write on any disk.
       const isWhole = pick(8) === 0
       const events = () => collected.of(request.id)
       for (let i = isWhole ? 100 : pick(16); i > 0; i--) {
@@ -113,7 +113,7 @@ test.each(LOOPS)(
       const wasOver = collected.of(request.id).some(({ type }) => type === 'finish')
       engine.cancel(request.id)
       store.isHeld = false
-      // Under the same id: nothing of the first try may come under it. A turn that was reported has happened.
+      // With the same id: no event of the first try may arrive under it. A turn that was reported has happened.
       const again = new Collected()
       if (wasOver) check(request, collected)
       else {

@@ -1,6 +1,6 @@
 /**
- * Text out of tokens that are cut anywhere: what streams show, put together, is the text of all bytes decoded at once, byte
- * for byte, whatever script it is in and wherever characters are cut.
+ * Text from tokens that are cut anywhere: the concatenated stream equals all bytes decoded at once, byte for byte, in
+ * any script and wherever characters are cut.
  *
  * SKEIN_STREAMS sets the number of streams.
  */
@@ -36,7 +36,7 @@ function random(seed: number) {
   }
 }
 
-/** Scripts, mostly; parts of them; and bytes of which hardly any are characters. */
+/** Mostly text in some script; parts of characters; and bytes that are hardly ever characters. */
 function bytesOf(pick: (below: number) => number): { bytes: Uint8Array; isText: boolean } {
   const isText = pick(4) > 0
   const parts = Array.from({ length: 1 + pick(4) }, () => {
@@ -78,7 +78,7 @@ test(`${NUM_STREAMS} streams equal their text decoded at once`, () => {
     for (const i of tokens.keys()) {
       expect(answer.push(i + 1, null)).toBeNull()
       take()
-      // What has been shown is not taken back.
+      // Visible text is not taken back.
       if (!expected.startsWith(text)) expect([stream, text]).toEqual([stream, expected])
       if (isInside(tokens, i)) seen.cutCharacters++
     }
@@ -96,7 +96,7 @@ test(`${NUM_STREAMS} streams equal their text decoded at once`, () => {
   }
 }, 600_000)
 
-/** A character is cut after token i. */
+/** Whether a character is cut after token i. */
 function isInside(tokens: readonly Uint8Array[], i: number): boolean {
   const next = tokens.slice(i + 1).find(({ length }) => length > 0)
   return next !== undefined && (next[0]! & 0xc0) === 0x80

@@ -1,4 +1,4 @@
-/** Which tokens a conversation keeps of an answer, wherever a stop string cuts it. */
+/** Which tokens of an answer a conversation keeps, wherever a stop string cuts it. */
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { LiveRequest } from '../../src/engine/sequence.ts'
@@ -46,7 +46,7 @@ test('20 000 generated answers: whole tokens, then the rest of the visible text'
         const kept = sequence.drawn.slice(0, count)
         if (typeof matched === 'string') {
           expect(textOf(kept, true) + rest).toBe(text)
-          // No token that is wholly shown is left out, but for those with a part of a character at their end.
+          // No token that is completely visible is left out, except those with a partial character at the end.
           const shown = shownTokens(sequence.drawn, text.length)
           expect(count).toBeLessThanOrEqual(shown.length)
           if (rest === '') seen.cut++

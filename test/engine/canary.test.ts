@@ -1,10 +1,10 @@
 /**
- * Canaries: conversations of random length and fate beside one another, over a store, with tight tiers. A word of one
- * that shows up in another, a state that is not that of its tokens, a lost or a doubled turn: each would change an
- * answer, since the scripted model's next token depends on every token its slot has consumed.
+ * Canaries: simultaneous conversations of random length and fate, with a store and small tiers. A word of one in
+ * another, a state that does not belong to its tokens, a lost or a doubled turn would each change an answer, because
+ * the scripted model's next token depends on every token its slot has consumed.
  *
- * SKEIN_CANARIES sets the number of turns; 300 by default, 1 000 with SKEIN_SLOW=1; 10 000 takes a minute or two. SKEIN_SEED
- * sets what happens in them, so that processes beside one another try different things.
+ * SKEIN_CANARIES sets the number of turns; 300 by default, 1 000 with SKEIN_SLOW=1; 10 000 takes a minute or two.
+ * SKEIN_SEED selects the random choices, so that parallel processes try different ones.
  */
 import { expect, test } from 'vitest'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
@@ -14,7 +14,7 @@ import { trials } from '../helpers/slow.ts'
 import { Collected, LOOPS, promptOf, SAMPLING, soloAnswer } from './kit.ts'
 import { call, IDENTITY, settle, setUp, toldOf, turnOf, withSteps } from './session-kit.ts'
 
-/** States that are copied out of their slots a layer at a time. */
+/** States that are copied from their slots layer by layer. */
 const LAYERS = 4
 
 const NUM_TURNS = Number(process.env.SKEIN_CANARIES ?? trials(80, 1000))
@@ -24,7 +24,7 @@ const SEED = Number(process.env.SKEIN_SEED ?? 4)
 interface Talk {
   readonly tenant: string
   readonly id: string
-  /** By turn; of turn 0 nothing. */
+  /** By turn; nothing for turn 0. */
   readonly turns: Map<number, Int32Array>
   head: number
 }
@@ -106,7 +106,7 @@ test.each(LOOPS)(
       seen.turns++
     }
 
-    /** A cancel while the turn is being written comes too late: it is in the session, and was not told of. */
+    /** A cancel while the turn is being written comes too late: the turn is in the session, but was not reported. */
     const noteIfWritten = async ({ talk, request, history }: Asked) => {
       const { tenant, id } = talk
       const known = await call(engine, 'sessions.get', { tenant, id }).catch(() => null)

@@ -1,4 +1,4 @@
-/** Guesses of a draft model: what it reads and draws for whom, and that answers are what they are without it. */
+/** Guesses of a draft model: what it reads and draws, and that answers are the same as without it. */
 import { expect, test } from 'vitest'
 import { DEMO_MODEL } from '../../src/host/checkpoints/model-path.ts'
 import { loadEngine } from '../../src/host/load.ts'
@@ -42,7 +42,7 @@ test.each(LOOPS)('a model that drafts for itself is always right: %s', (loop) =>
     const finish = collected.of('a').find((event) => event.type === 'finish')
     const rejected = guessedTokens - acceptedTokens
     expect(finish).toMatchObject({ guesses: { draft: { accepted: acceptedTokens, rejected } } })
-    // Where all guesses were right, it goes on from the state that ran ahead.
+    // If all guesses were right, it continues from the state that ran ahead.
     const longest = draft.log.slice(1).map(({ tokens }) => tokens)
     expect(Math.max(...longest)).toBeLessThanOrEqual(2)
     engine.dispose()
@@ -128,7 +128,7 @@ test('a draft with logits that are not finite fails no answer', () => {
   engine.dispose()
 })
 
-/** What is drawn after some tokens, best first, with probabilities among these alone. */
+/** What can be drawn after some tokens, best first, with their relative probabilities. */
 type After = (...tokens: number[]) => { readonly token: number; readonly share: number }[]
 
 test('on real kernels the distribution of tokens is the same as without a draft', () => {
@@ -136,7 +136,7 @@ test('on real kernels the distribution of tokens is the same as without a draft'
   const prompt = promptOf(9)
   const ask = { id: 't', cache: 'no-store' as const }
   const make = () => tinyRunner('cpu', { slots: 4, maxTokens: 64, speculate: 'lookup' })
-  // Another precision than the model's: often right, and often not.
+  // With another precision than the model, so it is often right, and often not.
   const draft = tinyRunner('cpu', { slots: 4, maxTokens: 64, quant: 'q4' })
   const engine = engineOver(make(), { proposers: [draftOver(draft)] }, null, 'plain', tokenBytes)
   const after: After = (...tokens) => {
@@ -167,7 +167,7 @@ test('on real kernels the distribution of tokens is the same as without a draft'
       const expected = next.length * share
       return sum + (next.filter((one) => one === token).length - expected) ** 2 / expected
     }, 0)
-    // Of 3 degrees of freedom, one in 10,000 is beyond; the seeds are always the same.
+    // With 3 degrees of freedom, one in 10,000 exceeds this; the seeds are fixed.
     expect(chiSquare).toBeLessThan(21.1)
   }
   const { draftGuessed, draftAccepted } = engine.stats
@@ -220,7 +220,7 @@ test('the demo model as its own draft: the same answers; a model with another vo
   expect(drafted!.answers).toEqual(off!.answers)
   const { draftGuessed, draftAccepted } = drafted!.stats
   expect(draftAccepted).toBeGreaterThan(2)
-  // The same weights and random numbers draw the same.
+  // The same weights and random numbers give the same draws.
   expect(draftAccepted).toBe(draftGuessed)
   const wrong = loadEngine({ ...choice, draft: tinyModel() })
   await expect(wrong).rejects.toThrow('--draft: the draft model has 512 tokens, and the model 2688')

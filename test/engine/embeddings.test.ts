@@ -1,4 +1,6 @@
-/** Final hidden states as embeddings: of a prompt alone and among others, read whole and in chunks, on every backend. */
+/**
+ * Final hidden states as embeddings: of a prompt alone and among others, read whole and in chunks, on every backend.
+ */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { Engine } from '../../src/engine/engine.ts'
 import type { GenerateRequest, Pooling } from '../../src/engine/messages.ts'
@@ -21,7 +23,7 @@ function embeddingOf(collected: Collected, id: string): Float32Array {
   return event?.type === 'prompt' ? event.embedding! : new Float32Array(0)
 }
 
-/** Token by token through the runner itself: [tokens][C] */
+/** Token by token, directly with the runner: [tokens][C] */
 function hiddenOf(runner: Runner, tokens: Int32Array): Float32Array[] {
   runner.clearSlot(0)
   return [...tokens].map((token) => {
@@ -30,7 +32,7 @@ function hiddenOf(runner: Runner, tokens: Int32Array): Float32Array[] {
   })
 }
 
-/** By definition. */
+/** Computed by definition. */
 function pooled(states: readonly Float32Array[], pooling: Pooling): Float32Array {
   if (pooling === 'last') return states.at(-1)!
   return states[0]!.map((_, i) => states.reduce((sum, state) => sum + state[i]!, 0) / states.length)
@@ -64,10 +66,10 @@ describe.each(BACKENDS)('on %s', (backend) => {
 
   test.each(backend === 'cpu' ? LOOPS : (['plain'] as const))('%s: alone = among answers = by definition', (loop) => {
     const own = tinyRunner(backend, { slots: 9, maxTokens: 48 })
-    // Both ways over one runner would need two engines of it; the tiny model is read twice instead.
+    // Comparing both ways on one runner would need two engines; the tiny model is loaded twice instead.
     const limits = { poisonFreedSlots: true, prefillChunk: 13 }
     const engine: Engine = engineOver(own, limits, null, loop, tokenBytes)
-    // The reference takes its time.
+    // The reference is slow.
     const lengths = backend === 'cpu' ? [1, 5, 40, 90] : [1, 14]
     const asked = lengths.flatMap((length) =>
       POOLINGS.map((pooling) => {

@@ -1,4 +1,4 @@
-/** Whole documents against schemas: the grammar's verdict is a JSON Schema validator's. */
+/** Whole documents and schemas: the grammar agrees with a JSON Schema validator. */
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import fc from 'fast-check'
 import { expect, test, vi } from 'vitest'
@@ -15,7 +15,7 @@ const binding = await openXgrammar()
 const vocabulary = new Vocabulary(tokenTable(jsonTokens.bytesOf, JSON_V))
 const compiler = new GrammarCompiler(binding, vocabulary)
 
-/** Which of the texts a grammar takes from their beginning to their end. */
+/** Which of the texts a grammar accepts from start to end. */
 function accepted(constraint: Constraint, texts: readonly string[]): boolean[] {
   const grammar = compiler.compile(JSON.stringify(constraint), constraint)
   return texts.map((text) => {
@@ -28,8 +28,8 @@ function accepted(constraint: Constraint, texts: readonly string[]): boolean[] {
 }
 
 /**
- * As answers are held to it: properties that are not named do not stand beside those that are, and a text whose length is
- * bounded has nothing that JSON escapes.
+ * The limits of the grammars: no additional properties among named ones, and a string with a length limit has no
+ * characters that JSON escapes.
  */
 function narrower(schema: unknown): unknown {
   if (Array.isArray(schema)) return schema.map(narrower)
@@ -49,7 +49,7 @@ test('the grammar of a schema accepts a document exactly if it is valid, within 
     const draws = fc.sample(fc.nat(), { seed, numRuns: 4000 })
     const pick = (count: number) => (draws.pop() ?? 0) % count
     const documents = Array.from({ length: 20 }, () => documentOf(schema, pick))
-    const rule = narrower(schema) as JsonSchema // the same but for two keywords
+    const rule = narrower(schema) as JsonSchema // the same except for two keywords
     const verdicts = accepted(
       { type: 'schema', schema },
       documents.map((one) => JSON.stringify(one)),
@@ -61,7 +61,7 @@ test('the grammar of a schema accepts a document exactly if it is valid, within 
       if (isValid) expect(ajv.validate(schema, one), said).toBe(true)
       counts[isValid ? 'valid' : 'invalid']++
     }
-    // It keeps what it compiled.
+    // It caches compiled grammars.
     for (const one of [schema, rule]) if (typeof one === 'object') ajv.removeSchema(one)
   }
   fc.assert(fc.property(schemas(2), fc.nat(), check), { numRuns })
@@ -70,10 +70,10 @@ test('the grammar of a schema accepts a document exactly if it is valid, within 
 }, 600_000)
 
 test('an error that ends the grammar instance is reported where it was caused, and nothing is logged', async () => {
-  // Before the instance is there, which keeps what it writes with.
+  // Before the instance exists, which keeps its output.
   const written = [vi.spyOn(console, 'error'), vi.spyOn(console, 'log')]
   const broken = new GrammarCompiler(await openXgrammar(), vocabulary)
-  // checkPattern refuses it before it comes here.
+  // checkPattern refuses it earlier.
   const ask = () => broken.compile('k', { type: 'regex', pattern: '(?=a)b' })
   expect(ask).toThrow(/the grammar of the answer/)
   for (const spy of written) expect(spy).not.toHaveBeenCalled()

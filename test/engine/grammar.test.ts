@@ -1,4 +1,4 @@
-/** Answers held to grammars: what comes out is what was asked for, and nobody else's answer changes. */
+/** Answers with grammars: the output is valid, and no other answer changes. */
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
@@ -32,7 +32,7 @@ function constrained(constraint: Constraint, more: Partial<GenerateRequest> = {}
 async function collect(requests: readonly GenerateRequest[], loop: Loop = 'plain') {
   const { engine, fake } = makeEngine(loop)
   for (const request of requests) engine.submit(request)
-  // Grammars are compiled.
+  // Waits for the grammars to compile.
   await new Promise(setImmediate)
   const collected = drain(engine)
   engine.dispose()
@@ -155,7 +155,7 @@ test('with many answers a little forced text is fed one token per step on a devi
     await new Promise(setImmediate)
     const collected = drain(engine)
     expect(collected.answer('c')).toMatchObject({ text, reason: 'stop' })
-    // The prompts' step has a token a row, too.
+    // The step of the prompts has a token per row, too.
     return Math.max(...fake.log.map(({ rows, tokens }) => tokens - rows))
   }
   const [little, much] = ['{"abc":12}', '{"abc":"xyz","null":[12,12,12]}']
@@ -183,14 +183,14 @@ test('an invalid grammar is refused, and the next valid one is not', async () =>
   const bad: Constraint[] = [
     { type: 'grammar', ebnf: 'root ::= "a' },
     { type: 'grammar', ebnf: 'roots ::= "a"' },
-    // No text is of it.
+    // No text matches it.
     { type: 'grammar', ebnf: 'root ::= a\na ::= a' },
     { type: 'grammar', ebnf: 'root ::= a\na ::= a "x"' },
-    // None goes on from "ab", and from "a" all that goes on does so for ever.
+    // None continues after "ab", and everything that continues after "a" never ends.
     { type: 'grammar', ebnf: 'root ::= "12" | "ab" a\na ::= a' },
     { type: 'grammar', ebnf: 'root ::= "12" | "a" a\na ::= "b" a' },
     { type: 'schema', schema: { $ref: '#' } },
-    // What must come has a million characters.
+    // The forced text has a million characters.
     { type: 'grammar', ebnf: 'root ::= a{1000}\na ::= "a"{1000}' },
   ]
   const requests = bad.map((constraint, i) => constrained(constraint, { id: `b${i}` }))
@@ -213,11 +213,11 @@ test('random answers by random schemas are valid', async () => {
       numEnded++
       const value: unknown = JSON.parse(answer.text)
       expect(ajv.validate(schema, value), `${JSON.stringify(schema)}: ${answer.text}`).toBe(true)
-      // It keeps what it compiled.
+      // It caches compiled grammars.
       ajv.removeSchema(schema)
       expect(answer.text.replaceAll(/"(?:\\.|[^"\\])*"/g, 's')).not.toMatch(/ {2}|\n/)
     }),
-    // As many of them as there is time for: a run that the test gave up on would go on without it.
+    // As many as there is time for; after a timeout of the test a run would continue.
     { numRuns, interruptAfterTimeLimit: 300_000 },
   )
   if (process.env.SKEIN_SLOW) process.stdout.write(`${numAsked} schemas, ${numEnded} answers\n`)
@@ -241,7 +241,7 @@ test('if a step is over when it is launched, a constrained answer is in every st
   const alone = await stepsTo([held])
   const stop = { strings: [], tokens: [], ignoreEos: true }
   const free = { prompt: held.prompt, maxTokens: alone.tokens, stop }
-  // That nothing may follow is told with the mask after its last token.
+  // The mask after its last token says that nothing may follow.
   const { steps, tokens } = await stepsTo([requestOf({ id: 'c', ...free })])
   expect(alone).toEqual({ steps: steps + 1, tokens })
   const others = ['a', 'b', 'd'].map((id) => requestOf({ id, ...free, maxTokens: 400 }))

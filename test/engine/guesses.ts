@@ -1,6 +1,6 @@
 /**
- * Guesses by script: a proposer that knows what will be drawn, and says that, something else, or that up to some token, so
- * that guesses are accepted and rejected by construction and not by luck.
+ * Scripted guesses: a proposer that knows what will be drawn and proposes that, something else, or that up to some
+ * token. So guesses are accepted and rejected by construction, not by chance.
  */
 
 import type { GenerateRequest } from '../../src/engine/messages.ts'
@@ -10,10 +10,10 @@ import type { BatchRow, Flight, RowResult, Runner } from '../../src/model/runner
 import { answerOf, FakeRunner } from '../helpers/fake-runner.ts'
 import { specOf, V } from './kit.ts'
 
-/** What a choice of a request draws to a prompt. */
+/** What a choice of a request draws after a prompt. */
 export type Truth = (prompt: Int32Array, request: GenerateRequest, choice: number) => readonly number[]
 
-/** How much of a guess is right, in turn: that many tokens, then a wrong one. */
+/** How many tokens of a guess are right, in turn; then a wrong one follows. */
 export const SCRIPTS = {
   right: [Number.POSITIVE_INFINITY],
   wrong: [0],
@@ -48,7 +48,7 @@ function fakeTruth(prompt: Int32Array, request: GenerateRequest, choice: number)
   return answerOf(prompt, spec, request.maxTokens, V)
 }
 
-/** The scripted model again, of which every few draws are others. */
+/** The scripted model again, with some draws changed. */
 export class FaultyRunner extends FakeRunner {
   readonly #faultEvery: number
   #numDrawn = 0
@@ -63,7 +63,7 @@ export class FaultyRunner extends FakeRunner {
     for (const { drawn } of flight.result())
       for (const [i, one] of drawn.entries()) {
         if (one.token < 0 || ++this.#numDrawn % this.#faultEvery !== 0) continue
-        // The next launch feeds what stands there.
+        // The next launch feeds the token there.
         const others = drawn as { token: number; logprob: null }[]
         others[i] = { token: (one.token + 1) % V, logprob: null }
       }
@@ -71,12 +71,12 @@ export class FaultyRunner extends FakeRunner {
   }
 }
 
-/** Its guesses take no time, so that how many there are does not depend on the machine. */
+/** Its guesses take no time, so their number does not depend on the machine. */
 export function draftOver(runner: Runner): Draft {
   return new Draft(runner, undefined, () => 0)
 }
 
-/** Who guesses in a random life: a script, a draft model that is often right, or both. */
+/** The source of guesses in a random life: a script, a draft model that is often right, or both. */
 export const SOURCES = [...(Object.keys(SCRIPTS) as Script[]), 'draft', 'both'] as const
 export type Source = (typeof SOURCES)[number]
 

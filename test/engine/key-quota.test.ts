@@ -17,7 +17,7 @@ test('the limit of a key on stored bytes applies to its new turns, forks and imp
   const exported = await call(engine, 'sessions.export', ref)
   const imported = { tenant: 'a', id: 'u', bytes: exported, storedBytes }
   expect(await refusal(engine, 'sessions.import', imported)).toBe('too_large')
-  // Room for one turn more, and another tenant's bound is its own.
+  // Room for one more turn; the limit of another tenant is separate.
   await tell(engine, again('3', 'a', 3 * bytes))
   await tell(engine, again('4', 'b', storedBytes))
 })

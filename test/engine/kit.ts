@@ -1,6 +1,6 @@
 /**
- * What the engine's tests share: a small vocabulary with every kind of token, requests, an oracle that answers a
- * request without an engine, and a drive of many steps.
+ * Shared by the engine's tests: a small vocabulary with every kind of token, requests, an oracle that answers a request
+ * without an engine, and a run of many steps.
  */
 import { plainRequest, SEEDED_SAMPLING } from '../../src/bench/plain-request.ts'
 import type { TokenBytes } from '../../src/engine/answer/answer-text.ts'
@@ -17,7 +17,10 @@ export const V = 97
 
 const utf8 = (text: string) => new TextEncoder().encode(text)
 
-/** id 0 must show no text whatever bytes it has; then letters, pairs, parts of characters, invalid bytes, whole characters, a token of no bytes. */
+/**
+ * id 0 must show no text whatever bytes it has; then letters, pairs, partial characters, invalid bytes, whole
+ * characters, a token without bytes.
+ */
 function vocabulary(): Uint8Array[] {
   const smile = utf8('🙂')
   const world = utf8('世')
@@ -46,7 +49,7 @@ function vocabulary(): Uint8Array[] {
 
 const VOCABULARY = vocabulary()
 
-/** Longest match; bytes that no token has come out as U+FFFD. */
+/** Longest match; bytes without a token become U+FFFD. */
 function encode(text: string): Int32Array {
   const bytes = utf8(text)
   const tokens: number[] = []
@@ -65,12 +68,12 @@ export const tokenBytes = { bytesOf: (token: number) => VOCABULARY[token]!, enco
 
 export { plainRequest as requestOf, SEEDED_SAMPLING as SAMPLING }
 
-/** A prompt of a length, its tokens set by a seed. */
+/** A prompt of a given length, its tokens chosen by a seed. */
 export function promptOf(length: number, seed = 1): Int32Array {
   return Int32Array.from({ length }, (_, i) => (i * 31 + seed * 17 + (i >> 5)) % V)
 }
 
-/** Everything a client would know of one choice. */
+/** Everything that a client knows about one choice. */
 export interface Answer {
   readonly text: string
   readonly tokens: readonly number[]
@@ -96,7 +99,7 @@ export function textOf(tokens: readonly number[], isWhole: boolean): string {
   return decoder.decode(Uint8Array.from(bytes), { stream: !isWhole })
 }
 
-/** The tokens that show when the text is cut at `end`; null: not cut. */
+/** The visible tokens if the text is cut at `end`; null: not cut. */
 export function shownTokens(tokens: readonly number[], end: number | null): number[] {
   const shown: number[] = []
   for (const [i, token] of tokens.entries()) {
@@ -108,7 +111,7 @@ export function shownTokens(tokens: readonly number[], end: number | null): numb
   return shown
 }
 
-/** What drawn tokens amount to under the request's stops, worked out from whole prefixes. */
+/** The result of the drawn tokens under the request's stops, derived from whole prefixes. */
 export function answerFrom(drawn: readonly number[], request: GenerateRequest): Answer {
   const { strings, tokens: stopTokens, ignoreEos } = request.stop
   const isStop = (token: number) => (token === 0 ? !ignoreEos : stopTokens.includes(token))
@@ -157,7 +160,7 @@ export function soloAnswer(request: GenerateRequest, stream = 0): Answer {
   return answerFrom(answerOf(request.prompt, spec, request.maxTokens, V), request)
 }
 
-/** Puts events together as a non-streaming reply would; checks their order on the way. */
+/** Combines events into a whole reply; checks their order. */
 export class Collected {
   readonly events: EngineEvent[] = []
 
@@ -196,7 +199,7 @@ export class Collected {
   }
 }
 
-/** An engine whose tests step it, but that launches the next step before it looks at the last. */
+/** An engine stepped by its tests that launches the next step before it reads the last one. */
 class OverlappedEngine extends Engine {
   override step(): EngineEvent[] {
     return this.turn() ?? []
@@ -204,13 +207,13 @@ class OverlappedEngine extends Engine {
 }
 
 /**
- * How an engine of a test goes on: plainly, or with late flights (DeferredRunner), each feeding what the one before drew
- * or, in parts, each with sequences of its own.
+ * How a test engine runs: plainly, or with late steps (DeferredRunner), each feeding the draws of the previous one or,
+ * in parts, each with sequences of its own.
  */
 export const LOOPS = ['plain', 'overlapped', 'in parts'] as const
 export type Loop = (typeof LOOPS)[number]
 
-/** SKEIN_TEST_LOOP=overlapped runs every test of the folder that way; those that count steps fail then. */
+/** SKEIN_TEST_LOOP=overlapped runs every test of the folder that way; tests that count steps then fail. */
 const DEFAULT_LOOP = process.env.SKEIN_TEST_LOOP === 'overlapped' ? 'overlapped' : 'plain'
 
 export function engineOver(

@@ -1,4 +1,6 @@
-/** Large messages between processes go in parts, small ones before them; each request's in order. */
+/**
+ * Large messages between processes are sent in parts, with small messages first; those of each request stay in order.
+ */
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import { RemoteEngineClient } from '../../src/engine/client/remote-client.ts'
@@ -9,7 +11,7 @@ import { portPair, type SmallPort } from '../helpers/port-pair.ts'
 import { Collected, promptOf, requestOf, soloAnswer } from './kit.ts'
 import { answerAfter, setUp, turnOf } from './session-kit.ts'
 
-/** A part, and what tells what it is. */
+/** A part, and what identifies it. */
 const MOST_BYTES = 2 ** 16 + 1000
 
 function scores(count: number, k = 20): TokenText[] {
@@ -32,7 +34,7 @@ const finish = (id: string): EngineEvent => {
   return { type: 'finish', id, index: 0, reason: 'length', matched: null, completionTokens: 1 }
 }
 
-/** Both processes have turns until nothing is on its way. */
+/** Both processes take turns until nothing is in flight. */
 function settle(ports: readonly SmallPort[]): void {
   for (let i = 0; i < 100_000; i++) {
     if (ports.every((port) => port.isIdle)) return
@@ -136,7 +138,7 @@ test('a peer that does not read: only as much is produced as it may be behind, a
     worker.send(stepOf([scored(`${numSent}`, 2000)]))
     numSent++
   }
-  // A token with its alternatives counts as 1.3 KB, and 64 MB are the most.
+  // A token with its alternatives counts as 1.3 KB; the limit is 64 MB.
   expect(numSent).toBeGreaterThan(10)
   expect(numSent).toBeLessThan(30)
   const room = worker.room()
@@ -171,7 +173,7 @@ test('in whatever turns messages are sent, the events of each request arrive in 
     }),
   )
   let count = 0
-  /** Requests `a` and `b` want log-probabilities, the others do not; nothing of one follows its end. */
+  /** Requests `a` and `b` have log-probabilities, others do not; no event follows the end of a request. */
   const lifeOf = (events: readonly { id: string; size: number; isEnd: boolean }[]) => {
     const over = new Set<string>()
     return events.flatMap(({ id, size, isEnd }): EngineEvent[] => {

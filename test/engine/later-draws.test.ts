@@ -1,6 +1,6 @@
 /**
- * Answers held to grammars in the overlapped loop: their rows are launched before it is known what may be drawn, and the draw
- * is made when it is. Masks come at once, late, or as they like; answers are those of the plain loop.
+ * Answers with grammars in the overlapped loop: their rows are launched before their masks are known, and the draw is
+ * made when the mask arrives. Masks come at once, late, or in random order; answers equal those of the plain loop.
  */
 import { expect, test } from 'vitest'
 import { seededRandom } from '../../src/bench/serve/random.ts'
@@ -15,7 +15,7 @@ import { Collected, drain, engineOver, type Loop, requestOf, SAMPLING } from './
 
 const direct = await directGrammars()
 
-/** Grammars whose thread answers when it has been looked for so many times: `delay` of the n-th message. */
+/** Grammars whose thread answers after a number of polls: `delay` of the n-th message. */
 function lateGrammars(delay: (n: number) => number) {
   const waiting: { readonly handle: () => void; looksLeft: number }[] = []
   let numPosted = 0
@@ -39,7 +39,7 @@ interface Run {
   readonly requests: readonly GenerateRequest[]
   readonly loop?: Loop
   readonly delay?: (n: number) => number
-  /** What happens before the turn of a number. */
+  /** Actions before a given turn. */
   readonly before?: (engine: ReturnType<typeof engineOver>, turn: number) => void | Promise<void>
   readonly numSlots?: number
 }
@@ -60,7 +60,7 @@ async function run({ requests, loop = 'overlapped', delay = () => 0, before, num
   const grammars = loop === 'plain' ? direct : start
   const engine = engineOver(fake, limits, DEFAULT_STATE_OPTIONS, loop, jsonTokens, grammars)
   for (const request of requests) engine.submit(request)
-  // Grammars are compiled.
+  // Waits for the grammars to compile.
   await new Promise(setImmediate)
   const collected = new Collected()
   for (let turn = 0; engine.hasWork; turn++) {
@@ -132,7 +132,7 @@ const held = (more: Partial<GenerateRequest> = {}) =>
     prompt: PROMPT,
     maxTokens: 100,
     constraint: { type: 'regex', pattern: '[abc]{30}' },
-    // Nothing is fed that is not drawn.
+    // Only drawn tokens are fed.
     logprobs: 0,
     ...more,
   })
@@ -143,7 +143,7 @@ test('with masks in time a constrained answer is in every step', async () => {
   const { completionTokens } = collected.answer('held')!
   const free = requestOf({ id: 'free', prompt: PROMPT, maxTokens: completionTokens, stop: STOP })
   const alone = await run({ requests: [free] })
-  // That nothing may follow is told with the mask after its last token.
+  // The mask after its last token says that nothing may follow.
   expect(log.length).toBeLessThanOrEqual(alone.log.length + 1)
 })
 

@@ -1,4 +1,4 @@
-/** Guesses from the text before, how many of them, and what an engine does with them. */
+/** Guesses from earlier text: which ones, how many, and how an engine uses them. */
 import { expect, test } from 'vitest'
 import { allGuesses, usageOf } from '../../src/api/openai/usage.ts'
 import { TextLookup } from '../../src/engine/speculation/lookup.ts'
@@ -69,19 +69,19 @@ test('the guesses for long texts equal those of a linear search', () => {
 })
 
 const FLAT = () => 1.03
-/** Of a GPU: a second token is cheap, and from the third on up to seven guesses cost the same. */
+/** Costs of a GPU: a second token is cheap, and from the third on up to seven guesses cost the same. */
 const STEEP = (guesses: number) => (guesses === 1 ? 1.18 : 1.83)
 
 test('the number of guesses is what pays: as many as cost the same while they are right, fewer after wrong ones', () => {
   for (const costOf of [FLAT, STEEP]) {
     const pace = new Pace()
-    // Nothing is known of it: one token more where more cost much.
+    // Without experience: one token more if more would cost much.
     expect(pace.next(7, 1, costOf)).toBe(costOf === FLAT ? 7 : 1)
     pace.learn(7, 7)
     expect(pace.next(7, 1, costOf)).toBe(7)
     expect(pace.next(2, 1, costOf)).toBe(costOf === FLAT ? 2 : 1)
   }
-  // Where few rows of many guess, a step that costs as much has to pay by these.
+  // If few of many rows guess, they alone must pay for a more expensive step.
   expect(new Pace().next(7, 0.1, STEEP)).toBe(1)
   const pace = new Pace()
   pace.learn(7, 0)

@@ -1,4 +1,4 @@
-/** The overlapped loop in a worker and in this process: flights that are not over are waited for between other things. */
+/** The overlapped loop in a worker and in this process: it polls steps in flight between other tasks. */
 import { expect, test } from 'vitest'
 import { LocalEngineClient } from '../../src/engine/client/local-client.ts'
 import { RemoteEngineClient } from '../../src/engine/client/remote-client.ts'
@@ -64,7 +64,7 @@ test.each([
     for (let index = 0; index < request.n; index++)
       expect(answers[i]!.answer(request.id, index)).toEqual(soloAnswer(request, index))
   }
-  // One that is over when it is first asked is looked at before the next is launched.
+  // A step that is done at the first poll is read before the next is launched.
   expect(runner.deepest).toBe(patience === 0 ? 1 : 2)
   expect(engine.failure).toBeNull()
   expect(engine.stats.aborted).toBeGreaterThan(5)

@@ -1,4 +1,4 @@
-/** What waits for a slow consumer comes out as it went in, and takes the memory that is said. */
+/** Texts for a slow consumer come out as they went in, and take the announced memory. */
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { EventQueue } from '../../src/engine/client/event-queues.ts'
@@ -36,7 +36,7 @@ const streams = fc.boolean().chain((hasLogprobs) =>
 
 const plain = (value: Uint8Array) => [...value]
 
-/** All of one choice, whatever the bounds of its events. */
+/** Everything of one choice, however it is divided into events. */
 function merged(events: readonly TextEvent[], index: number) {
   const own = events.filter((event) => event.index === index)
   const logprobs = own.flatMap((event) => event.logprobs ?? [])

@@ -1,4 +1,4 @@
-/** Guesses from what a request predicts: what is followed, and what becomes of the answer. */
+/** Guesses from the prediction of a request: what is guessed, and the effect on the answer. */
 import { expect, test } from 'vitest'
 import { PREDICTION } from '../../src/engine/speculation/prediction.ts'
 import { FakeRunner } from '../helpers/fake-runner.ts'
@@ -21,7 +21,7 @@ test('a prediction is followed from its start, until the answer differs', () => 
 
 test('it continues at the next place that has the last two tokens, or else the last one', () => {
   const text = predicted(1, 2, 3, 1, 2, 4, 7, 8, 9, 1, 2, 5)
-  // Something else, then the beginning of a passage: the first is nearest.
+  // Something else, then the start of a passage: the first place is nearest.
   for (const token of [50, 51, 1, 2]) text.add(token)
   expect(text.propose(1)).toEqual([3])
   for (const token of [6, 1, 2]) text.add(token)
@@ -47,7 +47,7 @@ test.each(LOOPS)('predicted answers are the same in fewer steps: %s', (loop) => 
   const plain = requestOf({ id: 'a', prompt: promptOf(12), maxTokens: 60 })
   const answer = soloAnswer(plain)
   const { tokens } = answer
-  // Two of its tokens are others, one is missing.
+  // Two of its tokens differ, one is missing.
   const wrong = tokens.map((token, i) => (i === 10 || i === 11 ? (token + 1) % V : token))
   const prediction = Int32Array.from(wrong.filter((_, i) => i !== 30))
   const steps = [undefined, Int32Array.from(tokens), prediction].map((prediction) => {

@@ -1,6 +1,6 @@
 /**
- * Answers that give their slots to others for a while: a newcomer does not wait for whoever holds them all, and nobody's
- * answer changes. That no moment of such a life matters is for property.test.ts and state-lives.test.ts.
+ * Answers that give up their slots for a while: a newcomer does not wait for the holders of all slots, and no answer
+ * changes. property.test.ts and state-lives.test.ts cover all moments of such lives.
  */
 import { describe, expect, test } from 'vitest'
 import type { Engine } from '../../src/engine/engine.ts'
@@ -22,7 +22,7 @@ function stepUntil(engine: Engine, isTrue: () => boolean, collected = new Collec
   throw new Error(`not after ${most} steps`)
 }
 
-/** One key's requests in all slots and in line, all but endless. */
+/** Requests of one key in all slots and in the queue, almost endless. */
 function flood(count: number, parts: Partial<GenerateRequest> = {}): GenerateRequest[] {
   return Array.from({ length: count }, (_, i) =>
     requestOf({
@@ -53,7 +53,7 @@ describe.each(LOOPS)('%s', (loop) => {
     const alice = requestOf({ id: 'alice', tenant: 'alice', prompt: promptOf(9), maxTokens: 4 })
     engine.submit(alice)
     const steps = stepUntil(engine, () => collected.answer('alice') !== null, collected)
-    // Bob's first would have ended after some hundreds.
+    // Bob's first one would have ended after some hundreds.
     expect(steps).toBeLessThan(40)
     expect(engine.stats.preemptions).toBe(1)
     drain(engine, collected)
@@ -224,7 +224,7 @@ test.each(LOOPS)('an answer with a grammar continues within it, %s', async (loop
   expect(disturbed.preemptions).toBeGreaterThan(0)
 })
 
-/** The reference's states are float64 and float32 outside of their slots: what it computes from them is as near as that. */
+/** The reference's states are float64 in slots and float32 elsewhere, so its results are only that close. */
 function roundedOn<T>(backend: string, events: readonly T[]): readonly T[] {
   if (backend !== 'reference') return events
   const rounded = (value: unknown): unknown => {
@@ -238,7 +238,7 @@ function roundedOn<T>(backend: string, events: readonly T[]): readonly T[] {
 }
 
 describe.each(BACKENDS)('on %s', (backend) => {
-  // The slowest needs to show it once.
+  // It is enough if the slowest one shows it once.
   const loops = backend === 'reference' ? LOOPS.slice(1, 2) : LOOPS
   const tokenBytes = { bytesOf: (token: number) => Uint8Array.of(97 + (token % 7), 32) }
   const rows = Array.from({ length: 4 }, (_, i) =>

@@ -1,4 +1,4 @@
-/** Cached prefixes: whatever is found, the answer is that of a request by itself, and what is kept is bounded. */
+/** Cached prefixes: whatever is found, the answer is that of a single request, and the cache is limited. */
 import { describe, expect, test } from 'vitest'
 import { Engine } from '../../src/engine/engine.ts'
 import { snapshotPoints } from '../../src/engine/kept/snapshot-points.ts'
@@ -18,7 +18,7 @@ function setUp(options: FakeOptions = {}, limits: Partial<EngineLimits> = {}, st
   return { runner, engine: new Engine(runner, tokenBytes, given, { ...STATES, ...states }) }
 }
 
-/** Runs a request to its end: the solo answer, or the test fails. Returns how much of the prompt was cached. */
+/** Runs a request to its end and checks its answer. Returns how much of the prompt was cached. */
 function ask(engine: Engine, request: GenerateRequest): number {
   engine.submit(request)
   const collected = drain(engine)
@@ -208,7 +208,7 @@ describe('limits', () => {
   })
 })
 
-/** The reference keeps its states in f64, so a copy of one, which is f32, is rounded: equality is the kernels' promise. */
+/** The reference keeps its states in f64, so an f32 copy is rounded: only the kernels promise equality. */
 test('on real kernels answers are bit-equal to uncached ones, alone and in a batch', () => {
   const runner = tinyRunner('cpu', { slots: 9, maxTokens: 96 })
   const text = { bytesOf: (token: number) => Uint8Array.of(97 + (token % 7)) }

@@ -1,4 +1,4 @@
-/** Prefixes of other workers: when one is asked for and waited for, when one is published, and that answers stay what they are. */
+/** Prefixes of other workers: when one is fetched, when one is published, and that answers stay the same. */
 import { setTimeout as delay } from 'node:timers/promises'
 import { expect, onTestFinished, test, vi } from 'vitest'
 import { PrefixSharing } from '../../src/engine/kept/prefix-sharing.ts'
@@ -10,7 +10,7 @@ import { stateAfter } from '../helpers/fake-runner.ts'
 import { promptOf, requestOf, soloAnswer, V } from './kit.ts'
 import { IDENTITY, settle, setUp, turnOf } from './session-kit.ts'
 
-/** What all workers of a test have published, by namespace. */
+/** Everything that all workers of a test have published, by namespace. */
 class Shelf implements PrefixStore {
   readonly published: SharedPrefix[] = []
   readonly asked: { minTokens: number }[] = []
@@ -42,7 +42,7 @@ class Shelf implements PrefixStore {
 
 const SECRET = new Uint8Array(32).fill(7)
 
-/** An engine whose store has the secret of all others. */
+/** An engine whose store has the same secret as all others. */
 function workerOf(prefixes: PrefixStore) {
   const own = openDirectStore(newFolder(), IDENTITY)
   return setUp({ states: { store: { ...own, prefixes, secret: SECRET } } })
@@ -50,7 +50,7 @@ function workerOf(prefixes: PrefixStore) {
 
 const worker = (prefixes: PrefixStore) => workerOf(prefixes).engine
 
-/** A conversation after a common beginning of 100 tokens, which reads too quickly to say how quickly. */
+/** A conversation after a common prefix of 100 tokens, which is read too fast to measure the speed. */
 function chat(seed: number, parts: Parameters<typeof requestOf>[0] = {}) {
   const prompt = Int32Array.of(...promptOf(100), seed % V, ...promptOf(30, seed + 5))
   const boundaries = Int32Array.of(100)
@@ -142,7 +142,7 @@ test('a request that is cancelled while it waits for a prefix does not start', a
 
 // --- the rules alone ---------------------------------------------------------------------------------------------------
 
-/** A state of 34 MB is expected to come in 100 ms. */
+/** The expected time for a state of 34 MB is 100 ms. */
 function rules(shelf: Shelf, bytes = 34.6e6) {
   const cache = new PrefixCache(2 ** 30)
   const sharing = new PrefixSharing({ prefixes: shelf } as unknown as Store, cache, bytes)
@@ -159,7 +159,7 @@ test('a fast reader fetches only long prefixes, a slow one also short ones', () 
     void sharing.coming('n', promptOf(20_000))
     return shelf.asked[0]?.minTokens
   }
-  // 1.5 times what a fetch is expected to take.
+  // 1.5 times the expected time of a fetch.
   expect(leastOf(42_000, 34.6e6)).toBe(6298)
   expect(leastOf(4000, 34.6e6)).toBe(600)
   expect(leastOf(322, 6.5e6)).toBe(32)
@@ -167,7 +167,7 @@ test('a fast reader fetches only long prefixes, a slow one also short ones', () 
   sharing.learn(4000, 1000)
   expect(sharing.coming('n', promptOf(601))).not.toBeNull()
   expect(sharing.coming('n', promptOf(600))).toBeNull()
-  // What is here is not read.
+  // A prefix in the own cache is not read.
   add(300)
   expect(sharing.coming('n', promptOf(900))).toBeNull()
   expect(sharing.coming('n', promptOf(901))).not.toBeNull()
@@ -198,7 +198,7 @@ test('many prompts with the same beginning wait for one fetch, and not longer th
   await all[0]
   expect(performance.now() - began).toBeGreaterThan(150)
   expect(cache.count).toBe(0)
-  // Who comes later has it all the same.
+  // Later requests get it anyway.
   go()
   await vi.waitFor(() => expect(cache.lengthOf('n', promptOf(800), 799)).toBe(700))
   await Promise.all(all)

@@ -1,6 +1,6 @@
 /**
- * Whether the time to the first token tells one tenant what another has asked. A prompt again by its own tenant is found;
- * by another tenant it takes as long as one that nobody has sent. SKEIN_SLOW=1 measures 2,000 of each kind.
+ * Whether the time to the first token tells a tenant what another has sent. The own tenant's repeated prompt is found;
+ * for another tenant it takes as long as a new one. SKEIN_SLOW=1 measures 2,000 of each kind.
  */
 import { expect, test } from 'vitest'
 import { Engine } from '../../src/engine/engine.ts'
@@ -28,7 +28,7 @@ test('the first token of a prompt comes no sooner because another tenant has sen
   const [own, theirs, fresh]: number[][] = [[], [], []]
   for (let i = 0; i < COUNT + 20; i++) {
     ask('victim', 2 * i)
-    // In turns, so that what else the machine does falls on both alike.
+    // Alternating, so that other load on the machine affects both alike.
     const pair = i % 2 === 0 ? [0, 1] : [1, 0]
     const [seen, unseen] = pair.map((k) => ({ k, ...ask('other', 2 * i + k) })).sort((a, b) => a.k - b.k)
     expect([seen!.cached, unseen!.cached]).toEqual([0, 0])
@@ -42,13 +42,16 @@ test('the first token of a prompt comes no sooner because another tenant has sen
   }
   const [other, same] = [sameDistribution(theirs!, fresh!), sameDistribution(own!, fresh!)]
   process.stdout.write(`T6: n ${COUNT}, another tenant p ${other.toFixed(3)}, the same ${same}\n`)
-  // By chance one run in a thousand; a test for 0.05 would fail one in twenty.
+  // By chance this fails once in a thousand runs; a threshold of 0.05 would fail one in twenty.
   expect(other).toBeGreaterThan(0.001)
-  // The measure would see a difference.
+  // The measurement would detect a difference.
   expect(same).toBeLessThan(1e-9)
 }, 280_000)
 
-/** Kolmogorov and Smirnov's test of two samples: how likely so large a distance is when both are drawn alike. */
+/**
+ * The two-sample Kolmogorov–Smirnov test: the probability of such a distance if both samples have the same
+ * distribution.
+ */
 function sameDistribution(a: readonly number[], b: readonly number[]): number {
   const [x, y] = [a, b].map((values) => values.toSorted((one, other) => one - other))
   let [i, j, distance] = [0, 0, 0]

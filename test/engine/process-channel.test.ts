@@ -1,4 +1,4 @@
-/** Messages between gateway and worker processes: as columns, whole and in order. */
+/** Messages between gateway and worker processes: as columns, complete and in order. */
 import { type ChildProcess, fork } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
 import { deserialize, serialize } from 'node:v8'

@@ -1,7 +1,7 @@
 /**
- * Random lives of an engine: submits, cancels and steps in any order, with forks, stops, scored prompts and rows that
- * are not finite, and guesses that are right and wrong. Whatever happens to its neighbours, a request gets its solo answer or one error, and at the end
- * every slot is free.
+ * Random lives of an engine: submits, cancels and steps in any order, with forks, stops, scored prompts, rows that are
+ * not finite, and right and wrong guesses. Whatever happens to others, a request gets its own answer or one error, and
+ * at the end every slot is free.
  */
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
@@ -66,7 +66,7 @@ const action: fc.Arbitrary<Action> = fc.oneof(
   { weight: 4, arbitrary: fc.record({ type: fc.constant('break' as const), slot: fc.nat(7) }) },
 )
 
-/** What became of every request of a run. */
+/** The outcome of every request of a run. */
 interface Run {
   readonly engine: Engine
   readonly collected: Collected
@@ -165,6 +165,6 @@ test.each(LOOPS)(`${NUM_LIVES} random lives, %s`, (loop) => {
     ),
     { numRuns: NUM_LIVES, seed: 7 },
   )
-  // The property is worth something only if all of these happened often.
+  // The property is meaningful only if all of these happened often.
   for (const count of Object.values({ ...seen, ...guesses })) expect(count).toBeGreaterThan(NUM_LIVES / 12)
 })

@@ -1,4 +1,6 @@
-/** Scores of prompts by their states: alone and among answers, however late states come, and left before they have come. */
+/**
+ * Scores of prompts by their states: alone and among answers, with late states, and with requests that are cancelled.
+ */
 import { expect, test } from 'vitest'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
 import type { StateData } from '../../src/model/runner.ts'
@@ -7,7 +9,7 @@ import { type Collected, drain, engineOver, LOOPS, requestOf } from './kit.ts'
 
 const tokenBytes = { bytesOf: (token: number) => Uint8Array.of(97 + (token % 7)) }
 
-/** Any number of a state changes it. */
+/** Every number of a state changes the score. */
 const scoreOf = ([shift, wkv]: StateData): number =>
   [...shift!, ...wkv!].reduce((sum, value, i) => sum + value * Math.sin(i), 0)
 const reranker = { score: scoreOf }

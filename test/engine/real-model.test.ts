@@ -1,11 +1,11 @@
-/** The engine over real kernels and a tiny random model: what the scripted runner promises holds for them too. */
+/** The engine with real kernels and a tiny random model: what holds for the scripted runner holds here too. */
 import { beforeAll, describe, expect, test } from 'vitest'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { BACKENDS, someTokens, tinyRunner } from '../helpers/runner.ts'
 import { SCRIPTS, type Script, scripted, type Truth } from './guesses.ts'
 import { Collected, drain, engineOver, LOOPS, type Loop, requestOf, SAMPLING } from './kit.ts'
 
-/** Of the tiny model. */
+/** Sizes of the tiny model. */
 const VOCAB = 512
 
 const tokenBytes = { bytesOf: (token: number) => Uint8Array.of(97 + (token % 7), 32) }
@@ -31,7 +31,7 @@ const requests: GenerateRequest[] = Array.from({ length: 12 }, (_, i) =>
   }),
 )
 
-/** What a client sees, without the order in which choices came. */
+/** What a client sees, without the order of choices. */
 function outcome(collected: Collected, { id, n }: GenerateRequest) {
   const events = collected.of(id)
   const prompt = events.find((event) => event.type === 'prompt')
@@ -50,7 +50,7 @@ describe.each(BACKENDS)('on %s', (backend) => {
     return engineOver(runner, limits, null, way, tokenBytes)
   }
 
-  /** What came out alone; beyond the end of an answer nothing is known. */
+  /** The results alone; beyond the end of an answer nothing is known. */
   const truth: Truth = (_prompt, { id }, choice) => {
     const at = requests.findIndex((request) => request.id === id)
     return alone[at]?.answers[choice]?.tokens ?? []

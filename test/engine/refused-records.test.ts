@@ -1,4 +1,4 @@
-/** A record that no column takes: those that are written together with it are, and its session is as it was. */
+/** A record that no column can take: the others of its group are written, and its session stays as it was. */
 import { expect, test } from 'vitest'
 import type { Engine } from '../../src/engine/engine.ts'
 import type { StoreChange } from '../../src/state/store/store.ts'
@@ -6,7 +6,7 @@ import { type DirectStore, newFolder, storedIn } from '../helpers/direct-store.t
 import { Collected, promptOf } from './kit.ts'
 import { answerAfter, call, openAt, settle, tell, toldOf, transcript, turnOf } from './session-kit.ts'
 
-/** Columns are of integers. Until it is called, each record of that session has a time that is none. */
+/** Columns are integers. Until this is called, each record of that session has an invalid time. */
 function spoil(store: DirectStore, bad: string): () => void {
   store.onCommit = ({ sessions }: StoreChange) => {
     for (const { id, record } of sessions) if (id === bad && record !== null) Object.assign(record, { updatedAt: 0.5 })
@@ -16,7 +16,7 @@ function spoil(store: DirectStore, bad: string): () => void {
   }
 }
 
-/** Answers that end while nothing is written, so that a group of them is. */
+/** Answers that end while nothing can be written, so that they become a group. */
 async function together(engine: Engine, store: DirectStore, ids: readonly string[]): Promise<Collected> {
   store.isHeld = true
   for (const id of ids) engine.submit(turnOf({ id, prompt: promptOf(5) }, { id }))
@@ -43,7 +43,7 @@ test('the other records of the group are written at once, and its session contin
     ['bad', 1],
     ...['c', 'd', 'e'].map((id) => [id, 1]),
   ])
-  // It is not tried again, and nobody waits for it.
+  // It is not retried, and nobody waits for it.
   expect(engine.stats.states).toMatchObject({ unsaved: 0, failedSaves: 1 })
   mend()
   const request = turnOf({ prompt: promptOf(4) }, { id: 'bad' })
@@ -64,7 +64,7 @@ test('a durable request fails alone, with the reason', async () => {
   expect(JSON.stringify(last)).toMatch(/session bad was not kept.*(?:INTEGER|bigint)/)
   expect((await storedIn(folder)).map(({ id }) => id)).toEqual(GOOD)
   mend()
-  // A new session of that name, which no claim of the first one is in the way of.
+  // A new session of that name is possible, because the first one left no claim.
   expect((await tell(engine, turnOf({}, { id: 'bad' }))).position).toMatchObject({ turn: 1, continued: 0 })
   await engine.close()
 })

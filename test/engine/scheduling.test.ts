@@ -10,7 +10,7 @@ function setUp(options: FakeOptions = {}, limits: Partial<EngineLimits> = {}) {
   return { runner, engine }
 }
 
-/** Steps until a choice of `id` has its first token; how many steps that took. */
+/** Steps until a choice of `id` has its first token; returns their number. */
 function stepsToFirstToken(engine: Engine, collected: Collected, id: string): number {
   for (let steps = 1; steps < 10_000; steps++) {
     collected.add(engine.step())
@@ -21,7 +21,7 @@ function stepsToFirstToken(engine: Engine, collected: Collected, id: string): nu
 
 describe('fairness', () => {
   test('beside answers few prompt tokens are scored per step if scoring takes long', () => {
-    // No step may take any time, so each scored token is one too many; plain prompts have at least eight.
+    // The target time is zero, so each scored token is one too many; plain prompts get at least eight.
     const { engine } = setUp({ numSlots: 4, maxTokens: 64 }, { itlTargetMs: 1e-6 })
     const collected = new Collected()
     engine.submit(requestOf({ id: 'answer', maxTokens: 200 }))
@@ -50,7 +50,7 @@ describe('fairness', () => {
     expect(stepsToFirstToken(engine, collected, 'short2')).toBe(3)
     stepsToFirstToken(engine, collected, 'long')
     const steps = runner.log.slice(before)
-    // Every stream is in every step, no step is wider than a chunk more, and the long prompt loses only what was given.
+    // Every stream is in every step, no step exceeds the chunk by more, and the long prompt loses only what others got.
     for (const step of steps) {
       expect(step.rows).toBeGreaterThanOrEqual(62)
       expect(step.tokens).toBeLessThanOrEqual(64 + 256)
@@ -81,13 +81,13 @@ describe('fairness', () => {
     engine.submit(requestOf({ id: 'long', prompt: promptOf(60), maxTokens: 1 }))
     const before = runner.log.length
     for (let i = 0; i < 3; i++) engine.step()
-    // 3 answers and 20 tokens are padded to 32; of the prompt two are left then.
+    // 3 answers and 20 tokens are padded to 32; then two tokens of the prompt are left.
     expect(runner.log.slice(before).map(({ tokens }) => tokens)).toEqual([32, 32, 5])
   })
 
   test('slow steps reduce the share of prompts, and fast ones increase it', () => {
     const { engine, runner } = setUp({ numSlots: 8, maxTokens: 4096 }, { itlTargetMs: 4 })
-    // Steps take so long for each token, by the clock that the engine reads.
+    // The time of a step per token, by the clock that the engine reads.
     const now = vi.spyOn(performance, 'now')
     let clock = 0
     now.mockImplementation(() => clock)

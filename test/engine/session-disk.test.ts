@@ -1,4 +1,4 @@
-/** Sessions over a disk that is slow or fails, and what durable means. */
+/** Sessions with a slow or failing disk, and durable turns. */
 import { describe, expect, test } from 'vitest'
 import type { Engine } from '../../src/engine/engine.ts'
 import { DEFAULT_STATE_OPTIONS } from '../../src/engine/states.ts'
@@ -138,7 +138,7 @@ describe('a failing disk', () => {
     fillDisk(store, 4)
     store.isHeld = false
     await stepsUntil(engine, () => engine.stats.states!.saves === 4)
-    // As a process that is killed now leaves it.
+    // The state after a kill at this moment.
     expect(await sessionsIn(folder)).toHaveLength(4)
     fillDisk(store, 6)
     await settle(engine)
@@ -155,7 +155,7 @@ describe('a failing disk', () => {
     fillDisk(store, 0)
     engine.submit(turnOf({ id: 'branch' }, { from: 1 }))
     await stepsUntil(engine, async () => (await recordIn(folder)).version > 3)
-    // As a process that is killed now leaves it: not at the beginning, from which the next turn would go on unnoticed.
+    // After a kill at this moment: not the empty session, from which the next turn would continue unnoticed.
     const { head, turns } = await recordIn(folder)
     expect([head, ...turns.map(({ turn }) => turn)]).toEqual([1, 1, 2, 3])
     fillDisk(store, 1)
@@ -169,7 +169,7 @@ describe('a failing disk', () => {
     expect((await recordIn(folder)).turns.map(({ turn }) => turn)).toEqual([2, 3, 4])
   })
 
-  /** From here on so many more states fit. */
+  /** From here on this many more states fit. */
   function fillDisk(store: DirectStore, numStates: number): void {
     let room = numStates
     store.onCommit = ({ puts }) => {
@@ -308,7 +308,7 @@ describe('durable', () => {
     breakDisk(store)
     await tell(engine, turnOf({ id: 'fails' }))
     store.onCommit = () => {}
-    // Behind it: a deletion, which after a failure is written without states.
+    // Also waiting: a deletion, which after a failure is written without states.
     const deletion = engine.call('sessions.delete', REF)
     await withSteps(engine, engine.call('sessions.import', { tenant: '', id: 'i', bytes }))
     expect(await storedIn(folder)).toMatchObject([{ id: 'i', record: { head: 1 } }])
@@ -335,7 +335,7 @@ describe('durable', () => {
     expect(isTold).toBe(false)
     store.isHeld = false
     await withSteps(engine, imported)
-    // As a kill would leave it: nothing is saved any more.
+    // Like after a kill: nothing more is saved.
     expect((await storedIn(folder)).map(({ id }) => id)).toContain('i')
     await engine.close()
   })
@@ -355,4 +355,4 @@ describe('durable', () => {
   })
 })
 
-/** 200 tokens of an answer that a stop string may cut, over real kernels. */
+/** 200 tokens of an answer that a stop string may cut, with real kernels. */

@@ -1,4 +1,6 @@
-/** What the tests of sessions share: an engine that keeps states, turns of a conversation, and what they must give. */
+/**
+ * Shared by the tests of sessions: an engine that keeps states, turns of a conversation, and their expected answers.
+ */
 import { expect } from 'vitest'
 import type { Engine } from '../../src/engine/engine.ts'
 import type { EngineLimits } from '../../src/engine/limits.ts'
@@ -73,7 +75,7 @@ export interface Told {
   readonly cachedTokens: number | undefined
 }
 
-/** Runs a turn to its end and until it is saved. */
+/** Runs a turn until it has ended and is saved. */
 export async function tell(engine: Engine, request: GenerateRequest): Promise<Told> {
   engine.submit(request)
   return toldOf(await settle(engine), request.id)
@@ -90,7 +92,7 @@ export function toldOf(collected: Collected, id: string): Told {
   }
 }
 
-/** A call, with the steps that it may need. */
+/** Makes a call, and the steps that it needs. */
 export async function call<M extends EngineCall>(
   engine: Engine,
   method: M,
@@ -99,7 +101,7 @@ export async function call<M extends EngineCall>(
   return withSteps(engine, engine.call(method, params))
 }
 
-/** Steps until a promise is settled, and then to rest. */
+/** Steps until a promise is settled, then until the engine is idle. */
 export async function withSteps<T>(engine: Engine, promise: Promise<T>): Promise<T> {
   let isSettled = false
   const settled = promise.finally(() => {
@@ -114,7 +116,7 @@ export async function withSteps<T>(engine: Engine, promise: Promise<T>): Promise
   return settled
 }
 
-/** The code of what a call is refused with. */
+/** The error code of a refused call. */
 export async function refusal<M extends EngineCall>(
   engine: Engine,
   method: M,
@@ -126,12 +128,14 @@ export async function refusal<M extends EngineCall>(
   )
 }
 
-/** The tokens of a conversation, by what is kept of it; the state must be the one after exactly those consumed. */
+/**
+ * The tokens of a conversation according to what is kept; its state must be the one after exactly the consumed tokens.
+ */
 export async function transcript(engine: Engine, id = 's', turn?: number): Promise<Int32Array> {
   const ref = { tenant: '', id }
   const { head } = await call(engine, 'sessions.get', ref)
   const range = { turn: turn ?? head, start: 0, end: 1e9 }
-  // Before the export, which brings a state from the store into memory.
+  // Before the export, which moves a state from the store to memory.
   const tokens = await call(engine, 'sessions.tokens', { ...ref, ...range })
   const bytes = await call(engine, 'sessions.export', { ...ref, turn })
   const { layers } = engine.info.model.stateShape
@@ -141,14 +145,14 @@ export async function transcript(engine: Engine, id = 's', turn?: number): Promi
   return tokens
 }
 
-/** What the turn's answer must be after that conversation: that of one long prompt, never interrupted. */
+/** The expected answer of the turn after that conversation: that of one long, uninterrupted prompt. */
 export function answerAfter(history: Int32Array, request: GenerateRequest) {
   const prompt = Int32Array.of(...history, ...request.prompt)
   const answer = soloAnswer({ ...request, prompt })
   return { answer, text: textOf([...prompt], false) + answer.text }
 }
 
-/** Some slots, and so many states in memory, whatever their bytes. */
+/** A number of slots and of states in memory, without a limit in bytes. */
 export const sizesOf = (slots: number, count: number) => ({
   slots,
   memory: { count, bytes: Number.POSITIVE_INFINITY },
@@ -160,7 +164,7 @@ export function openAt(folder: string, states: Partial<StateOptions> = {}, numSl
   return { store, ...setUp({ fake: { numSlots }, states: { store, ...states } }) }
 }
 
-/** Fails commits as long as it is set. */
+/** Makes commits fail while it is set. */
 export function breakDisk(store: DirectStore): () => void {
   store.onCommit = () => {
     throw new Error('ENOSPC: no space left on device')
@@ -170,7 +174,7 @@ export function breakDisk(store: DirectStore): () => void {
   }
 }
 
-/** Behind the file of an export: eight bytes that say so, and 32 of an HMAC. */
+/** After the file of an export: eight bytes of a magic, and 32 of an HMAC. */
 export function withoutSeal(bytes: Uint8Array): Uint8Array {
   return bytes.subarray(0, bytes.length - 40)
 }

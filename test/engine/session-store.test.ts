@@ -1,4 +1,4 @@
-/** Sessions and their store: tiers, restarts, and two engines over one. */
+/** Sessions and their store: tiers, restarts, and two engines with one store. */
 import { describe, expect, onTestFinished, test, vi } from 'vitest'
 import { Engine } from '../../src/engine/engine.ts'
 import { identityOf } from '../../src/engine/kept/identity.ts'
@@ -33,7 +33,7 @@ describe('tiers', () => {
     const tierOf = async (i: number) => (await call(engine, 'sessions.get', { tenant: '', id: `s${i}` })).turns[0]!.tier
     const tiers = []
     for (let i = 0; i < 50; i++) tiers.push(await tierOf(i))
-    // Those in slots have been written, and the copies that took are no states in memory.
+    // Those in slots have been written, and their copies for writing do not count as states in memory.
     expect(tiers.slice(0, 2)).toEqual(Array(2).fill('disk'))
     expect(tiers.slice(2, 34)).toEqual(Array(32).fill('memory'))
     expect(tiers.slice(34)).toEqual(Array(16).fill('device'))
@@ -115,7 +115,7 @@ describe('tiers', () => {
     engine.step()
     const request = turnOf({ prompt: promptOf(5) })
     engine.submit(request)
-    // It is read back at once; the only slot is taken for many steps more.
+    // It is read at once; the only slot is taken for many more steps.
     await new Promise((resolve) => setTimeout(resolve, 30))
     const collected = await settle(engine)
     expect(collected.answer('a')).toEqual(answerAfter(history, request).answer)
@@ -166,7 +166,7 @@ describe('a restart', () => {
     for (const seed of [1, 2, 3]) await tell(first.engine, turnOf({ prompt: promptOf(40, seed) }))
     await call(first.engine, 'sessions.fork', { ...REF, newId: 'f', turn: 2 })
     await call(first.engine, 'sessions.rewind', { ...REF, turn: 1 })
-    // A column of integers takes it, too.
+    // It also fits an integer column.
     await tell(first.engine, turnOf({ tenant: 'other' }, { id: 'theirs', ttlSeconds: 1000.12345 }))
     const before = [
       ...(await call(first.engine, 'sessions.list', { tenant: '' })),
@@ -255,7 +255,7 @@ describe('a restart', () => {
   })
 })
 
-/** Steps until a promise is settled; unlike withSteps not until all is written. */
+/** Steps until a promise is settled; unlike withSteps it does not wait until all is written. */
 async function withReleaseSteps<T>(engine: Engine, promise: Promise<T>): Promise<T> {
   const timer = setInterval(() => {
     while (engine.hasWork) engine.step()
@@ -276,7 +276,7 @@ describe('two engines over one store', () => {
     await tell(two.engine, turnOf({ prompt: promptOf(500) }, { id: 'c' }))
     const more = await tell(two.engine, turnOf({}, { id: 'd' }))
     expect(more.collected.error('a')).toBe('too_large')
-    // It does not ask the store for a session that it has: what it knows of others is up to a second old.
+    // It does not ask the store about its own session; its knowledge of others is up to a second old.
     const request = turnOf({ storedBytes: 1500, maxTokens: 1 }, { id: 'a', from: 1 })
     const wasRefused = () =>
       tell(one.engine, request).then(
@@ -382,7 +382,7 @@ test('on real kernels every way back gives the bits of an uninterrupted conversa
   const interruptions = [
     () => Promise.resolve(),
     async () => {
-      // All slots are needed elsewhere: device to memory.
+      // All slots are needed by others, so states move to memory.
       engine.submit(requestOf({ id: 'wide', n: 6 }))
       await settle(engine)
     },
@@ -400,7 +400,7 @@ test('on real kernels every way back gives the bits of an uninterrupted conversa
       await call(engine, 'sessions.import', { tenant: '', id: 'cut', bytes })
     },
     async () => {
-      // Neighbours in the batch.
+      // Other requests in the batch.
       engine.submit({ ...turn(3, 'whole'), id: 'n1', session: undefined })
       engine.submit({ ...turn(4, 'whole'), id: 'n2', session: undefined })
       engine.step()

@@ -1,4 +1,4 @@
-/** Sessions in one process: what is kept of a turn, who may write, branches, and the edges of all that. */
+/** Sessions in one process: what a turn keeps, who may write, branches, and edge cases. */
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
@@ -25,7 +25,7 @@ import {
 
 const REF = { tenant: '', id: 's' }
 
-/** Tells turns one after another; every answer must be that of the whole conversation as one prompt. */
+/** Runs turns one after another; every answer must equal that of the whole conversation as one prompt. */
 async function converse(turns: readonly GenerateRequest[], options: SetUp = {}) {
   const world = setUp(options)
   let history: Int32Array = new Int32Array(0)
@@ -55,7 +55,7 @@ describe('a turn', () => {
       turnOf({ prompt: promptOf(1, 5), maxTokens: 7 }),
     ])
     expect(history.length).toBe(40 + 9 + 3 + 5 + 600 + 1 + 1 + 1 + 7)
-    // The tokens of earlier turns were not read again: only what was new, and the unfed tails.
+    // Tokens of earlier turns were not read again: only what was new, and the unfed tails.
     const read = runner.log.reduce((sum, step) => sum + step.tokens, 0)
     expect(read).toBe(40 + 8 + (1 + 3 + 4) + (1 + 600) + (1 + 1) + (1 + 6))
   })
@@ -105,7 +105,7 @@ describe('a turn', () => {
     await fc.assert(
       fc.asyncProperty(turns, fc.boolean(), fc.constantFrom(...LOOPS), async (given, isTight, loop) => {
         const requests = given.map(({ length, seed, stop }) => {
-          // Parts of characters only make the comparison of texts hard; answer-tokens.test.ts has them.
+          // Partial characters only make it hard to compare texts; answer-tokens.test.ts has them.
           const bannedTokens = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
           const sampling = { ...SAMPLING, seed: BigInt(seed), bannedTokens }
           const prompt = promptOf(length, seed).map((token) => 14 + (token % 12))
@@ -174,7 +174,7 @@ describe('concurrent writes', () => {
     const continued = await settle(engine)
     const history = await transcript(engine, 's', 1)
     expect(continued.answer('b')).toEqual(answerAfter(history, later).answer)
-    // And the other way round: what it waits for is deleted.
+    // The other way round: the turn that it waits for is deleted.
     engine.submit(turnOf({ id: 'c', maxTokens: 8 }))
     engine.submit(later)
     await engine.call('sessions.delete', REF)
@@ -242,7 +242,7 @@ describe('cancelling', () => {
     for (let i = 0; i < 6; i++) collected.add(engine.step())
     const { generatedTokens } = engine.stats
     engine.cancel('long')
-    // What was on its way is looked at first, and whoever asks for the session waits for that.
+    // The steps in flight are read first, and a request for the session waits for that.
     const kept = await transcript(engine)
     const numDrawn = engine.stats.generatedTokens
     expect(numDrawn - generatedTokens).toBeLessThanOrEqual(loop === 'plain' ? 0 : 2)
@@ -382,7 +382,7 @@ describe('lifetime', () => {
     await expect(engine.call('sessions.get', REF)).rejects.toThrow('no session')
     const collected = await settle(engine)
     expect(toldOf(collected, 'writes').position).toBeUndefined()
-    // The one in line asked for a session to be created if there is none.
+    // The one in the queue asked for a session to be created if there is none.
     expect(toldOf(collected, 'waits').position).toMatchObject({ id: 's', turn: 1, version: 1 })
     expect(engine.stats).toMatchObject({ freeSlots: 8, states: { sessions: 1, inSlots: 1 } })
   })
@@ -572,7 +572,7 @@ describe('tenants and files', () => {
     expect(await importAs('other', bytes)).toBe('forbidden')
     expect(await importAs(REF.tenant, withoutSeal(bytes))).toBe('forbidden')
     expect(await importAs(REF.tenant, bytes, setUp({ states }).engine)).toBe('forbidden')
-    // Whoever makes a state makes its checksum, too.
+    // A client that makes its own state can also make its checksum.
     const headerEnd = 16 + new DataView(bytes.buffer, bytes.byteOffset).getUint32(12, true)
     const identity = JSON.parse(Buffer.from(bytes.subarray(16, headerEnd)).toString())
     const { snapshot } = decodeSnapshot(withoutSeal(bytes), identity)
@@ -602,7 +602,7 @@ describe('a link to a turn', () => {
     expect(collected.answer('a')).toEqual(answerAfter(history, request).answer)
     expect((await call(engine, 'sessions.get', REF)).head).toBe(2)
     expect(await call(engine, 'sessions.list', { tenant: 'yours' })).toHaveLength(1)
-    // The name is taken now; and a copy counts as any other session.
+    // The name is now taken; and a copy counts like any other session.
     expect(await refusal(engine, 'sessions.open', { ...copy, token })).toBe('conflict')
     const third = { tenant: 'third', id: 'x', token, storedBytes: 1 }
     expect(await refusal(engine, 'sessions.open', third)).toBe('too_large')
@@ -629,7 +629,7 @@ describe('a link to a turn', () => {
     expect(await open(late.token)).toBe('not_found')
     await call(engine, 'sessions.delete', REF)
     expect(await open(token)).toBe('not_found')
-    // Another conversation under the same name is none that was shared.
+    // Another conversation under the same name was not shared.
     await tell(engine, turnOf({}))
     expect(await open(token)).toBe('not_found')
   })
@@ -651,7 +651,7 @@ describe('a repeated request, whose answer its client never saw', () => {
     const { engine } = openAt(folder)
     expect((await tell(engine, again)).position).toMatchObject({ turn: 4, continued: 1 })
     expect(await transcript(engine, 's', 4)).toEqual(once)
-    // Another request, and one that names its turn, go on where they say.
+    // A different request, and one that names its turn, continue where they say.
     const other = turnOf({ id: 'other', prompt: promptOf(4) }, { origin: 'call 2' })
     expect((await tell(engine, other)).position).toMatchObject({ turn: 5, continued: 4 })
     const named = turnOf({ id: 'named', prompt: promptOf(4) }, { origin: 'call 2', from: 5 })

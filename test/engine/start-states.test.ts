@@ -1,4 +1,4 @@
-/** Tuned start states through the engine: each request begins with its own, whatever runs or is cached beside it. */
+/** Tuned start states in the engine: each request begins with its own, whatever runs or is cached beside it. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { Engine } from '../../src/engine/engine.ts'
 import type { MixedState } from '../../src/engine/messages.ts'
@@ -22,7 +22,7 @@ function randomState({ info }: ModelRunner, seed: number): StateData {
   ]
 }
 
-/** The answer by definition: the best token after all tokens so far, read anew from the start for each. */
+/** The answer by definition: the best token after all tokens so far, computed from the start for each. */
 function greedy(runner: ModelRunner, prompt: Int32Array, start: StateData | null, count: number) {
   const tokens = [...prompt]
   for (let i = 0; i < count; i++) {
@@ -116,7 +116,7 @@ describe.each(ARCHITECTURES)('%s', (architecture) => {
       expect(collected.answer(path)!.tokens).toEqual(greedy(runner, prompt, randomState(runner, seed), 4))
       expect(collected.of(path)[0]).toMatchObject({ cachedTokens: 0 })
     }
-    // One that cannot be read leaves the old one.
+    // An unreadable one leaves the old one in place.
     engine.startStates.readFile = () => Promise.reject(new SkeinError('not_found', 'no such file'))
     const missing = engine.call('startStates.add', { name: 'new', path: '', replace: true })
     await expect(missing).rejects.toMatchObject({ code: 'not_found' })
@@ -136,7 +136,7 @@ describe.each(ARCHITECTURES)('%s', (architecture) => {
     expect(engine.hasWork).toBe(false)
   })
 
-  /** By definition: every state reads all tokens so far, and the best of the summed logits is the next. */
+  /** By definition: every state reads all tokens so far, and the next token is the best of the summed logits. */
   function greedyOfMixture(prompt: Int32Array, mixture: readonly MixedState[], count: number) {
     const tokens = [...prompt]
     for (let i = 0; i < count; i++) {

@@ -1,7 +1,8 @@
 /**
- * Random lives of an engine that keeps states in pieces: turns, prompts with common beginnings, forks, exports and cancels
- * at any moment, with few slots, little memory and guesses that are right and wrong. Whatever is dropped, reused or half copied meanwhile, every answer is
- * the solo one, every exported state is the one after exactly its tokens, and at the end every slot is free.
+ * Random lives of an engine that copies states in pieces: turns, prompts with common prefixes, forks, exports and
+ * cancels at any moment, with few slots, little memory, and right and wrong guesses. Whatever is dropped, reused or
+ * half copied meanwhile, every answer is that of a single request, every exported state is the one after exactly its
+ * tokens, and at the end every slot is free.
  */
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
@@ -15,7 +16,7 @@ import { Collected, LOOPS, type Loop, promptOf, requestOf, soloAnswer } from './
 import { IDENTITY, settle, setUp, sizesOf, turnOf, withoutSeal } from './session-kit.ts'
 
 const LAYERS = 4
-/** The same lives each time; SKEIN_LIVES=5000 is that many new ones. */
+/** The same lives each time; SKEIN_LIVES=5000 runs that many new ones. */
 const RUNS =
   process.env.SKEIN_LIVES === undefined
     ? { numRuns: trials(20, 80), seed: 7 }
@@ -72,7 +73,7 @@ interface World {
   readonly script: Source
 }
 
-/** Reads what it is given over several turns of the event loop, as the real one does. */
+/** Reads its input over several turns of the event loop, like the real one. */
 function slowStore(): DirectStore {
   const store = openDirectStore(newFolder(), { ...IDENTITY, layers: LAYERS })
   const commit = store.commit.bind(store)
@@ -218,7 +219,7 @@ test.each(LOOPS)(
       ),
       RUNS,
     )
-    // Whether a request still lives when it is to be cancelled hangs on timers, so few are asked for.
+    // Whether a request is still running when it is to be cancelled depends on timers, so few are expected.
     expect(Math.min(...Object.values(seen))).toBeGreaterThan(5)
   },
   Math.max(120_000, 200 * RUNS.numRuns),

@@ -1,6 +1,6 @@
 /**
- * States on their way between slots and memory, as late as they can be and in any order (DeferredRunner): what is kept is
- * bit for bit what a copy at once would be, whatever happens to requests and slots meanwhile, and steps go on.
+ * State transfers between slots and memory, as late as possible and in any order (DeferredRunner): what is kept equals
+ * an immediate copy bit for bit, whatever happens to requests and slots meanwhile, and steps continue.
  */
 import { describe, expect, test } from 'vitest'
 import type { Engine } from '../../src/engine/engine.ts'
@@ -22,7 +22,7 @@ function expectRest(engine: Engine, numSlots = 8): void {
   expect(engine.stats).toMatchObject({ running: 0, waiting: 0, freeSlots: numSlots })
 }
 
-/** Prompts that share beginnings, turns with stop strings, cancels; few slots, so that spares come and go. */
+/** Prompts with shared prefixes, turns with stop strings, cancels; few slots, so that spare slots come and go. */
 async function live(loop: Loop, seed: number): Promise<{ cachedTokens: number; reused: number }> {
   let state = seed
   const pick = (below: number) => {

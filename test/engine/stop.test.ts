@@ -14,11 +14,11 @@ interface Outcome {
   readonly text: string
   readonly tokens: readonly number[]
   readonly matched: string | null
-  /** Text after each token, as a stream would have it. */
+  /** The text after each token, as in a stream. */
   readonly growth: readonly string[]
 }
 
-/** Feeds pieces as tokens 1, 2, …; `take` after every one is the stream. */
+/** Feeds pieces as tokens 1, 2, …; the results of `take` after each are the stream. */
 function feed(pieces: readonly Uint8Array[], stops: readonly string[]): Outcome {
   const tokenBytes = { bytesOf: (token: number) => pieces[token - 1]! }
   const answer = new AnswerText(tokenBytes, new StopStrings(stops), true)
@@ -49,7 +49,7 @@ function feed(pieces: readonly Uint8Array[], stops: readonly string[]): Outcome 
   return { text, tokens, matched, growth }
 }
 
-/** The same, worked out from whole prefixes of the bytes. */
+/** The same, derived from whole prefixes of the bytes. */
 function bruteForce(pieces: readonly Uint8Array[], stops: readonly string[]): Omit<Outcome, 'growth'> {
   const prefix = (count: number) => Uint8Array.from(pieces.slice(0, count).flatMap((p) => [...p]))
   const text = decode(prefix(pieces.length), false)
@@ -64,7 +64,7 @@ function bruteForce(pieces: readonly Uint8Array[], stops: readonly string[]): Om
   return { text: text.slice(0, end), tokens, matched: match?.stop ?? null }
 }
 
-/** Cuts bytes at the given places, which may fall inside characters and may coincide. */
+/** Cuts bytes at the given places, which may be inside characters and may coincide. */
 function cutAt(bytes: Uint8Array, places: readonly number[]): Uint8Array[] {
   const at = places.map((place) => place % (bytes.length + 1)).sort((a, b) => a - b)
   return [...at, bytes.length].map((end, i) => bytes.slice(at[i - 1] ?? 0, end))

@@ -4,7 +4,7 @@ import { FakeRunner } from '../helpers/fake-runner.ts'
 import { Collected, promptOf, requestOf, tokenBytes, V } from './kit.ts'
 import { setUp, tell, turnOf } from './session-kit.ts'
 
-/** Steps until `id` has its first token, while `flood` keeps `tenant` x at many requests in line. */
+/** Steps until `id` has its first token, while `flood` keeps so many requests of `tenant` x in the queue. */
 function stepsUntilServed(numFlood: number): number {
   const runner = new FakeRunner({ vocabSize: V, numSlots: 16, maxTokens: 128 })
   const engine = new Engine(runner, tokenBytes, { prefillChunk: 64 })
@@ -27,7 +27,7 @@ function stepsUntilServed(numFlood: number): number {
 
 test('a flood of long answers in every slot does not keep another tenant waiting', () => {
   expect(stepsUntilServed(0)).toBe(1)
-  // No slot of the flood has to come free: the one it had before was left.
+  // No slot of the flood has to become free: one was reserved.
   expect(stepsUntilServed(200)).toBe(1)
 })
 
@@ -56,7 +56,7 @@ test('slots that hold states of its turns do not count against a tenant', async 
   const { engine } = setUp({ fake: { numSlots: 4 } })
   for (const id of ['a', 'b', 'c']) await tell(engine, turnOf({ tenant: 'x' }, { id }))
   await tell(engine, requestOf({ id: 'idle', tenant: 'z' }))
-  // One slot is left, which x has to itself only if it holds none.
+  // One slot is left, which x gets only if it holds none.
   engine.submit(requestOf({ id: 'wide', tenant: 'y', n: 3, maxTokens: 500 }))
   engine.step()
   engine.submit(requestOf({ id: 'late', tenant: 'x' }))

@@ -13,7 +13,7 @@ const item = (tenant: string, n = 1, share?: number): Item => ({
   request: { tenant, share },
 })
 
-/** Admits while there are slots, as the scheduler does; each admission weighs `cost`. */
+/** Admits while there are slots, as the scheduler does; each admission costs `cost`. */
 function admitAll(line: WaitingLine<Item>, numFree: number, cost = 10): Item[] {
   const admitted: Item[] = []
   for (let free = numFree; ; ) {
@@ -153,7 +153,7 @@ describe('the reserved slots', () => {
     admitAll(line, 16)
     for (const guest of guests.slice(1)) line.release(guest)
     for (let i = 0; i < 40; i++) line.push(item('x'))
-    // 16, less the one that a guest holds, less the two more that they have had at once.
+    // 16, less the one of a guest, less the two more that they have had at once.
     expect(admitAll(line, 15)).toHaveLength(13)
     line.push(item('y'))
     expect(tenants(admitAll(line, 2))).toBe('y')

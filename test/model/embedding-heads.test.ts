@@ -1,4 +1,4 @@
-/** Checkpoints of EmbeddingRWKV: names below `rwkv.`, a token behind each text, heads for three tasks. */
+/** Checkpoints of EmbeddingRWKV: names below `rwkv.`, a token after each text, heads for three tasks. */
 import { join } from 'node:path'
 import { beforeAll, expect, test } from 'vitest'
 import { embedAll } from '../../src/api/embeddings/vectors.ts'
@@ -60,7 +60,7 @@ test('texts become vectors by the requested head, after the token that ends them
   expect(engine.info).toMatchObject({ embeddings: 'last', embeddingTasks: TASKS })
   const client = new LocalEngineClient(engine)
   const texts = [Int32Array.of(7, 300, 12), Int32Array.of(5), Int32Array.of(9, END)]
-  // embedAll reads no more of a model than its name and its engine.
+  // embedAll reads only the name and the engine of a model.
   const model = { id: 'm', client } as unknown as Parameters<typeof embedAll>[0]
   const call = { id: 'c', tenant: '', signal: new AbortController().signal }
   const ends = texts.map((text) => (text.at(-1) === END ? text : Int32Array.of(...text, END)))

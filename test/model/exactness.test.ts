@@ -20,7 +20,7 @@ async function feed(
     const chunk = tokens.subarray(start, start + sizes[i % sizes.length]!)
     start += chunk.length
     const isLast = start >= tokens.length
-    // The last token goes alone, so that every way of feeding ends in the same question.
+    // The last token is fed alone, so that every way of feeding ends with the same step.
     if (isLast && chunk.length > 1) await step(runner, [{ slot, tokens: chunk.slice(0, -1), samples: [] }])
     const fed = isLast ? chunk.slice(-1) : chunk
     const [result] = await step(runner, [{ slot, tokens: fed, samples: [], allLogits: isLast }])
@@ -34,7 +34,7 @@ function solo(runner: ModelRunner, tokens: Int32Array) {
   return feed(runner, 0, tokens, [tokens.length])
 }
 
-/** One forward pass. Not every backend can be waited for. */
+/** One forward pass. Some backends cannot be waited for. */
 function step(runner: ModelRunner, rows: readonly BatchRow[]): Promise<RowResult[]> {
   return landed(runner.launch(rows))
 }
@@ -95,7 +95,7 @@ describe.each(CASES)('exactness of %s on %s', (architecture, backend) => {
       for (const [t, token] of tokens.entries()) {
         const rows: BatchRow[] = []
         for (let slot = 0; slot < mine; slot++) {
-          if ((slot + t) % 3 === 0) continue // this neighbour is away at this step
+          if ((slot + t) % 3 === 0) continue // this row is absent in this step
           if ((slot + t) % 11 === 0) runner.clearSlot(slot) // another request has taken its slot
           const length = 1 + ((slot + t) % 4)
           const row = { slot, tokens: someTokens(length, slot * 100 + t), samples: [draw(slot)] }
@@ -234,7 +234,7 @@ test.each(QUANTS)(
       tinyRunner('reference', { architecture, quant }),
       tinyRunner('cpu', { architecture, quant }),
     ]
-    // Products of quantised weights on cpu round activations as well; the reference does not.
+    // Products of quantised weights on cpu also round activations; the reference does not.
     expect(distance(await solo(cpu, tokens), await solo(reference, tokens))).toBeLessThan(
       ['int8', 'q4', 'nf4'].includes(quant) ? 3e-2 : 1e-4,
     )

@@ -1,4 +1,4 @@
-/** What a queue of flights still has of those that have landed. */
+/** What a queue of steps still references after they have ended. */
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import { expect, test } from 'vitest'
@@ -12,7 +12,7 @@ const collectGarbage = runInNewContext('gc') as () => void
 
 const CAPACITY = { tokens: 4, rows: 1, logits: 1, samples: 1 }
 
-/** Draws the token 3 each time. */
+/** Draws token 3 each time. */
 const PROGRAM: Program = {
   run: () => {},
   flights: {
@@ -56,7 +56,7 @@ test('finished steps are not kept', async () => {
     expect(last.result()[0]!.drawn[0]!.token).toBe(3)
     last = flight
   }
-  // A WeakRef holds what it names until the turn of the event loop is over.
+  // A WeakRef keeps its target until the turn of the event loop ends.
   await new Promise((resolve) => setImmediate(resolve))
   collectGarbage()
   const numHeld = held.filter((one) => one.deref() !== undefined).length

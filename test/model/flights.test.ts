@@ -1,6 +1,6 @@
 /**
- * Flights of a runner against its steps: rows that feed what the flight before drew give the same tokens and states as
- * rows that feed the tokens themselves, whenever the flights run; rows that were stopped change nothing.
+ * Overlapped steps of a runner compared with single steps: rows that feed the draws of the previous step give the same
+ * tokens and states as rows that feed the tokens themselves, whenever the steps run; stopped rows change nothing.
  */
 import { expect, test } from 'vitest'
 import { type BatchRow, type Flight, fedByDraw, type Runner } from '../../src/model/runner.ts'
@@ -23,7 +23,7 @@ function next(slot: number, token: number, position: number, stops: number[] = [
   return { slot, tokens: Int32Array.of(token), samples: [spec], stops: new Set(stops) }
 }
 
-/** A state that was asked for; a late one comes when it has been looked for often enough. */
+/** A requested state; a late one arrives after enough polls. */
 function arrived<T>(flight: Flight<T>): T {
   while (!flight.isDone);
   return flight.result()
@@ -48,7 +48,7 @@ test.each(BACKENDS)('%s: steps that feed draws equal steps that feed tokens', (d
   const tokens: number[][] = []
   for (let position = 1; position < STEPS; position++) {
     flights.push(
-      // In another order than the draws were made in.
+      // In another order than the draws were made.
       deferred.launch(
         [2, 0, 1].map((slot, i) => {
           const s = position === 1 ? slot : i
@@ -89,7 +89,7 @@ test.each(BACKENDS)('%s: a stopped row leaves its state unchanged, and other row
   const [a, stopped, c] = after.result().map(({ drawn }) => drawn[0]!.token)
   expect(stopped).toBe(-1)
   expect([a, c].every((token) => token! >= 0)).toBe(true)
-  // As after its prompt alone.
+  // The state after its prompt alone.
   const alone = tinyRunner(device)
   alone.clearSlot(1)
   alone.step([prompts()[1]!])

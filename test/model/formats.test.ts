@@ -41,7 +41,7 @@ function logitsOf(model: string): Float32Array {
   }
 }
 
-/** Layers enough that GGUF's rescaling reaches 4; sizes that are whole blocks of every type. */
+/** Enough layers that GGUF's rescaling reaches 4; sizes of whole blocks of every type. */
 const SIZES = { layers: 3, channels: 256, ffn: 512, vocab: 512 }
 type Writer = (path: string, tensors: readonly NamedValues[]) => string
 
@@ -135,7 +135,7 @@ test('stacked mixes of fla that are not all six are reported as missing', () => 
   expect(() => logitsOf(path)).toThrow(/blocks\.0\.att\.x_r/)
 })
 
-/** Norms of ones and zeros would hide that two of them were exchanged. */
+/** Norms of ones and zeros would not reveal that two of them were exchanged. */
 function withoutConstants(tensor: NamedValues, index: number): NamedValues {
   const { values } = tensor
   if (values.some((value) => value !== values[0])) return tensor

@@ -75,7 +75,7 @@ describe.each(CASES)('$name', ({ name, vocabSize, tokens }) => {
     expect(zero).toHaveLength(tokens.length * vocabSize)
     expect(distance(fromZero, zero)).toBeLessThan(tolerance)
     expect(distance(fromState, tuned)).toBeLessThan(tolerance)
-    // The two oracles are far apart, so neither comparison can pass for the other.
+    // The two oracles are far apart, so neither comparison can succeed with the other.
     expect(distance(fromZero, tuned)).toBeGreaterThan(0.1)
   })
 })

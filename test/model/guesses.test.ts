@@ -1,6 +1,6 @@
 /**
- * Rows with guesses on the backends that draw them: whatever is guessed, the draws that count, their log-probabilities, the
- * penalty counts and the state are those of a step for each token, to the bit.
+ * Rows with guesses on the backends that check them: whatever is guessed, the counted draws, their log-probabilities,
+ * the penalty counts and the state equal those of a step per token, to the bit.
  */
 import { describe, expect, test } from 'vitest'
 import type { ModelRunner } from '../../src/model/run/model-runner.ts'
@@ -17,14 +17,14 @@ const SPECS: readonly Partial<SampleSpec>[] = [
   { temperature: 1.5, topK: 20, noise: 0, bias: new Map([[5, -Infinity]]) },
 ]
 
-/** Reads the prompt; the first token that it draws. */
+/** Reads the prompt; returns the first token that it draws. */
 function begin(runner: ModelRunner, slot: number, fields: Partial<SampleSpec>): Drawn {
   runner.clearSlot(slot)
   runner.resetPenalties(slot, PROMPT)
   return runner.step([{ slot, tokens: PROMPT, samples: [draw(slot, fields)] }])[0]!.drawn[0]!
 }
 
-/** A step for each token. */
+/** One step per token. */
 function oneByOne(runner: ModelRunner, slot: number, fields: Partial<SampleSpec>): Drawn[] {
   const drawn = [begin(runner, slot, fields)]
   while (drawn.length < NUM_DRAWN) {
@@ -35,7 +35,7 @@ function oneByOne(runner: ModelRunner, slot: number, fields: Partial<SampleSpec>
   return drawn
 }
 
-/** Guesses of `length` tokens, of which those at places that `wrongEvery` divides are wrong. */
+/** Guesses of `length` tokens; those at multiples of `wrongEvery` are wrong. */
 function guessed(
   runner: ModelRunner,
   slot: number,
@@ -133,7 +133,7 @@ test('after right and after wrong guesses, draws have the distribution without g
       const expected = (drawn * Math.exp(logprob)) / total
       return sum + ((counts[i]!.get(token) ?? 0) - expected) ** 2 / expected
     }, 0)
-    // Of 5 degrees of freedom, one in 10,000 is beyond; the seeds are always the same.
+    // With 5 degrees of freedom, one in 10,000 exceeds this; the seeds are fixed.
     expect(chiSquare).toBeLessThan(25.7)
   }
   runner.dispose()

@@ -10,7 +10,7 @@ import { tinyModel } from '../helpers/runner.ts'
 import { temporaryFolder } from '../helpers/temporary-folder.ts'
 import { writeTunedState } from '../helpers/tuned-state.ts'
 
-// The real one has threads, which need built code.
+// The real one uses threads, which need built code.
 const { closed } = vi.hoisted(() => ({ closed: vi.fn() }))
 vi.mock('../../src/state/store/store-thread.ts', () => ({
   openStore: async ({ dataFolder, identity }: StoreOptions) => {
@@ -37,7 +37,7 @@ test('a vocabulary that does not fit leaves no runner behind', async () => {
 
 test.each<[ErrorCode, number]>([
   ['out_of_memory', 1],
-  // Of a device that has failed nothing can be freed.
+  // Nothing of a failed device can be freed.
   ['kernel_failed', 0],
 ])('a warm-up that ends with %s disposes of the runner %i times', async (code, times) => {
   const disposed = dispose()

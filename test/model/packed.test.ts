@@ -1,4 +1,4 @@
-/** A GGUF in its own bits gives the logits of its dequantised weights, in little more memory than the file. */
+/** A GGUF with packed weights gives the logits of its dequantised weights, in little more memory than the file. */
 import { mkdtempSync, rmSync, statSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -23,7 +23,7 @@ const RANKS = {
   rwkv6: { mix: 64, decay: 64 },
 }
 const TOKENS = someTokens(6, 3)
-const TYPES = Object.keys(PACKED_BLOCKS) as (keyof typeof PACKED_BLOCKS)[] // Object.keys forgets which keys
+const TYPES = Object.keys(PACKED_BLOCKS) as (keyof typeof PACKED_BLOCKS)[] // Object.keys loses the key type
 
 function run(model: string, quant: QuantChoice, device: 'cpu' | 'reference' = 'cpu') {
   const runner = loadRunner({ model, device, quant, slots: 1, threads: 1 })
@@ -55,7 +55,7 @@ describe.each([
     expect(error(own.logits, truth.logits)).toBeLessThan(2e-4)
     expect(own.info.weightType).toBe(type)
     expect(own.info.weightBytes).toBeLessThan(1.03 * statSync(path).size)
-    // Matrices as they are; without a table of blocks the embedding is rounded to f16.
+    // Matrices are unchanged; without a table of blocks the embedding is rounded to f16.
     expect(error(run(path, 'file', 'reference').logits, truth.logits)).toBeLessThan(1e-3)
     const plain = run(path, 'f16')
     expect(plain.info.weightType).toBe('f16')

@@ -1,4 +1,4 @@
-/** A model over several backends is the same model: every number of it, bit for bit, and every state. */
+/** A model over several backends is the same model: every number, bit for bit, and every state. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { DeviceChoice } from '../../src/host/device-choice.ts'
 import { loadRunner } from '../../src/host/load.ts'
@@ -14,7 +14,7 @@ function runnerOn(devices: readonly DeviceChoice[], architecture: Architecture =
   return loadRunner({ model, device, ppDevices: devices, slots: 6, maxTokens: 64, threads: 1 })
 }
 
-/** A few steps of rows that come, go and are scored, with draws of all kinds; what they return, and a state. */
+/** A few steps with rows that come, go and are scored, with draws of all kinds; returns their results and a state. */
 function play(runner: ModelRunner) {
   for (let slot = 0; slot < 6; slot++) runner.clearSlot(slot)
   runner.resetPenalties(1, someTokens(20, 1))

@@ -21,7 +21,7 @@ const SCHEMES = [
   ['nf4', 'nf4'],
 ] as const
 
-/** By the definition of the rounding: no kernels are needed to write a file. */
+/** By the definition of the rounding: writing a file needs no kernels. */
 const quantise: Quantiser = (type, source, start, end) => {
   const bytes = source.readRows(start, end).slice()
   return quantiseRows(type, new Float32Array(bytes.buffer), source.columns)
@@ -103,7 +103,7 @@ describe('damaged files and other schemes are refused by name', () => {
   const file = readFileSync(quantisedFile('q4'))
   const headerBytes = Number(file.readBigUInt64LE())
 
-  /** The file with its header changed to another text of the same meaning for the rest. */
+  /** The file with its header changed to another text with the same meaning for the rest. */
   function opened(change: (header: Record<string, Record<string, unknown>>) => void) {
     const header = JSON.parse(file.toString('utf8', 8, 8 + headerBytes))
     change(header)

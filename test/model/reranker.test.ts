@@ -21,7 +21,7 @@ const RERANKER = join(folder, 'rwkv0b1-reranker.pth')
 const waves = (count: number, scale: number) =>
   Float32Array.from({ length: count }, (_, i) => scale * Math.sin(1.7 * i + 0.01 * i * i))
 
-/** As the published files name them; the head is no matrix of a vocabulary. */
+/** Names as in the published files; the head is not a matrix over the vocabulary. */
 function rerankerTensors(token = 'token.weight'): NamedValues[] {
   const file = join(folder, 'other.pth')
   writeRandomRwkv7(file, { layers: LAYERS, channels: C, vocab: 2, seed: 5 })
@@ -66,7 +66,10 @@ const normed = (x: Vector, name: string, eps = 1e-5, groups = 1): number[] => {
   })
 }
 
-/** By the published definition, in float64: one token with nothing before it, in the states [L, H, N, N] of another model. */
+/**
+ * By the published definition, in float64: one token with nothing before it, on the states [L, H, N, N] of another
+ * model.
+ */
 function expectedScore(states: Float32Array): number {
   let x = normed(vector('token.weight'), 'blocks.0.ln0')
   let first: Vector = []
@@ -76,7 +79,7 @@ function expectedScore(states: Float32Array): number {
       times(times(input, at(l1)).map(by), at(l2))
     const same = (value: number) => value
     const xx = normed(x, `blocks.${layer}.ln1`)
-    // What was before it is zero: x + (0 − x) μ.
+    // What precedes it is zero: x + (0 − x) μ.
     const mixed = (letter: string) => xx.map((value, i) => value * (1 - vector(at(letter))[i]!))
     const r = linear(at('receptance.weight'), mixed('x_r'))
     const w = add(vector(at('w0')), low(['w1', 'w2'], mixed('x_w'), Math.tanh))
@@ -171,7 +174,7 @@ describe.each(['reference', 'cpu'] as const)('on %s', (device) => {
       expect(reply.usage.total_tokens).toBe(numTokens)
       const { data } = (await app.inject('/v1/models')).json()
       expect(data[0].reranker).toBe(true)
-      // The same whatever it is asked beside.
+      // The same, whatever it is scored with.
       const again = { query, documents: documents.slice(1, 2) }
       const alone = (await app.inject({ method: 'POST', url: '/v1/rerank', payload: again })).json()
       const beside = reply.results.find(({ index }: { index: number }) => index === 1)

@@ -13,7 +13,7 @@ import { someTokens, tinyRunner } from '../helpers/runner.ts'
 const FOLDER = mkdtempSync(join(tmpdir(), 'skein-'))
 const SHAPE = { layers: 2, channels: 64, heads: 2, headSize: 32 }
 
-/** Numbers that differ in every place. */
+/** Numbers that are all different. */
 function stateTensor(layer: number, shape: readonly number[] = [2, 32, 32]): PthTensorValues {
   const count = shape.reduce((a, b) => a * b, 1)
   const values = Float32Array.from({ length: count }, (_, i) => Math.fround(Math.sin(i + layer)))

@@ -12,7 +12,7 @@ beforeAll(() => {
 })
 afterAll(() => runner.dispose())
 
-/** Warms up a device whose replayed steps draw another token where `isWrong` says so; returns what it warned of. */
+/** Warms up a device whose replayed steps draw another token if `isWrong` says so; returns its warnings. */
 function warned(isWrong: (rows: readonly BatchRow[]) => boolean, run: (rows: number) => void = () => {}) {
   const preparations = [1, 4, 0].map((rows) => ({ rows, run: () => run(rows) }))
   const program = { usesGraphs: true, preparations: () => preparations } as unknown as Program

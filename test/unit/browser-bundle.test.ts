@@ -1,11 +1,11 @@
-/** What `skein/browser` is in a browser: one file that nothing of Node reaches. */
+/** `skein/browser` for a browser: one file that imports nothing of Node. */
 import { join } from 'node:path'
 import { gzipSync } from 'node:zlib'
 import { build, type Rolldown } from 'vite'
 import { expect, test } from 'vitest'
 
 const CONFIG = join(import.meta.dirname, '../../web/library.config.ts')
-/** Packed; see docs/browser.md. */
+/** Compressed; see docs/browser.md. */
 const MOST_BYTES = 82_000
 
 test('the bundle has no imports and nothing of Node, and stays within its size', async () => {
@@ -19,7 +19,7 @@ test('the bundle has no imports and nothing of Node, and stays within its size',
   )
   expect(code.match(/["'`]node:\w+/g)).toBeNull()
   expect(code.match(/\b(Buffer\.|process\.|setImmediate|require\()/g)).toBeNull()
-  // That it looks at the right thing: the kernels are in it.
+  // The right file is checked: it contains the kernels.
   expect(code).toContain('@compute @workgroup_size')
   expect(code.match(/One (thread|workgroup) per \w+/g)).toBeNull()
   expect(gzipSync(code).length).toBeLessThan(MOST_BYTES)

@@ -1,4 +1,7 @@
-/** What is published of the settings is made from them: `npx vitest run test/unit/config-docs.test.ts -u` writes it anew. */
+/**
+ * The published documentation of the settings is generated: `npx vitest run test/unit/config-docs.test.ts -u` updates
+ * it.
+ */
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'

@@ -75,7 +75,7 @@ describe('precedence of values', () => {
     })
     const { options, choice } = servePlan(settled)
     expect(options.allowedOrigins).toEqual(['https://a.example', 'https://b.example'])
-    // Paths are from the folder of the file.
+    // Paths are relative to the folder of the file.
     expect(options.launches[0]!.startStates).toEqual([{ name: 'poet', path: join(folder, 'poet.pth') }])
     expect(choice.dataDir).toBe(join(folder, 'data'))
     expect(options.openTranslate).toBe(true)
@@ -104,11 +104,11 @@ describe('precedence of values', () => {
     const fileOf = (model: string) => settle({ models: [{ file: model }] }).models[0]!.file
     expect(fileOf('packed')).toBe(join(folder, 'packed'))
     expect(settle({ model: 'packed' }).model?.path).toBe(join(folder, 'packed'))
-    // Of one that is absent, the error is to say where it was looked for.
+    // If it is missing, the error says where it was searched.
     expect(fileOf('absent.pth')).toBe(join(folder, 'absent.pth'))
     expect(fileOf('goose/rwkv:packed.gguf')).toBe('goose/rwkv:packed.gguf')
     expect(fileOf('rwkv7-g1-0.4b')).toBe('rwkv7-g1-0.4b')
-    // One that was pulled may be named with its suffix, too.
+    // A downloaded model may be named with its suffix, too.
     const environment = { XDG_CACHE_HOME: join(folder, 'cache') }
     const pulled = cachePath(modelsFolder(environment), 'goose/rwkv', 'pulled.pth')
     mkdirSync(dirname(pulled), { recursive: true })
@@ -129,7 +129,7 @@ describe('precedence of values', () => {
     expect(settle({ noAuth: true }, { SKEIN_API_KEY: 'k' }).raw['no-auth']).toBeUndefined()
     expect(settle({ device: 'cpu' }, {}, '--gpus=0').raw.device).toBeUndefined()
     expect(settle({ device: 'cpu' }, {}, '--backend=cuda').raw.device).toBeUndefined()
-    // Two of one source contradict each other, and that is said.
+    // Two flags of one source contradict each other, which is reported.
     expect(() => servePlan(settle({ noStore: true, durable: true }))).toThrow('--no-store')
   })
 })

@@ -7,7 +7,7 @@ import { expect, test } from 'vitest'
 import { acceptInTurn, requestInTurn, setUpConnections } from '../../src/gateway/http/connection.ts'
 
 test('a connection shared by many apps has one listener for all', async () => {
-  // As the proxies of workers: an app each, on the connections of the server's.
+  // Like the proxies of workers: an app each, on the connections of the server.
   const apps = await Promise.all(
     Array.from({ length: 12 }, async () => {
       const app = Fastify()
@@ -37,7 +37,7 @@ test('a connection shared by many apps has one listener for all', async () => {
 })
 
 test('a few connections start per turn, in turn by address', async () => {
-  const server = new EventEmitter() as Server // only its events are looked at
+  const server = new EventEmitter() as Server // only its events are used
   const begun: string[] = []
   server.on('connection', ({ remoteAddress }) => begun.push(remoteAddress!))
   acceptInTurn(server)
@@ -71,7 +71,7 @@ test('requests that arrive at once start in many turns, and those without a body
       socket.write(`${methodOf(i)} / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n`)
     return Promise.all(sockets.map((socket) => once(socket, 'data')))
   }
-  // Now all of them are accepted, of which there is one in a turn.
+  // Now all of them are accepted; one starts per turn.
   await ask(() => 'GET')
   const replies = ask((i) => (i === 40 ? 'GET' : 'POST'))
   const perTurn: number[] = []
@@ -79,7 +79,7 @@ test('requests that arrive at once start in many turns, and those without a body
     await turn()
     perTurn.push(begun.length - last)
   }
-  // Two milliseconds of each kind, before and after the test counts.
+  // Two milliseconds for each kind, before and after the test counts.
   expect(Math.max(...perTurn)).toBeLessThanOrEqual(8)
   expect(begun.indexOf('GET')).toBeLessThan(20)
   await replies
@@ -88,7 +88,7 @@ test('requests that arrive at once start in many turns, and those without a body
 })
 
 test('a request whose client left while it waited does not start', async () => {
-  const server = new EventEmitter() as Server // only its events are looked at
+  const server = new EventEmitter() as Server // only its events are used
   let numBegun = 0
   server.on('request', () => {
     numBegun++

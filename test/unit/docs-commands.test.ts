@@ -1,4 +1,4 @@
-/** Every line of `skein` in the documents, and below `--help`, is one that its command takes. */
+/** Every line with `skein` in the documentation and in `--help` is accepted by its command. */
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { beforeAll, expect, test } from 'vitest'
@@ -7,7 +7,7 @@ import { type CommandSpec, equip, newProgram } from '../../src/cli/terminal/comm
 import { rewriteForeignFlags } from '../../src/settings/foreign-flags.ts'
 import { PAGES, ROOT } from '../helpers/pages.ts'
 
-/** The changelog tells what commands were like, too. */
+/** The changelog also has old commands. */
 const CURRENT = PAGES.filter((page) => page !== 'CHANGELOG.md')
 
 const specs = new Map<string, CommandSpec>()
@@ -15,7 +15,7 @@ beforeAll(async () => {
   for (const { name, load } of ENTRIES) specs.set(name, idle(await load()))
 })
 
-/** The same command, which does nothing. */
+/** The same command, without effect. */
 function idle(spec: CommandSpec): CommandSpec {
   const commands = Object.entries(spec.commands).map(([name, own]) => [name, idle(own)] as const)
   return {
@@ -25,7 +25,7 @@ function idle(spec: CommandSpec): CommandSpec {
   }
 }
 
-/** Commands of blocks of code. */
+/** Commands in code blocks. */
 function linesOf(text: string): string[] {
   const blocks = [...text.matchAll(/^( *)```(\w*)\n([\s\S]*?)^\1```/gm)]
   const ours = blocks.filter(([, , language]) => ['', 'sh', 'bash', 'console'].includes(language!))
@@ -33,7 +33,7 @@ function linesOf(text: string): string[] {
   return [...ours.map(([, , , code]) => code!), ...indented].flatMap(commandsOf)
 }
 
-/** Commands that sentences name, mostly without all that they need. */
+/** Commands in sentences, mostly without all required arguments. */
 function mentionsOf(text: string): string[] {
   const quoted = text.replace(/```[\s\S]*?```/g, '').matchAll(/`([^`\n]+)`/g)
   return [...quoted].flatMap(([, code]) => commandsOf(code!))
@@ -58,7 +58,7 @@ function wordsOf(line: string): string[] {
     .filter((word) => word !== '…')
 }
 
-/** What its command says of a line, or null. */
+/** The error of the command for a line, or null. */
 async function complaint(line: string): Promise<string | null> {
   const [name, ...rest] = wordsOf(line)
   if (rest.at(-1) === '--help') return null

@@ -18,7 +18,7 @@ test.each([
   ['--model-path m --pp-devices [0]', 'm --device cuda:0'],
   ['--model-path m --enable-cuda-graph True --port 1', 'm --port 1'],
   ['--model-path m --max-batch-size 64 --use-cuda-graph', 'm --slots 64'],
-  // And the rest of the table.
+  // The rest of the table.
   ['--model m --max_batch_size 1e6 --max_queue_size 1e6 --max_seq_len 1e6', 'm --max-waiting 1000000'],
   ['--model=m --max_batch_size=32 --max_seq_len=2048', 'm --slots 32 --step-tokens 2048'],
   ['--debug True', '--log-level debug'],
@@ -40,7 +40,7 @@ test.each([
   ['m --prefill-chunk-size 512 --max-prefill-batch 32', 'm --step-tokens 512'],
   ['m --wkv32 --port 1', 'm --wkv fp32 --port 1'],
   ['m --max-queue-size 9 --tokenizer-path t', 'm --max-waiting 9 --vocab t'],
-  // Our own are left alone.
+  // Our own flags are not changed.
   ['m.pth --slots 8 --host ::1 --no-auth', 'm.pth --slots 8 --host ::1 --no-auth'],
 ])('%s', (line, own) => {
   expect(rewrite(line)).toBe(own)

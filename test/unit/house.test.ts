@@ -1,4 +1,4 @@
-/** Derives the lists of docs/dev/house.md: which files name a fact that is said once. */
+/** Generates the lists of docs/dev/house.md: which files name a fact that is defined once. */
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
@@ -45,7 +45,7 @@ test('a backend is named only in its interface, in the choice of a device, and i
   ])
 })
 
-/** These are also words of something else, or exclude another setting. */
+/** These are also words with another meaning, or exclude another setting. */
 const SHARED = [
   ...['api-key', 'data-dir', 'memory-gb', 'metrics-port', 'model-name', 'no-store', 'pp-devices'],
   ...['step-tokens', 'trace-endpoint', 'without-model'],
@@ -70,7 +70,9 @@ test('a metric of the engine is named only in its row, where it is counted, and 
   ])
 })
 
-/** Several dialects have these, `/v1/batches` may call them, and a front gateway reads the session from the last. */
+/**
+ * Several dialects have these, `/v1/batches` may call them, and a front gateway reads the session from the last one.
+ */
 const SHARED_PATHS = /^\/v1\/((chat\/)?completions|models|embeddings|responses|sessions\/:id)$/
 
 test('a route is named only in its row, which gives the gateway its schema, role, tag and handler', () => {

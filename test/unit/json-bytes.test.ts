@@ -17,7 +17,7 @@ test('is the text of JSON.stringify', async () => {
   )
 })
 
-/** How often the event loop turned until `work` was done. */
+/** The number of turns of the event loop until `work` was done. */
 async function turnsOf(work: Promise<unknown>): Promise<number> {
   let [count, isDone] = [0, false]
   void work.then(() => {
@@ -42,7 +42,7 @@ const token: TokenText = {
 test('others continue while thousands of log-probabilities are rendered and written', async () => {
   const tokens = Array.from({ length: 6000 }, () => token)
   const rendered = new CompletionLogprobsBuilder().add(tokens, () => bytes)
-  // Four milliseconds in each turn: the rendering took some 100 ms of a quiet machine.
+  // Four milliseconds per turn: rendering took some 100 ms on a quiet machine.
   expect(await turnsOf(rendered)).toBeGreaterThan(2)
   const { text_offset } = await rendered
   expect(text_offset).toEqual(tokens.map((_, i) => i))

@@ -1,6 +1,7 @@
 /**
- * The compiled kernels that lie in kernels/build, of this machine's system and of others': each is of the system that its
- * folder names, exports all of skein.h, and needs nothing but the system. That a package has all of them: test/e2e/package.test.ts.
+ * The compiled kernels in kernels/build, for this system and others: each is for the system in its folder's name,
+ * exports all of skein.h, and needs only the system's libraries. test/e2e/package.test.ts checks that a package has all
+ * of them.
  */
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -13,7 +14,7 @@ const EXTENSIONS = /\.(so|dylib|dll)$/
 const header = readFileSync(join(ROOT, 'kernels/cpu/skein.h'), 'utf8')
 const FUNCTIONS = [...header.matchAll(/^SK_API [\w *]*?(sk_\w+)\(/gm)].map(([, name]) => name!).sort()
 
-/** Beside them lies what check:cuda remembers. */
+/** Also there: the results that check:cuda remembers. */
 const platforms = readdirSync(BUILD, { withFileTypes: true }).filter((one) => one.isDirectory())
 const libraries = platforms.flatMap(({ name: platform }) =>
   readdirSync(join(BUILD, platform))
@@ -21,7 +22,10 @@ const libraries = platforms.flatMap(({ name: platform }) =>
     .map((name) => [platform, name] as const),
 )
 
-/** What every such system has. Zig's are for glibc 2.28 and later; a compiler of this machine is for this machine. */
+/**
+ * Libraries that every such system has. Zig's are for glibc 2.28 and later; those of the local compiler are for this
+ * machine.
+ */
 const SYSTEM: Readonly<Record<string, RegExp>> = {
   linux: /^(GLIBC\w*_[\d.]+|(libc|libm|libpthread|libdl|librt|ld-linux[\w-]*|libstdc\+\+|libgcc_s)\.so\.\d)$/,
   darwin: /^(signature|\/usr\/lib\/libSystem\.B\.dylib)$/,

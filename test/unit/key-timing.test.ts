@@ -1,6 +1,6 @@
 /**
- * Whether the time that a wrong key takes tells how much of it is right. SKEIN_SLOW=1 takes the 10^5 samples that such an
- * attack would; otherwise there are fewer, and several tries, so that a busy machine cannot fail it.
+ * Whether the time for a wrong key reveals how much of it is right. SKEIN_SLOW=1 takes the 10^5 samples that an attack
+ * would take; otherwise there are fewer samples and several tries, so that the test does not fail on a busy machine.
  */
 import { randomBytes } from 'node:crypto'
 import { join } from 'node:path'
@@ -12,19 +12,22 @@ import { changeKeys, KeyRing } from '../../src/gateway/access/keys-file.ts'
 import { temporaryFolder } from '../helpers/temporary-folder.ts'
 
 const [NUM_SAMPLES, NUM_TRIES] = process.env.SKEIN_SLOW === '1' ? [100_000, 3] : [10_000, 10]
-/** What chance alone exceeds once in some 150,000 tries; that of "dudect" (Reparaz, Balasch, Verbauwhede 2017). */
+/**
+ * Random variation exceeds this once in some 150,000 tries; it is the threshold of "dudect" (Reparaz, Balasch,
+ * Verbauwhede 2017).
+ */
 const MAX_T = 4.5
-/** Slower ones were interrupted. */
+/** Slower samples were interrupted. */
 const KEPT = 0.9
 const POOL = 64
 
 type Check = (secret: string) => void
 
 const randomSecret = () => `sk-skein-${randomBytes(32).toString('base64url')}`
-/** Of memory of its own, as a header is. */
+/** In memory of its own, like a header. */
 const flat = (text: string) => Buffer.from(text).toString('latin1')
 
-/** All but the last characters are right. */
+/** Right except for the last characters. */
 function near(secret: string): string {
   const ending = randomSecret().slice(-2)
   return secret.endsWith(ending) ? near(secret) : flat(secret.slice(0, -2) + ending)
@@ -40,7 +43,7 @@ function timeOf(check: Check, secret: string): number {
   throw new Error('a wrong key was taken')
 }
 
-/** Welch's t of the times of keys that are nearly right against others. */
+/** Welch's t for the times of nearly right keys against others. */
 function tOf(check: Check, secret: string): number {
   const far = () => flat(randomSecret() + secret.slice(randomSecret().length))
   const pools = [() => near(secret), far].map((make) => Array.from({ length: POOL }, make))
@@ -49,7 +52,7 @@ function tOf(check: Check, secret: string): number {
     const kind = order[2 * i]! & 1
     return { kind, ns: timeOf(check, pools[kind]![order[2 * i + 1]! % POOL]!) }
   })
-  // The first ones are those of code that has not been compiled.
+  // The first samples run code that is not compiled yet.
   const warm = samples.slice(NUM_SAMPLES / 10)
   const limit = warm.map(({ ns }) => ns).sort((a, b) => a - b)[Math.floor(KEPT * warm.length)]!
   const [one, other] = [0, 1].map((kind) => {
@@ -61,7 +64,7 @@ function tOf(check: Check, secret: string): number {
   return (one!.mean - other!.mean) / Math.sqrt(one!.error + other!.error)
 }
 
-/** The smallest of several tries: what leaks leaks in every one of them. */
+/** The smallest of several tries: a leak would show in every one of them. */
 function leakOf(check: Check, secret: string): number {
   let least = Number.POSITIVE_INFINITY
   for (let i = 0; i < NUM_TRIES && least > MAX_T; i++) least = Math.min(least, Math.abs(tOf(check, secret)))
@@ -83,7 +86,7 @@ test('the time for a wrong key does not depend on how much of it is right', asyn
 })
 
 test('the test would notice a comparison that ends at the first difference', () => {
-  // Long, so that few samples show it on a busy machine.
+  // Long keys, so that few samples show the difference on a busy machine.
   const secret = flat(Array.from({ length: 40 }, randomSecret).join(''))
   const check: Check = (presented) => {
     for (let i = 0; i < secret.length; i++)

@@ -68,9 +68,9 @@ test('a rotated key keeps its tenant; the old secret works until its grace perio
   expect(second.secret).not.toBe(first.secret)
   expect(second.key.id).toBe(first.key.id)
   expect(second.key.secrets.map(({ until }) => until)).toEqual([null, now + 60_000])
-  // No grace ends what grace was left.
+  // A rotation without a grace period ends an earlier one.
   expect(rotateKey(second.keys, 'goose', 0, now).key.secrets).toHaveLength(1)
-  // A later rotation never lengthens an earlier grace.
+  // A later rotation never extends an earlier grace period.
   const third = rotateKey(second.keys, 'goose', 3_600_000, now + 1)
   expect(third.key.secrets.map(({ until }) => until)).toEqual([null, now + 3_600_001, now + 60_000])
 })
@@ -137,7 +137,7 @@ test('an inaccessible file does not end its server', async () => {
   const ring = new KeyRing(path, ({ message }) => problems.push(message))
   const aside = `${path}.aside`
   renameSync(path, aside)
-  // A link to itself fails where a folder without permission does, also for root.
+  // A link to itself fails like a folder without permission, also for root.
   symlinkSync(path, path)
   ring.refresh()
   ring.refresh()
@@ -195,7 +195,7 @@ test('expired keys and replaced secrets are told apart from unknown ones', () =>
   return Promise.all([ringOf(rotated.keys), ringOf(within.keys)]).then(([ring, other]) => {
     const auth = createAuth([], ring)
     expect(() => auth.checkPassword(first.secret)).toThrow('expired')
-    // Its grace was over before it was written: as unknown as any.
+    // Its grace period ended before it was written, so it counts as unknown.
     expect(auth.checkPassword(rotated.secret)).toMatchObject({ tenant: fresh.key.id })
     expect(createAuth([], other).checkPassword(within.secret).name).toBe('gander')
   })

@@ -1,16 +1,21 @@
-/** The manifests as kubectl renders them, by the schemas of Kubernetes and KEDA, and what must hold of every pod in them. */
+/**
+ * The manifests as kubectl renders them: valid by the schemas of Kubernetes and KEDA, and with the rules for every pod.
+ */
 import { execFileSync, spawnSync } from 'node:child_process'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
 
 const FOLDER = join(import.meta.dirname, '../../deploy/kubernetes')
 const OVERLAYS = ['base', 'overlays/cpu-demo', 'overlays/gpu', 'overlays/autoscaling']
-/** By a name, since types of this package and of `kubernetes-models` are larger than all of ours. Null before `npm ci`. */
+/**
+ * Imported by name, because the types of this package and of `kubernetes-models` are larger than all of ours. Null
+ * before `npm ci`.
+ */
 const yaml = 'yaml'
 const parse = ((await import(yaml).catch(() => null)) as { parse(text: string): unknown } | null)?.parse
 const HAS_KUBECTL = spawnSync('kubectl', ['version', '--client']).status === 0
 
-/** One YAML document each, as text: no parser of YAML is needed to look for lines. */
+/** One YAML document each, as text: finding lines needs no YAML parser. */
 function render(overlay: string): string[] {
   const options = { encoding: 'utf8', env: { ...process.env, KUBECONFIG: '/dev/null' } } as const
   return execFileSync('kubectl', ['kustomize', join(FOLDER, overlay)], options).split('\n---\n')
@@ -32,7 +37,7 @@ async function modelOf({ apiVersion, kind }: Manifest): Promise<Model> {
   return ((await import(path)) as Record<string, Model>)[kind]!
 }
 
-/** Throws for a wrong value; returns paths of fields that no schema names: those that its validator did not look at. */
+/** Throws for a wrong value; returns the paths of unknown fields, which its validator did not visit. */
 async function unknownFieldsOf(manifest: Manifest): Promise<string[]> {
   const unseen = new Set<string>()
   const watched = (value: unknown, path: string): unknown => {
@@ -50,7 +55,7 @@ async function unknownFieldsOf(manifest: Manifest): Promise<string[]> {
     })
   }
   const { prototype } = await modelOf(manifest)
-  // Its constructor would make a copy, and look at all.
+  // Its constructor would make a copy and visit all fields.
   prototype.validate.call(watched(manifest, '') as object)
   return [...unseen]
 }

@@ -1,4 +1,4 @@
-/** Rows whose draws are made later, and rows that only draw, in the flat arrays of a batch. */
+/** Rows with later draws, and rows that only draw, in the flat arrays of a batch. */
 import { expect, test } from 'vitest'
 import { createBatch, SAMPLE_INTS, SampleInt } from '../../src/backend/batch.ts'
 import { sampleSpec } from '../../src/bench/plain-request.ts'

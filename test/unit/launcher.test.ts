@@ -1,5 +1,5 @@
 import { availableParallelism } from 'node:os'
-/** From what was asked of a worker to what its process is told. */
+/** From a request for a worker to the options of its process. */
 import { expect, test } from 'vitest'
 import type { WorkerSpec } from '../../src/gateway/contract.ts'
 import { DEFAULT_SPEC, type Launch } from '../../src/gateway/fleet/launch.ts'
@@ -81,7 +81,7 @@ test('a device of its own replaces the devices of the server', () => {
 })
 
 const plan = ({ _ = [], ...raw }: { readonly _?: string[]; readonly [flag: string]: Raw | string[] }) => {
-  // All but the words are texts and switches.
+  // All fields but the words are texts and switches.
   const values = parseValues(SETTINGS, raw as Record<string, Raw>)
   return launchesOf(entriesOf(_, values), values)
 }

@@ -59,7 +59,7 @@ test('no split has a smaller largest stage', () => {
   )
 })
 
-/** Every way to cut `layers` into `stages` ranges that are not empty: [0, …, layers]. */
+/** Every way to divide `layers` into `stages` non-empty ranges: [0, …, layers]. */
 function allCuts(layers: number, stages: number): number[][] {
   if (stages === 1) return [[0, layers]]
   return Array.from({ length: layers - stages + 1 }, (_, i) => layers - 1 - i).flatMap((last) =>

@@ -2,7 +2,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { dirname, join, normalize } from 'node:path'
 import { expect, test } from 'vitest'
 
-/** What a backend is, without any of them. */
+/** The interface of a backend, without any implementation. */
 const SEAM = ['backend', 'batch', 'flight', 'state-shape', 'weight-types'].map((name) => `backend/${name}.ts`)
 /** wing → the other wings, or their files, that it may import. All may import the leaves. */
 const ALLOWED: Record<string, readonly string[]> = {
@@ -24,7 +24,7 @@ const ALLOWED: Record<string, readonly string[]> = {
   ],
   settings: ['host', 'gateway', 'hub', 'model', 'cluster'],
   host: ['batches', 'gateway', 'cluster', 'engine', 'hub', 'model', 'state', 'tokenizer', 'backend'],
-  // What a page can run: its bundle is looked at by browser-bundle.test.ts.
+  // Code that a page can run; browser-bundle.test.ts checks its bundle.
   browser: [
     'api/template.ts',
     'engine/answer',
@@ -60,9 +60,9 @@ const ALLOWED: Record<string, readonly string[]> = {
   files: [],
   threads: [],
 }
-/** They know nothing of the rest, and all may use them. */
+/** These know nothing of the rest, and all may use them. */
 const LEAVES = ['errors.ts', 'sampling.ts', 'files', 'threads']
-/** Inside a wing: its folders from the bottom up. A folder may import those before it, and the wing's own files. */
+/** Inside a wing: its folders from bottom to top. A folder may import those before it, and the wing's own files. */
 const FLOORS: Record<string, readonly string[]> = {
   gateway: ['routing', 'access', 'body', 'http', 'figures', 'fleet', 'models', 'management', 'cluster', 'pages'],
   'backend/cuda': ['driver', 'kernel', 'kinds', 'device', 'gemm', 'step', 'linear', 'ops'],
@@ -73,7 +73,7 @@ const FLOORS: Record<string, readonly string[]> = {
 }
 /** The files of src/ itself. */
 const ROOT = ['errors.ts', 'index.ts', 'sampling.ts']
-/** A folder with more has two nouns. */
+/** A folder with more files has two topics. */
 const MOST_FILES = 15
 const SRC = join(import.meta.dirname, '../../src')
 

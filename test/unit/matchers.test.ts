@@ -1,4 +1,4 @@
-/** Which threads follow the answers that are held to grammars, and what becomes of them when one ends. */
+/** Which threads follow the answers with grammars, and what happens when a thread ends. */
 import { expect, test } from 'vitest'
 import type { ToRows } from '../../src/grammar/matcher-rows.ts'
 import { Matchers, type StartThread } from '../../src/grammar/matchers.ts'
@@ -14,7 +14,7 @@ interface Started {
   hasEnded: boolean
 }
 
-/** Matchers over threads that only listen. */
+/** Matchers whose threads only record messages. */
 function listening(numThreads: number) {
   const started: Started[] = []
   const start: StartThread = ({ thread }, { ended }) => {
@@ -62,7 +62,7 @@ test('a thread that ends is restarted with its answers and their progress; other
   const [again] = started.slice(-1)
   expect(rowsOf(again!)).toEqual(rowsOf(started[1]!))
   for (const message of again!.posted) expect(message).toMatchObject({ type: 'open', tokens: [7] })
-  // What it has been told at its beginning is not told twice.
+  // Messages from the start are not sent twice.
   matchers.flush()
   expect(again!.posted.every(({ type }) => type === 'open')).toBe(true)
   expect(started[0]!.posted.at(-1)).toMatchObject({ type: 'advance' })

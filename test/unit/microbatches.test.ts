@@ -16,7 +16,7 @@ test('prompts are not cut into tiny pieces, and stay within the step', () => {
   expect(promptShare(pipeline, 100_000, 2048)).toBe(2048)
 })
 
-/** As the scheduler takes them: those that wait for nothing, in a fixed order, up to the share. */
+/** As the scheduler takes them: rows that wait for nothing, in a fixed order, up to the share. */
 function launch(flights: Set<number>[], maxFlights: number, count: number): void {
   if (flights.length === maxFlights) flights.shift()
   const isFlying = (i: number) => flights.some((flight) => flight.has(i))

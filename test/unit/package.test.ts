@@ -1,4 +1,4 @@
-/** What an installed package has: what its pages name is there. */
+/** An installed package has the files that its pages name. */
 import { execFileSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -9,7 +9,7 @@ const ROOT = join(import.meta.dirname, '../..')
 test('the package has the files that its pages name, the licences of what it bundles, and no source maps without sources', () => {
   const options = ['pack', '--dry-run', '--json', '--ignore-scripts']
   const packed = JSON.parse(execFileSync('npm', options, { cwd: ROOT, encoding: 'utf8' }))
-  // A list, or a record by name, as npm's version has it.
+  // A list, or a record by name, depending on the npm version.
   const [{ files: entries }] = Object.values(packed) as [{ files: { readonly path: string }[] }]
   const files = entries.map(({ path }) => path)
   const pages = files.filter((path) => /^(README|docs\/operations)\.md$/.test(path))

@@ -1,4 +1,4 @@
-/** Regular expressions that clients' texts meet take a time that grows as the text, and none is made of what a client sends. */
+/** Regular expressions for client texts run in linear time, and none is made from what a client sends. */
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { check } from 'recheck'
@@ -6,7 +6,7 @@ import { parseSync } from 'vite'
 import { expect, test } from 'vitest'
 
 const ROOT = join(import.meta.dirname, '../..')
-/** The others read what an operator gives: flags, answers of a hub, names of libraries. */
+/** The others read operator input: flags, hub answers, library names. */
 const MET_BY_CLIENTS = ['api', 'engine', 'gateway', 'state', 'threads', 'tokenizer']
 
 interface Found {

@@ -3,7 +3,7 @@ import { tightestSize } from '../../src/host/placement.ts'
 
 const GIB = 2 ** 30
 const vocabSize = 65_536
-/** Any head: only whether there is one counts. */
+/** Any head: only its existence counts. */
 const head = { ln_out: {}, head: {} } as never
 
 /** Stages of RWKV-7 7.2B by their layers; a layer's state is 1 MiB. */
@@ -49,6 +49,6 @@ test('inputs from the previous stage take memory, for every step in flight', () 
   const eight = stagesOf(1, 1, 1, 1, 1, 1, 1, 1)
   const roomOf = (bytes: number) => gpus(room, ...eight.slice(1).map(() => bytes))
   expect(() => tightestSize(asked, eight, roomOf(room))).toThrow('do not fit')
-  // 12 vectors of 16 KiB a token.
+  // 12 vectors of 16 KiB per token.
   expect(tightestSize(asked, eight, roomOf(room + 1.5 * GIB)).numSlots).toBe(1)
 })

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
 import { itlTargetOf, PrefillBudget } from '../../src/engine/prefill-budget.ts'
 
-/** Steps of a device that takes so long for a step, for each answer and for each prompt token. */
+/** Steps of a device with a given time per step, per answer and per prompt token. */
 function settle(
   budget: PrefillBudget,
   cost: { readonly step: number; readonly answer: number; readonly prompt: number },
@@ -32,7 +32,7 @@ test('step times approach the target, from below and from above', () => {
   const slow = settle(byTarget(200), cpu, 8)
   expect(slow[0]).toBeGreaterThan(500)
   expect(slow.at(-1)).toBeCloseTo(200, -1)
-  // After a handful of steps, and with more answers as with fewer.
+  // After a few steps, with more answers and with fewer.
   expect(slow.slice(8).every((ms) => ms < 1.2 * 200)).toBe(true)
   const budget = byTarget(25)
   settle(budget, gpu, 32)
@@ -54,7 +54,7 @@ test('a single long step changes nothing, and steps without a full prompt are no
   expect(budget.tokensBeside(100)).toBe(before)
   settle(budget, { step: 5, answer: 0.02, prompt: 0.001 }, 100, 20)
   expect(budget.tokensBeside(100)).toBe(before)
-  // Nor do steps of prompts alone, or of answers alone.
+  // Nor do steps with only prompts, or only answers.
   for (let i = 0; i < 5; i++) {
     budget.learn(400, 0, 4000)
     budget.learn(400, 100, 0)
@@ -105,7 +105,7 @@ test('one long step of answers alone does not let prompts take longer', () => {
 test('the time of answers alone is measured again while prompts never end', () => {
   const cost = { step: 14, answer: 1, prompt: 1 }
   const budget = unasked(HOST)
-  // The first steps of a server, which meets its kernels.
+  // The first steps of a server, which load kernels.
   for (const ms of [280, 200]) budget.learn(ms, 1, 0)
   const steps = settle(budget, cost, 1, Number.POSITIVE_INFINITY, 100)
   expect(steps[30]).toBeGreaterThan(100)
@@ -122,7 +122,7 @@ test('devices with steps in flight have a target of their own', () => {
 test('scored tokens take no longer than a step may, judged by the shorter of the last two steps', () => {
   const pace = { prefillChunk: null, itlTargetMs: 10 }
   const budget = new PrefillBudget(pace, DEVICE, 4096, 50_000)
-  // Nothing is known: 7.5 ms for a row of 50,000 values, as before they are compiled.
+  // Without a measurement: 7.5 ms for a row of 50,000 values, as before the code is compiled.
   expect(budget.scoredBeside).toBe(1)
   budget.learnScoring(8, 8)
   expect(budget.scoredBeside).toBe(10)

@@ -1,4 +1,4 @@
-/** Progress where nobody watches a terminal: a line every few seconds on stderr, nothing for what is soon done. */
+/** Progress without a terminal: a line every few seconds on stderr, and nothing for short tasks. */
 import { afterEach, beforeEach, expect, test, vi } from 'vitest'
 import { progressBar } from '../../src/cli/terminal/output.ts'
 

@@ -16,7 +16,7 @@ test('of thousands of keys, idle ones are forgotten', () => {
     rates.takeRequest(caller(i), () => {})
   }
   expect(rates.numAccounts).toBeLessThanOrEqual(1000)
-  // Whoever has used something of this minute is remembered.
+  // A key that has used something this minute is remembered.
   expect(rates.useOf(caller(9_999)).requestsLeft).toBe(59)
 })
 

@@ -8,7 +8,7 @@ import { SAMPLING_ROWS } from '../../src/sampling.ts'
 
 const KERNELS = join(import.meta.dirname, '../../kernels')
 
-/** Columns of an enum that begins with `first`, in its order, as sampling.ts writes them. */
+/** Columns of an enum that begins with `first`, in order, as written in sampling.ts. */
 function enumOf(file: string, first: string): string[] {
   const text = readFileSync(join(KERNELS, file), 'utf8')
   const [, body = ''] = new RegExp(`\\{\\s*(${first}[^}]*)\\}`).exec(text) ?? []
@@ -16,7 +16,7 @@ function enumOf(file: string, first: string): string[] {
   return names.map((name) => name.charAt(0).toLowerCase() + name.slice(1))
 }
 
-/** In the order of their columns, which begin at 0 and leave none out. */
+/** By column; columns start at 0 without gaps. */
 function columnsOf(columns: Readonly<Record<string, number>>): string[] {
   const entries = Object.entries(columns).sort(([, a], [, b]) => a - b)
   expect(entries.map(([, column]) => column)).toEqual([...entries.keys()])
@@ -32,7 +32,7 @@ test.each(['cpu/sample.cpp', 'cuda/sample-scores.cuh'])('the columns of %s are t
 test('every draw has its own values in its columns, whoever drew there before', () => {
   const batch = createBatch({ tokens: 4, rows: 4, logits: 4, samples: 4 })
   const specs = [0, 1, 2].map((slot) => {
-    // Each number another in each of them, exact in 32 bits.
+    // Every number is different, and exact in 32 bits.
     const numbers = SAMPLING_ROWS.map(([name], i) => [name, slot + i / 16])
     return sampleSpec({ slot, ...Object.fromEntries(numbers), topK: 10 + slot })
   })
@@ -44,7 +44,7 @@ test('every draw has its own values in its columns, whoever drew there before', 
     )
     for (const [s, spec] of drawing.entries()) {
       const floats = batch.sampleFloats.subarray(s * Object.keys(SampleFloat).length)
-      // The columns are named as the numbers are.
+      // The columns have the names of the numbers.
       for (const [name, column] of Object.entries(SampleFloat))
         expect(floats[column], name).toBe(spec[name as keyof typeof SampleFloat])
       expect(batch.sampleInts[s * SAMPLE_INTS + SampleInt.topK]).toBe(spec.topK)

@@ -1,4 +1,4 @@
-/** What src makes of schemas beside what typebox makes, which is what their types say. */
+/** Our schemas compared with those of typebox, whose types they have. */
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import Typebox from 'typebox'
@@ -46,7 +46,7 @@ const SCHEMAS: Record<string, (make: Makers) => unknown> = {
 }
 
 test.each(Object.entries(SCHEMAS))('%s: same as from typebox', (_, schemas) => {
-  // What both print: typebox's marks are hidden, and the order of keys means nothing.
+  // As printed: typebox's marks are hidden, and the order of keys does not matter.
   const printed = (make: Makers) => JSON.parse(JSON.stringify(schemas(make)))
   expect(printed(Type)).toEqual(printed(Typebox))
 })

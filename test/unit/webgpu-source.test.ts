@@ -8,7 +8,7 @@ test('repeated lines are expanded as often as the constants say, also nested one
   expect(code).not.toMatch(/#repeat|#end|#include|\$/)
   expect(code.match(/let input\d = /g)).toHaveLength(2)
   expect(code.match(/var bits\d\d = /g)).toHaveLength(6)
-  // Of the weights' own constants: four steps of two quads, for two units, three outputs and two tokens.
+  // With constants of the weights: four steps of two quads, for two units, three outputs and two tokens.
   expect(code.match(/= dot_from\(/g)).toHaveLength(4 * 2 * 2 * 3 * 2)
 })
 

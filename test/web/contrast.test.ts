@@ -11,7 +11,7 @@ const COLOURS = Object.fromEntries(
   ),
 )
 
-/** What is read, and what it stands on. */
+/** Text colours and their backgrounds. */
 const PAIRS = [
   ['ink', 'ground'],
   ['ink', 'panel'],

@@ -1,6 +1,6 @@
 /**
- * A server that speaks as much of the management API as the dashboard follows, with workers that are not there: for states
- * that a real one is rarely in. The dashboard's own files are served as the gateway serves them.
+ * A server with the parts of the management API that the dashboard uses, and with fake workers: for situations that are
+ * rare with a real one. It serves the dashboard's files like the gateway.
  */
 import fastify, { type FastifyInstance, type FastifyReply } from 'fastify'
 import type {
@@ -17,18 +17,18 @@ import { mountWeb, ownWebFiles } from '../../src/gateway/pages/dashboard.ts'
 
 export interface FakeOptions {
   readonly workers?: readonly WorkerRecord[]
-  /** A key that is asked for. */
+  /** The key that it requires. */
   readonly key?: string
-  /** What calls of the management API are answered: 403 to a user's key, 404 at a worker's own address. */
+  /** Replies to calls of the management API: 403 for a user key, 404 at the address of a single worker. */
   readonly refuse?: 403 | 404
-  /** But for these. */
+  /** Except for these. */
   readonly passes?: RegExp
   readonly logLines?: readonly string[]
-  /** History to begin with, and a new sample each second. */
+  /** Starts with a history, and sends a new sample each second. */
   readonly load?: (at: number) => Readonly<Record<string, WorkerSample>>
 }
 
-/** Has some sessions, and one answer to everything, which may break off with an error. */
+/** Has some sessions, and one answer to everything, which may end with an error. */
 export interface FakeModel {
   readonly sessions: readonly string[]
   readonly answer: string
@@ -64,13 +64,13 @@ export class FakeServer {
     }, 1000)
   }
 
-  /** To everyone who follows. */
+  /** Sends to everyone who follows. */
   send(event: ManagementEvent): void {
     if (event.type === 'worker') this.#keep(event.worker)
     for (const reply of this.#streams) write(reply, event)
   }
 
-  /** Ends every stream, as a server that is restarted does. */
+  /** Ends every stream, like a server that restarts. */
   drop(): void {
     for (const reply of this.#streams) reply.raw.destroy()
     this.#streams.clear()
@@ -167,7 +167,7 @@ function fakeSession(id: string) {
   return { id, version: 1, head: 1, ...times, bytes: 400_000, busy: false, turns: [turn] }
 }
 
-/** What was asked is its name. */
+/** The question is its name. */
 function fakeTranscript(id: string, answer: string) {
   const messages = [
     { role: 'user', content: id },
@@ -234,7 +234,7 @@ function sampleAt(at: number, workers: Readonly<Record<string, WorkerSample>>): 
   }
 }
 
-/** A worker as it would be after a start with nothing but a file; `fields` say what else it is. */
+/** A worker after a start with only a file; `fields` override its values. */
 export function fakeWorker(fields: Partial<WorkerRecord> = {}): WorkerRecord {
   return {
     worker_id: 'wkr-0123456789',

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
 import { FollowedEnd } from '../../web/src/parts/followed-end.ts'
 
-/** 100 pixels of it are seen. */
+/** 100 pixels of it are visible. */
 class List {
   readonly clientHeight = 100
   scrollHeight = 100

@@ -43,7 +43,7 @@ describe('a tree of turns', () => {
         expect(placed.map(({ row }) => row)).toEqual(tree.map((_, i) => i))
         for (const lane of new Set(placed.map((one) => one.lane))) {
           const inLane = placed.filter((one) => one.lane === lane)
-          // From the second on, each follows the one above it.
+          // From the second on, each follows the one above.
           for (const [i, { node }] of inLane.entries()) {
             if (i > 0) expect(node.parent).toBe(inLane[i - 1]!.node.id)
           }

@@ -1,4 +1,4 @@
-/** What holds of every page: it fits a phone, axe finds nothing wrong, and the keyboard leads through it. */
+/** Rules for every page: it fits a phone, axe finds no error, and the keyboard reaches everything. */
 import { expect, test } from 'vitest'
 import { IS_SLOW } from '../../helpers/slow.ts'
 import { FakeServer, fakeLoad, fakeWorker } from '../../web/fake-server.ts'
@@ -34,7 +34,7 @@ describeInBrowser('every page of the dashboard', (browser) => {
     ['light', phone],
     ['dark', desk],
   ] as const
-  // Half of the pages, a quarter of them in each of two looks; SKEIN_SLOW=1: all in all four.
+  // Half of the pages, a quarter of them in each of two looks; with SKEIN_SLOW=1 all in all four.
   test.each(IS_SLOW ? LOOKS : LOOKS.slice(0, 2))(
     'axe finds no error on any page, in %s, %o',
     async (colorScheme, viewport) => {

@@ -1,4 +1,4 @@
-/** Forms of answers, tools and their results, on the page Chat of a real server. */
+/** Output formats, tools and their results, on the page Chat of a real server. */
 // @module-tag night
 import type { Page } from 'playwright-core'
 import { afterAll, beforeAll, expect, test } from 'vitest'
@@ -34,7 +34,7 @@ describeInBrowser('what an answer is held to', (browser) => {
   })
 
   const form = () => page.getByLabel('Form of the answer')
-  /** The answer, and what was sent for it. */
+  /** The answer, and the request that was sent for it. */
   async function ask(question: string) {
     const answers = page.locator('.exchange')
     const before = await answers.count()
@@ -82,7 +82,7 @@ describeInBrowser('what an answer is held to', (browser) => {
 
   test('a called tool waits for its result, and the conversation continues with it', async () => {
     await page.getByLabel('Tools').fill(WEATHER)
-    // A model this small calls nothing by itself.
+    // A model this small does not call tools by itself.
     await page.route('**/v1/chat/completions', (route) =>
       route.continue({
         postData: { ...route.request().postDataJSON(), tool_choice: 'required' },

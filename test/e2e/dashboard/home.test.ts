@@ -1,4 +1,4 @@
-/** Home, where nothing but the demo model is there: a model to fetch, by one click. */
+/** Home with only the demo model: offers a model to download with one click. */
 import { expect, test } from 'vitest'
 import { FakeServer, fakeWorker } from '../../web/fake-server.ts'
 import { describeInBrowser, fakeOpener } from './kit.ts'

@@ -1,4 +1,4 @@
-/** What the tests of the dashboard share: a Chromium, the pages, and what is wrong with one. */
+/** Shared by the tests of the dashboard: a Chromium, the pages, and checks of a page. */
 import { readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import type { Browser, Page } from 'playwright-core'
@@ -9,10 +9,10 @@ import type { FakeServer } from '../../web/fake-server.ts'
 const executable = findChromium()
 const reason = executable === null ? ' (skipped: no Chromium on PATH; set CHROMIUM_PATH)' : ''
 
-/** One for all files of a process; it ends with it. */
+/** One for all files of a process; it ends with the process. */
 let chromium: Promise<Browser> | null = null
 
-/** Tests with a browser, where there is one. */
+/** Tests with a browser, if there is one. */
 export function describeInBrowser(name: string, tests: (browser: () => Browser) => void): void {
   describe.skipIf(executable === null)(`${name}${reason}`, () => {
     let browser: Browser
@@ -20,7 +20,7 @@ export function describeInBrowser(name: string, tests: (browser: () => Browser) 
       chromium ??= launchChromium(executable!)
       browser = await chromium
     })
-    // Pages that a failed test has left.
+    // Pages left by a failed test.
     afterAll(async () => {
       for (const context of browser?.contexts() ?? []) await context.close()
     })
@@ -61,7 +61,7 @@ export const PAGES = [
   'settings',
 ]
 
-/** Controls that a screen reader could not name, and ids that are there twice. */
+/** Controls without a name for screen readers, and duplicate ids. */
 export const NAMELESS = `
   [...document.querySelectorAll('button, a, input, select, textarea, progress, meter, [role=img]')]
     .filter((one) => !(one.ariaLabel || one.labels?.length || one.textContent.trim()) && !one.closest('li'))
@@ -71,7 +71,7 @@ export const NAMELESS = `
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8')
 
-/** What axe-core says against a page: rules and the elements that break them. */
+/** The violations that axe-core reports: rules and the elements that break them. */
 export async function violations(page: Page): Promise<unknown> {
   await page.evaluate(`if (!globalThis.axe) { ${AXE} }`)
   return page.evaluate(`

@@ -1,4 +1,4 @@
-/** A link to a conversation, from one key to another: it gives a copy, and leaves the original alone. */
+/** A link to a conversation, from one key to another: it gives a copy, and does not change the original. */
 // @module-tag night
 import type { Page } from 'playwright-core'
 import { afterAll, beforeAll, expect, test } from 'vitest'
@@ -46,7 +46,7 @@ describeInBrowser('links between keys', (browser) => {
     await alice.reload()
     await alice.getByText('3 plus 4').first().waitFor()
     expect(await alice.getByText('Japan').count()).toBe(0)
-    // A link that was cut opens nothing, and says so.
+    // A truncated link opens nothing, and says so.
     await bob.goto(link.slice(0, -9))
     await bob.reload()
     await bob.getByText('this server did not make this link').waitFor()

@@ -1,4 +1,4 @@
-/** The page Machines: GPUs with the workers on them; at a front gateway the nodes, and what may be done to their workers. */
+/** The page Machines: GPUs with their workers; at a front gateway the nodes, and actions on their workers. */
 import { expect, test } from 'vitest'
 import type { ClusterInfo } from '../../../src/gateway/contract.ts'
 import { FakeServer, fakeWorker, SYSTEM } from '../../web/fake-server.ts'

@@ -1,4 +1,4 @@
-/** The page Models of a real server: a checkpoint is rounded into a smaller file, loaded, unloaded and deleted. */
+/** The page Models of a real server: a checkpoint is quantised into a smaller file, loaded, unloaded and deleted. */
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Page } from 'playwright-core'

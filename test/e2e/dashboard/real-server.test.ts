@@ -1,4 +1,4 @@
-/** The dashboard of a real server with the demo model, from the first worker to the last: one walk, in this order. */
+/** The dashboard of a real server with the demo model, from the first worker to the last, in this order. */
 import type { Page } from 'playwright-core'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { openPage } from '../../helpers/chromium.ts'
@@ -82,7 +82,7 @@ describeInBrowser('the dashboard of a real server', (browser) => {
     await page.getByLabel('Max tokens').fill('300')
     await page.getByText('More settings').click()
     await page.getByLabel('Continue after the end of text').check()
-    // Scripts of the page, which this file's types know nothing of, are text.
+    // Scripts for the page are text, because this file does not know the page's types.
     await page.evaluate(`
       globalThis.lengths = new Set()
       new MutationObserver(() => {
@@ -178,7 +178,7 @@ describeInBrowser('the dashboard of a real server', (browser) => {
     await page.getByRole('button', { name: 'Settings' }).click()
     await page.getByText('More settings').click()
     await page.getByLabel('Continue after the end of text').check()
-    // What would end it by itself is never drawn.
+    // The stop token is never drawn.
     const reply = await fetch(`${server.url}/tokenize`, {
       method: 'POST',
       headers: { 'content-type': 'application/json' },
@@ -225,7 +225,7 @@ describeInBrowser('the dashboard of a real server', (browser) => {
     await list.getByRole('button', { name: '#pets', exact: true }).click()
     await expect.poll(() => items.count()).toBe(1)
     await list.getByRole('button', { name: '#pets', exact: true }).click()
-    // In a folder it is in no day, and leaves it again.
+    // In a folder it is listed under no day; then it leaves the folder again.
     const cats = items.filter({ hasText: 'Cats #pets' })
     const putInto = async (folder: string) => {
       await cats.hover()

@@ -1,11 +1,11 @@
-/** What an empty conversation offers: with the demo model, only what its small world has. */
+/** The suggestions of an empty conversation: with the demo model, only topics of its small world. */
 // @module-tag night
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { openPage } from '../../helpers/chromium.ts'
 import { type RunningServer, serve } from '../../helpers/cli.ts'
 import { describeInBrowser } from './kit.ts'
 
-/** What each answer has in it, in the order of the page. */
+/** Text expected in each answer, in the order of the page. */
 const ANSWERS = {
   'en-GB': [/capitals, small sums/, /Paris/, /猫非常高兴/, /fox named/],
   'zh-CN': [/首都、小算术/, /巴黎/, /The cat is very happy/, /兔子/],

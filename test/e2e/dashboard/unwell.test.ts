@@ -1,4 +1,4 @@
-/** The dashboard of servers that are not well: hostile words, failures, lost connections, keys. */
+/** The dashboard with servers in trouble: hostile texts, failures, lost connections, keys. */
 import { expect, test } from 'vitest'
 import { FakeServer, fakeWorker } from '../../web/fake-server.ts'
 import { describeInBrowser, fakeOpener } from './kit.ts'
@@ -93,12 +93,12 @@ describeInBrowser('the dashboard of a server that is not well', (browser) => {
     const fake = new FakeServer({ key: 'sk-right', workers: [fakeWorker()] })
     const { page, faults } = await open(fake)
     const dialog = page.getByRole('dialog')
-    // Whoever is asked can write at once.
+    // A user who is asked for a key can type at once.
     await expect.poll(() => page.evaluate('document.activeElement?.localName')).toBe('input')
     await page.keyboard.type('sk-wrong')
     await page.keyboard.press('Enter')
     await dialog.getByText('does not know this key').waitFor()
-    // The same once more is another try.
+    // The same key again counts as another try.
     const refused = page.waitForResponse('**/v1/models')
     await page.getByRole('textbox', { name: 'Key' }).fill('sk-wrong')
     await page.keyboard.press('Enter')
@@ -177,7 +177,7 @@ describeInBrowser('the dashboard of a server that is not well', (browser) => {
     const fake = new FakeServer({ workers: [fakeWorker()] })
     const { page, faults } = await open(fake, { serviceWorkers: 'allow' })
     await page.getByText('Live').waitFor()
-    // What the page began with is kept when the service worker looks after it.
+    // After the service worker has taken over, the files of the first load are stored.
     await page.evaluate('navigator.serviceWorker.ready.then(() => 0)')
     await fake.close()
     await page.reload()

@@ -1,6 +1,6 @@
 /**
- * docs/reference.md from openapi.json and the examples: a chapter for each system whose API it is, a request and its reply for
- * each route, and a list of all routes.
+ * Generates docs/reference.md from openapi.json and the examples: a chapter for each system whose API it is, a request
+ * and its reply for each route, and a list of all routes.
  */
 import stringify from 'json-stringify-pretty-compact'
 import type { ApiExample } from '../../../src/gateway/http/examples.ts'
@@ -12,7 +12,7 @@ keys are replaced. [api.md](api.md), [dialects.md](dialects.md) and [management.
 \`-H "authorization: Bearer $SKEIN_API_KEY"\`.
 `
 
-/** Of openapi.json. */
+/** From openapi.json. */
 export interface Routes {
   readonly paths: Readonly<Record<string, Readonly<Record<string, Operation>>>>
 }

@@ -1,6 +1,6 @@
 /**
- * Every route is asked as docs/reference.md shows it, on a server with the demo model, and must answer what stands there.
- * `npx vitest run test/e2e/reference -u` writes the page, and the examples of openapi.json, anew.
+ * Every route is called as docs/reference.md shows it, on a server with the demo model, and must give the reply in the
+ * page. `npx vitest run test/e2e/reference -u` updates the page, and the examples of openapi.json.
  */
 import { copyFileSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
@@ -44,7 +44,7 @@ afterAll(async () => {
   await hub.close()
 })
 
-/** What replies gave for later requests. */
+/** Values from replies for later requests. */
 const kept = new Map<string, string>()
 let file = new ArrayBuffer(0)
 
@@ -119,7 +119,7 @@ function firstOfLists(reply: object): Record<string, unknown> {
   return Object.fromEntries(entries)
 }
 
-/** The known one, where only figures differ. */
+/** The known reply, if only figures differ. */
 function sameInForm(example: ApiExample): ApiExample {
   const before = known.find(({ route, title }) => route === example.route && title === example.title)
   const isSame = before !== undefined && JSON.stringify(formOf(before.reply)) === JSON.stringify(formOf(example.reply))

@@ -1,24 +1,27 @@
-/** One request or more for every route of the API, in an order in which each finds what it needs. */
+/** At least one request for every route of the API, in an order in which each finds what it needs. */
 export interface ExampleRequest {
-  /** As openapi.json names it. */
+  /** The name in openapi.json. */
   readonly route: string
-  /** What it shows, for people. */
+  /** A description for readers. */
   readonly title: string
-  /** Values of `{names}` in the path; `$x` is what an earlier reply gave. */
+  /** Values of `{names}` in the path; `$x` is a value from an earlier reply. */
   readonly params?: Readonly<Record<string, string>>
   readonly query?: string
   readonly body?: object
-  /** The body is the file that an earlier reply was. */
+  /** The body is the file from an earlier reply. */
   readonly sendsFile?: true
   /** The body is a form with a file of this text, and `purpose` batch. */
   readonly form?: string
-  /** Remembers a field of the reply, found by its path, under a name for later requests. */
+  /** Stores a field of the reply, found by its path, under a name for later requests. */
   readonly keeps?: Readonly<Record<string, string>>
-  /** Figures of the machine and the moment, and how a stream was cut: only the form, or the words, are compared. */
+  /**
+   * The reply has figures of the machine or the moment, or a stream cut at random: only the format, or the text, is
+   * compared.
+   */
   readonly varies?: true
-  /** Of the lists in the reply the first entry alone is shown. */
+  /** Of lists in the reply only the first entry is shown. */
   readonly showsFirst?: true
-  /** Asked again until the reply has this text: what it tells happens beside the request. */
+  /** Repeated until the reply contains this text, because what it reports happens beside the request. */
   readonly until?: string
 }
 

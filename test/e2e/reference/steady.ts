@@ -1,6 +1,6 @@
-/** Replies as the reference page shows them: what differs from run to run is replaced by a value that does not. */
+/** Replies as the reference page shows them: values that differ from run to run are replaced by fixed ones. */
 
-/** Of numbers and texts under these names, what stands for them. */
+/** Numbers and texts under these names, and their replacements. */
 const MOMENTS =
   /^(created|created_at|updated|updated_at|last_used_at|modified_at|started_at|ended_at|grace_until|since|timestamp|at)$/
 const SPANS = /(_duration|_ms|_seconds|_per_second|_us)$/
@@ -31,7 +31,7 @@ export function steadyText(text: string): string {
     .replace(/"(\w+_duration|\w+_ms|\w+_per_second)":[\d.e+-]+/g, `"$1":${SPAN}`)
 }
 
-/** The names and types in a reply, without its values; of a stream the words, however they were cut into events. */
+/** The names and types in a reply, without its values; for a stream the text, however it was cut into events. */
 export function formOf(value: unknown): unknown {
   return typeof value === 'string' ? wordsOf(value) : typesOf(value)
 }

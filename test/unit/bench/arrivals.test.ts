@@ -16,11 +16,12 @@ test.each([0.5, 4, 1000])('arrivals at %d a second are a Poisson process', (rate
   // The mean of 20 000 exponential gaps has a standard error of 0.7 %.
   expect(mean * rate).toBeGreaterThan(970)
   expect(mean * rate).toBeLessThan(1030)
-  // Exponential, not merely of the right mean: e⁻¹ of the gaps are longer than it, e⁻³ longer than three of it.
+  // An exponential distribution, not only its mean: e⁻¹ of the gaps are longer than the mean, e⁻³ longer than three
+  // times.
   const longer = (factor: number) => gaps.filter((gap) => gap > factor * mean).length / gaps.length
   expect(longer(1)).toBeCloseTo(Math.exp(-1), 1)
   expect(longer(3)).toBeCloseTo(Math.exp(-3), 1)
-  // And without memory: a gap says nothing of the next.
+  // Without memory: a gap says nothing about the next.
   const products = gaps.slice(1).map((gap, i) => (gap / mean - 1) * (gaps[i]! / mean - 1))
   expect(products.reduce((sum, product) => sum + product, 0) / products.length).toBeCloseTo(0, 1)
 })

@@ -1,4 +1,4 @@
-/** Cases of the engine's bench over a scripted runner, and the least time that they are held against. */
+/** Cases of the engine's bench with a scripted runner, and the minimum time they are compared with. */
 import { expect, test } from 'vitest'
 import { benchEngine, rooflineSeconds } from '../../../src/bench/engine.ts'
 import type { BatchRow } from '../../../src/model/runner.ts'
@@ -34,7 +34,7 @@ test('decode and prefill run as requested, with and without draws, in steps that
     expect(step.lowMilliseconds).toBeLessThanOrEqual(step.highMilliseconds)
   }
   expect(Math.max(...runner.log.map(({ tokens }) => tokens))).toBe(10)
-  // Every decode step but the first of a case feeds what the one before drew.
+  // Every decode step of a case but the first feeds the draws of the previous one.
   expect(seen.feeding).toBeGreaterThanOrEqual(2 * (5 + 2))
   expect(Math.min(seen.drawing, seen.silent)).toBeGreaterThan(20)
 })
@@ -65,7 +65,7 @@ test('every step of a mixed case has the same number of prompt tokens, and answe
   expect(row).toMatchObject({ kind: 'mixed', batch: 3, tokens: 16 })
   expect(row!.step.tokensPerSecond).toBeCloseTo((1000 * 19) / row!.step.milliseconds, 6)
   expect(seen).toBeGreaterThan(4)
-  // On a pipeline the prompt is beside the first part of them.
+  // On a pipeline the prompt is in the first part of the rows.
   const late = new FakeRunner({ numSlots: 5, maxTokens: 40 })
   await benchEngine(new DeferredRunner(late, 3, false), plan)
   expect(late.log.slice(0, 3).map(({ tokens }) => tokens)).toEqual([17, 1, 1])
@@ -84,9 +84,9 @@ test('the least time: reading or arithmetic, then the states', () => {
   const limits = { bytesPerSecond: 1000, operationsPerSecond: 10_000 }
   const decode = { kind: 'decode' as const, batch: 1, tokens: 1 }
   expect(rooflineSeconds(model, decode, 8, limits)).toBeCloseTo(10 + 0.6)
-  // 3 000 of body and 1 000 of head, two operations each.
+  // 3 000 of the body and 1 000 of the head, two operations each.
   expect(rooflineSeconds(model, { ...decode, batch: 40 }, 64, limits)).toBeCloseTo(32 + 24)
-  // In two steps the weights are read twice, and the head is needed once.
+  // In two steps the weights are read twice, but the head is needed once.
   const prefill = { kind: 'prefill' as const, batch: 1, tokens: 16 }
   expect(rooflineSeconds(model, prefill, 8, limits)).toBeCloseTo(20 + 0.6)
 })

@@ -4,7 +4,7 @@ import { runLoad } from '../../../src/bench/serve/load.ts'
 
 const never = new AbortController().signal
 
-/** A request that takes `ms`, and how many there were at most. */
+/** A request that takes `ms`, and the highest number of simultaneous requests. */
 function counter(ms: number) {
   const seen = { running: 0, most: 0 }
   const send = async (i: number) => {
@@ -34,7 +34,7 @@ test('every request is sent once, none before it is due', async () => {
     expect(dueMs).toBe(arrivalsMs[value])
     expect(sentMs).toBeGreaterThanOrEqual(dueMs)
   }
-  // The last is sent at 40 and takes 5, and a timer of Node may end a millisecond early.
+  // The last one is sent at 40 and takes 5; a Node timer may fire a millisecond early.
   expect(load.durationMs).toBeGreaterThanOrEqual(44)
 })
 
@@ -68,7 +68,7 @@ test('a blocked event loop is noticed', async () => {
     while (performance.now() < end);
   }
   const load = await runLoad({
-    // The second comes when the loop has been free for a while.
+    // The second is sent when the loop has been idle for a while.
     arrivalsMs: [20, 200],
     concurrency: 1,
     send: busy,

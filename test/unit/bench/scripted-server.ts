@@ -1,4 +1,4 @@
-/** An HTTP server on loopback that answers as a test says; it keeps the bodies it was sent. */
+/** An HTTP server on loopback that gives the replies of a test and records the request bodies. */
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 

@@ -13,7 +13,7 @@ const times = fc.array(fc.double({ min: 0, max: 1e6, noNaN: true }), {
   maxLength: 60,
 })
 
-/** By selection, without a sort: the value of which `rank` others are before it. */
+/** By selection, without sorting: the value with `rank` other values before it. */
 function ranked(values: readonly number[], rank: number): number {
   return values.find((value, i) => {
     const before = values.filter((other, j) => other < value || (other === value && j < i))

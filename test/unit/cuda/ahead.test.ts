@@ -30,13 +30,13 @@ test.skipIf(findNvcc() === null)('kernels are compiled on other threads, once', 
   ] as const
   const numBegun = images.compileAhead(wanted)
   expect([0, 3]).toContain(numBegun)
-  // Who needs one that nobody has begun compiles it; a mistake in one is told as ever.
+  // A caller that needs a kernel nobody has started compiles it; errors are reported as usual.
   expect(() => images.image('bad', {})).toThrow(/bad\.cu for sm_90a/)
   const found = [1, 2].map((VALUE) => Buffer.from(images.image('good', { VALUE })))
   expect(found.map((one) => one.subarray(1, 4).toString('latin1'))).toEqual(['ELF', 'ELF'])
   expect(found[0]!.equals(found[1]!)).toBe(false)
   expect(readdirSync(join(cache, 'skein/cubin')).length).toBe(2)
-  // What is on the disk is not compiled again.
+  // Kernels on the disk are not compiled again.
   expect(createKernelImages(H200, CUDA, folder).compileAhead(wanted.slice(2))).toBe(0)
   vi.unstubAllEnvs()
 })
@@ -63,7 +63,7 @@ test('kernels that ship with Skein are used if the driver supports them and thei
   expect(images.refuse(source, { VALUE: 4 })).toBe(false)
   expect(images.refuse(source, { VALUE: 3 })).toBe(true)
   expect(images.image(source, { VALUE: 3 })).toBeNull()
-  // One that is damaged is as none.
+  // A damaged one counts as missing.
   writeFileSync(join(shipped, 'cuda-13', name), 'damaged')
   expect(taken(H200, 13)).toBeNull()
 })

@@ -17,7 +17,7 @@ test('a simulated card has its own limits, but never more than the local one', (
     totalBytes: H200.totalBytes,
     isSimulated: true,
   })
-  // Instructions and multiprocessors that it lacks stay away.
+  // The local GPU lacks instructions and multiprocessors of that card, so these stay as they are.
   const newer = { computeCapability: [9, 0], numSms: 132, isSimulated: false }
   expect(simulated(H200, '5090')).toMatchObject(newer)
   expect(() => simulated(H200, '4099')).toThrow(/SKEIN_SIMULATE_CARD takes .*4090, .*, not 4099/)

@@ -37,7 +37,7 @@ test('UUIDs as nvidia-smi prints them', () => {
   expect(formatUuid(bytes)).toBe('GPU-00112233-4455-6677-8899-aabbccddeeff')
 })
 
-/** Looks up a fixed text for a code, as cuGetErrorName does. */
+/** Returns a fixed text for a code, like cuGetErrorName. */
 function lookUp(texts: Record<number, string>): DriverFunctions['cuGetErrorName'] {
   return (status, out) => {
     const text = texts[status]
@@ -72,7 +72,7 @@ test('errors have the name and text of the driver, and a code of their own', () 
     message: 'cuda backend, cuMemAlloc: CUDA_ERROR_INVALID_VALUE (invalid argument)',
   })
   expect(failure(2).code).toBe('out_of_memory')
-  // Errors of NVLink and contained ones end the context as much as a bad address.
+  // NVLink errors and contained errors end the context like an invalid address.
   for (const status of [220, 226, 700]) expect(failure(status).code).toBe('kernel_failed')
   expect(failure(700, 'wkv7.cu: wkv7_decode')).toMatchObject({ code: 'kernel_failed' })
   expect(failure(700, 'wkv7.cu: wkv7_decode').message).toMatch(

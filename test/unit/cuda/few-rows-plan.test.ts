@@ -8,7 +8,7 @@ const RANKS = { w: 96, a: 96, g: 256, vGate: 64 }
 /** Of 7.2B and 13.3B. */
 const WIDE = { w: 128, a: 128, g: 480, vGate: 96 }
 
-/** The plan for some layers, of which only what it reads is there. */
+/** The plan for some layers; only the fields that it reads are set. */
 function plan(
   channels: number,
   chip: typeof H200,
@@ -56,7 +56,7 @@ test('two tokens have twice the space for inputs and sums', () => {
       const defines = plan(4096, H200, undefined, WIDE, type, 2, 32, isTurned)?.defines
       expect(defines, type).toMatchObject({ TOKENS: 2, ACTIVE: Number(isTurned) })
     }
-  // Sums of two are in the order of one, or there are none of two.
+  // Either the sums of two tokens have the order of one, or there is no plan for two.
   for (const kib of [64, 80, 99, 120, 163, 227]) {
     const chip = { numSms: 128, sharedBytes: kib << 10 }
     const [single, pair] = [1, 2].map((n) => plan(4096, chip, undefined, WIDE, 'f16', n))
@@ -98,7 +98,7 @@ test('with little memory a stage has half a row, then only one stage is in fligh
   expect(plan(4096, small)).toMatchObject({ defines: { FEED: 1, SPLIT: 2, RING: 4 } })
   const rounded = plan(4096, small, undefined, WIDE, 'i8', 1, 32)
   expect(rounded).toMatchObject({ defines: { ACTIVE: 0, SPLIT: 2, ROUNDED_ROWS: 4, RING: 2 } })
-  // All of u takes more room than what is listed of it.
+  // All of u takes more space than the listed part.
   const turned = plan(4096, small, undefined, WIDE, 'i8', 1, 32, true)
   expect(turned).toMatchObject({ defines: { ACTIVE: 1, SPLIT: 2, ROUNDED_ROWS: 4, RING: 3 } })
   expect(plan(2048, small)).toMatchObject({ defines: { FEED: 1, SPLIT: 1 } })

@@ -75,14 +75,14 @@ test('plans that ship with Skein are used only for their card and version of the
       const cache = new PlanCache({ gpu, driver: 'any', cublasLt }, folder)
       const [key, code] = [...found][0]!
       expect(cache.get(key)).toEqual(code)
-      // What was tuned here goes first.
+      // Plans tuned on this machine come first.
       const own = new Uint8Array(64).fill(7)
       cache.set(key, { algorithm: own, microseconds: 1 })
       expect(cache.get(key)).toEqual(own)
     }
   }
   expect(knownPlans({ gpu: 'another', cublasLt: 130100 }).size).toBe(0)
-  // A damaged file costs tuning time, nothing else.
+  // A damaged file costs tuning time, but nothing else.
   const damaged = mkdtempSync(join(folder, 'damaged-'))
   writeFileSync(join(damaged, 'half.json'), '{"gpus":["a"')
   expect(knownPlans({ gpu: 'a', cublasLt: 130100 }, damaged).size).toBe(0)

@@ -2,7 +2,7 @@ import { expect, test } from 'vitest'
 import { CudaDriver, CudaGraph, type DriverFunctions } from '../../../src/backend/cuda/driver/driver.ts'
 import { CUDA_WORDS } from '../../../src/backend/cuda/kinds/cuda.ts'
 
-/** A driver where one function fails; the names of the others are kept. */
+/** A driver in which one function fails; records the names of the others. */
 function driverWith(failing: string) {
   const calls: string[] = []
   const functions = new Proxy({} as DriverFunctions, {

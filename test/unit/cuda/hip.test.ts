@@ -1,5 +1,5 @@
 /**
- * The CUDA kernels as HIP, as far as they need no matrix cores: they compile for AMD's chips. None of them has run on one.
+ * The CUDA kernels as HIP, except those for matrix cores: they compile for AMD's chips. None of them has run on one.
  */
 import { readdirSync } from 'node:fs'
 import { expect, test } from 'vitest'
@@ -52,7 +52,7 @@ test('no file but the portable header has PTX', () => {
   }
 })
 
-/** Of clusters and matrix cores, which no kernel of HIP's uses: CLUSTER is 1, and what decodes weights is not called. */
+/** Defined for clusters and matrix cores, which no HIP kernel uses: CLUSTER is 1, and weight decoding is not called. */
 const GUARDED = ['mbarrier.cuh', 'sample-cluster.cuh', 'quant.cuh']
 
 const compiler = findHipCompiler()

@@ -4,7 +4,7 @@ import { KernelStore } from '../../../src/backend/cuda/kernel/kernel.ts'
 import { CUDA_WORDS } from '../../../src/backend/cuda/kinds/cuda.ts'
 import { SkeinError } from '../../../src/errors.ts'
 
-/** A store over a driver that answers loads with these statuses, the last of them from then on. */
+/** A store over a driver that answers loads with these statuses, then always with the last one. */
 function store(...statuses: number[]) {
   const calls: string[] = []
   const functions = {

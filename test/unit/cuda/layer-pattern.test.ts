@@ -5,7 +5,7 @@ const [x, out, states] = [{}, {}, {}]
 const RANKS = { r: 768, k: 768, v: 768, w: 64, a: 64, g: 128, vGate: 32 }
 const outputs = new Map(Object.keys(RANKS).map((name) => [name, {}]))
 
-/** A layer, of which only what is compared is there. */
+/** A layer with only the fields that are compared. */
 function layerOf(
   index: number,
   ranks: Partial<Record<keyof typeof RANKS, number>> = RANKS,

@@ -112,7 +112,7 @@ test('NVRTC and cuBLASLt are sufficient: kernels need no CUDA headers', () => {
     cublasLt: join(lib, 'libcublasLt.so.13'),
     problems: [],
   })
-  // An empty file is no library, but it is the one that is opened.
+  // An empty file is no library, but it is the one that gets opened.
   expect(() => openCompiler(13, wheels)).toThrow(/libnvrtc\.so\.13.*(too short|invalid ELF)/)
   const parts = lookForLibraries(13, machine([])).problems.map(({ part }) => part)
   expect(parts).toEqual(['compiler', 'cublasLt'])

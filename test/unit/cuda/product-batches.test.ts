@@ -3,7 +3,7 @@ import type { Product } from '../../../src/backend/cuda/linear/product.ts'
 import { gemmCalls } from '../../../src/backend/cuda/linear/product-batches.ts'
 import type { CudaTensor } from '../../../src/backend/cuda/resources.ts'
 
-/** Only what is looked at. */
+/** Only the fields that are read. */
 function product(w: number, x: number, y: number, given: Partial<Product> = {}): Product {
   const tensor = { address: BigInt(y), type: 'f16' } as CudaTensor
   const sizes = { rows: 64, columns: 32, epilogue: 'none', type: 'f16' } as const
@@ -22,7 +22,7 @@ test('only products at constant distances become one call', () => {
   expect(shapes([at(1), at(2), at(3), at(5), at(6, { rows: 128 })])).toEqual([[3, 2048, 1024, 512], one, one])
   expect(shapes([at(1), at(2, { epilogue: 'add' }), at(3, { columns: 64 })])).toEqual([one, one, one])
   expect(shapes([at(3), at(2)])).toEqual([one, one])
-  // As w, r and k would be: the inputs of the second pair lie elsewhere.
+  // Like w, r and k: the inputs of the second pair are elsewhere.
   expect(shapes([at(1), product(2 * W, 3 * X, 2 * Y), at(3)])).toEqual([[2, 2048, 2048, 512], one])
   expect(shapes([at(1), product(2 * W, 2 ** 40, 2 * Y)])).toEqual([one, one])
 })

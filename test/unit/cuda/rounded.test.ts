@@ -16,27 +16,27 @@ test('the f16 copy of integers covers a small matrix, and has a limit for a larg
 })
 
 test('products of few tiles share their columns, as far as clusters fit on the chip', () => {
-  // As an H200 has them: parts of 18 multiprocessors, some of fewer.
+  // As on an H200: parts of 18 multiprocessors, some with fewer.
   const atOnce = (cluster: number) => ({ 2: 66, 4: 30, 8: 15 })[cluster]!
   const cut = (tokens: number, ...jobs: readonly (readonly [rows: number, columns: number])[]) => {
     const shapes = jobs.map(([rows, columns]) => ({ rows, columns }))
     const { size, shares } = cutOf(atOnce, 'i8', shapes, tokens)
     return [size, shares]
   }
-  // 16 clusters of 8 would come in two waves.
+  // 16 clusters of 8 would take two waves.
   expect(cut(64, [4096, 16_384])).toEqual([64, 2])
   expect(cut(64, [2048, 8192])).toEqual([64, 4])
   expect(cut(512, [4096, 4096])).toEqual([128, 1])
   expect(cut(128, [4096, 4096])).toEqual([128, 2])
-  // Two tiles of 160 in place of three.
+  // Two tiles of 160 instead of three.
   expect(cut(320, [16_384, 4096])).toEqual([160, 1])
   expect(cut(320, [4096, 16_384])).toEqual([128, 1])
   expect(cut(1024, [4096, 4096], [4096, 4096], [4096, 4096])).toEqual([256, 1])
-  // A share has a part of the columns at the least.
+  // A share has at least one part of the columns.
   expect(cut(64, [256, 4096], [256, 64])).toEqual([64, 1])
 })
 
-// What test/cuda/ops-tiles.test.ts counts on to see every cut.
+// test/cuda/ops-tiles.test.ts relies on this to test every size.
 test.each([1, 2, 4])('if one cluster with %i shares fits, the number of tokens decides the size', (shares) => {
   const atOnce = (cluster: number) => (cluster === 2 * shares ? 1 : 0)
   for (const type of ['i8', 'q4', 'nf4'] as const)
@@ -58,7 +58,7 @@ test('rows have whole parts of values and scales', () => {
   expect(rowBytesOf('nf4', 2048)).toEqual({ values: 1024, scales: 64 })
   expect(rowBytesOf('q5Minimum', 2048)).toEqual({ values: 1024 + 256, scales: 256 })
   expect(rowBytesOf('q6', 2048)).toEqual({ values: 1024 + 512, scales: 256 })
-  // 17 groups of 32, of which two make a part of i8 and four one of q4.
+  // 17 groups of 32; two of them are a part of i8, four a part of q4.
   expect(rowBytesOf('i8', 544)).toEqual({ values: 9 * 64, scales: 36 })
   expect(rowBytesOf('q4', 544)).toEqual({ values: 5 * 64, scales: 40 })
 })

@@ -1,6 +1,7 @@
 /**
- * A driver of another maker is one object: here one with other attribute numbers, statuses, a chip with a name of its own, a
- * compiler for it and another form of launches. A model is loaded, recorded and launched over it, and no part of CUDA is asked.
+ * A driver of another vendor is one object. This one has different attribute numbers and statuses, a chip with a name
+ * of its own, a compiler for it and another way to launch. A model is loaded, recorded and launched with it, and no
+ * part of CUDA is used.
  */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -27,14 +28,14 @@ afterAll(() => {
   rmSync(cache, { recursive: true })
 })
 
-/** No number is CUDA's. */
+/** None of these numbers is one of CUDA's. */
 const ATTRIBUTES = { numSms: 1063, l2Bytes: 1019, sharedBytes: 1074 }
 const VALUES: Readonly<Record<number, number>> = { 1063: 304, 1019: 4 << 20, 1074: 64 << 10 }
 const KERNEL_ATTRIBUTES = { registers: 44, mostSharedBytes: 48 }
 const OUT_OF_MEMORY = 7002
 const NOT_READY = 7600
 
-/** A second driver, and what it was asked. */
+/** A second driver, and a record of its calls. */
 function secondDriver() {
   const asked = new Set<number>()
   const targets = new Set<string>()
@@ -56,7 +57,7 @@ function secondDriver() {
       asked.add(id)
       return 0
     },
-    // The first look at a mark is too early.
+    // The first poll of an event comes too early.
     cuEventQuery: () => (numWaits++ % 2 === 0 ? NOT_READY : 0),
     cuGetErrorName: () => 1,
     cuGetErrorString: () => 1,
@@ -84,7 +85,7 @@ function secondDriver() {
       newerImage: 7222,
     },
     blockingHint: 'SERIAL=1 makes the error surface',
-    // What its matrix units do is not known to any kernel.
+    // No kernel knows what its matrix units can do.
     chipOf: () => ({ chip: 'gfx942', computeCapability: [7, 5] }),
   }
   const kind: DriverKind = {
@@ -120,7 +121,7 @@ function secondDriver() {
 }
 
 function put(out: unknown, value: number): number {
-  ;(out as Int32Array)[0] = value // these functions hand out an int
+  ;(out as Int32Array)[0] = value // these functions return an int
   return 0
 }
 
@@ -136,7 +137,7 @@ test('a model is recorded and launched with a second driver', async () => {
   })
   launched.length = 0
   await landed(runner.launch([row(0), row(1)]))
-  // Twelve layers, two mixes each, and a recurrence: all in this driver's form.
+  // Twelve layers, two mixes each, and a recurrence, all launched in this driver's way.
   const count = (file: string) => launched.filter((label) => label.startsWith(`${file}.cu`)).length
   expect([count('embed'), count('wkv7-decode')]).toEqual([1, 12])
   expect(count('shift-mix')).toBe(24)
@@ -169,7 +170,7 @@ test('its status codes become errors of its own', () => {
   const gone = errorOf(() => device.synchronize())
   expect(gone).toMatchObject({ code: 'kernel_failed' })
   expect(gone!.message).toMatch(/^second backend, waiting .*: SECOND error 7700 .*SERIAL=1/)
-  // CUDA's number for a lost context means nothing here.
+  // CUDA's code for a lost context means nothing here.
   fail('cuStreamSynchronize', 700)
   expect(errorOf(() => device.synchronize())).toMatchObject({ code: 'internal' })
 })
@@ -181,7 +182,7 @@ test('a kind in the table is a device that can be named', () => {
   expect(parseDevice('cuda')).toBe('cuda')
   expect(parseDevice('CUDA:1')).toBe('cuda:1')
   expect(parseDevice('cuda:GPU-ab')).toBe('cuda:GPU-ab')
-  // Nothing runs on what is not here.
+  // Nothing can run without the device.
   for (const text of ['absent', 'absent:0', 'cuda:', 'cuda:x', 'cuda:1:2', 'hip:0'])
     expect(parseDevice(text)).toBeUndefined()
 })

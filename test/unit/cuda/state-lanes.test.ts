@@ -1,4 +1,4 @@
-/** States between slots and the host, on streams and threads that run in any order that events allow. */
+/** States between slots and the host, with streams and threads in every order that events allow. */
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { type LaneSlot, lanesFor, StateLanes } from '../../../src/backend/cuda/state-lanes.ts'
@@ -8,7 +8,7 @@ import { StreamDevice } from '../../helpers/stream-device.ts'
 
 const NUM_SLOTS = 3
 
-/** Of the two arrays of a state. */
+/** Sizes of the two arrays of a state. */
 const LENGTHS = [8, 24]
 const LANES = lanesFor(4 * 32)
 
@@ -28,7 +28,7 @@ function setUp(size: 'small' | 'large', seed: number) {
     scatter: (from) => device.copy(slots[slot]!, from, 4 * floats),
   })
   const stateOf = (value: number): StateData => LENGTHS.map((length, i) => new Float32Array(length).fill(value + i / 4))
-  /** A step that leaves a slot with other numbers. */
+  /** A step that changes the numbers in a slot. */
   const step = (slot: number, value: number) => {
     const numbers = stateOf(value)
     device.push(() => {
@@ -105,7 +105,7 @@ test('all who wait for a transfer get the same result', () => {
   expect(read.result()).toEqual(stateOf(7))
   lanes.write(slotOf(1), stateOf(9)).result()
   expect(lanes.read(slotOf(1), stateOf(-1)).result()).toEqual(stateOf(9))
-  // The other threads have not come to it: their lanes are not given to anybody yet.
+  // The other threads have not copied yet, so their lanes are not free.
   while (device.runOne());
   expect(lanes.isAnyFree).toBe(true)
 })

@@ -1,4 +1,4 @@
-/** Which slots are said to have tokens in their logs, and when these are brought in. */
+/** Which slots are counted as having tokens in their logs, and when these logs are merged. */
 import { expect, test } from 'vitest'
 import type { CudaDevice } from '../../../src/backend/cuda/device/device.ts'
 import { LOG_HEADS, StateLog } from '../../../src/backend/cuda/state-log.ts'
@@ -28,7 +28,7 @@ function scripted() {
     }),
     launch: (_: unknown, grid: readonly number[]) => merged.push(slots.slice(0, grid[1])),
   }
-  // All that a log asks of a device.
+  // All device functions that a log uses.
   const log = new StateLog(device as unknown as CudaDevice, SHAPE, SLOTS, 0n)
   const step = (lengths: readonly number[], from = 0) => {
     const tokens = lengths.reduce((a, b) => a + b, 0)
@@ -52,7 +52,7 @@ test('rows of one token have logs from a number of rows on', () => {
   expect(step(singles(MANY))).toEqual([])
   expect(merge([0, MANY])).toEqual([[0]])
   expect(merge([0])).toEqual([])
-  // One of a few such rows brings it in by itself, and may not run.
+  // A step of few rows merges by itself, but a row may not run.
   expect(step(singles(5))).toEqual([])
   expect(merge([4])).toEqual([[4]])
 })

@@ -8,7 +8,7 @@ import { SkeinError } from '../../../src/errors.ts'
 
 const CAPACITY = { tokens: 8, rows: 4, logits: 4, samples: 0 }
 
-/** A device that keeps count of what it gave and got back; `room`: allocations of either memory that it has room for. */
+/** A device that counts allocations and frees; `room`: how many allocations of either memory succeed. */
 function fakeDevice() {
   const live = new Set<unknown>()
   const state = { room: Number.POSITIVE_INFINITY }

@@ -10,7 +10,7 @@ const CAPACITY = { tokens: 3000, rows: 40, logits: 40, samples: 40 }
 const PROMPT = { tokens: 300, rows: 2, logits: 1, samples: 1, singles: 0, longRows: 2, waits: 0 }
 const DECODE = { tokens: 2, rows: 2, logits: 2, samples: 2, singles: 2, longRows: 0, waits: 0 }
 
-/** What was captured and what was disposed of, by label. */
+/** Captured and disposed graphs, by label. */
 function graphs(fails: () => boolean = () => false) {
   const captured: string[] = []
   const disposed: string[] = []
@@ -119,7 +119,7 @@ test('a decode step without memory for longer lists is launched kernel by kernel
   fails = true
   holds = false
   expect(find()).toBeNull()
-  // Shorter ones are replayed as before.
+  // Steps with shorter lists are replayed as before.
   holds = true
   expect(find()).toBe(first)
   expect(disposed).toEqual([])

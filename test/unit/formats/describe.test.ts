@@ -7,7 +7,7 @@ import { rwkv7Tensors } from '../../../src/model/formats/rwkv7-layout.ts'
 
 type Shapes = Record<string, readonly number[]>
 
-/** A checkpoint of shapes without bytes: none may be read. */
+/** A checkpoint with shapes but no bytes; reading any fails. */
 function checkpointOf(shapes: Shapes): Checkpoint {
   const entries = Object.entries(shapes).map(([name, shape]): [string, TensorEntry] => [
     name,
@@ -168,7 +168,7 @@ describe('architectures are recognised by their tensors', () => {
       expect(summary.tensorBytes / 1e9).toBeCloseTo(2.01, 2)
       expect(rwkv7Dimensions(checkpointOf(shapes))).toEqual(sizes)
       expect(shapes['blocks.11.ffn.s_emb.weight']).toEqual([65536, 1024])
-      // That of RWKV-7 of the size: tables are no part of it.
+      // The size of RWKV-7; the tables do not count.
       expect(stateBytesOf(sizes)).toBe(stateBytesOf(randomModelDimensions('0.1b')))
     })
 

@@ -1,6 +1,6 @@
 /**
- * Mutated checkpoints: whatever the bytes, a reader answers with data or with one of two errors, takes no more memory
- * than the file has bytes, and ends. SKEIN_FUZZ sets the number of cases of each parser.
+ * Mutated checkpoints: whatever the bytes, a reader returns data or one of two errors, allocates no more memory than
+ * the file has bytes, and ends. SKEIN_FUZZ sets the number of cases per parser.
  */
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -31,7 +31,7 @@ import { writePth } from '../../helpers/pth.ts'
 import { trials } from '../../helpers/slow.ts'
 
 const CASES = Number(process.env.SKEIN_FUZZ ?? trials(2_500, 7_000))
-/** Values at which size checks go wrong. */
+/** Values at which size checks tend to fail. */
 const INTERESTING = [0, 1, 0x7f, 0x80, 0xff, 0x28, 0x2e, 0x52, 0x51, 0x74, 0x85, 0x94]
 
 function randomOf(seed: number): (below: number) => number {
@@ -97,7 +97,7 @@ function sampleFile(zip64: boolean): Buffer {
   })
 }
 
-/** Names that every view of native-names.ts and gguf-checkpoint.ts has something to do with. */
+/** Names that every view in native-names.ts and gguf-checkpoint.ts handles. */
 const SAMPLE: NamedValues[] = [
   ['emb.weight', [2, 4]],
   ...[...'rwkvag'].map((letter) => [`blocks.0.att.x_${letter}`, [1, 1, 4]]),
@@ -169,7 +169,7 @@ test('whole files, with all tensors read', () => {
   expect(numRead).toBeGreaterThan(0)
 })
 
-/** Reads everything that a checkpoint offers; the readers may not ask for more bytes than there are. */
+/** Reads everything that a checkpoint offers; readers may not request more bytes than there are. */
 function readAll(bytes: Uint8Array, open: (source: ReturnType<typeof memorySource>) => Checkpoint) {
   const source = memorySource(bytes)
   recogniseFormat(source)

@@ -17,7 +17,7 @@ const TWO = [0x00, 0x40]
 const MINUS_ONE = [0x00, 0xbc]
 const repeat = (count: number, value: number) => new Array<number>(count).fill(value)
 
-/** Blocks written by hand, from the description of each layout; [index, value] of what they must hold. */
+/** Handwritten blocks, from the description of each layout; [index, value] of the expected weights. */
 const BY_HAND: Record<BlockType, { bytes: number[]; expected: [number, number][] }> = {
   // Byte 0 = 0xf0: weight 0 has level 0, weight 16 level 15; byte 3 = 0x29: weight 3 level 9, weight 19 level 2.
   Q4_0: {
@@ -177,7 +177,7 @@ const BY_HAND: Record<BlockType, { bytes: number[]; expected: [number, number][]
   },
 }
 
-const TYPES = Object.keys(BY_HAND) as BlockType[] // Object.keys forgets which keys
+const TYPES = Object.keys(BY_HAND) as BlockType[] // Object.keys loses the key type
 
 describe('handwritten blocks', () => {
   test.each(TYPES)('%s', (type) => {
@@ -188,7 +188,7 @@ describe('handwritten blocks', () => {
   })
 })
 
-/** Sha256 of the f32 that gguf-py 0.19 (ggml-org/llama.cpp, gguf.quants.dequantize) makes of the blocks below. */
+/** Sha256 of the f32 that gguf-py 0.19 (ggml-org/llama.cpp, gguf.quants.dequantize) returns for the blocks below. */
 const BY_GGUF_PY: Record<BlockType, string> = {
   Q4_0: 'c47934fa30833ec7a9b668bf47a3e1922f4e4b830dc9b2c0914c2649d6853f52',
   Q4_1: 'c251f64af32a6d6cbcc62f580e7547a56332e8829a5d745930d9944e77f11771',
@@ -204,7 +204,7 @@ const BY_GGUF_PY: Record<BlockType, string> = {
   IQ4_XS: '1800e977d8e9e60d3d1d5339d5633dfec859e9fd6e2787b7b774cf9abc5f3b82',
 }
 
-/** Any bytes are a block, except that scales must be finite: the upper byte of each keeps its top exponent bit clear. */
+/** Any bytes are a block if the scales are finite: the top exponent bit of each is cleared. */
 function anyBlocks(type: BlockType): Uint8Array {
   const { bytes: size } = BLOCK_SIZES[type]
   const scales = {
@@ -245,7 +245,7 @@ describe('quantised and unpacked again', () => {
     IQ4_XS: 1 / 7,
   }
   test.each(TYPES)('%s is within its step, every weight in its place', (type) => {
-    // Distinct per weight, so that an exchange of two weights far apart cannot pass.
+    // Distinct values per weight, so that two exchanged weights would be noticed.
     const values = Float32Array.from({ length: 512 }, (_, i) => Math.sin(i * 2.399) * (1 + i / 512))
     const unpacked = unpack(type, encodeAs(type, values))
     const limit = 2 * HALF_STEP[type]

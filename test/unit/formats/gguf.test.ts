@@ -47,7 +47,7 @@ describe('the header', () => {
     expect(() => read({ 'general.alignment': 0 }, [tensor()])).toThrow('an alignment of 0')
   })
 
-  /** The header of a small file, one field changed. */
+  /** The header of a small file with one field changed. */
   const patched = (change: (bytes: Buffer) => void) => {
     const bytes = ggufBytes({ k: 1 }, [tensor()])
     change(bytes)
@@ -181,7 +181,7 @@ describe('the embedded vocabulary', () => {
     expect(open(RWKV7).vocabulary).toBeUndefined()
   })
 
-  /** As the converter writes it: the literal of Python's repr, without its quotes. */
+  /** As the converter writes it: a Python repr() literal without its quotes. */
   const asGguf = (text: string): string[] => {
     const tokens = parseVocabulary(text, 'test')
     const escaped = new Map(tokens.map(({ id, bytes }) => [id, pythonRepr(bytes)]))
@@ -203,7 +203,7 @@ describe('the embedded vocabulary', () => {
   })
 })
 
-/** repr() of a bytes object, less the b and the quotes. */
+/** repr() of a bytes object, without the b and the quotes. */
 function pythonRepr(bytes: Uint8Array): string {
   const quote = bytes.includes(0x27) && !bytes.includes(0x22) ? '"' : "'"
   return Array.from(bytes, (byte) => {

@@ -141,7 +141,7 @@ describe('views of a storage', () => {
       writePth(path, [{ name: 'a', values, dtype, ...view }, other])
       expect(floatsOf(path, 'a')).toEqual(expected)
       const { tensors } = openCheckpoint(path)
-      // Two gathered tensors by turns, in parts.
+      // Two gathered tensors alternately, in parts.
       tensors.get('other')!.read(0, 1)
       const part = tensors.get('a')!.read(1, 3)
       expect(Buffer.from(part).equals(encodeFloats(Float32Array.from(expected.slice(1, 3)), dtype))).toBe(true)
@@ -168,15 +168,15 @@ describe('views of a storage', () => {
   })
 })
 
-/** What CPython's pickler wrote for a training checkpoint of torch's shape, by protocol. */
+/** The output of CPython's pickler for a training checkpoint like torch's, by protocol. */
 const CPYTHON_PICKLES = {
   2: 'gAJ9cQAoWAUAAABtb2RlbHEBY2NvbGxlY3Rpb25zCk9yZGVyZWREaWN0CnECKVJxAyhYAQAAAGFxBGN0b3JjaC5fdXRpbHMKX3JlYnVpbGRfdGVuc29yX3YyCnEFKChYBwAAAHN0b3JhZ2VxBmN0b3JjaApGbG9hdFN0b3JhZ2UKcQdYAQAAADBxCFgDAAAAY3B1cQlLBnRxClFLAEsCSwOGcQtLA0sBhnEMiWgCKVJxDXRxDlJxD1gBAAAAYnEQY3RvcmNoLl91dGlscwpfcmVidWlsZF9wYXJhbWV0ZXIKcRFoBSgoaAZoB2gIaAlLBnRxElFLAEsDSwKGcRNLAUsDhnEUiWgCKVJxFXRxFlJxF4hoAilScRiHcRlScRpYAQAAAGNxG2gFKChoBmN0b3JjaApCRmxvYXQxNlN0b3JhZ2UKcRxYAQAAADFxHWgJSwR0cR5RSwFLA4VxH0sBhXEgiWgCKVJxIXRxIlJxI3V9cSRYCQAAAF9tZXRhZGF0YXElaAIpUnEmWAAAAABxJ31xKFgHAAAAdmVyc2lvbnEpSwFzc3NiWAUAAABlcG9jaHEqSwdYBAAAAGxvc3NxK0c/4AAAAAAAAFgEAAAAYXJnc3EsfXEtWAIAAABscnEuXXEvKEc/UGJN0vGp/E6IZXNYAwAAAGJpZ3EwigYAAAAAAAF1Lg==',
   4: 'gASVowEAAAAAAAB9lCiMBW1vZGVslIwLY29sbGVjdGlvbnOUjAtPcmRlcmVkRGljdJSTlClSlCiMAWGUjAx0b3JjaC5fdXRpbHOUjBJfcmVidWlsZF90ZW5zb3JfdjKUk5QoKIwHc3RvcmFnZZSMBXRvcmNolIwMRmxvYXRTdG9yYWdllJOUjAEwlIwDY3B1lEsGdJRRSwBLAksDhpRLA0sBhpSJaAQpUpR0lFKUjAFilGgHjBJfcmVidWlsZF9wYXJhbWV0ZXKUk5RoCSgoaApoDWgOaA9LBnSUUUsASwNLAoaUSwFLA4aUiWgEKVKUdJRSlIhoBClSlIeUUpSMAWOUaAkoKGgKaAuMD0JGbG9hdDE2U3RvcmFnZZSTlIwBMZRoD0sEdJRRSwFLA4WUSwGFlIloBClSlHSUUpR1fZSMCV9tZXRhZGF0YZRoBClSlIwAlH2UjAd2ZXJzaW9ulEsBc3NzYowFZXBvY2iUSweMBGxvc3OURz/gAAAAAAAAjARhcmdzlH2UjAJscpRdlChHP1BiTdLxqfxOiGVzjANiaWeUigYAAAAAAAF1Lg==',
 } as const
 
 /**
- * What torch 2.11 saved, gzipped: a = arange(24).reshape(4, 6), b = a.t(), c = a[1:3, 2:5], d = a.bfloat16(),
- * e = a.half()[:, ::2], f = Parameter(a + 1), s = tensor(3.5), z = empty(0, 4), p = a.reshape(2, 3, 4).permute(2, 0, 1).
+ * Saved by torch 2.11, gzipped: a = arange(24).reshape(4, 6), b = a.t(), c = a[1:3, 2:5], d = a.bfloat16(), e =
+ * a.half()[:, ::2], f = Parameter(a + 1), s = tensor(3.5), z = empty(0, 4), p = a.reshape(2, 3, 4).permute(2, 0, 1).
  */
 const TORCH_FILE =
   'H4sIAAAAAAACA7VWTUzbZhj+8kPIws8opaUdW8vWbQ2jgJ0fp7QFbJe6gGFLPW1C1aQQEkOiBZI3+ejUSpOsTQV6mTqp6nqauEzqsbftNHHatdqpFw6Tdtpp6mHSjns/fyGzTVLKqhkeIqL3+Xn95X3jtB4IEhIOkwNXFzlB8sUcHctnaXa08nlJU4+Rm97L8n8JJLroQ0IWfDlaruYKo5kNWizVIpmqubxRLOUz1FyvlauZW7EI+KPRxXYsrmFldtWEAKdEtFI5Sz/mb0YgaAsK0LYYwNdcZQNC+ikK7Td0ogf10CaE9ZDu24TX7uVy5VLJzNFieb0W+aiaN6tmfhpTRyAyZEAHhU4Dumy1ZeguoHshUAgW2gq23utML6QHN6FH9zHZY/cKjNZL4bgBfTYtBye8tJM39LDu1wOb0M9jnOK00xTeMGDApuXhTU6r96faDYpSo8W37DIRznDNs43WBrnm21zzHQrnDHjXLjbhPZfmTLa00tB73y6JwXmuF+V6mHEI9fyb8AHXG6ZwwYARu3gFRlscWCVbza6Z1KxGYGy/e5sSB4Hri428MZ43zvUTFJIGSNv2P6ktuGjAuM2swSWXUgIuo5KPwhVUGhri7AkKkwZM2QV3QHYRkqAggVBQmTVhp3YVE6D1NCdfo6AZcN0ursCM99RmeWI8ty2Yw+Pu1INboHPqPIUFAz7cGE3r7eHF559999RPCEO65Xj0kTE+HqMr5epalmZumdUafgo1dfjglLS+ROb44597X7PUDK0d+8mlumN9eDLZUnF1fc1cp5oqHcXUcUkJFmDqC/gDuyX+FwboJioPsHybmmU2a5o6+R99969SkdKSyTLcnfj9dAhdQi/M0EGUf7fSmKCpE68WgKtaU/hHxl+EhdhB7CJ+Q6Ah6UEMIgSEjEgjlhAVhIXYRtxHPELsIB4jniB+UlhnXyl760sotHRIZ+cdnYmaeo68VH7MLsuyJe/IuzLmVXqUQUVQZCWtLCkVxVK2lfvKI2VHeaw8UXien/d++UFg+/WQPP2OPDFNPU6a378reOdUMk2uEY1cJzPWDJm1ZsmcNUd0Syfz8rw1vztPFuQFa2F3gflPfvr82VH94y39/7+zQx37fl2++/D2Uc8v8dLntyQzj+G/zBgKk2DDgzT1uOrwSGrq1CuO383W/XSSk9yrsdh6m5jFIyz9r9+vfnL4/hggyfoCs+PXzGoRN9idLPvyzhTzmioevRsxJl1MSqn4uDQuJfAnJomimBRTkpQS4mJSEgQhFY+nJJbymxH/ahRzRO2UPha2kdO59LsOJHc9B3mpzu3d56KdDZCm3xFeBef67XcpfNtQOLDzvSLO/dntEukNEs/e9nKdG6rDxX0YJM596yU6V4mbWGlzEkUv0bkD3ETWgGPveInOYXQTLRcx7iU6J8xNFNqdxMQ+sfkAOq8HLmLS6+icik63Tpi4ZsvLdH5SB1xEY5/ZfIbSeih0oV56JjDiGGb36zPeIfm7bog89lROntYb5E8ibSHO6bTree0/gMwsGzEMAAA='

@@ -21,7 +21,7 @@ interface End {
   readonly comment?: string
 }
 
-/** A zip of 32-bit records in which every field can be a lie. Local headers carry no sizes, as torch writes them. */
+/** A zip of 32-bit records with fields that can be false. Local headers have no sizes, as torch writes them. */
 function zipOf(entries: readonly Entry[], end: End = {}): Buffer {
   const parts: Buffer[] = []
   const central: Buffer[] = []

@@ -1,17 +1,19 @@
-/** The event stream of the management API to a watcher that reads, one that reads slowly, and one that does not read. */
+/**
+ * The event stream of the management API with a watcher that reads, one that reads slowly, and one that does not read.
+ */
 import { createServer, type Server, type ServerResponse } from 'node:http'
 import { type AddressInfo, connect, type Socket } from 'node:net'
 import { afterEach, expect, test } from 'vitest'
 import { Feed } from '../../../src/gateway/management/streams.ts'
 
 const BUFFER_BYTES = 64 * 1024
-/** Longer than a busy machine lets a process wait for its turn. */
+/** Longer than a process waits for its turn on a busy machine. */
 const PATIENT_MS = 60_000
 
 let server: Server
 afterEach(() => server.close())
 
-/** A watcher that has asked, and the response it gets; it is cut off when it has read nothing for that long. */
+/** A watcher and its response; it is disconnected when it has read nothing for this long. */
 async function watched(streamStallMs: number): Promise<{ feed: Feed; response: ServerResponse; socket: Socket }> {
   return new Promise((resolve) => {
     server = createServer((_request, response) => {

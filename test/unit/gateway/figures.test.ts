@@ -1,4 +1,4 @@
-/** What the samples of the event stream are made of. */
+/** The sources of the samples in the event stream. */
 import { mkdtempSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'

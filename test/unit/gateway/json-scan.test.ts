@@ -4,7 +4,7 @@ import { JsonScan } from '../../../src/gateway/body/json-scan.ts'
 
 const BOUNDS = { jsonDepth: 64, jsonFields: 1e9, jsonNodes: 1e9, jsonValues: 1e9 }
 
-/** The text in parts that begin where `cuts` say. */
+/** Splits the text at `cuts`. */
 function scanned(text: string, cuts: readonly number[]): JsonScan {
   const bytes = Buffer.from(text)
   const scan = new JsonScan(BOUNDS)

@@ -1,4 +1,4 @@
-/** Which model a request means that names none. */
+/** Which model a request without a model name means. */
 import { expect, test } from 'vitest'
 import { createRegistry, type EngineSource, localSource } from '../../../src/gateway/routing/registry.ts'
 import { byteCodec, FAKE_INFO, FakeEngineClient } from '../../helpers/fake-engine.ts'
@@ -16,7 +16,7 @@ test('a worker that could never be loaded is not a candidate for the default mod
   const models = createRegistry([model('broken', neverLoaded), model('works', ready)])
   expect(models.get(null).id).toBe('works')
   expect(models.get('rwkv7').id).toBe('works')
-  // Albatross's name.
+  // Albatross's name for it.
   expect(models.get('rwkv-7').id).toBe('works')
   expect(() => models.get('broken')).toThrow('no such file')
   expect(models.list().map(({ id }) => id)).toEqual(['broken', 'works'])
@@ -43,7 +43,7 @@ test('every name of a model with a start state refers to it', () => {
   for (const entry of models.list())
     for (const state of entry.client!.info.startStates!) {
       expect(models.get(`${entry.id}@${state}`).id).toBe(`${entry.id}@${state}`)
-      // A model's own name goes before another's state.
+      // The name of a model has precedence over a state of another.
       if (state === 'base') continue
       expect(models.get(`${entry.id} ${state}`).id).toBe(`${entry.id}@${state}`)
     }

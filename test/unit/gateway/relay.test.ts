@@ -12,7 +12,7 @@ const text: EngineEvent = {
   logprobs: null,
 }
 
-/** Events that wait until they are let out, and know whether they were left. */
+/** Events that wait until released, and know whether the reader left. */
 function source(events: readonly EngineEvent[], fails: unknown = null) {
   const told = { wasLeft: false }
   async function* all(): AsyncGenerator<EngineEvent> {

@@ -28,7 +28,7 @@ test('a route of another app reuses the validator, unless its limits or settings
 })
 
 test('every schema of every dialect compiles; a server compiles them only when used', () => {
-  // Servers leave out the check of the schemas themselves.
+  // Servers skip checking the schemas themselves.
   const compile = sharedValidators({}, { customOptions: { ...AJV_OPTIONS.customOptions, validateSchema: true } })
   const routes = allDialects(DEFAULT_LIMITS).flatMap((dialect) => dialect.routes)
   const bodies = routes.flatMap(({ body }) => (body === null ? [] : [body]))

@@ -75,7 +75,7 @@ test('old logs of removed workers are deleted, oldest first, and nothing else', 
   }
   for (const name of [`${nameOf(0)}.1`, `${nameOf(9)}.1`, 'notes.log', 'wkr-x.txt'])
     writeFileSync(join(folder, name), '')
-  // A worker that runs keeps its log, however long ago it said something.
+  // A running worker keeps its log, however old its last line is.
   const quiet = new WorkerLog(join(folder, 'wkr-eeeeeeeeee.log'))
   quiet.add('once')
   utimesSync(join(folder, 'wkr-eeeeeeeeee.log'), 1, 1)

@@ -1,4 +1,4 @@
-/** What somebody who starts Skein for the first time is offered, against a hub of this machine. */
+/** The offer at the first start of Skein, with a local hub. */
 import { randomBytes } from 'node:crypto'
 import { rmSync } from 'node:fs'
 import { join } from 'node:path'
@@ -28,7 +28,7 @@ beforeAll(async () => {
 afterAll(() => hub.close())
 beforeEach(() => rmSync(join(modelsFolder(environment), '..'), { recursive: true, force: true }))
 
-/** Bytes of memory to what is offered. */
+/** Bytes of memory → the offered model. */
 test.each([
   [7501, 'rwkv7-g1-1.5b'],
   [7499, 'rwkv7-g1-0.4b'],

@@ -89,7 +89,7 @@ describe('a model by its short name', () => {
     fake.faults.set(list, [{ kind: 'reset' }])
     expect((await pullModel('rwkv7-g1-0.4b', options())).fetched).toEqual([NEWEST])
     expect(fake.requests.filter((line) => line === `GET ${list}`)).toHaveLength(3)
-    // Twice in a row is a hub that is not there.
+    // Two failures in a row mean that the hub is not reachable.
     fake.faults.set(list, [{ kind: 'reset' }, { kind: 'reset' }])
     await expect(pullModel('rwkv7-g1-0.4b', options())).rejects.toMatchObject({ code: 'timeout' })
   })
@@ -327,7 +327,7 @@ describe('redirects and the token', () => {
   })
 
   test('a backslash does not hide another host', () => {
-    // The URL parser reads "\" as "/", so the host is the hub's own and the rest a path on it.
+    // The URL parser reads "\" as "/", so the host is the hub and the rest is a path on it.
     expect(nextHop(endpoint, from, 'https://huggingface.co\\@evil.example/x').hostname).toBe('huggingface.co')
   })
 

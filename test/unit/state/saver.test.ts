@@ -1,4 +1,4 @@
-/** What is written when the store takes no states, however large they are. */
+/** What is written when the store accepts no states, however large they are. */
 import { expect, test } from 'vitest'
 import { SkeinError } from '../../../src/errors.ts'
 import { createKept, type KeptState, type Session } from '../../../src/state/kept-state.ts'
@@ -18,7 +18,7 @@ function sessionOf(id: string, state: KeptState): Session {
   return session
 }
 
-/** A session of one turn, whose state is to be written. */
+/** A session with one turn, whose state must be written. */
 function setUp(bytes: number) {
   const commits: StoreChange[] = []
   const commit = async (change: StoreChange) => {
@@ -26,7 +26,7 @@ function setUp(bytes: number) {
     commits.push(change)
     return []
   }
-  const saver = new Saver({ commit } as Partial<Store> as Store, { done() {}, lost() {} }) // nothing else is asked
+  const saver = new Saver({ commit } as Partial<Store> as Store, { done() {}, lost() {} }) // nothing else is requested
   const facts = { key: 'k', namespace: NAMESPACE, isForeign: false, numTokens: 1, bytes }
   const state = createKept(facts, 'none')
   state.text = { tokens: Int32Array.of(1), tail: new Int32Array(0) }
@@ -46,7 +46,7 @@ test.each([1000, 2 ** 26])('states of %i bytes: a deletion does not fail togethe
   saver.start([])
   await deletion
   expect(commits.map(({ sessions }) => sessions.map(({ id }) => id))).toEqual([['gone']])
-  // The state is tried again before anything else goes by itself.
+  // The state is retried before anything else is written alone.
   expect([saver.hasFailed, saver.isLightNext, saver.numUnsaved]).toEqual([true, false, 1])
   const late = saver.barrier()
   saver.start([state])
@@ -112,7 +112,7 @@ test('if the disk fails while a group is being divided, the remaining writers wa
       lost.push(session)
     },
   }
-  const saver = new Saver({ commit } as Partial<Store> as Store, events) // nothing else is asked
+  const saver = new Saver({ commit } as Partial<Store> as Store, events) // nothing else is requested
   const [a, bad, c] = ['a', 'bad', 'c'].map((id) => {
     const state = createKept({ key: id, namespace: NAMESPACE, isForeign: false, numTokens: 1, bytes: 1 }, 'none')
     state.text = { tokens: Int32Array.of(1), tail: new Int32Array(0) }

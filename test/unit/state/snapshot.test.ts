@@ -34,7 +34,7 @@ const SNAPSHOT: Snapshot = {
 const OWNER = { namespace: 'tenant hash', isForeign: false }
 const FILE = encodeSnapshot(SNAPSHOT, IDENTITY, OWNER)
 
-/** The message of what decoding throws; it must be a refusal, never a crash. */
+/** The message of the error from decoding; it must be a refusal, never a crash. */
 function refusal(file: Uint8Array, identity = IDENTITY): string {
   try {
     decodeSnapshot(file, identity)
@@ -46,7 +46,7 @@ function refusal(file: Uint8Array, identity = IDENTITY): string {
   return 'accepted'
 }
 
-/** A file changed on purpose: its checksum is right again. */
+/** A file changed on purpose, with a correct checksum. */
 function resealed(change: (file: Uint8Array) => void): Uint8Array {
   const file = FILE.slice()
   change(file)
@@ -55,7 +55,7 @@ function resealed(change: (file: Uint8Array) => void): Uint8Array {
   return file
 }
 
-/** As format 1 had it. */
+/** In format 1. */
 function inFormat1(): Uint8Array {
   const content = FILE.slice(0, -4)
   new DataView(content.buffer).setUint32(8, 1, true)
@@ -69,7 +69,7 @@ test('is read back bit for bit, whatever the alignment of the bytes', () => {
     const { snapshot, header } = decodeSnapshot(moved.subarray(offset), IDENTITY)
     expect(snapshot).toEqual(SNAPSHOT)
     expect(viewSnapshot(moved.subarray(offset), IDENTITY).snapshot).toEqual(SNAPSHOT)
-    // Of Node's pool, among other things.
+    // From Node's pool, among others.
     const pooled = Buffer.from(FILE)
     const fromPool = decodeSnapshot(pooled, IDENTITY).snapshot
     pooled.fill(0xff)

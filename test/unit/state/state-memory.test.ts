@@ -1,4 +1,4 @@
-/** Memory of states that nobody reads any more: it is used again, and whoever still has it sees nothing of that. */
+/** Memory of states that nobody reads any more is reused, and old views of it do not see that. */
 import { expect, test } from 'vitest'
 import type { StateData } from '../../../src/backend/state-shape.ts'
 import { StateMemory } from '../../../src/engine/state-transfers.ts'

@@ -1,4 +1,4 @@
-/** The log of the store under writing that does not pause, by a clock and with readers of the test's own. */
+/** The log of the store under continuous writing, with a clock and readers of the test. */
 import { statSync, truncateSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, expect, test, vi } from 'vitest'
@@ -11,7 +11,7 @@ const LOCK_MS = 5000
 
 afterEach(() => vi.restoreAllMocks())
 
-/** A log that is emptied after readers have been waited for so long. Milliseconds. */
+/** A log that is emptied after waiting this many milliseconds for readers. */
 function logUnder(readersMs: number) {
   const path = join(newFolder(), 'sessions.db')
   writeFileSync(`${path}-wal`, '')
@@ -30,7 +30,7 @@ function logUnder(readersMs: number) {
     }
     return [{ busy: 0 }]
   }
-  // What the log asks of a database.
+  // The database functions that a log uses.
   const log = new StoreLog({ location: () => path, pragma } as unknown as Database, LOCK_MS)
   /** A second of commits, a hundred of them. */
   const write = (mib: number) => {

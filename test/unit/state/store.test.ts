@@ -1,4 +1,4 @@
-/** The store by itself: whole changes, old or new content, and what crashes and full disks leave behind. */
+/** The store alone: atomic changes, old or new content, and what crashes and full disks leave behind. */
 import { spawnSync } from 'node:child_process'
 import { copyFileSync, cpSync, readdirSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
@@ -34,7 +34,7 @@ function snapshotOf(seed: number): Snapshot {
   }
 }
 
-/** A state and the session `id` whose only turn it is. */
+/** A state, and the session `id` with it as its only turn. */
 function changeOf(id: string, seed: number, deleteKeys: readonly string[] = []): StoreChange {
   const key = `key ${id} ${seed}`
   const { state, ...text } = snapshotOf(seed)
@@ -52,7 +52,7 @@ function open(folder: string, options: Partial<DatabaseOptions> = {}): StoreData
   return new StoreDatabase({ folder, identity: IDENTITY, isDurable: false, ...options })
 }
 
-/** What a store holds: for each session the seed of its record, which its state must have too. */
+/** The content of a store: for each session the seed of its record, which its state must have too. */
 function contentOf(database: StoreDatabase): Record<string, number> {
   const entries = database.sessions().map(({ id, namespace, record }) => {
     const { version, turns } = record
@@ -86,7 +86,7 @@ describe.each([
     const sessions = ['a', 'b'].map((id) => ({ namespace: NAMESPACE, id, record: null }))
     second.commit({ ...gone, sessions })
     expect([contentOf(second), blobsIn(folder)]).toEqual([{}, []])
-    // While it is still open: neither the database nor its log has a trace of what was deleted.
+    // While it is still open, neither database nor log has a trace of the deleted data.
     const bytes = Buffer.from(new Uint8Array(snapshotOf(3).state[1]!.buffer).slice(0, 64))
     for (const name of ['sessions.db', 'sessions.db-wal']) {
       const file = readFileSync(join(folder, name))
@@ -165,7 +165,7 @@ describe('refusals', () => {
   })
 })
 
-/** Real files, of which call number `failing` fails; a write leaves half of its bytes. */
+/** Real files; call number `failing` fails, and a failing write leaves half of its bytes. */
 function faultyFiles(failing: number) {
   const calls = { count: 0 }
   const fails = () => {
@@ -188,7 +188,7 @@ function faultyFiles(failing: number) {
       realFiles.syncFolder(path)
     },
     remove(path) {
-      // The process dies or the disk is gone: what should be cleaned up stays.
+      // The process dies or the disk is gone, so what should be cleaned up stays.
       if (calls.count >= failing) throw new Error('EIO: i/o error, unlink')
       realFiles.remove(path)
     },
@@ -267,7 +267,7 @@ describe('faults', () => {
     const [mine, theirs] = ['mine', 'theirs'].map((id) => ({ namespace: NAMESPACE, id }))
     for (const name of [mine!, theirs!])
       expect(full.claim(name, true)).toMatchObject({ session: null, isUnclaimed: true })
-    // What is not new is not to be had without a claim.
+    // An existing session cannot be used without a claim.
     expect(() => full.claim({ namespace: NAMESPACE, id: 's1' }, true)).not.toThrow()
     const other = open(folder)
     other.commit(changeOf('theirs', 7))
@@ -286,7 +286,7 @@ describe('faults', () => {
     expect(lost).toEqual([theirs])
     expect(contentOf(other)).toMatchObject({ mine: 8, theirs: 7 })
     expect(() => full.load('key theirs 9', NAMESPACE)).toThrow('not there')
-    // From now on it is claimed.
+    // Now it is claimed.
     expect(() => other.commit(changeOf('mine', 10))).toThrow('another worker')
     full.close()
     other.close()
@@ -371,7 +371,7 @@ describe('several processes', () => {
     expect(() => one.commit(changeOf('a', 2))).toThrow('in the hands of another worker')
     expect(one.find(name)?.record.version).toBe(1)
     expect(one.load('key a 1', NAMESPACE)).toEqual(snapshotOf(1))
-    // Letting go what another has is no reason to fail, nor takes it from that one.
+    // Releasing a session of another worker is no error, and does not take it from that worker.
     one.commit({ ...changeOf('own', 1), releases: [name] })
     expect(one.find({ ...name, id: 'own' })?.record.version).toBe(1)
     expect(() => one.claim(name, false)).toThrow('in the hands of another worker')
@@ -388,7 +388,7 @@ describe('several processes', () => {
     const one = open(folder)
     const reader = open(folder, { owner: one.owner })
     one.commit(changeOf('a', 1))
-    // It wants the database for itself, as an older sqlite3 does when it closes one, to take the log away.
+    // Like an older sqlite3 at close, it wants an exclusive lock to remove the log.
     const program = `
       const { DatabaseSync } = require(process.argv[1])
       const db = new DatabaseSync(process.argv[2], { timeout: 0 })
@@ -408,7 +408,7 @@ describe('several processes', () => {
       one.commit(changeOf('a', 7))
       one.commit(changeOf('b', 7))
       one.commit({ ...release, releases: [{ namespace: NAMESPACE, id: 'b' }] })
-      // As after its death: nobody holds the lock of the one that wrote.
+      // As after its death: nobody holds the lock of the writer.
       const left = newFolder()
       cpSync(folder, left, { recursive: true })
       one.close()
@@ -419,7 +419,7 @@ describe('several processes', () => {
       return versions
     }
     expect(versionIn({})).toEqual([1007, 7])
-    // What is durable was written before anybody was told; not every connection of such a store is.
+    // Durable data was written before it was reported; not every connection of such a store is durable.
     expect(versionIn({ isDurable: true })).toEqual([7, 7])
     expect(versionIn({ isToldFirst: false })).toEqual([7, 7])
   })
@@ -519,7 +519,7 @@ describe('several processes', () => {
     const folder = newFolder()
     const store = open(folder, { maxInlineBytes: 10 })
     store.commit(changeOf('a', 1))
-    // Pruned, while the turn that it went for is still being copied.
+    // Pruned, while the turn that replaced it is still being copied.
     store.commit({ puts: [], sessions: [], deleteKeys: ['key a 1'] })
     expect(contentOf(store)).toEqual({ a: 1 })
     store.commit(changeOf('a', 2))
@@ -620,7 +620,7 @@ test('a store of the first format is converted, with sessions, states and files'
   again.close()
 })
 
-/** Another that is making the database, for 300 milliseconds from when it says so. */
+/** Another process that is creating the database, for 300 milliseconds after it says so. */
 const MAKER = `
   const { parentPort, workerData } = require('node:worker_threads')
   const db = new (require(workerData.sqlite).DatabaseSync)(workerData.path)

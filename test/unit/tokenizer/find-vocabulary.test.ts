@@ -13,7 +13,7 @@ afterEach(() => rmSync(folder, { recursive: true }))
 const WORLD = WORLD_VOCABULARY.fileName
 const CACHED = `cache/skein/${WORLD}`
 
-/** Makes the files and searches; the answer is relative to the folder. */
+/** Creates the files and searches; the result is relative to the folder. */
 function find(files: string[], options: { explicit?: string; named?: string; model?: string } = {}): string {
   for (const file of files) {
     mkdirSync(dirname(join(folder, file)), { recursive: true })

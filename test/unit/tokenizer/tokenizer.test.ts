@@ -5,7 +5,7 @@ import { parseVocabulary } from '../../../src/tokenizer/vocabulary.ts'
 import { smallTokenizer, vocabularyText } from '../../helpers/vocabulary.ts'
 
 const SEED = { seed: 20230424, numRuns: 300 }
-/** Prefixes of each other, dead ends (abcd without abc), parts of characters, a long run. */
+/** Tokens that are prefixes of each other, dead ends (abcd without abc), parts of characters, a long run. */
 const TOKENS = [
   'ab',
   'abcd',
@@ -29,7 +29,7 @@ const TOKENS = [
 const tokenizer = smallTokenizer(TOKENS)
 const all = [...Array.from({ length: 256 }, (_, byte) => Buffer.from([byte])), ...TOKENS.map((t) => Buffer.from(t))]
 
-/** The longest token at each place, by trying them all. */
+/** The longest token at each place, found by trying all. */
 function bruteForce(bytes: Uint8Array): number[] {
   const ids: number[] = []
   for (let at = 0; at < bytes.length; ) {
@@ -45,7 +45,7 @@ function bruteForce(bytes: Uint8Array): number[] {
   return ids
 }
 
-/** Bytes that often continue some token. */
+/** Bytes that often continue a token. */
 const likelyBytes = fc
   .array(
     fc.oneof(

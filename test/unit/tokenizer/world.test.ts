@@ -1,4 +1,4 @@
-/** The World vocabulary. It is not part of the repository: the tests run where the file is (see test/helpers). */
+/** The World vocabulary. It is not in the repository: the tests run if the file is there (see test/helpers). */
 import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { describe, expect, test } from 'vitest'

@@ -59,7 +59,7 @@ describe('the choice of a node', () => {
     expect(chooseNode(KEYS[0]!, with2, null)?.id).toBe(home)
     const other = chooseNode(KEYS[0]!, with9, null)!.id
     expect(other).not.toBe(home)
-    // All that spill from there for one key spill to one node.
+    // All requests for one key that leave that node go to one other node.
     expect(chooseNode(KEYS[0]!, with9, null)?.id).toBe(other)
   })
 
