@@ -1,5 +1,7 @@
 /** Shared by the API tests: an app over the fake engine, calls by inject, and parsed event streams. */
 import type { FastifyInstance, LightMyRequestResponse } from 'fastify'
+import { onTestFinished } from 'vitest'
+import type { ModelRegistry } from '../../src/api/models.ts'
 import { type AppOptions, buildApp } from '../../src/gateway/app.ts'
 import { FAKE_INFO, FakeEngineClient, fakeRegistry, type Script } from '../helpers/fake-engine.ts'
 
@@ -8,11 +10,47 @@ export interface Served {
   readonly engine: FakeEngineClient
 }
 
-export function serve(script?: Script, options: Partial<AppOptions> = {}, info = FAKE_INFO): Served {
+/** Half of the time of many tests is the making of an app, so a test without options takes one that another has left. */
+const left: Lent[] = []
+
+interface Lent {
+  readonly app: FastifyInstance
+  engine: FakeEngineClient
+  isClosed: boolean
+}
+
+export function serve(script?: Script, options?: Partial<AppOptions>, info = FAKE_INFO): Served {
   const engine = new FakeEngineClient(script, info)
-  const models = fakeRegistry(engine)
-  const app = buildApp({ models, keys: [], host: '127.0.0.1', version: '1.2.3', ...options })
-  return { app, engine }
+  if (options !== undefined || info !== FAKE_INFO) return { app: appOver(fakeRegistry(engine), options), engine }
+  const lent = left.pop() ?? newLent(engine)
+  lent.engine = engine
+  try {
+    onTestFinished(() => {
+      if (!lent.isClosed && !lent.app.server.listening) left.push(lent)
+    })
+  } catch {
+    // Outside a test: it is this file's for good.
+  }
+  return { app: lent.app, engine }
+}
+
+/** An app that nobody had before: for tests of what it counts, or that leave it broken. */
+export function serveAlone(script?: Script): Served {
+  return serve(script, {})
+}
+
+function newLent(engine: FakeEngineClient): Lent {
+  const registryNow = () => fakeRegistry(lent.engine)
+  const models: ModelRegistry = { list: () => registryNow().list(), get: (name) => registryNow().get(name) }
+  const lent: Lent = { engine, app: appOver(models), isClosed: false }
+  lent.app.addHook('onClose', async () => {
+    lent.isClosed = true
+  })
+  return lent
+}
+
+function appOver(models: ModelRegistry, options: Partial<AppOptions> = {}): FastifyInstance {
+  return buildApp({ models, keys: [], host: '127.0.0.1', version: '1.2.3', ...options })
 }
 
 export function postTo(app: FastifyInstance, url: string, payload: object): Promise<LightMyRequestResponse> {

@@ -8,7 +8,7 @@ import type { EngineEvent, GenerateRequest } from '../../src/engine/messages.ts'
 import { SkeinError } from '../../src/errors.ts'
 import { DEFAULT_LIMITS } from '../../src/gateway/http/limits.ts'
 import { answer, byteCodec, endless } from '../helpers/fake-engine.ts'
-import { CHAT, eventsOf, HELLO, postTo, serve } from './kit.ts'
+import { CHAT, eventsOf, HELLO, postTo, serve, serveAlone } from './kit.ts'
 
 const TWO = { contents: ['one', 'two'] }
 const textOf = (request: GenerateRequest) => byteCodec.decode(request.prompt)
@@ -316,7 +316,7 @@ describe('stop, pause and resume', () => {
   }
 
   test('a stopped call fails with 409, other calls continue', async () => {
-    const { app, engine } = serve(endless)
+    const { app, engine } = serveAlone(endless)
     const first = postTo(app, CHAT, { ...TWO, request_id: 'mine' })
     const second = postTo(app, CHAT, { ...TWO, stream: true })
     await settle(app, 2)
@@ -334,7 +334,7 @@ describe('stop, pause and resume', () => {
   })
 
   test('a paused call continues where it stopped', async () => {
-    const { app, engine } = serve(counting)
+    const { app, engine } = serveAlone(counting)
     const contents = ['from 0', 'from 5']
     const open = postTo(app, CHAT, { contents, stream: true, max_tokens: 500 })
     await settle(app, 1)
@@ -373,7 +373,7 @@ describe('stop, pause and resume', () => {
 
   test('a failed resume leaves the call paused, and no other call gets its name', async () => {
     let isFull = false
-    const { app } = serve((request, signal) => {
+    const { app } = serveAlone((request, signal) => {
       if (isFull) throw new SkeinError('queue_full', 'too many requests wait')
       return counting(request, signal)
     })
@@ -404,7 +404,7 @@ describe('stop, pause and resume', () => {
 
   test('an answer that has all its tokens gets no more', async () => {
     // Its end is not reported yet: with durable turns that takes a while.
-    const { app, engine } = serve(async function* (request, signal) {
+    const { app, engine } = serveAlone(async function* (request, signal) {
       yield* [...answer(request, 'abc')].slice(0, -1)
       while (signal?.aborted !== true) await delay(1)
     })
@@ -420,7 +420,7 @@ describe('stop, pause and resume', () => {
   })
 
   test('a paused call without streaming says how to continue', async () => {
-    const { app } = serve(counting)
+    const { app } = serveAlone(counting)
     const whole = postTo(app, CHAT, { contents: ['0'], request_id: 'r1' })
     await settle(app, 1)
     await postTo(app, `${path}/pause`, { request_id: 'r1' })
@@ -432,7 +432,7 @@ describe('stop, pause and resume', () => {
   test('text that a paused call had drawn but not sent comes first when it continues', async () => {
     // The first row ends at once, the second never, and a reply without streaming has sent neither.
     let isFull = false
-    const { app, engine } = serve((request, signal) => {
+    const { app, engine } = serveAlone((request, signal) => {
       if (isFull) throw new SkeinError('queue_full', 'too many requests wait')
       return textOf(request) === 'short' ? answer(request, 'abc') : counting(request, signal)
     })

@@ -9,7 +9,7 @@ import { shutDown } from '../../src/gateway/http/shutdown.ts'
 import { createRegistry, type EngineSource, localSource } from '../../src/gateway/routing/registry.ts'
 import { answer, byteCodec, endless, FakeEngineClient } from '../helpers/fake-engine.ts'
 import { hosted, managementOf } from './hosted.ts'
-import { CHAT, COMPLETIONS, eventsOf, HELLO, postTo, serve } from './kit.ts'
+import { CHAT, COMPLETIONS, eventsOf, HELLO, postTo, serve, serveAlone } from './kit.ts'
 
 const source = (state: EngineSource['state'], reason: string): EngineSource => ({
   state,
@@ -122,7 +122,7 @@ test('tokenize and detokenize', async () => {
 })
 
 test('metrics count requests and tokens', async () => {
-  const { app } = serve()
+  const { app } = serveAlone()
   await postTo(app, CHAT, { ...HELLO, n: 2 })
   await postTo(app, COMPLETIONS, { prompt: 'abc' })
   await postTo(app, CHAT, { ...HELLO, temperature: -1 })
@@ -148,7 +148,7 @@ test('metrics count requests and tokens', async () => {
 
 test('a batch prompt that waits for room is no failed answer', async () => {
   let numRefused = 0
-  const { app } = serve(async function* (request) {
+  const { app } = serveAlone(async function* (request) {
     const isSecond = request.prompt[0] === 'y'.charCodeAt(0) + 1
     // The call may not have started yet, so it is repeated until there is room.
     if (isSecond) await new Promise((resolve) => setTimeout(resolve, 2))
@@ -165,7 +165,7 @@ test('a batch prompt that waits for room is no failed answer', async () => {
 test('metrics of two apps are separate', async () => {
   const first = serve()
   await postTo(first.app, CHAT, HELLO)
-  const second = serve()
+  const second = serveAlone()
   expect((await second.app.inject({ url: '/metrics' })).body).not.toContain('skein_request_success_total{')
 })
 

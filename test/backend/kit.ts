@@ -1,11 +1,11 @@
 /** Shared by op tests: seeded numbers, matrix sources, batches, and the comparison with the reference. */
-import type { Backend, Ops, Program, StatePool, StateShape, Tensor } from '../../src/backend/backend.ts'
+import type { Backend, Matrix, Ops, Program, StatePool, StateShape, Tensor } from '../../src/backend/backend.ts'
 import { type Batch, type Capacity, createBatch } from '../../src/backend/batch.ts'
 import { createCpuBackend } from '../../src/backend/cpu/cpu.ts'
 import { availableLevels, cpuReport } from '../../src/backend/cpu/isa.ts'
 import { type Flight, landed } from '../../src/backend/flight.ts'
 import { openWebgpuBackend } from '../../src/backend/webgpu/webgpu.ts'
-import type { MatrixSource, SourceType } from '../../src/backend/weight-types.ts'
+import type { MatrixSource, SourceType, WeightType } from '../../src/backend/weight-types.ts'
 import { seededRandom as uniforms } from '../../src/bench/serve/random.ts'
 import { IS_SLOW } from '../helpers/slow.ts'
 import { WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
@@ -63,8 +63,17 @@ export function normals(count: number, seed: number, scale = 1): Float32Array {
   return numbers.slice()
 }
 
-/** Normal weights of a matrix, encoded as `dtype`. f16 is drawn as bits, so that denormals occur. */
+const sources = new Map<string, MatrixSource>()
+
+/** Normal weights of a matrix, encoded as `dtype`. f16 is drawn as bits, so that denormals occur. Made once. */
 export function randomSource(rows: number, columns: number, dtype: SourceType, seed: number): MatrixSource {
+  const key = `${rows}×${columns} ${dtype} ${seed}`
+  const source = sources.get(key) ?? encodedSource(rows, columns, dtype, seed)
+  sources.set(key, source)
+  return source
+}
+
+function encodedSource(rows: number, columns: number, dtype: SourceType, seed: number): MatrixSource {
   const values = normals(rows * columns, seed, 1 / Math.sqrt(columns))
   const bytes = encode(values, dtype, seed)
   const rowBytes = bytes.length / rows
@@ -75,6 +84,19 @@ export function randomSource(rows: number, columns: number, dtype: SourceType, s
     dtype,
     readRows: (start, end) => bytes.slice(start * rowBytes, end * rowBytes),
   }
+}
+
+const matrices = new WeakMap<Backend, Map<string, Map<MatrixSource, Matrix>>>()
+
+/** A backend's matrix of a source, made once: rounding weights takes longer than products with them. */
+export function matrixOf(backend: Backend, source: MatrixSource, type: WeightType): Matrix {
+  const ofBackend = matrices.get(backend) ?? new Map<string, Map<MatrixSource, Matrix>>()
+  matrices.set(backend, ofBackend)
+  const ofType = ofBackend.get(type) ?? new Map<MatrixSource, Matrix>()
+  ofBackend.set(type, ofType)
+  const matrix = ofType.get(source) ?? backend.matrix(source, type)
+  ofType.set(source, matrix)
+  return matrix
 }
 
 function encode(values: Float32Array, dtype: SourceType, seed: number): Uint8Array {

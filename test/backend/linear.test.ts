@@ -7,6 +7,7 @@ import {
   capacityFor,
   DEVICES,
   LEVELS,
+  matrixOf,
   normals,
   poisoned,
   raggedBatch,
@@ -41,7 +42,7 @@ interface Case {
 async function multiply(backend: Backend, c: Case, x: Float32Array = inputs(c)): Promise<Float32Array> {
   const { rows, columns, type, tokens, epilogue = 'none' } = c
   const capacity = capacityFor(tokens)
-  const weight = backend.matrix(randomSource(rows, columns, c.source ?? 'f32', rows + columns), type)
+  const weight = matrixOf(backend, randomSource(rows, columns, c.source ?? 'f32', rows + columns), type)
   const y =
     epilogue === 'add'
       ? backend.tensor([tokens + 2, rows], normals((tokens + 2) * rows, 5))
@@ -221,7 +222,7 @@ describe.each(DEVICES)('linear on $name', (device) => {
       await runStep(tested, capacity, raggedBatch(capacity, [count], [0], 1), (ops) => {
         const first = { y: u, x: padded(tested, x, 64), weight: tested.matrix(shifted, 'f32') }
         ops.linear([{ ...first, epilogue: 'relu2' as const }])
-        ops.linear([{ y, x: u, weight: tested.matrix(weight, type) }])
+        ops.linear([{ y, x: u, weight: matrixOf(tested, weight, type) }])
       })
       return {
         u: await read(tested, u, 0, count * hidden),

@@ -7,7 +7,7 @@ import { createReferenceBackend } from '../../src/backend/reference/reference.ts
 import { openWebgpuBackend } from '../../src/backend/webgpu/webgpu.ts'
 import type { WeightType } from '../../src/backend/weight-types.ts'
 import { WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
-import { capacityFor, normals, poisoned, raggedBatch, randomSource, read, rmsRatio, runStep } from './kit.ts'
+import { capacityFor, matrixOf, normals, poisoned, raggedBatch, randomSource, read, rmsRatio, runStep } from './kit.ts'
 
 const reference = createReferenceBackend()
 const opened = WEBGPU_PROBLEM === null ? await openWebgpuBackend() : null
@@ -25,7 +25,7 @@ interface Case {
 async function multiply(backend: Backend, c: Case, x: Float32Array): Promise<Float32Array> {
   const { rows, columns, type, tokens, epilogue = 'none' } = c
   const capacity = capacityFor(tokens)
-  const weight = backend.matrix(randomSource(rows, columns, 'bf16', rows + columns), type)
+  const weight = matrixOf(backend, randomSource(rows, columns, 'bf16', rows + columns), type)
   const room = [tokens + 2, rows]
   const y = epilogue === 'add' ? backend.tensor(room) : poisoned(backend, room)
   // After the last token there is data that must not be read.
