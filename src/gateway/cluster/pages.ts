@@ -101,7 +101,7 @@ export function countCluster(registry: Registry, front: ClusterFront, nodes: () 
   })
   new Counter({
     name: 'skein_cluster_requests_total',
-    help: 'Requests by what became of them: forwarded; of these retried, misdirected first, lost under way',
+    help: 'Requests by outcome: forwarded; and of those retried, sent to a wrong node first, or lost under way',
     labelNames: ['outcome'],
     registers,
     collect() {
