@@ -1,19 +1,19 @@
 /**
- * Whether a GPU's logits depend on how a prompt is cut and on the other rows, at real sizes (R3 and R4 of
+ * Whether a GPU's logits depend on how a prompt is cut and on which rows are beside it, at true sizes (R3 and R4 of
  * docs/dev/reliability.md); random weights, seeded.
  *
  *   node test/cuda/invariance.ts DEVICE SIZE [LONGEST] [STATES]       cuda:0 7.2b 16384 fp32
  *
- * Cuts: prompts of lengths around every boundary, up to LONGEST tokens, read in pieces of 1, 16, 128, 512 and 4,096,
- * then 64 greedy tokens. Each is compared with pieces of 4,096. Batches: rows with prompts of their own, 16 greedy
- * steps together, in order and permuted, compared bit for bit with each other and by value with each row alone.
+ * Cuts: prompts of lengths around every edge, up to LONGEST tokens, read in pieces of 1, 16, 128, 512 and 4,096, then 64
+ * greedy tokens. Each is compared with pieces of 4,096. Batches: rows with prompts of their own, 16 greedy steps together,
+ * in order and permuted, compared bit for bit with each other and by value with each row alone.
  */
 import { RANDOM_MODEL_SIZES } from '../../src/bench/random-model.ts'
 import { randomModel } from '../../src/cli/bench/random-model.ts'
 import { parseDevice } from '../../src/host/device-choice.ts'
 import { loadRunner } from '../../src/host/load.ts'
 import type { BatchRow } from '../../src/model/runner.ts'
-import { someTokens } from '../helpers/runner.ts'
+import { draw, someTokens } from '../helpers/runner.ts'
 
 const WHOLE = 4096
 const PIECES = [WHOLE, 512, 128, 16, 1]
@@ -21,7 +21,7 @@ const EDGES = [16, 32, 128, 512, 2048]
 const LONG = [2050, 8192, 16_384]
 const ANSWER = 64
 const BATCHES = [1, 2, 7, 32, 128, 320, 960]
-/** Rows of a batch that also run alone. */
+/** Rows of a batch that are also run alone. */
 const ALONE = 32
 const STEPS = 16
 
@@ -36,14 +36,15 @@ const runner = loadRunner({
 
 interface Seen {
   readonly token: number
-  /** The distance of the second best logit from the best, relative to the largest. */
+  /** How far the next best logit is from the best, relative to the largest. */
   readonly gap: number
   readonly logits: Float32Array
 }
 
 function seen(logits: Float32Array): Seen {
   let [best, next, most] = [0, -1, 0]
-  for (const [id, x] of logits.entries()) {
+  for (let id = 0; id < logits.length; id++) {
+    const x = logits[id]!
     most = Math.max(most, Math.abs(x))
     if (x > logits[best]!) [best, next] = [id, best]
     else if (id !== best && (next < 0 || x > logits[next]!)) next = id
@@ -51,14 +52,14 @@ function seen(logits: Float32Array): Seen {
   return { token: best, gap: (logits[best]! - logits[next]!) / most, logits }
 }
 
-/** One step; returns the logits of each row's last token. */
+/** One step; what each row's last token says. */
 function step(rows: readonly { slot: number; tokens: Int32Array }[], isRead = true): Seen[] {
   const batch: BatchRow[] = rows.map((row) => ({ ...row, samples: [], allLogits: isRead }))
   const results = runner.step(batch)
   return isRead ? results.map(({ logits }) => seen(Float32Array.from(logits!))) : []
 }
 
-/** The last token is fed alone, so that every way ends with the same step. */
+/** The last token goes alone, so that every way ends in the same question. */
 function answer(prompt: Int32Array, piece: number): Seen[] {
   runner.clearSlot(0)
   const last = prompt.length - 1
@@ -111,28 +112,35 @@ function cuts(): void {
   }
 }
 
-/** Each row's prompt in a step with the others, then greedy steps; `order` lists the rows, with row r in slot r. */
-function together(order: readonly number[]): Map<number, Seen[]> {
+interface Ran {
+  readonly tokens: number[]
+  /** After the last step. */
+  readonly logits: Float32Array
+}
+
+/** Reads each row's prompt, then makes greedy steps of all rows; row r is in slot r, the steps have them in this order. */
+function together(order: readonly number[]): Map<number, Ran> {
   for (const row of order) runner.clearSlot(row)
-  const all = new Map<number, Seen[]>(order.map((row) => [row, []]))
-  // Equally many prompts in each step, whatever the order.
-  for (let i = 0; i < order.length; i += 64) {
-    const some = [...order.slice(i, i + 64)]
+  // As many prompts in each step, whatever the order.
+  for (let i = 0; i < order.length; i += 64)
     step(
-      some.map((slot) => ({ slot, tokens: someTokens(16, slot) })),
+      order.slice(i, i + 64).map((slot) => ({ slot, tokens: someTokens(16, slot) })),
       false,
     )
-  }
-  let tokens = new Map(order.map((row) => [row, 1 + row]))
+  const tokens = new Map(order.map((row) => [row, [1 + row]]))
   for (let t = 0; t < STEPS; t++) {
-    const results = step(order.map((slot) => ({ slot, tokens: Int32Array.of(tokens.get(slot)!) })))
-    tokens = new Map(order.map((row, i) => [row, results[i]!.token]))
-    for (const [i, row] of order.entries()) {
-      const isLast = t === STEPS - 1
-      all.get(row)!.push(isLast ? results[i]! : { ...results[i]!, logits: new Float32Array(0) })
-    }
+    const rows = order.map((slot) => ({
+      slot,
+      tokens: Int32Array.of(tokens.get(slot)!.at(-1)!),
+      samples: [draw(slot, { temperature: 0, position: t })],
+    }))
+    for (const [i, { drawn }] of runner.step(rows).entries()) tokens.get(order[i]!)!.push(drawn[0]!.token)
   }
-  return all
+  const last = order.map((slot) => ({ slot, tokens: Int32Array.of(1), samples: [], allLogits: true }))
+  const results = runner.step(last)
+  return new Map(
+    order.map((row, i) => [row, { tokens: tokens.get(row)!, logits: Float32Array.from(results[i]!.logits!) }]),
+  )
 }
 
 function permuted(rows: readonly number[]): number[] {
@@ -140,29 +148,24 @@ function permuted(rows: readonly number[]): number[] {
 }
 
 function batches(): void {
-  const alone = new Map<number, Seen[]>()
-  for (let row = 0; row < ALONE; row++) alone.set(row, together([row]).get(row)!)
-  say('rows', 'permuted: same bits', 'alone: same bits', 'worst, relative', 'same tokens', 'gaps at others')
+  const alone = Array.from({ length: ALONE }, (_, row) => together([row]).get(row)!)
+  say('rows', 'permuted: same bits', 'alone: same bits', 'worst, relative', `same ${STEPS} tokens`)
   for (const size of BATCHES) {
     const rows = Array.from({ length: size }, (_, row) => row)
     const inOrder = together(rows)
     const mixed = together(permuted(rows))
-    const isSame = (row: number) =>
-      distance(mixed.get(row)!.at(-1)!.logits, inOrder.get(row)!.at(-1)!.logits)[0] === 0 &&
-      mixed.get(row)!.every(({ token }, t) => token === inOrder.get(row)![t]!.token)
-    const gaps: number[] = []
-    const errors: number[] = []
-    const compared = rows.filter((row) => row < ALONE)
-    for (const row of compared) {
-      const [got, expected] = [inOrder.get(row)!, alone.get(row)!]
-      const at = got.findIndex(({ token }, t) => token !== expected[t]!.token)
-      if (at >= 0) gaps.push(expected[at]!.gap)
-      else errors.push(distance(got.at(-1)!.logits, expected.at(-1)!.logits)[1])
-    }
-    const same = `${compared.length - gaps.length} of ${compared.length}`
-    const bits = `${errors.filter((error) => error === 0).length} of ${compared.length}`
-    const worst = short(Math.max(0, ...errors))
-    say(size, `${rows.filter(isSame).length} of ${size}`, bits, worst, same, gaps.map(short).join(', '))
+    const same = (a: Ran, b: Ran) => a.tokens.every((token, t) => token === b.tokens[t])
+    const equal = (a: Ran, b: Ran) => same(a, b) && distance(a.logits, b.logits)[0] === 0
+    const numPermuted = rows.filter((row) => equal(mixed.get(row)!, inOrder.get(row)!)).length
+    const compared = rows.slice(0, ALONE)
+    const [numEqual, numSame] = [equal, same].map(
+      (holds) => compared.filter((row) => holds(inOrder.get(row)!, alone[row]!)).length,
+    )
+    const errors = compared
+      .filter((row) => same(inOrder.get(row)!, alone[row]!))
+      .map((row) => distance(inOrder.get(row)!.logits, alone[row]!.logits)[1])
+    const of = ` of ${compared.length}`
+    say(size, `${numPermuted} of ${size}`, numEqual + of, short(Math.max(0, ...errors)), numSame + of)
   }
 }
 
