@@ -1,12 +1,12 @@
 /**
- * Whether a GPU's logits depend on how a prompt is cut and on which rows are beside it, at true sizes (R3 and R4 of
+ * Whether a GPU's logits depend on how a prompt is cut and on the other rows, at real sizes (R3 and R4 of
  * docs/dev/reliability.md); random weights, seeded.
  *
  *   node test/cuda/invariance.ts DEVICE SIZE [LONGEST] [STATES]       cuda:0 7.2b 16384 fp32
  *
- * Cuts: prompts of lengths around every edge, up to LONGEST tokens, read in pieces of 1, 16, 128, 512 and 4,096, then 64
- * greedy tokens. Each is compared with pieces of 4,096. Batches: rows with prompts of their own, 16 greedy steps together,
- * in order and permuted, compared bit for bit with each other and by value with each row alone.
+ * Cuts: prompts of lengths around every boundary, up to LONGEST tokens, read in pieces of 1, 16, 128, 512 and 4,096,
+ * then 64 greedy tokens. Each is compared with pieces of 4,096. Batches: rows with prompts of their own, 16 greedy
+ * steps together, in order and permuted, compared bit for bit with each other and by value with each row alone.
  */
 import { RANDOM_MODEL_SIZES } from '../../src/bench/random-model.ts'
 import { randomModel } from '../../src/cli/bench/random-model.ts'
@@ -21,7 +21,7 @@ const EDGES = [16, 32, 128, 512, 2048]
 const LONG = [2050, 8192, 16_384]
 const ANSWER = 64
 const BATCHES = [1, 2, 7, 32, 128, 320, 960]
-/** Rows of a batch that are also run alone. */
+/** Rows of a batch that also run alone. */
 const ALONE = 32
 const STEPS = 16
 
@@ -36,7 +36,7 @@ const runner = loadRunner({
 
 interface Seen {
   readonly token: number
-  /** How far the next best logit is from the best, relative to the largest. */
+  /** The distance of the second best logit from the best, relative to the largest. */
   readonly gap: number
   readonly logits: Float32Array
 }
@@ -59,7 +59,7 @@ function step(rows: readonly { slot: number; tokens: Int32Array }[], isRead = tr
   return isRead ? results.map(({ logits }) => seen(Float32Array.from(logits!))) : []
 }
 
-/** The last token goes alone, so that every way ends in the same question. */
+/** The last token is fed alone, so that every way ends with the same step. */
 function answer(prompt: Int32Array, piece: number): Seen[] {
   runner.clearSlot(0)
   const last = prompt.length - 1

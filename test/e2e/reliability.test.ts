@@ -43,6 +43,11 @@ async function post({ url }: RunningServer, path: string, body: object) {
 
 const statusOf = async ({ url }: RunningServer) => (await fetch(`${url}/readyz`)).status
 
+async function numWaiting({ url }: RunningServer): Promise<number> {
+  const text = await (await fetch(`${url}/metrics`)).text()
+  return Number(/^skein_num_requests_waiting\{.*\} (\d+)$/m.exec(text)?.[1])
+}
+
 async function until(isTrue: () => Promise<boolean>, limitMs = 60_000): Promise<number> {
   const begun = performance.now()
   while (!(await isTrue())) {
@@ -64,7 +69,7 @@ const FAULT = { NODE_OPTIONS: `--import ${new URL('../cuda/fault.mjs', import.me
 
 describe('R13: a worker is killed', () => {
   const causes = ['SIGKILL', 'SIGABRT', ...(HAS_CUDA ? (['SIGUSR2'] as const) : [])] as const
-  test.each(causes)('by %s with 128 streams, half of them waiting for a slot', { timeout: 300_000 }, async (signal) => {
+  test.each(causes)('by %s with 128 streams, 48 of them waiting for a slot', { timeout: 300_000 }, async (signal) => {
     const server = await serve(['--slots', '80'], signal === 'SIGUSR2' ? FAULT : {})
     try {
       const turn = { prompt: 'Once', max_tokens: 8, session_id: 'kept' }
@@ -72,24 +77,21 @@ describe('R13: a worker is killed', () => {
       await delay(500)
       const [worker] = await workersOf(server)
       const loadMs = 1000 * (worker!.ready_at! - worker!.created_at)
-      const streams = startStreams(server, { max_tokens: 4000 })
-      await until(async () => streams.filter(({ numEvents }) => numEvents > 0).length >= 64)
-      const running = streams.filter(({ numEvents }) => numEvents > 0)
+      const running = startStreams(server, { max_tokens: 60_000 }, 80)
+      await until(async () => running.every(({ numEvents }) => numEvents > 0))
+      const waiting = startStreams(server, { max_tokens: 50 }, 48)
+      await until(async () => (await numWaiting(server)) === 48)
       const killedAt = performance.now()
       process.kill(worker!.pid!, signal)
       const degradedMs = await until(async () => (await statusOf(server)) !== 200)
-      const failed = await ended(running)
-      const lastErrorMs = Math.max(...failed.map(({ endedAt }) => endedAt)) - killedAt
       await until(async () => (await statusOf(server)) === 200)
       const readyMs = performance.now() - killedAt
-      for (const { error } of failed) expect(error).toMatch(/the worker process ended|CUDA_ERROR_ILLEGAL_ADDRESS/)
-
+      const failed = await ended(running)
+      const lastErrorMs = Math.max(...failed.map(({ endedAt }) => endedAt)) - killedAt
+      for (const { error } of failed) expect(error).toMatch(/the worker process ended|the model failed/)
       // Requests that had not started are answered by the next worker, and take no time of the test.
-      const waiting = streams.filter((stream) => !running.includes(stream))
-      for (const { status, finishReason, numEvents } of await ended(waiting)) {
+      for (const { status, finishReason } of await ended(waiting))
         expect([status, finishReason]).toEqual([200, 'length'])
-        expect(numEvents).toBeGreaterThan(0)
-      }
       const next = await (await post(server, '/v1/completions', turn)).json()
       expect((next as { session: { turn: number } }).session.turn).toBe(2)
 
