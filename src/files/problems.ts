@@ -4,8 +4,10 @@ import type { TSchema } from './schema-types.ts'
 
 export type Problem = ErrorObject
 
-/** Empty if the value is valid. */
+const ajv = new Ajv({ allErrors: true, strict: false })
+
+/** Empty if the value is valid. Each schema object is compiled once, which takes longer than a check. */
 export function problemsOf(schema: TSchema, value: unknown): readonly Problem[] {
-  const check = new Ajv({ allErrors: true, strict: false }).compile(schema)
+  const check = ajv.compile(schema)
   return check(value) ? [] : (check.errors ?? [])
 }

@@ -90,8 +90,11 @@ export function publishedSchema() {
   return { ...head, ...serveSchema() }
 }
 
+let schema: ReturnType<typeof fileSchema> | null = null
+
 export function serveSchema() {
-  return fileSchema(SETTING_ROWS, DEFAULT_LIMITS)
+  schema ??= fileSchema(SETTING_ROWS, DEFAULT_LIMITS)
+  return schema
 }
 
 /**

@@ -2,7 +2,7 @@
  * Text to token ids and back, as in RWKV's World tokenizer: over UTF-8 bytes, always the longest matching token,
  * without normalisation or added tokens. Ids are those of the vocabulary; 0 is the end of text and has no bytes.
  */
-import { joinBytes, latin1Of } from '../files/bytes.ts'
+import { joinBytes, latin1Of, viewOf } from '../files/bytes.ts'
 import { hexOf, sha256 } from '../files/digest.ts'
 import { type EncodeTables, encodeBytes } from './encode.ts'
 import { buildTrie, sharedInts } from './trie.ts'
@@ -81,14 +81,16 @@ export class TokenCodec {
 }
 
 function hashOf(tokens: readonly VocabularyToken[]): string {
-  const hash = sha256()
+  const all = new Uint8Array(tokens.reduce((sum, { bytes }) => sum + 8 + bytes.length, 0))
+  const view = viewOf(all)
+  let at = 0
   for (const { id, bytes } of tokens.toSorted((a, b) => a.id - b.id)) {
-    const head = new DataView(new ArrayBuffer(8))
-    head.setUint32(0, id, true)
-    head.setUint32(4, bytes.length, true)
-    hash.update(new Uint8Array(head.buffer)).update(bytes)
+    view.setUint32(at, id, true)
+    view.setUint32(at + 4, bytes.length, true)
+    all.set(bytes, at + 8)
+    at += 8 + bytes.length
   }
-  return hexOf(hash.digest())
+  return hexOf(sha256().update(all).digest())
 }
 
 /** Encoding is total and unambiguous only if every byte is a token and no two ids share their bytes. */
