@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 
+#include "best.h"
 #include "penalties.h"
 #include "program.h"
 #include "vec.h"
@@ -27,9 +27,6 @@ enum {
   kSampleFloats
 };
 enum { kTopK, kSeedLow, kSeedHigh, kPosition, kStream, kTopLogprobs, kMask, kAfter };
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr int64_t kScan = 64;
 
 struct Params {
   const float* floats;  // [kSampleFloats]
@@ -68,20 +65,6 @@ bool all_finite(const float* x, int64_t count) {
   bool finite = std::all_of(lanes, lanes + kLanes, [](int32_t lane) { return lane == 0; });
   for (; i < count; i++) finite &= std::isfinite(x[i]);
   return finite;
-}
-
-float largest(const float* x, int64_t count) {
-  int64_t i = 0;
-  vf best = splat(-kInfinity);
-  for (; i + kLanes <= count; i += kLanes) {
-    const vf value = load(x + i);
-    best = value > best ? value : best;
-  }
-  float lanes[kLanes];
-  store(lanes, best);
-  float result = *std::max_element(lanes, lanes + kLanes);
-  for (; i < count; i++) result = std::max(result, x[i]);
-  return result;
 }
 
 /// The smallest x that is not the −inf of a banned token. At least one x is finite.
@@ -405,25 +388,6 @@ struct Sample final : Command {
     batch.sampled_logprob[s] = logprob(token);
     const int32_t count = find_best(raw, vocab, std::min(wanted, vocab), ids);
     for (int32_t i = 0; i < count; i++) values[i] = logprob(ids[i]);
-  }
-
-  /// Finds the `wanted` largest of x, best first, ties by id. Returns how many it found.
-  static int32_t find_best(const float* x, int32_t vocab, int32_t wanted, int32_t* ids) {
-    int32_t count = 0;
-    for (int64_t i = 0; wanted > 0 && i < vocab; i += kScan) {
-      const int64_t end = std::min<int64_t>(i + kScan, vocab);
-      const float worst = count < wanted ? -kInfinity : x[ids[count - 1]];
-      int any = 0;
-      for (int64_t j = i; j < end; j++) any |= x[j] > worst;
-      if (any == 0) continue;
-      for (int64_t j = i; j < end; j++) {
-        if (count == wanted && !(x[j] > x[ids[count - 1]])) continue;
-        int32_t place = count < wanted ? count++ : count - 1;
-        for (; place > 0 && x[j] > x[ids[place - 1]]; place--) ids[place] = ids[place - 1];
-        ids[place] = static_cast<int32_t>(j);
-      }
-    }
-    return count;
   }
 };
 

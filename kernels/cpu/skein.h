@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 /* Changes with every incompatible change of this file. The caller refuses any other version. */
-#define SK_ABI_VERSION 10
+#define SK_ABI_VERSION 11
 
 /* SK_INVALID: a rule of this file was broken. SK_UNSUPPORTED: such a model cannot be run. */
 typedef enum {
@@ -188,6 +188,13 @@ SK_API int32_t sk_program_run(sk_program* program, int32_t num_tokens, int32_t n
                               const int32_t* sample_ints, const int32_t* bias_starts,
                               const int32_t* bias_ids, const float* bias_values, const uint32_t* masks, int32_t* sampled,
                               float* sampled_logprob, int32_t* top_ids, float* top_logprobs);
+
+/* Of each row of logits [rows, V], from any device: the log-probability of tokens[row], and the `wanted` best ids with
+ * theirs, best first, ties by id. All of a row are NaN when it has a NaN or +inf, or nothing finite. */
+SK_API int32_t sk_logprobs(const float* logits, int64_t rows, int32_t vocab, const int32_t* tokens,
+                           int32_t wanted, double* logprobs /* [rows] */,
+                           int32_t* top_ids /* [rows, wanted] */,
+                           double* top_logprobs /* [rows, wanted] */);
 
 /* For benchmarks and tests. sk_bench_read: seconds to read `bytes` from memory once with all
  * threads, best of `repeats`. sk_bench_fma: f32 FMA operations per second of all threads, a

@@ -93,7 +93,7 @@ export class Engine {
       this.#states,
       this.#speculation,
       wake,
-      embeddingHeads,
+      given,
       reranker === null ? null : new Ranking(this.#transfers, reranker),
     )
     const { numSlots } = this.#scheduler

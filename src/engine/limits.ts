@@ -1,6 +1,7 @@
 /** How much one engine may take on, and how it works. */
 import { SkeinError } from '../errors.ts'
 import type { EmbeddingHeads } from './answer/embedding-sum.ts'
+import { type ScoreRows, scoreRows } from './answer/logprobs.ts'
 import type { Reranker } from './answer/ranking.ts'
 import type { Pooling, ToolTemplate } from './messages.ts'
 import type { ProposerSource } from './speculation/proposer.ts'
@@ -27,6 +28,8 @@ export interface EngineLimits {
   readonly embeddingHeads: EmbeddingHeads
   /** Scores states; null: the engine ranks nothing. */
   readonly reranker: Reranker | null
+  /** Computes the log-probabilities of prompts. */
+  readonly scoreRows: ScoreRows
   /** Clients are told. */
   readonly toolTemplate: ToolTemplate
 }
@@ -42,6 +45,7 @@ export const DEFAULT_LIMITS: EngineLimits = {
   embeddings: null,
   embeddingHeads: new Map(),
   reranker: null,
+  scoreRows,
   toolTemplate: 'g1',
 }
 

@@ -7,9 +7,10 @@ import type { BatchRow, Drawn, Guesses, RowResult, Runner } from '../model/runne
 import type { TokenBytes } from './answer/answer-text.ts'
 import { leavesSome } from './answer/draw-numbers.ts'
 import type { EmbeddingHeads } from './answer/embedding-sum.ts'
-import { logprobsOf, withBytes } from './answer/logprobs.ts'
+import { logprobOf, type ScoreRows, withBytes } from './answer/logprobs.ts'
 import { notFinite } from './answer/not-finite.ts'
 import type { Ranking } from './answer/ranking.ts'
+import type { EngineLimits } from './limits.ts'
 import type { EngineEvent, SessionPosition } from './messages.ts'
 import type { PlannedRow, Scheduler } from './scheduler.ts'
 import type { LiveRequest, Sequence } from './sequence.ts'
@@ -39,6 +40,7 @@ export class Outcomes {
   /** Events since the last time they were taken. */
   #events: EngineEvent[] = []
   readonly #embeddingHeads: EmbeddingHeads
+  readonly #scoreRows: ScoreRows
   /** Null without a reranker. */
   readonly #ranking: Ranking | null
 
@@ -50,9 +52,10 @@ export class Outcomes {
     states: States | null,
     speculation: Speculation,
     wake: () => void,
-    embeddingHeads: EmbeddingHeads = new Map(),
-    ranking: Ranking | null = null,
+    { embeddingHeads, scoreRows }: Pick<EngineLimits, 'embeddingHeads' | 'scoreRows'>,
+    ranking: Ranking | null,
   ) {
+    this.#scoreRows = scoreRows
     this.#ranking = ranking
     this.#embeddingHeads = embeddingHeads
     this.#runner = runner
@@ -235,9 +238,10 @@ export class Outcomes {
     const { promptLogprobs: k } = owner.request
     assert(k !== null, 'prompt logits came and were not asked')
     const began = performance.now()
-    for (let row = 0; row < numPrompt; row++) {
-      const token = owner.prompt[fedTo - numPrompt + row + 1]!
-      const logprob = logprobsOf(logits, row, this.#vocabSize, token, k)
+    const tokens = owner.prompt.subarray(fedTo - numPrompt + 1, fedTo + 1)
+    const scores = this.#scoreRows(logits, this.#vocabSize, tokens, k)
+    for (const [row, token] of tokens.entries()) {
+      const logprob = logprobOf(scores, row, token)
       if (logprob === null) {
         this.fail(owner, notFinite('in the prompt'))
         return false

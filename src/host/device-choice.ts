@@ -7,6 +7,7 @@ import { freemem } from 'node:os'
 import type { Backend } from '../backend/backend.ts'
 import { createCpuBackend } from '../backend/cpu/cpu.ts'
 import { cpuReport } from '../backend/cpu/isa.ts'
+import { nativeScores } from '../backend/cpu/logprobs.ts'
 import { CpuQuantiser } from '../backend/cpu/quantise.ts'
 import { type CudaBackend, createCudaBackend } from '../backend/cuda/cuda.ts'
 import { CudaDevice } from '../backend/cuda/device/device.ts'
@@ -110,6 +111,20 @@ function quantiseByCpu(): Quantise | undefined {
   return (...rows) => {
     quantiser ??= new CpuQuantiser()
     return quantiser.quantise(...rows)
+  }
+}
+
+/**
+ * Computes log-probabilities with the CPU kernels, for every device but the reference. Undefined where they cannot be had:
+ * the plain way gives the same, more slowly.
+ */
+export function scoresOf({ device }: BackendOptions) {
+  if (device === 'reference' || cpuReport().problem !== null) return undefined
+  try {
+    return nativeScores()
+  } catch {
+    // Built from other sources, which only a model on the CPU has to refuse.
+    return undefined
   }
 }
 

@@ -39,7 +39,7 @@ import { openClusterStore, openStore } from '../state/store/store-thread.ts'
 import type { Tokenizer } from '../tokenizer/tokenizer.ts'
 import { DEMO_NAME } from './checkpoints/model-path.ts'
 import { checkModelFile, loadTokenizer, openModel } from './checkpoints/open-model.ts'
-import { prepareDevice } from './device-choice.ts'
+import { prepareDevice, scoresOf } from './device-choice.ts'
 import type { ClusterChoice, EngineChoice, QuantChoice, RunnerChoice } from './model-choice.ts'
 import { placeModel } from './placement.ts'
 
@@ -107,7 +107,9 @@ export async function loadEngine(
   const runner = loadBeside([reranker, draft], choice, onProgress, warmUp)
   try {
     if (draft !== null) checkDraft(draft, runner)
-    const given = { ...limits, reranker, proposers: proposersOf(choice, draft) }
+    const scoreRows = scoresOf(choice)
+    const scoring = scoreRows === undefined ? {} : { scoreRows }
+    const given = { ...limits, ...scoring, reranker, proposers: proposersOf(choice, draft) }
     return {
       engine: await engineOver(runner, choice, given, tokenizer, startStates, warmUp),
       tokenizer,

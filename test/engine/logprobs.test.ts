@@ -1,35 +1,33 @@
 import { describe, expect, test } from 'vitest'
-import { logprobsOf } from '../../src/engine/answer/logprobs.ts'
+import { logprobOf, scoreRows } from '../../src/engine/answer/logprobs.ts'
 import { Engine } from '../../src/engine/engine.ts'
 import type { EngineEvent, TokenText } from '../../src/engine/messages.ts'
 import { FakeRunner } from '../helpers/fake-runner.ts'
 import { drain, promptOf, requestOf, soloAnswer, tokenBytes, V } from './kit.ts'
 
-describe('logprobsOf', () => {
-  const logits = Float32Array.of(0, 0, 0, 9, 9, 1, 3, 3, -Infinity)
+const UNSOUND = [
+  ['NaN', [0, Number.NaN, 1]],
+  ['+∞', [0, Infinity, 1]],
+  ['all −∞', [-Infinity, -Infinity, -Infinity]],
+] as const
 
-  test('log softmax of a row and its best tokens, ties by the smaller id', () => {
+describe('scoreRows', () => {
+  test('log softmax of rows at their tokens and the best tokens of each, ties by the smaller id', () => {
     const logSum = Math.log(2 * Math.exp(3) + Math.exp(1))
-    const logprob = logprobsOf(logits, 1, 4, 1, 3)
-    const expected = { token: 1, logprob: Number.NEGATIVE_INFINITY }
-    expect(logprobsOf(Float32Array.of(1, 3, 3, -Infinity), 0, 4, 3, 0)).toEqual({
-      ...expected,
-      token: 3,
-      top: [],
-    })
-    expect(logprob?.token).toBe(1)
-    const row = logprobsOf(Float32Array.of(9, 9, 9, 9, 1, 3, 3, -Infinity), 1, 4, 0, 3)
-    expect(row?.logprob).toBeCloseTo(1 - logSum, 6)
-    expect(row?.top.map(({ token }) => token)).toEqual([1, 2, 0])
-    expect(row?.top[0]?.logprob).toBeCloseTo(3 - logSum, 6)
+    const logits = Float32Array.of(9, 0, 0, 0, 1, 3, 3, -Infinity, 1, 3, 3, -Infinity)
+    const scores = scoreRows(logits, 4, Int32Array.of(0, 0, 3), 3)
+    expect(scores.topIds).toEqual(Int32Array.of(0, 1, 2, 1, 2, 0, 1, 2, 0))
+    expect(logprobOf(scores, 1, 0)?.logprob).toBeCloseTo(1 - logSum, 12)
+    expect(logprobOf(scores, 1, 0)?.top[0]).toEqual({ token: 1, logprob: scores.topLogprobs[3] })
+    expect(scores.topLogprobs[3]).toBeCloseTo(3 - logSum, 12)
+    expect(logprobOf(scores, 2, 3)?.logprob).toBe(-Infinity)
+    expect(logprobOf(scoreRows(logits, 4, Int32Array.of(2), 0), 0, 2)?.top).toEqual([])
   })
 
-  test.each([
-    ['NaN', [0, Number.NaN, 1]],
-    ['+∞', [0, Infinity, 1]],
-    ['all −∞', [-Infinity, -Infinity, -Infinity]],
-  ])('a row with %s is no distribution', (_, row) => {
-    expect(logprobsOf(Float32Array.from(row), 0, 3, 0, 1)).toBeNull()
+  test.each(UNSOUND)('a row with %s is no distribution', (_, row) => {
+    const scores = scoreRows(Float32Array.of(0, 1, 2, ...row), 3, Int32Array.of(0, 0), 1)
+    expect(logprobOf(scores, 0, 0)).not.toBeNull()
+    expect(logprobOf(scores, 1, 0)).toBeNull()
   })
 })
 

@@ -47,7 +47,7 @@ export class CpuContext {
 }
 
 /** SK_ABI_VERSION of skein.h. */
-const ABI_VERSION = 10
+const ABI_VERSION = 11
 
 const I = 'int32'
 const L = 'int64'
@@ -96,6 +96,7 @@ const SIGNATURES = {
   sk_record_logits: [I, [P, P, P, P]],
   sk_record_sample: [I, [P, P, P]],
   sk_program_run: [I, [P, I, I, I, I, I, I, ...new Array<NativeType>(18).fill(P)]],
+  sk_logprobs: [I, [P, L, I, P, I, P, P, P]],
   sk_bench_read: ['double', [P, L, I]],
   sk_bench_fma: ['double', [P, I]],
   sk_vector_function: ['void', [I, P, P, L]],
@@ -132,7 +133,7 @@ function failure(native: Native, what: string): SkeinError {
 }
 
 /** Throws unless the status is SK_OK. */
-function check(native: Native, status: number, what: string): void {
+export function check(native: Native, status: number, what: string): void {
   if (status !== 0) throw failure(native, what)
 }
 

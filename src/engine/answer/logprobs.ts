@@ -6,28 +6,57 @@ import type { TokenLogprob } from '../../model/runner.ts'
 import type { TokenText } from '../messages.ts'
 import type { TokenBytes } from './answer-text.ts'
 
-/**
- * log softmax of row `row` of `logits` [rows, vocabSize] at `token`, and the k best; ties go to the smaller id.
- * Null when the row is not finite (a NaN or +∞ in it); a single −∞ is a probability of zero.
- */
-export function logprobsOf(
-  logits: Float32Array,
-  row: number,
-  vocabSize: number,
-  token: number,
-  k: number,
-): TokenLogprob | null {
-  const values = logits.subarray(row * vocabSize, (row + 1) * vocabSize)
-  // Loops by index: a prompt has a row for each of its tokens, and all of it is on the engine's thread.
+/** Of each row of logits. All of a row are NaN when it is not finite (a NaN or +∞ in it); a single −∞ is a probability of zero. */
+export interface Scores {
+  /** Of the row's token: [rows]. */
+  readonly logprobs: Float64Array
+  /** Best first; ties go to the smaller id: [rows, k]. */
+  readonly topIds: Int32Array
+  readonly topLogprobs: Float64Array
+}
+
+/** log softmax of the rows of `logits` [rows, vocabSize], each at its token, and the k best of each. */
+export type ScoreRows = (logits: Float32Array, vocabSize: number, tokens: Int32Array, k: number) => Scores
+
+/** The plain way, for where there are no kernels; kernels/cpu/logprobs.cpp is another. */
+export function scoreRows(logits: Float32Array, vocabSize: number, tokens: Int32Array, k: number): Scores {
+  const scores = {
+    logprobs: new Float64Array(tokens.length),
+    topIds: new Int32Array(tokens.length * k),
+    topLogprobs: new Float64Array(tokens.length * k),
+  }
+  for (const [row, token] of tokens.entries()) {
+    const values = logits.subarray(row * vocabSize, (row + 1) * vocabSize)
+    const logSum = logSumOf(values)
+    scores.logprobs[row] = values[token]! - logSum
+    for (const [i, id] of bestTokens(values, k).entries()) {
+      scores.topIds[row * k + i] = id
+      scores.topLogprobs[row * k + i] = values[id]! - logSum
+    }
+  }
+  return scores
+}
+
+/** The log-probabilities of one row; null when the row was not finite. */
+export function logprobOf({ logprobs, topIds, topLogprobs }: Scores, row: number, token: number): TokenLogprob | null {
+  const logprob = logprobs[row]!
+  if (Number.isNaN(logprob)) return null
+  const k = topIds.length / logprobs.length
+  const top = Array.from({ length: k }, (_, i) => {
+    const at = row * k + i
+    return { token: topIds[at]!, logprob: topLogprobs[at]! }
+  })
+  return { token, logprob, top }
+}
+
+/** log Σ e^value; NaN when it is not finite. Loops by index: a prompt has a row for each of its tokens. */
+function logSumOf(values: Float32Array): number {
   let max = -Infinity
-  for (let id = 0; id < vocabSize; id++) if (values[id]! > max) max = values[id]!
-  if (!Number.isFinite(max)) return null
+  for (let id = 0; id < values.length; id++) if (values[id]! > max) max = values[id]!
   let sum = 0
-  for (let id = 0; id < vocabSize; id++) sum += Math.exp(values[id]! - max)
-  if (Number.isNaN(sum)) return null
-  const logSum = max + Math.log(sum)
-  const top = bestTokens(values, k).map((id) => ({ token: id, logprob: values[id]! - logSum }))
-  return { token, logprob: values[token]! - logSum, top }
+  // NaN where the largest is infinite.
+  for (let id = 0; id < values.length; id++) sum += Math.exp(values[id]! - max)
+  return max + Math.log(sum)
 }
 
 /** Ids of the k largest values, best first. k is small, so an insertion list beats a heap. */
