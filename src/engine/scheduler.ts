@@ -43,8 +43,11 @@ export interface PlannedRow {
 
 /** The part of kept states that the scheduler needs. */
 interface KeptStates {
-  /** Called at admission, when slots are free: the state that a request begins with; null for the empty one. */
-  startOf(live: LiveRequest): Start | null
+  /**
+   * Called at admission, when slots are free: the state that a request begins with; null for the empty one. `isBusy`:
+   * answers are being generated.
+   */
+  startOf(live: LiveRequest, isBusy: boolean): Start | null
   /** Slots that hold kept states; they can be taken back. */
   readonly numKeptSlots: number
   /** Frees this many of them, now or as soon as their states are elsewhere. */
@@ -184,6 +187,10 @@ export class Scheduler {
     assert(numFree === this.#runner.numPlaces, `nothing runs, yet only ${numFree} places are free`)
   }
 
+  get #isAnswering(): boolean {
+    return this.running.some(({ sequences }) => sequences.some((one) => one.canGoOn))
+  }
+
   #admit(): void {
     for (;;) {
       const live = this.waiting.next(this.numFree)
@@ -194,7 +201,7 @@ export class Scheduler {
         continue
       }
       this.running.push(live)
-      const start = this.#states?.startOf(live) ?? live.start
+      const start = this.#states?.startOf(live, this.#isAnswering) ?? live.start
       for (const sequence of live.sequences) {
         // Only the first choice reads the prompt; then the others get a copy of its slot.
         this.#acquireSlot(sequence, sequence.index === 0 ? start : null)
@@ -276,7 +283,7 @@ export class Scheduler {
     if (prefilling.length === 0) return
     const [numDecode] = tokensOf(plan)
     const free = this.#runner.maxTokens - numDecode
-    const isAnswering = this.running.some((live) => live.sequences.some((one) => one.canGoOn))
+    const isAnswering = this.#isAnswering
     const room = isAnswering ? Math.min(free, this.prefill.tokensBeside(numDecode)) : free
     const left = prefilling.reduce((sum, { promptLeft }) => sum + promptLeft, 0)
     const share = promptShare(this.#runner, left, room)

@@ -177,16 +177,16 @@ export class States {
   }
 
   /** At admission: the state of the session's turn, or the longest kept prefix of the prompt. */
-  startOf(live: LiveRequest): Start | null {
+  startOf(live: LiveRequest, isBusy: boolean): Start | null {
     const start = this.#turns.startOf(live)
-    if (start === null) return this.#prefixOf(live)
+    if (start === null) return this.#prefixOf(live, isBusy)
     this.#counters.cachedTokens += start.numTokens
     this.#uses.set(live, useOf(null, start.numTokens))
     return start
   }
 
   /** Also says where copies will be taken of what is not cached. */
-  #prefixOf(live: LiveRequest): Start | null {
+  #prefixOf(live: LiveRequest, isBusy: boolean): Start | null {
     const { prompt, request } = live
     if (!this.#usesPrefixes(request)) return null
     const namespace = this.#prefixNamespace(live)
@@ -198,6 +198,7 @@ export class States {
       start: cachedTokens,
       shared: this.#prefixes.sharedLength(namespace, prompt),
       boundaries: request.boundaries ?? NONE,
+      isBusy,
     })
     this.#uses.set(live, useOf(namespace, cachedTokens, found ? [found] : []))
     this.#counters.cachedTokens += cachedTokens

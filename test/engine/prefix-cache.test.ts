@@ -48,14 +48,51 @@ describe('snapshot points', () => {
     [100, 0, [5], [99]],
     [100_000, 0, [], [16384, 32768, 49152, 65536, 81920, 98304, 99999]],
   ])('of %i tokens from %i with boundaries %j', (length, start, boundaries, expected) => {
-    const hints = { start, shared: 0, boundaries: Int32Array.from(boundaries) }
+    const hints = { start, shared: 0, boundaries: Int32Array.from(boundaries), isBusy: false }
     expect(snapshotPoints(length, hints)).toEqual(expected)
   })
 
-  test('are also where a prompt diverges from an earlier one', () => {
-    const hints = { start: 512, shared: 580, boundaries: new Int32Array(0) }
+  test('are also where a prompt parts from an earlier one', () => {
+    const hints = { start: 512, shared: 580, boundaries: new Int32Array(0), isBusy: true }
     expect(snapshotPoints(600, hints)).toEqual([580])
     expect(snapshotPoints(700, hints)).toEqual([580, 699])
+  })
+
+  test.each([
+    [64, 0, 0, []],
+    [65, 0, 0, [64]],
+    [100, 36, 0, []],
+    [100, 35, 0, [99]],
+    [64, 0, 40, [40]],
+    [64, 0, 63, [63]],
+    [64, 0, 64, [63]],
+  ])('of a short prompt beside answers: %i tokens from %i, %i of them in common', (length, start, shared, expected) => {
+    const hints = { start, shared, boundaries: new Int32Array(0), isBusy: true }
+    expect(snapshotPoints(length, hints)).toEqual(expected)
+  })
+
+  test('a short prompt beside answers is read in one step, and copied when it is known to come again', () => {
+    const { engine } = setUp({ numSlots: 4 }, { prefillChunk: 64 })
+    const collected = new Collected()
+    engine.submit(requestOf({ id: 'answer', maxTokens: 500 }))
+    collected.add(engine.step())
+    const short = { prompt: promptOf(60), maxTokens: 4, n: 1 }
+    const seen = ['first', 'second', 'third'].map((id) => {
+      engine.submit(requestOf({ ...short, id }))
+      let steps = 0
+      while (!collected.of(id).some(({ type }) => type === 'text')) {
+        collected.add(engine.step())
+        steps++
+      }
+      while (collected.answer(id) === null) collected.add(engine.step())
+      expect(collected.answer(id)).toEqual(soloAnswer(requestOf({ ...short, id })))
+      return [steps, cachedOf(collected.events, id)]
+    })
+    expect(seen).toEqual([
+      [1, 0],
+      [2, 0],
+      [1, 59],
+    ])
   })
 })
 

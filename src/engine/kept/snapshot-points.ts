@@ -8,6 +8,8 @@ import { MIN_PREFIX_TOKENS } from '../../state/prefix-cache.ts'
 const GRID_TOKENS = 512
 /** Most grid points in a prompt; for longer prompts the grid doubles its distance. */
 const MAX_GRID_POINTS = 8
+/** Reading so many tokens again costs about as much as a step of as many answers. */
+const SHORT_TOKENS = 64
 
 interface PointHints {
   /** Tokens that need not be read. */
@@ -16,6 +18,8 @@ interface PointHints {
   readonly shared: number
   /** Ends of messages, ascending. */
   readonly boundaries: Int32Array
+  /** Answers are being generated, so that each step takes long. */
+  readonly isBusy: boolean
 }
 
 /**
@@ -26,14 +30,17 @@ interface PointHints {
  *
  * The whole prompt less one token, rather than the whole: logits are not kept with a state, so the same prompt again
  * must feed at least one token to have some to draw from.
+ *
+ * Each point costs the prompt a step. So a short one beside answers stops only where it is known to begin like another.
  */
-export function snapshotPoints(length: number, { start, shared, boundaries }: PointHints): number[] {
+export function snapshotPoints(length: number, { start, shared, boundaries, isBusy }: PointHints): number[] {
   const points: number[] = []
   const isFar = (point: number) => [0, start, ...points].every((other) => Math.abs(point - other) >= MIN_PREFIX_TOKENS)
   const consider = (point: number | undefined) => {
     if (point !== undefined && point > start && point < length && isFar(point)) points.push(point)
   }
   consider(shared)
+  if (isBusy && length - start <= SHORT_TOKENS && shared < length - 1) return points
   const inside = boundaries.filter((boundary) => boundary < length)
   consider(inside.at(-1))
   consider(inside[0])
