@@ -40,6 +40,7 @@ export class EventStream {
   /** Commits to status 200; from here on errors can only be events. */
   open(): void {
     if (!this.#response.headersSent) {
+      join(this.#response.socket)
       const type = { 'content-type': this.#form.type }
       this.#response.writeHead(200, { ...this.#headers(), ...STREAM_HEADERS, ...type })
       this.#response.flushHeaders()
@@ -115,6 +116,7 @@ export class EventStream {
     const { socket } = response
     // There is no socket while an earlier request of the connection is being answered; tests have other sockets.
     const isDirect = socket instanceof Socket && response.chunkedEncoding
+    join(socket)
     if (isDirect) socket.write(`${Buffer.byteLength(text).toString(16)}\r\n${text}\r\n`)
     else response.write(text)
   }
@@ -137,4 +139,14 @@ export class EventStream {
       response.on('close', done)
     })
   }
+}
+
+/**
+ * What is written until the turn's promises are settled leaves in one call of the system, as Node's own `response.write` has it:
+ * the headers with the first event, and the last text with the end of the stream.
+ */
+function join(socket: Socket | null): void {
+  if (!(socket instanceof Socket) || socket.writableCorked > 0) return
+  socket.cork()
+  process.nextTick(() => socket.uncork())
 }
