@@ -1,12 +1,17 @@
 /** How long Linux's scheduler ran a server's threads, and how long they waited for a core (/proc/PID/schedstat). */
 import { execFileSync } from 'node:child_process'
-import { readdirSync, readFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
 
-/** Milliseconds that the gateway's loop, the worker's loop and all worker threads ran and waited so far; Linux only. */
+/**
+ * Milliseconds that the gateway's loop, its other threads, the worker's loop and all worker threads ran and waited so far;
+ * Linux only.
+ */
 export function schedulerOf(gateway) {
   if (process.platform !== 'linux') return () => ({})
   const worker = Number(execFileSync('pgrep', ['-P', String(gateway)], { encoding: 'utf8' }).split('\n')[0])
   const read = (path) => {
+    // A thread may have ended since it was listed.
+    if (!existsSync(path)) return [0, 0]
     const [ran, waited] = readFileSync(path, 'utf8')
       .split(' ')
       .map((ns) => Number(ns) / 1e6)
@@ -15,10 +20,13 @@ export function schedulerOf(gateway) {
   return () => {
     const [gatewayRan, gatewayWaited] = read(`/proc/${gateway}/schedstat`)
     const [loopRan, loopWaited] = read(`/proc/${worker}/schedstat`)
-    const threads = readdirSync(`/proc/${worker}/task`).map((thread) =>
-      read(`/proc/${worker}/task/${thread}/schedstat`),
-    )
-    const sum = (which) => threads.reduce((total, times) => total + times[which], 0)
-    return { gatewayRan, gatewayWaited, loopRan, loopWaited, workerRan: sum(0), workerWaited: sum(1) }
+    const sumOf = (pid) => {
+      const threads = readdirSync(`/proc/${pid}/task`).map((thread) => read(`/proc/${pid}/task/${thread}/schedstat`))
+      return [0, 1].map((which) => threads.reduce((total, times) => total + times[which], 0))
+    }
+    const [allRan, allWaited] = sumOf(gateway)
+    const [workerRan, workerWaited] = sumOf(worker)
+    const others = { othersRan: allRan - gatewayRan, othersWaited: allWaited - gatewayWaited }
+    return { gatewayRan, gatewayWaited, ...others, loopRan, loopWaited, workerRan, workerWaited }
   }
 }

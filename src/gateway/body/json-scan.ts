@@ -25,8 +25,8 @@ const KEY_FIELD = Buffer.from('password')
 const MAX_KEY_BYTES = 1024
 const NONE = new Uint8Array(0)
 const NODES = 'objects, lists and strings'
-/** Bytes of a string that are read one by one before its end is searched for. */
-const PLAIN_BYTES = 32
+/** Bytes of a string that are read one by one, from its beginning and from each escape, before the next such byte is searched for. */
+const PLAIN_BYTES = 16
 
 export class JsonScan {
   nodes = 0
@@ -34,6 +34,9 @@ export class JsonScan {
   #fields = 0
   #depth = 0
   #isInString = false
+  /** In the bytes that are scanned; found once, and searched for again behind it. */
+  #nextQuote = -1
+  #nextEscape = -1
   #isEscaped = false
   /** In the outermost object: whether the next string is a value, and whether it is that of the key's field. */
   #isValue = false
@@ -57,6 +60,7 @@ export class JsonScan {
   /** Throws as soon as a limit is exceeded. */
   write(bytes: Uint8Array): void {
     let at = 0
+    this.#nextQuote = this.#nextEscape = -1
     while (at < bytes.length) at = this.#isInString ? this.#inString(bytes, at) + 1 : this.#between(bytes, at)
   }
 
@@ -94,20 +98,24 @@ export class JsonScan {
 
   /** Scans from `start` to the end of the string or of the bytes; returns that position. */
   #inString(bytes: Uint8Array, start: number): number {
+    const end = bytes.length
     let isEscaped = this.#isEscaped
     let at = start
-    for (; at < bytes.length; at++) {
-      // The end of a long string without escapes is searched for natively.
-      if (at - start === PLAIN_BYTES && !isEscaped) {
-        const end = endOf(bytes, at)
-        if (end !== null) {
-          at = end
-          break
-        }
-      }
+    // Where bytes one by one make way for a search.
+    let searchAt = start + PLAIN_BYTES
+    for (; at < end; at++) {
+      const byte = bytes[at]!
       if (isEscaped) isEscaped = false
-      else if (bytes[at] === BACKSLASH) isEscaped = true
-      else if (bytes[at] === QUOTE) break
+      else if (byte === BACKSLASH) {
+        isEscaped = true
+        searchAt = at + PLAIN_BYTES
+      } else if (byte === QUOTE) break
+      else if (at >= searchAt) {
+        if (this.#nextQuote < at) this.#nextQuote = indexOf(bytes, QUOTE, at)
+        if (this.#nextEscape < at) this.#nextEscape = indexOf(bytes, BACKSLASH, at)
+        at = Math.min(this.#nextQuote, this.#nextEscape) - 1
+        searchAt = end
+      }
     }
     this.#isEscaped = isEscaped
     if (this.#nameBytes >= 0) this.#compare(bytes, start, at)
@@ -154,11 +162,10 @@ export class JsonScan {
   }
 }
 
-/** Position of the end of the string or of the bytes; null if there is an escape before it. */
-function endOf(bytes: Uint8Array, from: number): number | null {
-  const quote = bytes.indexOf(QUOTE, from)
-  const end = quote === -1 ? bytes.length : quote
-  return bytes.subarray(from, end).includes(BACKSLASH) ? null : end
+/** Where the byte is; the length where it is not. */
+function indexOf(bytes: Uint8Array, byte: number, from: number): number {
+  const at = bytes.indexOf(byte, from)
+  return at === -1 ? bytes.length : at
 }
 
 /** Decodes the bytes between the quotes; null if they are no valid string. */

@@ -20,9 +20,14 @@ function nodesOf(value: unknown): number {
   return 1 + names + Object.values(value).reduce((sum: number, one) => sum + nodesOf(one), 0)
 }
 
-const text = fc.oneof(
+const part = fc.oneof(
   fc.string({ unit: 'grapheme', maxLength: 80 }),
   fc.constantFrom('password', '"password":', '\\', '\\"', 'x'.repeat(100)),
+)
+// Long plain stretches with escapes between them, too.
+const text = fc.oneof(
+  part,
+  fc.array(part, { maxLength: 6 }).map((parts) => parts.join('')),
 )
 const values = fc.letrec((tie) => ({
   value: fc.oneof(
