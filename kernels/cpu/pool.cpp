@@ -18,6 +18,10 @@ namespace {
 // Longer than the gap between two steps of a busy server, short enough to be negligible in an idle
 // one.
 constexpr auto kSpinBeforePark = std::chrono::microseconds(200);
+// Longer than most items take. After that the thread we wait for has lost its core. A thread that
+// spins keeps its own core busy, so the system does not move the other thread there; when it parks,
+// its core is idle and the other thread gets it at once.
+constexpr auto kSpinInPhase = std::chrono::microseconds(500);
 // About 10 µs. After that the thread we wait for has probably lost its core, perhaps to us.
 constexpr int kSpinsBeforeYield = 400;
 
@@ -88,18 +92,11 @@ void Pool::run_erased(Body body) {
   failed_.store(false, std::memory_order_relaxed);
   over_.store(false, std::memory_order_relaxed);
   begin(0);
-  if (parked_.load() > 0) {
-    std::lock_guard lock(mutex_);
-    wake_.notify_all();
-  }
   FlushDenormals flush;
   while (!over_.load(std::memory_order_acquire)) {
     const uint32_t seen = number_.load(std::memory_order_acquire);
     take(0, seen);
-    for (int spins = 0; number_.load(std::memory_order_acquire) == seen; spins++) {
-      if (over_.load(std::memory_order_acquire)) break;
-      pause(spins);
-    }
+    wait_for_phase(seen, true);
   }
   if (failed_.load(std::memory_order_relaxed)) throw std::bad_alloc();
 }
@@ -118,11 +115,15 @@ void Pool::begin(int phase) {
   phase_.store(phase, std::memory_order_relaxed);
   left_.store(items, std::memory_order_relaxed);
   items_.store(items, std::memory_order_relaxed);
-  // Sequentially consistent with parked_: either run_erased sees the parked thread, or that thread
-  // sees this store.
+  // Sequentially consistent with parked_: either this thread sees the parked thread, or that thread
+  // sees these stores.
   number_.store(number + 2);
   // From here on, the next run may begin.
-  if (items == 0) over_.store(true, std::memory_order_release);
+  if (items == 0) over_.store(true);
+  if (parked_.load() > 0) {
+    std::lock_guard lock(mutex_);
+    wake_.notify_all();
+  }
 }
 
 /// Runs the items that are left of phase `number`; does nothing once it is over. Every thread
@@ -168,26 +169,28 @@ int64_t Pool::take_share(int thread, int owner, uint32_t number, int phase, int6
 
 void Pool::serve(int thread) {
   FlushDenormals flush;
-  for (uint32_t seen = 0; wait_for_phase(seen);) {
+  for (uint32_t seen = 0; wait_for_phase(seen, false);) {
     seen = number_.load(std::memory_order_acquire);
     take(thread, seen);
   }
 }
 
-/// Waits for another phase than `seen`; returns false when the pool stops.
-bool Pool::wait_for_phase(uint32_t seen) {
-  auto since = std::chrono::steady_clock::now();
-  for (int spins = 1; number_.load(std::memory_order_acquire) == seen; spins++) {
+/// Waits for another phase than `seen` or, in the thread that began the run, for its end; returns
+/// false when the pool stops.
+bool Pool::wait_for_phase(uint32_t seen, bool is_first) {
+  const auto is_waiting = [&] {
+    return number_.load() == seen && !(is_first && over_.load()) && !stopping_.load();
+  };
+  const auto since = std::chrono::steady_clock::now();
+  for (int spins = 1; is_waiting(); spins++) {
     pause(spins);
-    if (stopping_.load(std::memory_order_relaxed)) return false;
     if (spins % 64 != 0) continue;
-    const auto now = std::chrono::steady_clock::now();
-    // A long phase is not idle time.
-    if (items_.load(std::memory_order_relaxed) > 0) since = now;
-    if (now - since < kSpinBeforePark) continue;
+    const bool is_phase = items_.load(std::memory_order_relaxed) > 0;
+    if (std::chrono::steady_clock::now() - since < (is_phase ? kSpinInPhase : kSpinBeforePark))
+      continue;
     std::unique_lock lock(mutex_);
     parked_.fetch_add(1);
-    wake_.wait(lock, [&] { return number_.load() != seen || stopping_.load(); });
+    wake_.wait(lock, [&] { return !is_waiting(); });
     parked_.fetch_sub(1);
   }
   return !stopping_.load();

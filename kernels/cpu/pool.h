@@ -64,7 +64,7 @@ class Pool {
   void take(int thread, uint32_t phase);
   int64_t take_share(int thread, int owner, uint32_t number, int phase, int64_t items);
   void serve(int thread);
-  bool wait_for_phase(uint32_t seen);
+  bool wait_for_phase(uint32_t seen, bool is_first);
   void stop();
 
   std::vector<std::thread> threads_;

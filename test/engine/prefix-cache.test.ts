@@ -52,7 +52,7 @@ describe('snapshot points', () => {
     expect(snapshotPoints(length, hints)).toEqual(expected)
   })
 
-  test('are also where a prompt parts from an earlier one', () => {
+  test('are also where a prompt diverges from an earlier one', () => {
     const hints = { start: 512, shared: 580, boundaries: new Int32Array(0), isBusy: true }
     expect(snapshotPoints(600, hints)).toEqual([580])
     expect(snapshotPoints(700, hints)).toEqual([580, 699])
