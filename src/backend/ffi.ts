@@ -38,7 +38,15 @@ const KOFFI_TYPES: Readonly<Record<NativeType, string>> = {
 }
 
 /** Memory for the time of one call. */
-export type Memory = Pointer | Float32Array | Float64Array | Int32Array | Uint32Array | Uint8Array | BigUint64Array | null
+export type Memory =
+  | Pointer
+  | Float32Array
+  | Float64Array
+  | Int32Array
+  | Uint32Array
+  | Uint8Array
+  | BigUint64Array
+  | null
 
 /** name → result and arguments of a C function. */
 export type Signatures = Readonly<Record<string, readonly [NativeType, readonly NativeType[]]>>
