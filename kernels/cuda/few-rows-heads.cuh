@@ -1,4 +1,5 @@
-// The phase `heads` of few-rows.cu: a block a head, from the low ranks to the gated output.
+// The `heads` phase of few-rows.cu: each block computes one head at a time, from the low ranks to
+// the gated output.
 #pragma once
 #include "few-rows-block.cuh"
 
@@ -8,7 +9,7 @@ __device__ __forceinline__ state_t* state_row(const Block& b, const Wkv7& mixing
          (task.head * 64 + (int)(threadIdx.x >> 3)) * 64;
 }
 
-/** What is asked for of a head before the barrier: its constants into shared memory, its state into
+/** Loads what a head needs before the barrier: its constants into shared memory, its state into
  * registers. */
 __device__ __forceinline__ Eight load_head(Block& b, const Layer& layer, const HeadTask& task) {
   if (!b.tasks.has(task) || threadIdx.x >= kWorkers) return {};
@@ -24,7 +25,7 @@ __device__ __forceinline__ u32 low_word(const FewRows& op, const Block& b, int l
   return pack(pair.x, pair.y);
 }
 
-/** What the recurrence takes of a head's keys. */
+/** What the recurrence reads of a head's keys. */
 struct Keys {
   float2 k, kk, b;
 };
@@ -38,7 +39,8 @@ __device__ __forceinline__ Keys prepare_keys(float2 k, float2 a, const Constants
   return {scaled_key(k, a, c), unit, make_float2(unit.x * a.x, unit.y * a.y)};
 }
 
-/** What the recurrence takes, from the low ranks: keys by one warp, the rest by three more. */
+/** Prepares the recurrence's operands from the low ranks: one warp the keys, three more warps the
+ * rest. */
 __device__ __forceinline__ void prepare_head(const FewRows& op, const Wkv7& mixing, Shared& sh,
                                              const Block& b, const HeadTask& task) {
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, at = 2 * lane;
@@ -71,7 +73,7 @@ __device__ __forceinline__ void prepare_head(const FewRows& op, const Wkv7& mixi
   }
 }
 
-/** One head from its low ranks to its part of out. */
+/** Computes one head, from its low ranks to its part of `out`. */
 __device__ __forceinline__ void run_head(const FewRows& op, Block& b, Stream& s, const Layer& layer,
                                          const HeadTask& task, Eight& state) {
   static_assert(kWorkers == 512, "8 lanes to each of the 64 rows of a state");
@@ -109,8 +111,8 @@ __device__ __forceinline__ void run_head(const FewRows& op, Block& b, Stream& s,
          load_pair(o.v, 2 * lane), f);
 }
 
-/** What other blocks made of the head, all asked for at once: its r, k, v and first v by the last
- * four workers' warps, the inner low ranks by those before. */
+/** Loads what other blocks have computed for the head, all at once: the last four worker warps load
+ * r, k, v and the first value, the warps before them the inner low ranks. */
 __device__ __forceinline__ void fetch_head(const FewRows& op, Block& b, const Wkv7& mixing,
                                            const HeadTask& task) {
   constexpr int kWordWarp = WARPS - 4;
@@ -130,7 +132,7 @@ __device__ __forceinline__ void fetch_head(const FewRows& op, Block& b, const Wk
   }
 }
 
-/** heads */
+/** The `heads` phase. */
 __device__ __forceinline__ void heads_phase(const FewRows& op, Block& b, Stream& s, int l,
                                             const Row& shift) {
   const Layer& layer = b.sh.layers[l & 1];
@@ -144,7 +146,7 @@ __device__ __forceinline__ void heads_phase(const FewRows& op, Block& b, Stream&
     run_head(op, b, s, layer, task, state);
     if (b.tasks.has(next)) {
       sync_threads();
-      // Of the same row it is what these threads have just stored.
+      // If it is the next token of the same row, this state is what these threads have just stored.
       state = load_head(b, layer, next);
     }
   }

@@ -1,37 +1,39 @@
-// How few-rows.cu multiplies with large matrices of fewer bits (quant.cuh): what a stage of its
-// ring has of them, and their products with an input. A stage is rows of CHANNELS columns, first
-// their values, then their scales and minimums; of ffn.value a row is several such, one after the
-// other. Rows of e4m3 have one scale each, which is for who finishes their sums. Knows no phase, and
-// not who asks for a stage. Of two tokens, one has the first half of a product's columns and the other
-// the rest, which with one are the same once more.
+// How few-rows.cu multiplies by large quantised matrices (quant.cuh): the layout of a stage of its
+// ring, and the products with an input. A stage holds rows of CHANNELS columns: first their values,
+// then their scales and minimums. A row of ffn.value takes several stages, one after the other.
+// Rows of e4m3 have one scale each, which is applied by the code that finishes their sums. This
+// file knows neither the phases nor the code that fills the stages. With two tokens, one has the
+// first half of a product's columns and the other the second half; with one token, both halves hold
+// that token.
 //
-// QUANT: the type · ROUNDED_ROWS: rows in a stage (a multiple of 4)
+// QUANT: the type · ROUNDED_ROWS: rows of a stage (a multiple of 4)
 #pragma once
 #include "few-rows.cuh"
 #include "quant.cuh"
 
 constexpr bool kHasRowScales = QUANT == kE4m3;
-/** Bytes of a row's values and scales. */
+/** Bytes of a row's values, and of its scales. */
 constexpr int kRowBytes = CHANNELS / kPartInputs * kPartBytes;
 constexpr int kRowScaleBytes = kHasRowScales ? 0 : CHANNELS / kGroup * kGroupScales * 2;
-/** Whether a slice's sum takes its scale. A slice of e4m3 has none, one of q6 two. */
+/** Whether the sum of a slice is multiplied by its scale. Slices of e4m3 have no scale, those of q6
+ * two. */
 constexpr bool kScalesSums = !kHasRowScales && QUANT != kQ6;
 constexpr int kScalesAt = ROUNDED_ROWS * kRowBytes;
 constexpr int kRoundedBytes = ROUNDED_ROWS * (kRowBytes + kRowScaleBytes);
-/** 8 lanes have two parts of a row; warps share a row by those. */
+/** 8 lanes hold two parts of a row. The warps divide a row into such pairs of parts. */
 constexpr int kPairColumns = 2 * kPartInputs, kPairs = CHANNELS / kPairColumns;
 constexpr int kRoundedSlices = kPairs < WARPS ? kPairs : WARPS;
-/** Warps with the same columns share the rows. */
+/** Teams of warps divide the rows: each team has a warp for every slice of the columns. */
 constexpr int kTeams = WARPS / kRoundedSlices;
 constexpr int kMostPairs = (kPairs + kRoundedSlices - 1) / kRoundedSlices;
-/** Stages that a row of value takes. */
+/** Stages per row of ffn.value. */
 constexpr int kValueChunks = KEYS / CHANNELS;
 static_assert(KEYS % CHANNELS == 0, "whole chunks");
 static_assert(CHANNELS % kPairColumns == 0 && kRowScaleBytes % 16 == 0, "as few-rows-plan.ts says");
 
 static_assert(TOKENS <= 2, "as many as a product has columns for");
 
-/** The part of a row that the warp has, and its team; what is left over has none. */
+/** The warp's part of a row, and its team. Warps beyond the last team have no part. */
 struct Share {
   Place pairs;
   int slice, team;
@@ -43,21 +45,24 @@ __device__ __forceinline__ Share share_of_warp() {
   return {part_of(kPairs, slice, kRoundedSlices), slice, team};
 }
 
-/** Of an input what a lane needs of the warp's columns, by slices of 32 of a part. */
+/** The inputs that a lane needs for the warp's columns, by slices of 32 within a part. */
 struct RoundedInputs {
   uint2 of[kMostPairs][kPartSlices];
-  /** Of the part whose weights the lane has: all inputs of a slice, for its minimums. */
+  /** For the part whose weights the lane holds: the sum of each slice's inputs, to be multiplied by
+   * its minimum. */
   float sums[kHasMinimum ? kMostPairs : 1][kHasMinimum ? kPartSlices : 1];
-  /** Of a part: inputs from one lane's to the next's, and from one slice's to the next's. */
+  /** Distance within a part from one lane's inputs to the next lane's, and from one slice's to the
+   * next slice's. */
   static constexpr int kOfLane = kHasRowScales ? kPartSlices * kVector : kVector;
   static constexpr int kOfSlice = kHasRowScales ? kVector : 32;
 
-  /** The second token's lie `stride` behind the first's. */
+  /** The second token's inputs lie `stride` behind the first token's. */
   __device__ __forceinline__ void load(const f16* input, int stride, const Place& pairs) {
     const int lane = threadIdx.x & 31;
     if constexpr (TOKENS == 2) input += (lane >> 4) * stride;
-    // As Products says: lanes of odd rows of the unit have the second part's, those of each part
-    // the first and third words of 16 bytes, or the others.
+    // The odd rows of a product have the weights of the second part (multiply_fours). So of every
+    // four columns, the last two have the inputs of that part. Even columns have the first and
+    // third words of 16 bytes, odd columns the other two (Products).
     input += kPairColumns * pairs.begin + kPartInputs * (lane >> 3 & 1) + kOfLane * (lane & 3) +
              4 * (lane >> 2 & 1);
 #pragma unroll
@@ -76,7 +81,8 @@ struct RoundedInputs {
     }
   }
 
-  /** Eight lanes have a part's inputs, lanes 0 to 7 of the first; to those that have its products. */
+  /** Eight lanes hold a part's inputs, lanes 0 to 7 those of the first part. Sends their sum to the
+   * lanes that have the part's products. */
   static __device__ __forceinline__ float sum_of_part(const uint2& four) {
     const float2 a = unpack(four.x), b = unpack(four.y);
     float sum = a.x + a.y + (b.x + b.y);
@@ -87,14 +93,15 @@ struct RoundedInputs {
   }
 };
 
-/** Times 4 rows that a team multiplies at once: what one waits for, another does not. */
+/** How many groups of 4 rows a team multiplies at once, to hide latency. */
 constexpr int kFours = most(1, least(2, ROUNDED_ROWS / 4 / kTeams));
-/** Whether a stage is so many times that; else the last rows are read once more, for nobody. */
+/** Whether these groups divide a stage evenly. Otherwise the last rows are read again and
+ * discarded. */
 constexpr bool kIsWhole = ROUNDED_ROWS % (4 * kTeams * kFours) == 0;
 
-/** The sums of several times 4 rows' products with the warp's columns, in lane 8·row (sum_four), of a
- * second token in lane 8·row + 2. Integers are multiplied as they are, a slice's sum then takes its
- * scale, but those of q6. */
+/** Multiplies kFours groups of 4 rows by the inputs of the warp's columns. The sums are in lane
+ * 8·row (sum_four), those of a second token in lane 8·row + 2. Integers are multiplied as they are
+ * and each slice's sum is then scaled, except for q6. */
 __device__ __forceinline__ void multiply_fours(float (&sums)[kFours], const u8* stage, int first,
                                                const Place& pairs, const RoundedInputs& x,
                                                const DecodeConstants& constants) {
@@ -105,7 +112,7 @@ __device__ __forceinline__ void multiply_fours(float (&sums)[kFours], const u8* 
                            (int)sizeof(Scales) * (2 * pairs.begin + (lane >> 2 & 1));
 #pragma unroll
   for (float& sum : sums) sum = 0;
-  // Where slices' sums take no scale.
+  // Used where the sums of slices are not scaled.
   Products whole[kFours] = {};
 #pragma unroll
   for (int pair = 0; pair < kMostPairs; pair++) {
@@ -152,7 +159,7 @@ __device__ __forceinline__ void multiply_fours(float (&sums)[kFours], const u8* 
     sums[n] = (kHasRowScales ? 1.0f : UNSCALE) * sum_four(kScalesSums ? sums[n] : whole[n].sum());
 }
 
-/** A stage of so many rows: the warp's part of each row's sum, stored or added. */
+/** Multiplies a stage of `rows` rows: stores or adds the warp's part of each row's sum. */
 __device__ __forceinline__ void multiply_stage(const u8* stage, const Share& share,
                                                const RoundedInputs& x, float* to, int rows,
                                                bool adds, const DecodeConstants& constants) {

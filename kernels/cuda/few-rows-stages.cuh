@@ -1,9 +1,9 @@
-// What the warps of few-rows.cu that multiply do with the stages of the ring that few-rows-feed.cuh
-// fills. Knows no phase, and not how a stage is asked for.
+// How the warps of few-rows.cu that multiply use the stages of the ring, which few-rows-feed.cuh
+// fills. This file knows neither the phases nor how a stage is requested.
 #pragma once
 #include "few-rows-feed.cuh"
 
-/** Of a warp that multiplies: the stage that is next. */
+/** A multiplying warp's position in the ring: the next stage. */
 struct Stream {
   StreamShared& shared;
   const u8* ring;
@@ -14,7 +14,7 @@ __device__ __forceinline__ Stream start_stream(StreamShared& sh, const Matrices*
   return {sh, ring, {0, 0}};
 }
 
-/** The next stage, when it is there. */
+/** Waits until the next stage is loaded. */
 __device__ __forceinline__ const f16* open_stage(Stream& s) {
   wait(s.shared.full[s.next.slot], s.next.parity);
   return reinterpret_cast<const f16*>(s.ring + s.next.slot * kStageBytes);
@@ -26,7 +26,7 @@ __device__ __forceinline__ void close_stage(Stream& s) {
   s.next.advance();
 }
 
-/** Where a lane's weights are among the 64 columns of 4 rows, and its inputs among those of 64. */
+/** Offset of a lane's weights in 4 rows by 64 columns. own_inputs: of its inputs among the 64. */
 __device__ __forceinline__ int own_weights(int columns) {
   const int lane = threadIdx.x & 31;
   return (lane >> 3) * columns + kVector * (lane & 7);
@@ -37,14 +37,14 @@ __device__ __forceinline__ int own_inputs() {
   return 32 * (lane >> 3 & 1) + kVector * (lane & 3) + 4 * (lane >> 2 & 1);
 }
 
-/** The warp's columns of so many rows, times the inputs of each token: a sum a row, the warp's part
- * of it. */
+/** Multiplies the warp's columns of `rows` rows by the inputs of each token. Stores one sum per
+ * row, the warp's part of it. */
 __device__ __forceinline__ void multiply_rows(Stream& s, const f16* input, float* sums, int rows) {
   constexpr int kMost = (kUnits + kSlices - 1) / kSlices;
   const Place own = slice_of_warp();
   const int row = (threadIdx.x & 31) >> 3;
   const f16* const inputs = input + own_inputs() + kUnitColumns * own.begin;
-  // Which of the stages of a row has the warp's columns.
+  // Which stage of a row holds the warp's columns.
   const int own_split = SPLIT == 1 ? 0 : own.begin / (kUnits / SPLIT);
   const int column_in_stage = kUnitColumns * own.begin - own_split * kStageColumns;
 #pragma unroll 1
@@ -77,7 +77,7 @@ __device__ __forceinline__ void multiply_rows(Stream& s, const f16* input, float
   }
 }
 
-/** Adds the products of 4 rows of a low rank, a multiple of 32, with its inputs. */
+/** Adds the products of 4 rows of a low rank with its inputs. The rank is a multiple of 32. */
 __device__ __forceinline__ void multiply_ragged(Products& products, const f16* weights,
                                                 const f16* x, int rank) {
   const int lane = threadIdx.x & 31;
@@ -96,8 +96,8 @@ __device__ __forceinline__ void multiply_ragged(Products& products, const f16* w
   add_products(products, w, inputs);
 }
 
-/** A head's outer low ranks, [low rank][channel]: 4 channels a warp. All are multiplied before the
- * first is summed. */
+/** Multiplies a head's outer low ranks, [low rank][channel], with 4 channels per warp. All are
+ * multiplied before the first is summed. */
 __device__ __forceinline__ void low_products(const FewRows& op, Stream& s, const f16* x,
                                              float* sums, bool has_gate) {
   static_assert(4 * WARPS == 64, "4 channels of a head a warp");
@@ -129,8 +129,8 @@ __device__ __forceinline__ float2 low_pair(const FewRows&, const float* sums, in
 }
 
 #if QUANT
-/** So many rows of integers, of `Chunks` times CHANNELS columns, times the inputs of each token: a sum
- * a row, each slice's part of it. */
+/** Multiplies `rows` quantised rows of `Chunks` · CHANNELS columns by the inputs of each token.
+ * Stores one sum per row and slice. */
 template <int Chunks>
 __device__ __forceinline__ void multiply_rounded(Stream& s, const f16* input, float* sums,
                                                  int rows) {

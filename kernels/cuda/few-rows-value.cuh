@@ -1,15 +1,16 @@
-// The phase `value` of few-rows.cu where the matrix lies turned round: a block some columns, over the
-// u of each token that are not zero. Of fewer bits it lies as active-rows.cu makes it.
+// The `value` phase of few-rows.cu for a transposed matrix: each block has some of the columns, and
+// reads only the rows for which a token's u is not zero. A quantised matrix has the layout of
+// active-rows.cu.
 #pragma once
 #include "few-rows-block.cuh"
 
 constexpr int kColumns = value_columns();
-/** Lanes to a row of these columns, and rows that a warp and that the workers read at a time. */
+/** Lanes per row of these columns, and rows that all workers together read at a time. */
 constexpr int kRowLanes = kColumns / kVector;
 constexpr int kRowsAtOnce = kWorkers / kRowLanes;
-/** Vectors of u that a worker has. */
+/** Vectors of u per worker. */
 constexpr int kActiveVectors = (KEYS + kVector * kWorkers - 1) / (kVector * kWorkers);
-/** Of a token's, rows on their way to a lane: twice as many where a row is integers' codes alone. */
+/** Rows in flight per lane and token: twice as many if a row is only integer codes. */
 #if QUANT
 constexpr int kFlight = (kStagesScales ? 16 : 8) / TOKENS;
 #else
@@ -17,13 +18,13 @@ constexpr int kFlight = 8 / TOKENS;
 #endif
 static_assert(TOKENS * kColumns <= kWorkers, "a column of a token a worker");
 
-/** A worker's u of a token, and where its active ones stand among all of that token. */
+/** A worker's u of a token, and the position of its active ones among all of that token. */
 struct ActiveList {
   uint4 u[kActiveVectors];
   int begin, total;
 };
 
-/** One a token; none is active of those that there are not. */
+/** One list per token. The lists of absent tokens are empty. */
 struct ActiveLists {
   ActiveList of[TOKENS];
 };
@@ -33,7 +34,7 @@ __device__ __forceinline__ bool is_active(const uint4& v, int i) {
   return (word >> 16 * (i & 1) & 0x7fff) != 0;
 }
 
-/** Counts those of a token: the lane's place among the warp's, and the warp's among all. */
+/** Counts a token's active u: the lane's position within the warp, and the total of each warp. */
 __device__ __forceinline__ void count_active(ActiveList& list, int (&counts)[WARPS]) {
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   int count = 0;
@@ -51,7 +52,7 @@ __device__ __forceinline__ void count_active(ActiveList& list, int (&counts)[WAR
   list.begin = sum - count;
 }
 
-/** Reads u and counts. */
+/** Reads u and counts its active values. */
 __device__ __forceinline__ ActiveLists read_active(const FewRows& op, Shared& sh, int num_tokens) {
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   ActiveLists lists;
@@ -76,7 +77,7 @@ __device__ __forceinline__ ActiveLists read_active(const FewRows& op, Shared& sh
   return lists;
 }
 
-/** Those of the list from `base` on, as many as there is room for: its row and u. */
+/** Writes the entries of the list from `base` on, up to LIST of them: each has its row and u. */
 __device__ __forceinline__ void write_active(const ActiveList& list, int base, u32* to) {
   int at = list.begin - base;
 #pragma unroll
@@ -93,8 +94,8 @@ __device__ __forceinline__ void write_active(const ActiveList& list, int base, u
     }
 }
 
-/** A lane's columns of value: its first row; of fewer bits its scales, too, `stride` from one group's to
- * the next's. */
+/** A lane's columns of value: a pointer to its first row, and for a quantised matrix to its scales,
+ * which are kStride apart from group to group. */
 struct ValuePart {
 #if QUANT
   const u8* codes;
@@ -105,7 +106,8 @@ struct ValuePart {
 #endif
 };
 
-/** The lane's columns of one row: of fewer bits its codes, and its group's scales and minimums. */
+/** The lane's columns of one row; if quantised, its codes, and the scales and minimums of its
+ * group. */
 struct ValueRow {
 #if QUANT
   uint2 codes;
@@ -116,7 +118,7 @@ struct ValueRow {
 };
 
 #if QUANT
-/** As load_once, of 8 bytes. */
+/** Like load_once, for 8 bytes. */
 __device__ __forceinline__ uint2 load_codes(const u8* from, bool inside) {
   uint2 v = make_uint2(0, 0);
 #if __CUDA_ARCH__ >= 800
@@ -130,9 +132,9 @@ __device__ __forceinline__ uint2 load_codes(const u8* from, bool inside) {
   return v;
 }
 
-/** Code i of four. */
+/** Code i of the four in a word. */
 __device__ __forceinline__ float code_of(u32 word, int i) {
-  // 2^23 + n has n in its lowest byte.
+  // The lowest byte of 2^23 + n, as f32, is n.
   constexpr float kBase = 8388608 + kTurnedZero;
   return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7650 + i)) - kBase;
 }
@@ -152,7 +154,7 @@ __device__ __forceinline__ ValueRow load_value(const ValuePart& value, u32 row, 
   return v;
 }
 
-/** What is kept of an entry of a list until its row is there: u, of integers the row, too. */
+/** What is kept of a list's entry until its row is loaded: u, and the row for integers. */
 struct Entry {
 #if QUANT && QUANT != 4
   u32 both;
@@ -195,8 +197,9 @@ __device__ __forceinline__ void add_value(float (&acc)[kVector], const Entry& en
 #endif
 }
 
-/** acc += u·value over the lists of all tokens, on a lane's 8 columns; every kRowsAtOnce-th of
- * each. The lanes of a warp end at different rows: nothing in here may wait for all of them. */
+/** acc += u·value over the lists of all tokens, on a lane's 8 columns, taking every kRowsAtOnce-th
+ * entry. The lanes of a warp end at different entries, so nothing here may synchronise the
+ * warp. */
 __device__ __forceinline__ void add_active(float (&acc)[TOKENS][kVector], const u32* entries,
                                            const int (&counts)[TOKENS], int longest,
                                            const ValuePart& value) {
@@ -221,7 +224,8 @@ __device__ __forceinline__ void add_active(float (&acc)[TOKENS][kVector], const 
   }
 }
 
-/** Adds what the lane `offset` away has of half of the numbers, and keeps that half. */
+/** Exchanges half of the numbers with the lane `offset` away, and adds the half that this lane
+ * keeps. */
 template <int Half>
 __device__ __forceinline__ void fold(float (&x)[kVector], int offset) {
   const bool upper = (threadIdx.x & offset) != 0;
@@ -232,7 +236,7 @@ __device__ __forceinline__ void fold(float (&x)[kVector], int offset) {
   }
 }
 
-/** The warp's sums of its columns into `sums`. */
+/** Sums the warp's columns and stores them in `sums`. */
 __device__ __forceinline__ void keep_sums(float (&acc)[kVector], float* sums) {
   const int lane = threadIdx.x & 31;
   fold<4>(acc, 16);
@@ -246,8 +250,8 @@ __device__ __forceinline__ void keep_sums(float (&acc)[kVector], float* sums) {
   for (int i = 0; i < kKept; i++) sums[column + i] = acc[i];
 }
 
-/** acc = u·value of each token on a lane's 8 columns. Where there is no room for all that are
- * active, u is read once more for the rest. */
+/** acc = u·value of each token on a lane's 8 columns. If the active values do not fit in the list,
+ * u is read again for the rest. */
 __device__ __forceinline__ void multiply_active(float (&acc)[TOKENS][kVector], const FewRows& op,
                                                 Block& b, const ValuePart& value) {
   u32* const entries = reinterpret_cast<u32*>(b.region);
@@ -278,7 +282,7 @@ __device__ __forceinline__ ValuePart value_part(const Matrices& m, int column) {
 #endif
 }
 
-/** value: x += u·value on the block's columns. */
+/** The `value` phase: x += u·value on the block's columns. */
 __device__ __forceinline__ void value_phase(const FewRows& op, Block& b, Stream& s, int l,
                                             const Row& shift) {
   const Layer& layer = b.sh.layers[l & 1];
@@ -293,7 +297,7 @@ __device__ __forceinline__ void value_phase(const FewRows& op, Block& b, Stream&
     float* const x = op.x + token * CHANNELS + begin + own;
     float total = adds ? __ldcg(x) : 0.0f;
     const int column = begin + kVector * (lane % kRowLanes);
-    // Past the end of a width that is no multiple: the last columns once more, for nobody.
+    // Lanes beyond the last column read the last columns again, and their sums are discarded.
     ValuePart value = value_part(layer.matrices, min(column, CHANNELS - kVector));
 #if QUANT
     if constexpr (kStagesScales) value.scales = open_stage(s) + column - begin;

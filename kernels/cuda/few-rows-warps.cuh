@@ -1,36 +1,39 @@
-// How few-rows.cu reads the weights of narrow models: each warp its columns of the block's rows,
-// layer after layer, into a ring of its own in shared memory. Nobody waits for another warp. What a
-// warp reads and in which order, the ring, and the products with the inputs. Knows no phase.
+// How few-rows.cu reads the weights of narrow models. Each warp reads its columns of the block's
+// rows, layer after layer, into its own ring in shared memory, so no warp waits for another. This
+// file has what a warp reads and in which order, the ring, and the products with the inputs. It
+// does not know the phases.
 //
-// RING: units of 2 KB a warp has room for · LOW_UNITS: units of 64 columns of all outer low ranks
+// RING: units of 2 KB in a warp's ring · LOW_UNITS: units of 64 columns in all outer low ranks
+// together
 #pragma once
 #include "few-rows.cuh"
 
-/** Weights are read in units of 16 rows by 64 columns, 2 KB. */
+/** Weights are read in units of 16 rows by 64 columns (2 KB). */
 constexpr int kTileRows = 16;
 constexpr u32 kSlot = 2 * kTileRows * kUnitColumns, kRing = RING * kSlot;
 constexpr u32 kRingBytes = WARPS * kRing;
 constexpr int kStepRows = kTileRows, kKeyParts = 4;
 
-/** Tiles of rows of one matrix that a warp reads some columns of, the same in every layer. */
+/** Rows of one matrix of which a warp reads some columns, tile by tile. The same in every layer. */
 struct alignas(16) Run {
-  /** Of the first row and column, in numbers from the matrix's beginning; from row to row. */
+  /** Element offset of the first row and column, and the distance between rows. */
   int offset, stride;
   u16 rows, units;
-  /** Of a unit. */
+  /** `columns`: columns of a unit. */
   u16 columns, matrix;
 };
-/** Of a unit of the outer low ranks: its inputs among all. */
+/** The inputs of a unit of the outer low ranks: the first one's position among all, and their
+ * number. */
 struct LowInput {
   u16 first, columns;
 };
 
-/** At most: of one row a block has all tokens of a head. */
+/** Tasks of the `heads` phase per block, at most. Of one row, a block has all tokens of a head. */
 constexpr int kHeadsEach = TOKENS * ((kHeads + BLOCKS - 1) / BLOCKS);
-/** Tiles of a head's 64 rows of an outer low rank. */
+/** Tiles in a head's 64 rows of an outer low rank. */
 constexpr int kLowTiles = 64 / kTileRows;
 constexpr int kRuns = MIXES + kHeadsEach * ((kLowTiles * LOW_UNITS + WARPS - 1) / WARPS) + 2;
-/** Of a head's outer low ranks. */
+/** Sums of a head's outer low ranks. */
 constexpr int kLowSums = 64 * LOW_UNITS;
 
 struct StreamShared {
@@ -39,7 +42,8 @@ struct StreamShared {
   LowInput low_inputs[LOW_UNITS];
 };
 
-/** 64 columns of the outer low ranks: of which, its first column, and its inputs among all. */
+/** 64 columns of an outer low rank: which one, the first column, and its input's position among
+ * all. */
 struct LowUnit {
   int low, column, input;
 };
@@ -55,27 +59,28 @@ __device__ __forceinline__ LowUnit low_unit(const FewRows& op, int unit) {
   return place;
 }
 
-/** What a warp reads next, far ahead of what it multiplies. */
+/** What a warp reads next, far ahead of its products. */
 struct Stream {
   const StreamShared& shared;
   const Matrices* layer;
   const Matrices* end;
-  /** Of the lane: its part of the next unit's first rows, and the unit's rows from there on. */
+  /** The lane's address in the first rows of the next unit, and the rows left from there on. */
   const f16* from;
   int left;
-  /** Of the run: numbers from row to row, tiles and units of one that are left, units of a tile. */
+  /** Of the run: distance between rows, tiles left, units left in the tile, units per tile. */
   int stride, tiles, unit, units;
-  /** The next run, and how many there are. */
+  /** The layer's runs, the next one's index, and their number. */
   const Run* run;
   int index, num_runs;
-  /** The warp's ring. Of it, in bytes: the next unit to take, and the one taken before. */
+  /** The warp's ring, and byte offsets in it: the next unit to multiply, and the unit before, which
+   * is free. */
   u8* ring;
   u32 slot, free;
-  /** Evict first: what is read once should not drive out what is not. */
+  /** Evict first: weights are read once and should not evict other data. */
   u64 policy;
 };
 
-/** The warp's columns of some rows of a matrix. */
+/** Lists the warp's columns of some rows of a matrix. */
 __device__ __forceinline__ int list_rows(Run* runs, int count, int matrix, Place rows) {
   const Place own = slice_of_warp();
   if (rows.begin >= rows.end || own.begin >= own.end) return count;
@@ -88,7 +93,7 @@ __device__ __forceinline__ int list_rows(Run* runs, int count, int matrix, Place
   return count + 1;
 }
 
-/** Lists all that the warp reads of a layer, in order. */
+/** Lists all that the warp reads in a layer, in order. */
 __device__ __forceinline__ void list_runs(const FewRows& op, StreamShared& sh, HeadTasks tasks) {
   const int warp = threadIdx.x >> 5;
   Run* const runs = sh.runs[warp];
@@ -127,7 +132,7 @@ __device__ __forceinline__ void prepare_stream(const FewRows& op, StreamShared& 
   }
 }
 
-/** Begins the next run that its layer has. */
+/** Starts the next run whose matrix the layer has. */
 __device__ __forceinline__ void open_run(Stream& s) {
   const int lane = threadIdx.x & 31, row = lane >> 3, column = kVector * (lane & 7);
   while (s.tiles == 0 && s.layer < s.end && s.num_runs > 0) {
@@ -142,7 +147,7 @@ __device__ __forceinline__ void open_run(Stream& s) {
   }
 }
 
-/** 16 bytes into shared memory, zeros where there are none; done when its group is. */
+/** Copies 16 bytes into shared memory, or zeros if not `inside`; complete when their group is. */
 __device__ __forceinline__ void copy_ahead(u32 to, const f16* from, bool inside, u64 policy) {
 #if __CUDA_ARCH__ >= 800
   asm volatile(
@@ -152,11 +157,9 @@ __device__ __forceinline__ void copy_ahead(u32 to, const f16* from, bool inside,
 #endif
 }
 
-/**
- * Asks for the next unit of the stream, for a place of the ring: lines of 128 bytes, a row's each.
- * Of a line of an odd row the halves change places, so that lanes that read two rows at once meet
- * no bank twice. A group each, also after the end.
- */
+/** Requests the next unit of the stream into a slot of the ring. Each row of the unit is a line of
+ * 128 bytes. In odd rows the two halves of the line are swapped, so that lanes that read two rows
+ * at once have no bank conflicts. Every call commits a group, also after the end of the stream. */
 __device__ __forceinline__ void ask(Stream& s, u32 place) {
   if (s.tiles == 0) open_run(s);
   if (s.tiles > 0) {
@@ -176,7 +179,7 @@ __device__ __forceinline__ void ask(Stream& s, u32 place) {
   end_group();
 }
 
-/** Asks for as much as there is room for. */
+/** Requests as many units as the ring has room for. */
 __device__ __forceinline__ Stream start_stream(const StreamShared& sh, const Matrices* layers,
                                                int num_layers, u8* ring) {
   const int warp = threadIdx.x >> 5;
@@ -190,14 +193,14 @@ __device__ __forceinline__ Stream start_stream(const StreamShared& sh, const Mat
   return s;
 }
 
-/** Of a tile: its first 8 rows and the others. */
+/** The products of a tile: its first 8 rows, and the other 8. */
 struct Tile {
   Products first, second;
 };
 
-/** Adds the next unit's products with the inputs at x, of each token CHANNELS apart; the one after
- * all that are on their way is asked for, into the place of the unit before. `both`: all 64
- * columns, not the first 32. */
+/** Adds the next unit's products with the inputs at `x`; the tokens' inputs are CHANNELS apart.
+ * Also requests one more unit into the free slot. `both`: all 64 columns, instead of the first
+ * 32. */
 template <int Tokens>
 __device__ __forceinline__ void add_unit(Stream& s, Tile (&tiles)[Tokens], const f16* x,
                                          bool both) {
@@ -228,7 +231,7 @@ __device__ __forceinline__ void add_unit(Stream& s, Tile (&tiles)[Tokens], const
   }
 }
 
-/** The sums of a tile's rows, as many as there are. */
+/** Stores the sums of a tile's rows, up to `rows` of them. */
 __device__ __forceinline__ void keep_tile(const Tile& tile, float* to, int rows) {
   const int lane = threadIdx.x & 31, row = lane >> 2, part = lane & 3;
   const float first = tile.first.sum(), second = tile.second.sum();
@@ -236,8 +239,8 @@ __device__ __forceinline__ void keep_tile(const Tile& tile, float* to, int rows)
   if (part < 2 && at < rows) to[at] = part == 0 ? first : second;
 }
 
-/** The warp's columns of so many rows, times the inputs of each token: a sum a row, the warp's part
- * of it. */
+/** Multiplies the warp's columns of `rows` rows by the inputs of each token. Stores one sum per
+ * row, the warp's part of it. */
 __device__ __forceinline__ void multiply_rows(Stream& s, const f16* input, float* sums, int rows) {
   const Place own = slice_of_warp();
   if (own.begin >= own.end) return;
@@ -252,7 +255,7 @@ __device__ __forceinline__ void multiply_rows(Stream& s, const f16* input, float
   }
 }
 
-/** The head's outer low ranks, 64 columns of them at a time: [unit][channel]. */
+/** Multiplies the head's outer low ranks, 64 columns at a time: [unit][channel]. */
 __device__ __forceinline__ void low_products(const FewRows& op, Stream& s, const f16* x,
                                              float* sums, bool has_gate) {
   int units = LOW_UNITS;

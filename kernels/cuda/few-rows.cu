@@ -1,36 +1,39 @@
-// All layers of an RWKV-7 step of a few tokens, each of its own sequence or all of one, in one
-// cooperative launch. Such a step is reading the weights; what keeps a chain of launches from doing that at the
-// memory's rate is the beginning and the end of each. Here every block knows its rows of all
-// matrices, layer after layer, and asks for them far ahead, in order, into shared memory, whatever
-// the layers before still compute: each warp for itself (few-rows-warps.cuh), or one for all
+// All layers of an RWKV-7 step of a few tokens in one cooperative launch. Each token is of a
+// different sequence, or all are of the same one. The time of such a step is the time to read the
+// weights. A chain of launches does not read them at the full rate of the memory, because each
+// launch has to start and to end. Here every block knows its rows of all matrices in all layers. It
+// prefetches them in order into shared memory, far ahead of the layer that is being computed: each
+// warp for itself (few-rows-warps.cuh), or one or two warps for the whole block
 // (few-rows-feed.cuh).
 //
-// A layer is five phases with a barrier over the grid after each:
-//   in      norm and mixes (by each block, of the whole row) → r, k, v and the inner low ranks
-//   heads   a block a head of a token: outer low ranks, gates, state, group norm, bonus → out
+// A layer has five phases, with a grid barrier after each:
+//   in      norm and mixes (each block computes the whole row) → r, k, v and the inner low ranks
+//   heads   one head of a token per block: outer low ranks, gates, state, group norm, bonus → out
 //   output  x += out·Wᵀ
 //   key     norm and mix → u = relu²(…)
-//   value   x += u·value: a block some columns, over the u that are not zero
-// Nothing is added across blocks in an order that can change, and a token's sums are those it has
-// alone, to the bit, whatever TOKENS. Matrices f16 [rows, columns], value transposed, vectors f32, x
-// f32. r, k, v, output, key and value may be of fewer bits (QUANT, as in quant.cuh). Then value is as
-// active-rows.cu makes it (ACTIVE), or it lies like the others, a block has rows of it, and reads all
-// of them. Tolerance: that of the ops it stands for (wkv7-decode.cu, linear-few.cu or
+//   value   x += u·value: some columns per block, only rows whose u is not zero
+// Blocks never add to one sum in an order that can change, and a token's sums are the same to the
+// bit for any TOKENS. Matrices are f16 [rows, columns], value transposed, vectors and x f32. r, k,
+// v, output, key and value may be quantised (QUANT, as in quant.cuh). Then value either has the
+// layout of active-rows.cu (ACTIVE), or that of the other matrices; a block then has rows of it and
+// reads all of them. Tolerance: that of the ops that it replaces (wkv7-decode.cu, linear-few.cu or
 // linear-quant.cu, linear-sparse.cu, shift-mix.cu).
 //
-// TOKENS: at most, 1 or 2 · BLOCKS, WARPS: those that multiply; one more is for the
-// barrier, and FEED (0 to 2) for the weights · CHANNELS (a multiple of 64, up to 4096) · KEYS: rows
-// of key (a multiple of 8) · MIXES: products of `in` that a block has rows of at most · IN_ROWS:
-// rows of `in` in a block at most · LIST: active u listed at a time · REGION: bytes of shared
-// memory that the phases use in turn · FIXED: bytes of Shared at most · those of the way of reading
-// · QUANT, where it is not f16, ACTIVE (0 or 1) and IN_WEIGHT, 16ths of the bytes of a row of r, k or
-// v: then there is FEED, and KEYS is a multiple of CHANNELS
+// TOKENS: at most, 1 or 2 · BLOCKS · WARPS: those that multiply; one more warp handles the barrier,
+// and FEED more (0 to 2) load weights · CHANNELS (a multiple of 64, up to 4096) · KEYS: rows of key
+// (a multiple of 8) · MIXES: products of `in` of which a block has rows, at most · IN_ROWS: rows of
+// `in` per block, at most · LIST: active u listed at a time · REGION: bytes of shared memory that
+// the phases use in turn · FIXED: bytes of Shared, at most · the parameters of few-rows-warps.cuh
+// or few-rows-feed.cuh · QUANT, if it is not f16; then ACTIVE (0 or 1), and IN_WEIGHT, the size of
+// a row of r, k or v in units of 16 bytes. With QUANT, FEED is at least 1, and KEYS is a multiple
+// of CHANNELS
 #include "few-rows-heads.cuh"
 #if ACTIVE
 #include "few-rows-value.cuh"
 #endif
 
-/** By the warp that multiplies nothing: the next layer's addresses, and its numbers into L2. */
+/** Run by the warp that does not multiply: loads the next layer's addresses, and prefetches its
+ * vectors and states into L2. */
 __device__ __forceinline__ void fetch_layer(const FewRows& op, Block& b, int l) {
   const int lane = threadIdx.x & 31;
   if (l >= op.num_layers) return;
@@ -57,7 +60,7 @@ __device__ __forceinline__ void fetch_layer(const FewRows& op, Block& b, int l) 
   }
 }
 
-/** What the norm of a phase needs, asked for before the barrier. */
+/** Operands of a phase's norm, loaded before the barrier. */
 struct NormOperands {
   Row weight, bias;
   Rows previous;
@@ -83,14 +86,14 @@ __device__ __forceinline__ Rows norm_of_x(const FewRows& op, Block& b, const Nor
   return h;
 }
 
-/** What each token mixes with: its row's shift vector, or h of the token before. */
+/** What each token is mixed with: its row's shift vector, or h of the token before. */
 __device__ __forceinline__ void find_previous(Rows& previous, const Rows& h, const Block& b) {
 #pragma unroll
   for (int t = 1; t < TOKENS; t++)
     if (b.tasks.is_one_row) previous.of[t] = h.of[t - 1];
 }
 
-/** Of a row of `in`: tanh for the inner rank of w, sigmoid for that of g. */
+/** Epilogue of a row of `in`: tanh for the inner rank of w, sigmoid for that of g. */
 __device__ __forceinline__ int in_epilogue(const FewRows& op, int row) {
   const int w = kFirstLow, g = kFirstLow + 2;
   return row >= op.first[g] && row < op.first[g + 1]   ? kSigmoid
@@ -98,14 +101,14 @@ __device__ __forceinline__ int in_epilogue(const FewRows& op, int row) {
                                                        : kNone;
 }
 
-/** Of a row of `in` before `end`. */
+/** Scale of a row of `in`: 1 for the low ranks, and from `end` on. */
 __device__ __forceinline__ float in_scale(const FewRows& op, const Matrices& m, int row, int end) {
   if (row >= min(end, op.first[kFirstLow])) return 1.0f;
   const int j = job_of(op, row);
   return row_scale(m, j, row - op.first[j]);
 }
 
-/** in: returns what the block keeps of h. */
+/** The `in` phase. Returns the part of h that the block keeps. */
 __device__ __forceinline__ Row in_phase(const FewRows& op, Block& b, Stream& s, int l,
                                         bool is_first) {
   const Layer& layer = b.sh.layers[l & 1];
@@ -132,7 +135,7 @@ __device__ __forceinline__ Row in_phase(const FewRows& op, Block& b, Stream& s, 
   const Row own = own_shift(h);
   sync_threads();
   if (threadIdx.x >= kWorkers) return own;
-  // Asked for before the sums are there, as all row scales are.
+  // All row scales are loaded before the sums are complete.
   const float first = in_scale(op, layer.matrices, rows.begin + (int)threadIdx.x, end);
 #pragma unroll
   for (int i = 0; i < MIXES; i++) {
@@ -161,8 +164,8 @@ __device__ __forceinline__ Row in_phase(const FewRows& op, Block& b, Stream& s, 
   return own;
 }
 
-/** x += W·input on the block's rows. `begin` is called after the barrier; `multiply` makes the sums
- * with what `from` has then; `scales` is their place among the matrices'. */
+/** x += W·input on the block's rows. Calls `begin` after the barrier, then `multiply` with the
+ * input copied from `from`. `scales` is the matrix's index among those with scales. */
 template <int Columns, class Begin, class Multiply>
 __device__ __forceinline__ void add_phase(const FewRows& op, Block& b, const Matrices& matrices,
                                           int scales, const f16* from, Begin begin,
@@ -174,7 +177,7 @@ __device__ __forceinline__ void add_phase(const FewRows& op, Block& b, const Mat
   const int token = threadIdx.x / kOutputRows, row = threadIdx.x % kOutputRows;
   float* const x = op.x + token * CHANNELS + rows.begin + row;
   const bool adds = token < b.num_tokens && row < count;
-  // Nobody else writes it.
+  // No other block writes these values.
   const float old = adds ? __ldcg(x) : 0.0f;
   const float scale = adds ? row_scale(matrices, scales, rows.begin + row) : 1.0f;
   b.barrier.wait();
@@ -188,7 +191,7 @@ __device__ __forceinline__ void add_phase(const FewRows& op, Block& b, const Mat
   if (adds) *x = old + sum_slices(b.sh, token, row) * scale;
 }
 
-/** output */
+/** The `output` phase. */
 __device__ __forceinline__ void output_phase(const FewRows& op, Block& b, Stream& s, int l) {
   const Layer& layer = b.sh.layers[l & 1];
   const auto multiply = [&](const f16* input, int rows) {
@@ -199,7 +202,7 @@ __device__ __forceinline__ void output_phase(const FewRows& op, Block& b, Stream
 }
 
 #if !ACTIVE
-/** value, where it is of integers and lies as the others: all of it. */
+/** The `value` phase of a quantised matrix that is not transposed: all of its rows. */
 __device__ __forceinline__ void rounded_value_phase(const FewRows& op, Block& b, Stream& s, int l,
                                                     const Row& shift) {
   const Layer& layer = b.sh.layers[l & 1];
@@ -211,14 +214,14 @@ __device__ __forceinline__ void rounded_value_phase(const FewRows& op, Block& b,
 }
 #endif
 
-/** Rows of key whose sums are finished while the next are multiplied: at most kKeyParts times, with
- * a barrier of the block for each. */
+/** Rows of key whose sums are finished while the next rows are multiplied. There are at most
+ * kKeyParts such parts, each with its own barrier of the block. */
 constexpr int kKeyPart =
     (kKeyRows + kKeyParts * kLargeStep - 1) / (kKeyParts * kLargeStep) * kLargeStep;
 
 __device__ __forceinline__ int key_barrier(int part) { return 2 + part / kKeyPart; }
 
-/** By the warp that multiplies nothing: u of the block's rows. */
+/** Run by the warp that does not multiply: computes u of the block's rows from their sums. */
 __device__ __forceinline__ void finish_keys(const FewRows& op, const Block& b,
                                             const Matrices& matrices, Place rows) {
   const int lane = threadIdx.x & 31, count = rows.end - rows.begin;
@@ -244,7 +247,7 @@ __device__ __forceinline__ void finish_keys(const FewRows& op, const Block& b,
   }
 }
 
-/** key: returns what the block keeps of h. */
+/** The `key` phase. Returns the part of h that the block keeps. */
 __device__ __forceinline__ Row key_phase(const FewRows& op, Block& b, Stream& s, int l) {
   const Layer& layer = b.sh.layers[l & 1];
   f16* const input = reinterpret_cast<f16*>(b.region);
@@ -276,8 +279,8 @@ __device__ __forceinline__ Row key_phase(const FewRows& op, Block& b, Stream& s,
 extern "C" __global__ void __launch_bounds__(THREADS + OTHER_THREADS, 1)
     few_rows(Step step, const __grid_constant__ FewRows op) {
   __shared__ Shared sh;
-  // The ring's lines lie as those of global memory: 16 bytes beside, and copies take a tenth
-  // longer.
+  // Aligned to 128 bytes, as the lines of global memory are. With an offset of 16 bytes, copies
+  // take a tenth longer.
   alignas(128) extern __shared__ uint4 dynamic[];
   u8* const ring = reinterpret_cast<u8*>(dynamic);
   u8* const region = ring + kRingBytes;

@@ -1,6 +1,6 @@
-// What everything in few-rows.cu is about: the addresses of a layer, a block's share of the rows of
-// a matrix, inputs in shared memory, and their products. Knows no phase, and no way of reading
-// weights.
+// What all of few-rows.cu uses: the addresses of a layer, a block's share of a matrix's rows,
+// inputs in shared memory, and products. This file knows neither the phases nor how weights are
+// read.
 #pragma once
 #include "common.cuh"
 #include "epilogue.cuh"
@@ -14,14 +14,15 @@
 #include "wkv7.cuh"
 
 constexpr int kWorkers = 32 * WARPS;
-/** Halves of 16 bytes. */
+/** Halves in 16 bytes. */
 constexpr int kVector = 8;
-/** Warps share the columns of a row by 64 of them. */
+/** Warps divide the columns of a row into units of 64. */
 constexpr int kUnitColumns = 64, kUnits = CHANNELS / kUnitColumns;
-/** Warps that share the columns of a row. */
+/** Number of warps that divide a row's columns among them. */
 constexpr int kSlices = kUnits < WARPS ? kUnits : WARPS;
 constexpr int kHeads = CHANNELS / 64;
-/** r, k, v, then the inner matrices of w, a, g and v's gate; and the outer ones. */
+/** kIn: r, k, v, then the inner matrices of w, a, g and of the gate of v. kLow: the outer matrices
+ * of those four. */
 constexpr int kIn = 7, kLow = 4, kFirstLow = kIn - kLow;
 
 enum Vector { kNorm1, kNorm2 = 2, kKeyMix = 4, kMix = 5, kOwn = kMix + kIn, kVectors = kOwn + 8 };
@@ -29,9 +30,9 @@ enum Vector { kNorm1, kNorm2 = 2, kKeyMix = 4, kMix = 5, kOwn = kMix + kIn, kVec
 constexpr int kLowMatrix = kIn, kOutputMatrix = kIn + kLow, kKeyMatrix = kOutputMatrix + 1;
 constexpr int kValueMatrix = kKeyMatrix + 1, kMatrices = kValueMatrix + 1;
 
-/** Matrices in the order in which they are read; v's gate has none in a model's first layer. r, k,
- * v, output, key and value may be of fewer bits (QUANT), and have scales then, in that order: those
- * of e4m3 are f32. value is [C, F] then, else [F, C]. */
+/** Matrices in the order in which they are read. The first layer of a model has no gate of v. r, k,
+ * v, output, key and value may be quantised (QUANT). Their scales are then in the same order,
+ * those of e4m3 in f32. value is [F, C] if ACTIVE, otherwise [C, F]. */
 struct Matrices {
   const f16* of[kMatrices];
 #if QUANT
@@ -40,15 +41,16 @@ struct Matrices {
 };
 
 struct Layer {
-  /** Everything of [C]: weight and bias of both norms, the mixes, those of `mixing` once more. */
+  /** All vectors of [C]: weights and biases of both norms, the mixes, and again those of
+   * `mixing`. */
   const float* vectors[kVectors];
   Matrices matrices;
   float* shift[2];
-  /** w, a, g and v_gate stay in shared memory; v_gate says whether there is one. */
+  /** w, a, g and v_gate stay in shared memory; v_gate only says whether there is one. */
   Wkv7 mixing;
 };
 
-/** Columns of value that a block has: a power of two, so that a warp reads whole rows of them. */
+/** Columns of value per block: a power of two, so that a warp reads whole rows of them. */
 __device__ constexpr int value_columns() {
   int columns = 16;
   while (columns < 128 && columns * BLOCKS < CHANNELS) columns *= 2;
@@ -59,44 +61,46 @@ struct FewRows {
   const Layer* layers;
   /** [T, C] */
   float* x;
-  /** f16 [T, rows], outputs of `in` in the order of its rows: r, k, v, then the inner low ranks. */
+  /** f16 [T, rows], the outputs of `in` in the order of its rows: r, k, v, then the inner low
+   * ranks. */
   f16* y;
-  /** f16 [T, KEYS], outputs of key. */
+  /** f16 [T, KEYS], the outputs of key. */
   f16* u;
-  /** Of the barrier: zero at first. */
+  /** Counter of the barrier, initially zero. */
   u32* arrivals;
   long long shift_stride;
-  /** The first row of each matrix of `in` in all its rows, and their number. */
+  /** First row of each matrix among all rows of `in`, and at the end the number of rows. */
   int first[kIn + 1];
   int num_layers;
   float eps;
 };
 
-/** Rows that a block has of output and of key at most. */
+/** Rows of output and of key per block, at most. */
 constexpr int kOutputRows = (CHANNELS + BLOCKS - 1) / BLOCKS;
 constexpr int kKeyRows = (KEYS + BLOCKS - 1) / BLOCKS;
 
 __device__ constexpr int most(int a, int b) { return a > b ? a : b; }
 __device__ constexpr int least(int a, int b) { return a < b ? a : b; }
-/** Of a phase, rows that a block has and sums that a warp has at most. */
+/** Rows per block, and so sums per warp, in any phase, at most. */
 constexpr int kSumRows = most(IN_ROWS, most(kOutputRows, kKeyRows));
-/** Of a token, sums of all slices of those rows. */
+/** Sums of all slices of those rows, for one token. */
 constexpr int kTokenSums = kSlices * kSumRows;
 
 struct Place {
   int begin, end;
 };
 
-/** Part `index` of `parts` of so many. */
+/** Part `index` when `count` is divided into `parts` parts. */
 __device__ __forceinline__ Place part_of(int count, int index, int parts) {
   return {(int)((u32)count * index / parts), (int)((u32)count * (index + 1) / parts)};
 }
 
-/** The block's rows of so many. */
+/** The block's part of `rows` rows. */
 __device__ __forceinline__ Place share_of(int rows) { return part_of(rows, blockIdx.x, BLOCKS); }
 
-/** What rows weigh where the block's share of `in` is reckoned: r, k and v, and the inner low ranks,
- * which stay f16, so that blocks read as many bytes. */
+/** Weights by which the rows of `in` are divided among the blocks: of a row of r, k and v, and of a
+ * row of the inner low ranks, which stay f16. So all blocks read about the same number of
+ * bytes. */
 #if QUANT
 constexpr u32 kLargeWeight = IN_WEIGHT, kLowWeight = CHANNELS / kVector;
 #else
@@ -115,14 +119,14 @@ __device__ __forceinline__ Place share_of_in(const FewRows& op) {
   return {row_at(own.begin), row_at(own.end)};
 }
 
-/** The warp's units of a row of so many channels. */
+/** The warp's units of a row. */
 __device__ __forceinline__ Place slice_of_warp() {
   const int warp = threadIdx.x >> 5;
   if (warp >= kSlices) return {0, 0};
   return part_of(kUnits, warp, kSlices);
 }
 
-/** Rows that a layer has of `in`: the gate's are the last. */
+/** Rows of `in` in a layer. Those of the gate of v are the last. */
 __device__ __forceinline__ int in_rows(const FewRows& op, const Matrices& m) {
   return op.first[m.of[kIn - 1] == nullptr ? kIn - 1 : kIn];
 }
@@ -131,13 +135,13 @@ __device__ __forceinline__ int rank_of(const FewRows& op, int low) {
   return op.first[kFirstLow + low + 1] - op.first[kFirstLow + low];
 }
 
-/** What a block does at a time of the phase `heads`: a head of a token. */
+/** One task of the `heads` phase: one head of one token. */
 struct HeadTask {
   int head, token;
 };
 
-/** Those of a block: of rows of one token they are dealt out one after the other; of one row a block
- * has all tokens of a head, in order, since they share a state. */
+/** The tasks of a block. If the rows have one token each, heads are dealt out one by one. If there
+ * is one row, a block has all tokens of a head, in order, because they share a state. */
 struct HeadTasks {
   int num_tokens;
   bool is_one_row;
@@ -153,7 +157,8 @@ struct HeadTasks {
     return task.head < kHeads && task.token < num_tokens;
   }
 };
-/** What the sums of a row of a matrix of e4m3 are multiplied with; `which` of those with scales. */
+/** Factor of a row's sum if the matrix is e4m3, otherwise 1. `which` is the matrix's index among
+ * those with scales. */
 __device__ __forceinline__ float row_scale(const Matrices& m, int which, int row) {
 #if QUANT == 4
   return __ldg(reinterpret_cast<const float*>(m.scales[which]) + row);
@@ -162,14 +167,14 @@ __device__ __forceinline__ float row_scale(const Matrices& m, int which, int row
 #endif
 }
 
-/** The matrix of `in` with this row. */
+/** The matrix of `in` that has this row. */
 __device__ __forceinline__ int job_of(const FewRows& op, int row) {
   int j = 0;
   while (j < kIn - 1 && row >= op.first[j + 1]) j++;
   return j;
 }
 
-/** What other blocks wrote in this launch is read past L1. */
+/** Reads what other blocks have written in this launch, bypassing L1. */
 __device__ __forceinline__ Row load_fresh(const float* x) {
   Row row;
 #pragma unroll
@@ -183,8 +188,9 @@ __device__ __forceinline__ u32 fresh_word(const f16* x, int at) {
   return __ldcg(reinterpret_cast<const u32*>(x + at));
 }
 
-/** An input lies in shared memory such that of every four words the second and third have changed
- * places: one side of the tensor cores takes the first two, the other the rest (Products). */
+/** In shared memory, the second and third of every four words of an input are swapped. Lanes of one
+ * half of the tensor cores' operand read the first two words, the other lanes the other two
+ * (Products). */
 __device__ __forceinline__ uint4 as_input(const uint4& v) { return make_uint4(v.x, v.z, v.y, v.w); }
 
 __device__ __forceinline__ void store_input(f16* input, const Row& row) {
@@ -198,7 +204,7 @@ __device__ __forceinline__ void store_input(f16* input, const Row& row) {
   }
 }
 
-/** h + (previous − h)·mix, as an input. */
+/** Stores h + (previous − h)·mix as an input. */
 __device__ __forceinline__ void mix_input(f16* input, const Row& h, const Row& previous,
                                           const Row& mix) {
   Row y;
@@ -215,11 +221,10 @@ __device__ __forceinline__ void prefetch(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
-/**
- * Sums of products on the tensor cores: a lane's 16 bytes of weights are the four words that the
- * unit takes as rows i and i + 8, so the even columns of the other side hold an input's first and
- * third words and the odd ones its second and fourth, and their sum is in two places of one lane.
- */
+/** Sums of products on the tensor cores. A lane's 16 bytes of weights are four words, which the
+ * unit takes as rows i and i + 8. So the even columns of the other operand hold an input's first
+ * and third words, the odd columns its second and fourth. A lane then has the parts of a sum in
+ * two places. */
 struct Products {
   float of[4];
 
@@ -230,8 +235,8 @@ __device__ __forceinline__ void add_products(Products& sums, const uint4& w, con
   mma(sums.of, w.x, w.y, w.z, w.w, x.x, x.y);
 }
 
-/** Of 4 rows, where 8 lanes have 128 bytes of a row: in lane 8·row, the row's sum. The unit's row i
- * is the half i & 1 of the columns of row i / 2. */
+/** Sums 4 rows, for which 8 lanes hold 128 bytes of a row each time: lane 8·row gets the row's sum.
+ * Row i of the unit is the half i & 1 of the columns of row i / 2. */
 __device__ __forceinline__ float sum_four(float half) {
   return half + __shfl_xor_sync(~0u, half, 5);
 }

@@ -110,7 +110,7 @@ __device__ __forceinline__ u32 e4m3_of(float x) {
   const u32 bits = __builtin_bit_cast(u32, x), sign = bits >> 24 & 0x80;
   if (x != x) return sign | 0x7f;
   const u32 magnitude = bits & 0x7fffffff;
-  if (magnitude < 0x3c800000) // below 2^-6: multiples of 2^-9
+  if (magnitude < 0x3c800000)  // below 2^-6: multiples of 2^-9
     return sign | (u32)__builtin_rintf(__builtin_bit_cast(float, magnitude) * 512.0f);
   if (magnitude > 0x43e00000) return sign | 0x7e;
   return sign | ((magnitude + 0x7ffff + (magnitude >> 20 & 1)) >> 20) - (120 << 3);

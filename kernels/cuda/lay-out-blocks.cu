@@ -31,7 +31,8 @@ extern "C" __global__ void __launch_bounds__(256)
     const int input = group * kGroup;
     const u8* const block = block_of(row, input);
     const int g = input % kBlockInputs / kGroup;
-    static_assert(kGroup == kScaleInputs && kHasMinimum == kBlockHasMinimum, "layout of the blocks");
+    static_assert(kGroup == kScaleInputs && kHasMinimum == kBlockHasMinimum,
+                  "layout of the blocks");
     f16* const to = scales + scale_at(at.row, group, columns);
     to[0] = device_scale(block_scale(block, g));
     if constexpr (kHasMinimum) to[1] = device_minimum(block_minimum(block, g));

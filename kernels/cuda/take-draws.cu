@@ -7,10 +7,10 @@
 #include "common.cuh"
 
 struct TakeDraws {
-  int* tokens;       // the tokens of Step, to be overwritten
+  int* tokens;  // the tokens of Step, to be overwritten
   int* slots;
   int* sample_slot;
-  const int* sampled;  // of the previous step
+  const int* sampled;      // of the previous step
   const int* stop_starts;  // [B + 1]
   const int* stop_ids;
 };
