@@ -196,7 +196,8 @@ const NEW = {
   dropped: () => {},
 }
 
-/** What is given back beyond it is left to the collector. */
+/** States and bytes that are kept for later copies. What is given back beyond is left to the collector. */
+const MAX_STATES = 32
 const MAX_BYTES = 2 ** 28
 
 /**
@@ -218,7 +219,8 @@ export class StateMemory {
   /** A state that nobody reads any more. One whose arrays are parts of something larger is left alone. */
   giveBack(state: StateData): void {
     const bytes = bytesOf(state)
-    if (bytes === 0 || this.#bytes + bytes > MAX_BYTES || !state.every(isWhole)) return
+    const isFull = this.#free.length >= MAX_STATES || this.#bytes + bytes > MAX_BYTES
+    if (bytes === 0 || isFull || !state.every(isWhole)) return
     const transfer = state.map(({ buffer }) => buffer as ArrayBuffer) // isWhole has looked
     this.#free.push(structuredClone(state, { transfer }))
     this.#bytes += bytes

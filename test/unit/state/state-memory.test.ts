@@ -34,12 +34,15 @@ test('parts of a file in memory, and memory shared with other threads, are not r
   expect(file).toHaveLength(8)
 })
 
-test('it keeps at most 256 MB', () => {
+test.each([
+  { size: 2 ** 24, limit: '256 MB', kept: 4 },
+  { size: 8, limit: '32 states', kept: 32 },
+])('it keeps at most $limit', ({ size, kept }) => {
   const memory = new StateMemory()
-  for (let i = 0; i < 5; i++) memory.giveBack([new Float32Array(2 ** 24)])
+  for (let i = 0; i <= kept; i++) memory.giveBack([new Float32Array(size)])
   let count = 0
   while (memory.take() !== undefined) count++
-  expect(count).toBe(4)
+  expect(count).toBe(kept)
 })
 
 const SIZES = { slots: 1, memory: { count: 9, bytes: Number.POSITIVE_INFINITY } }
