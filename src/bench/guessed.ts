@@ -1,6 +1,6 @@
 /**
  * Measures the gain of speculative decoding on a machine: answers without guesses, and with guesses of which a known
- * share is right: all, as when text is copied, none, or that of a draft model, whose steps run too. Right guesses are
+ * share is right. Those of a draft model take its time: its steps run, too. Right guesses are
  * known from earlier answers to the same requests, so random weights serve as well. It uses the engine as a client
  * does.
  */
@@ -10,7 +10,7 @@ import type { SampleSpec } from '../model/runner.ts'
 
 /** A source of guesses, in the engine's interface. */
 interface Source {
-  readonly guessMs?: number
+  readonly guessMs?: number | undefined
   readonly mostAnswers?: number
   open(prompt: Int32Array, request: GenerateRequest, choice: number, draw: SampleSpec): Guesses
 }
@@ -47,50 +47,60 @@ const SETTLED = 12
 const DRAWN = [101, 202, 303, 404] as const
 const MORE_LIKELY = 100
 
-/** The source that the engine is opened with. It computes a draft model's guesses, but returns scripted ones. */
+/** The sources that the engine is opened with, one for each case. They compute a draft model's guesses, but return scripted ones. */
 export class ScriptedGuesses {
-  readonly name = 'draft'
-  readonly isAlike = true
   /** Null: nothing is guessed. */
   likely: number | null = null
   /** Right answers by request id. */
   truth = new Map<string, readonly number[]>()
+  /** Likelihoods to measure. */
+  readonly cases: readonly number[]
+  readonly sources: readonly CaseSource[]
+
+  constructor(draft: Source | null = null) {
+    this.cases = draft === null ? [0, 0.3, 0.6, 0.9, 1] : [0, 0.3, 0.6, 0.9]
+    this.sources = this.cases.map((likely) => new CaseSource(this, draft, likely))
+  }
+}
+
+class CaseSource {
+  readonly name = 'draft'
+  readonly isAlike = true
+  readonly #script: ScriptedGuesses
   readonly #draft: Source | null
+  readonly #likely: number
   /** Seed of the generator that decides which guesses are right. */
   #seed = 1
 
-  constructor(draft: Source | null = null) {
+  constructor(script: ScriptedGuesses, draft: Source | null, likely: number) {
+    this.#script = script
     this.#draft = draft
+    this.#likely = likely
   }
 
-  get guessMs(): number {
-    return this.#draft?.guessMs ?? 0
+  get guessMs(): number | undefined {
+    return this.#draft?.guessMs
   }
 
   get mostAnswers(): number {
     return this.#draft?.mostAnswers ?? Number.POSITIVE_INFINITY
   }
 
-  /** Likelihoods to measure. */
-  get cases(): readonly number[] {
-    return this.#draft === null ? [1, 0] : [0, 0.5, 0.6, 0.7, 0.8, 0.9]
-  }
-
-  /** Opens the guesses of one answer. */
+  /** Opens the guesses of one answer; null in other cases. */
   open(prompt: Int32Array, request: GenerateRequest, choice: number, draw: SampleSpec) {
+    const likely = this.#likely
+    if (this.#script.likely !== likely) return null
     const own = this.#draft?.open(prompt, request, choice, draw)
-    const truth = this.truth.get(request.id) ?? []
-    const { likely } = this
+    const truth = this.#script.truth.get(request.id) ?? []
     let numKnown = 0
     return {
-      isPromising: likely !== null,
+      isPromising: true,
       add: (token: number) => {
         numKnown++
         own?.add(token)
       },
       expect: (most: number) => own?.expect(most),
       propose: (most: number) => {
-        if (likely === null) return []
         const guesses = truth.slice(numKnown, numKnown + (own?.propose(most).length ?? most))
         return guesses.map((token) => (this.#next() < likely ? token : token === 1 ? 2 : 1))
       },
@@ -134,7 +144,7 @@ export async function benchGuessed(
 
 /** Steps of several tokens add in another order, so a draw may differ; then that result becomes the guess. */
 async function settle(client: EngineClient, script: ScriptedGuesses, streams: number): Promise<void> {
-  script.likely = 1
+  script.likely = script.cases.at(-1)!
   for (let i = 0; i < SETTLED; i++) {
     const { tokens } = await answers(client, streams)
     const isSame = [...tokens].every(([id, own]) => `${own}` === `${script.truth.get(id)}`)

@@ -19,7 +19,7 @@ import { DEFAULT_LIMITS, type EngineLimits, lineFull, lineLength } from './limit
 import type { CallHandlers, EngineCall, EngineCalls, EngineEvent, EngineInfo, GenerateRequest } from './messages.ts'
 import { Outcomes } from './outcomes.ts'
 import { itlTargetOf, PrefillBudget } from './prefill-budget.ts'
-import { mayForce, Scheduler, tokensOf, usableSlots } from './scheduler.ts'
+import { mayForce, type PlannedRow, Scheduler, tokensOf, usableSlots } from './scheduler.ts'
 import { LiveRequest } from './sequence.ts'
 import { SlotPool } from './slots.ts'
 import { Speculation } from './speculation/speculation.ts'
@@ -70,7 +70,7 @@ export class Engine {
     const wake = () => this.onWake()
     this.#states = states === null ? null : new States(runner, slots, this.#transfers, tokenBytes, states, wake)
     const prefill = new PrefillBudget(given, itlTargetOf(runner), runner.maxTokens, vocabSize)
-    this.#speculation = new Speculation(runner, given.proposers)
+    this.#speculation = new Speculation(runner, given.proposers, given.now)
     this.#scheduler = new Scheduler(
       runner,
       slots,
@@ -80,12 +80,16 @@ export class Engine {
       this.#speculation,
       given.preemptBytes,
     )
-    this.#flights = new Flights(runner, (plan, ms) => {
+    const learn = (plan: readonly PlannedRow[], ms: number, gapMs: number) => {
       const [answers, prompts] = tokensOf(plan)
       // On a pipeline every step passes through all devices.
       prefill.learn(runner.feedsDraws ? ms : ms * runner.maxFlights, answers, prompts)
-      this.#speculation.learnStep(ms, answers, prompts)
-    })
+      if (prompts > 0) return
+      const numRows = plan.reduce((sum, { owner }) => sum + owner.width, 0)
+      const hasGuesses = plan.some(({ row }) => row.guesses !== undefined)
+      this.#speculation.learnStep(numRows, answers, hasGuesses, ms, gapMs)
+    }
+    this.#flights = new Flights(runner, learn, given.now)
     this.#outcomes = new Outcomes(
       runner,
       tokenBytes,

@@ -14,8 +14,8 @@ interface Launched {
   readonly time: number
 }
 
-/** Receives, for each step, the milliseconds that it took after the step before it. */
-type StepTimes = (plan: readonly PlannedRow[], ms: number) => void
+/** Receives, for each step, the milliseconds that it took after the step before it, and those between both. */
+type StepTimes = (plan: readonly PlannedRow[], ms: number, gapMs: number) => void
 
 /** The row feeds no draw of an earlier step. */
 const NO_FLIGHT = 0
@@ -26,6 +26,7 @@ const REMEMBERED = 8
 export class Flights {
   readonly #runner: Runner
   readonly #onStep: StepTimes
+  readonly #now: () => number
   readonly #launched: Launched[] = []
   #last = 0
   /** Rows of the last step whose draws have not been made, as positions in its plan. */
@@ -35,7 +36,8 @@ export class Flights {
   #landedAt = 0
 
   /** `onStep` receives the duration of each step that followed another one or began with nothing in flight. */
-  constructor(runner: Runner, onStep: StepTimes = () => {}) {
+  constructor(runner: Runner, onStep: StepTimes = () => {}, now: () => number = () => performance.now()) {
+    this.#now = now
     this.#runner = runner
     this.#onStep = onStep
   }
@@ -64,11 +66,11 @@ export class Flights {
     if (oldest === undefined || this.#durations.length === 0) return 0
     if (this.#undrawn.length > 0 && this.count === 1) return 0
     const begin = Math.max(this.#landedAt, oldest.time)
-    return Math.max(0, begin + Math.min(...this.#durations) - performance.now())
+    return Math.max(0, begin + Math.min(...this.#durations) - this.#now())
   }
 
   launch(plan: readonly PlannedRow[]): void {
-    const time = performance.now()
+    const time = this.#now()
     const flight = this.#runner.launch(plan.map(({ row }) => row))
     this.#last++
     let draw = 0
@@ -117,9 +119,9 @@ export class Flights {
     assert(oldest !== undefined, 'nothing is on its way')
     const { plan, flight, time } = oldest
     const results = flight.result()
-    const now = performance.now()
+    const now = this.#now()
     const duration = now - Math.max(this.#landedAt, time)
-    this.#onStep(plan, duration)
+    this.#onStep(plan, duration, Math.max(0, time - this.#landedAt))
     this.#durations.push(duration)
     if (this.#durations.length > REMEMBERED) this.#durations.shift()
     this.#landedAt = now

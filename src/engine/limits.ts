@@ -32,6 +32,8 @@ export interface EngineLimits {
   readonly scoreRows: ScoreRows
   /** Clients are told. */
   readonly toolTemplate: ToolTemplate
+  /** Milliseconds of the clock by which steps are timed. */
+  readonly now: () => number
 }
 
 export const DEFAULT_LIMITS: EngineLimits = {
@@ -47,6 +49,7 @@ export const DEFAULT_LIMITS: EngineLimits = {
   reranker: null,
   scoreRows,
   toolTemplate: 'g1',
+  now: () => performance.now(),
 }
 
 /** Eight answers' time is what the last in line waits for, and what a full line takes to become empty. */

@@ -11,7 +11,7 @@ const tokenBytes = { bytesOf: (token: number) => Uint8Array.of(97 + (token % 7),
 const NO_STOP = { strings: [], tokens: [], ignoreEos: true }
 const NEVER = Number.POSITIVE_INFINITY
 
-function setUp(faultEvery: number, loop: Loop = 'plain', stepTokens = 24) {
+function setUp(faultEvery: number, loop: Loop = 'plain', stepTokens = 24, isTimed = false) {
   const numSlots = 8
   const runner = new FakeRunner({
     numSlots,
@@ -22,7 +22,17 @@ function setUp(faultEvery: number, loop: Loop = 'plain', stepTokens = 24) {
     vocabSize: V,
   })
   const draft = new FaultyRunner(faultEvery, 6, stepTokens)
-  const engine = engineOver(runner, { proposers: [draftOver(draft)] }, null, loop)
+  // Of a step of one token; a draft's take a third of one.
+  let thirds = 0
+  runner.onStep = (rows) => {
+    thirds += 3 + rows.filter(({ guesses }) => guesses !== undefined).length
+  }
+  draft.onStep = () => {
+    thirds++
+  }
+  const now = () => thirds
+  const limits = isTimed ? { proposers: [draftOver(draft, now)], now } : { proposers: [draftOver(draft)] }
+  const engine = engineOver(runner, limits, null, loop)
   return { runner, draft, engine }
 }
 
@@ -178,7 +188,7 @@ test('on real kernels the distribution of tokens is the same as without a draft'
 })
 
 test('if guesses of a draft model did not pay, the next answer starts without', () => {
-  const { engine, draft } = setUp(1)
+  const { engine, draft } = setUp(1, 'plain', 24, true)
   const requests = Array.from({ length: 4 }, (_, i) =>
     request(`r${i}`, { prompt: promptOf(9, i), maxTokens: 150, stop: NO_STOP }),
   )
@@ -189,8 +199,8 @@ test('if guesses of a draft model did not pay, the next answer starts without', 
     return engine.stats.draftGuessed - before
   })
   expect(engine.stats.draftAccepted).toBe(0)
-  expect(numGuessed[0]).toBeGreaterThan(5)
-  for (const count of numGuessed.slice(1)) expect(count).toBeLessThan(4)
+  expect(numGuessed[0]).toBeGreaterThan(2)
+  for (const count of numGuessed.slice(1)) expect(count).toBeLessThan(5)
   expect(draft.log.length).toBeGreaterThan(0)
   engine.dispose()
 })

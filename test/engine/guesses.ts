@@ -32,7 +32,8 @@ export function scripted(script: Script, truth: Truth = fakeTruth, vocabSize = V
         numKnown++
       },
       propose: (most) => {
-        const right = turns[turn++ % turns.length]!
+        // A single guess is mostly asked for to see how guesses fare: it is right, so that more are made.
+        const right = most === 1 ? 1 : turns[turn++ % turns.length]!
         return Array.from({ length: most }, (_, i) => {
           const token = drawn[numKnown + i] ?? 1
           return i < right ? token : (token + 1) % vocabSize
@@ -72,8 +73,8 @@ export class FaultyRunner extends FakeRunner {
 }
 
 /** Its guesses take no time, so their number does not depend on the machine. */
-export function draftOver(runner: Runner): Draft {
-  return new Draft(runner, undefined, () => 0)
+export function draftOver(runner: Runner, now = () => 0): Draft {
+  return new Draft(runner, undefined, now)
 }
 
 /** The source of guesses in a random life: a script, a draft model that is often right, or both. */

@@ -224,9 +224,11 @@ export function engineOver(
   bytes: TokenBytes = tokenBytes,
   grammars?: StartThread,
 ): Engine {
-  if (loop === 'plain') return new Engine(runner, bytes, limits, states, grammars)
+  // Whether guesses pay must not depend on how long scripted steps take.
+  const own = limits.proposers === undefined ? limits : { now: () => 0, ...limits }
+  if (loop === 'plain') return new Engine(runner, bytes, own, states, grammars)
   const late = loop === 'overlapped' ? new DeferredRunner(runner) : new DeferredRunner(runner, 3, false)
-  return new OverlappedEngine(late, bytes, limits, states, grammars)
+  return new OverlappedEngine(late, bytes, own, states, grammars)
 }
 
 /** Steps until nothing is left to do. */

@@ -2,7 +2,6 @@
 import { expect, test } from 'vitest'
 import { allGuesses, usageOf } from '../../src/api/openai/usage.ts'
 import { TextLookup } from '../../src/engine/speculation/lookup.ts'
-import { Pace } from '../../src/engine/speculation/pace.ts'
 import { DEMO_MODEL } from '../../src/host/checkpoints/model-path.ts'
 import { loadEngine } from '../../src/host/load.ts'
 import { drain, requestOf, SAMPLING } from './kit.ts'
@@ -66,50 +65,6 @@ test('the guesses for long texts equal those of a linear search', () => {
       lookup.add(text[end]!)
     }
   }
-})
-
-const FLAT = () => 1.03
-/** Costs of a GPU: a second token is cheap, and from the third on up to seven guesses cost the same. */
-const STEEP = (guesses: number) => (guesses === 1 ? 1.18 : 1.83)
-
-test('the number of guesses is what pays: as many as cost the same while they are right, fewer after wrong ones', () => {
-  for (const costOf of [FLAT, STEEP]) {
-    const pace = new Pace()
-    // Without experience: one token more if more would cost much.
-    expect(pace.next(7, 1, costOf)).toBe(costOf === FLAT ? 7 : 1)
-    pace.learn(7, 7)
-    expect(pace.next(7, 1, costOf)).toBe(7)
-    expect(pace.next(2, 1, costOf)).toBe(costOf === FLAT ? 2 : 1)
-  }
-  // If few of many rows guess, they alone must pay for a more expensive step.
-  expect(new Pace().next(7, 0.1, STEEP)).toBe(1)
-  const pace = new Pace()
-  pace.learn(7, 0)
-  expect(pace.next(7, 1, STEEP)).toBe(1)
-  for (let i = 0; i < 6; i++) pace.learn(1, 1)
-  expect(pace.next(7, 1, STEEP)).toBe(7)
-})
-
-test('if guesses do not pay, one is tried ever more rarely, until it is right', () => {
-  const pace = new Pace()
-  const rests: number[] = []
-  let rows = 0
-  for (let row = 0; row < 200; row++) {
-    const guesses = pace.next(7, 1, STEEP)
-    if (guesses === 0) rows++
-    else {
-      if (rows > 0) rests.push(rows)
-      rows = 0
-      pace.learn(guesses, 0)
-    }
-  }
-  expect(rests).toEqual([8, 16, 32, 64, 64])
-  while (pace.isResting) pace.skip()
-  for (let i = 0; i < 3; i++) {
-    while (pace.isResting) pace.skip()
-    pace.learn(pace.next(7, 1, STEEP), 1)
-  }
-  expect([pace.next(7, 1, STEEP), pace.isResting]).toEqual([1, false])
 })
 
 test('the demo model gives the same answers in fewer steps with guesses from its text, and reports their success', async () => {

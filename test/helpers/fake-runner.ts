@@ -11,6 +11,7 @@ import type {
   BatchRow,
   Drawn,
   Flight,
+  GuessCosts,
   Guesses,
   ModelInfo,
   RowResult,
@@ -154,7 +155,7 @@ export class FakeRunner implements Runner {
   readonly maxLogits: number
   readonly maxSamples: number
   readonly numSpares: number
-  readonly guessCosts = HOST_GUESSING.costs
+  guessCosts: GuessCosts = HOST_GUESSING.costs
   /** What each step ran, newest last. */
   readonly log: { readonly rows: number; readonly tokens: number; readonly slots: number[] }[] = []
   readonly calls = { copies: 0, clears: 0, poisons: 0, reads: 0, reused: 0, writes: 0 }

@@ -51,7 +51,7 @@ const engine = defineCommand({
     speculate: {
       ...SETTINGS.speculate,
       default: 'off',
-      description: 'With lookup, also measure speculative decoding with all guesses right and with all wrong',
+      description: 'With lookup, also measure speculative decoding by the share of right guesses',
     },
     draft: text(
       'Also measure this draft model, or random weights of a size such as 0.1b, by the share of right guesses',
@@ -86,7 +86,7 @@ const engine = defineCommand({
     const runner = loadRunner(benchChoice(choice, plan, before), progressBar('loading'))
     if (draft !== null) runner.keep(draft)
     const script = new ScriptedGuesses(draft === null ? null : draftOver(draft))
-    const client = clientOver(runner, [script])
+    const client = clientOver(runner, script.sources)
     try {
       const withGuesses = GUESSED_STREAMS.filter((streams) => streams <= runner.numSpares)
       const count = plan.decode.length * 2 + plan.mixed.length + plan.prefill.length + withGuesses.length

@@ -29,6 +29,6 @@ export interface ProposerSource {
   readonly isAlike?: true
   /** Answers of a step beyond which it guesses for none. */
   readonly mostAnswers?: number
-  /** Milliseconds that a guess takes to make; no time where absent. */
-  readonly guessMs?: number
+  /** Milliseconds that a guess takes to make. Absent: no time that counts, so guesses may be asked for only to see whether they are right. */
+  readonly guessMs?: number | undefined
 }

@@ -4,27 +4,19 @@
  * what they are without it (docs/speculation.md). What became of the guesses is outcomes.ts.
  */
 import { assert } from '../../errors.ts'
-import type { BatchRow, GuessCosts, Runner } from '../../model/runner.ts'
+import type { BatchRow, Runner } from '../../model/runner.ts'
 import type { Sequence } from '../sequence.ts'
 import type { GuessesBy } from '../stats.ts'
-import { Pace } from './pace.ts'
+import { type Asking, Odds, StepTimes, share } from './pace.ts'
 import type { Proposer, ProposerSource } from './proposer.ts'
-
-/** Costs of guesses beside their tokens, in plain steps: copying states and, where steps overlap, making the next one wait. */
-const COPY_COST = 0.03
-const WAIT_COST = 0.07
-/** The share of a step's answers that must have a guess before it pays that the device waits for the host. */
-const WORTH_WAITING = 1 / 8
-/** How much each step's time counts among those before. */
-const WEIGHT = 0.1
 
 /** One proposer of an answer, and how it fares. */
 interface Guesser {
   readonly source: ProposerSource
   readonly proposer: Proposer
-  readonly pace: Pace
-  /** The next row waits for a token that promised to be followed by its guess. */
-  isWaiting: boolean
+  readonly odds: Odds
+  /** Right guesses since the last wrong or missing one. */
+  run: number
   accepted: number
   rejected: number
 }
@@ -34,9 +26,14 @@ interface Guessed {
   /** Tokens of the answer that the proposers know. */
   numKnown: number
   /** Who guesses in the row that is being planned, and how much at most. */
-  asked: { readonly guesser: Guesser; readonly length: number } | null
+  asked: Asked | null
   /** Whose guesses are on their way. */
   onItsWay: Guesser | null
+}
+
+interface Asked {
+  readonly guesser: Guesser
+  readonly length: number
 }
 
 export class Speculation {
@@ -54,74 +51,113 @@ export class Speculation {
   readonly #sources: readonly ProposerSource[]
   readonly #spares: number[]
   readonly #guessed = new WeakMap<Sequence, Guessed>()
-  /** Of sources whose answers fare alike, that of the answer which learned last. */
-  readonly #lastPaces = new Map<ProposerSource, Pace>()
-  /** The step being planned: its tokens of answers without guesses, and how many answers may have guesses. */
-  #load = { plain: 1, guessing: 1 }
-  /** Answers of the step that is looked at. */
-  #numAnswers = 0
-  /** Milliseconds of a step of one token, going by the last ones; 0: none is known. */
-  #stepMs = 0
+  /** By source: of the answer that learned last. */
+  readonly #lastOdds = new Map<ProposerSource, Odds>()
+  readonly #times: StepTimes
+  readonly #now: () => number
+  /** The last step that was planned: its answers, tokens and guesses, and how long these took to make. */
+  #step = { answers: 1, tokens: 1, guesses: 0, makingMs: 0 }
 
   /** Without sources, or a runner that draws after guesses, nothing is guessed. */
-  constructor(runner: Runner, sources: readonly ProposerSource[]) {
+  constructor(runner: Runner, sources: readonly ProposerSource[], now: () => number) {
     this.#runner = runner
+    this.#now = now
     this.#sources = runner.numSpares > 0 ? sources : []
     this.#spares = Array.from({ length: runner.numSpares }, (_, i) => i)
+    this.#times = new StepTimes(runner.guessCosts)
   }
 
   /**
    * Decides which of these answers have guesses in the step being planned, which has so many tokens without any, and slots for
-   * so many answers: as many guesses as pay if they are right. Their rows are rowOf.
+   * so many answers. Their rows are rowOf.
    */
   plan(sequences: readonly Sequence[], numTokens: number, numSlots: number): void {
+    const tokens = sequences.reduce((sum, { numExtra }) => sum + numExtra, numTokens)
+    this.#step = { answers: numTokens, tokens, guesses: 0, makingMs: 0 }
     if (numTokens === 0 || this.#isSilent(sequences)) return
-    this.#numAnswers = sequences.length
-    this.#load = { plain: numTokens, guessing: this.#promising(sequences).length }
-    let room = this.#room(numTokens, numSlots)
-    let numSpares = this.#spares.length
-    for (const sequence of sequences) {
+    const settled = sequences.filter(({ numAwaited }) => numAwaited === 0)
+    const asked = this.#ask(settled, numTokens, tokens, numSlots)
+    for (const sequence of settled) {
       const guessed = this.#guessedOf(sequence)
       if (guessed === null) continue
-      // Tokens that went back with a state are fed again and leave less room, so that a state does not go back for ever.
-      room -= sequence.numExtra
-      const most = numSpares === 0 || sequence.numAwaited > 0 ? 0 : room
-      guessed.asked = this.#ask(guessed, sequence, most)
-      if (guessed.asked === null) continue
-      room -= guessed.asked.length
-      numSpares--
+      guessed.asked = asked.get(sequence) ?? null
+      if (guessed.asked !== null) guessed.asked.guesser.proposer.expect?.(guessed.asked.length)
+      else for (const guesser of guessed.guessers) this.#rested(guesser)
     }
-  }
-
-  #room(numTokens: number, numSlots: number): number {
-    const { maxTokens, maxLogits, maxSamples, guessCosts } = this.#runner
-    const free = Math.floor((maxTokens - numTokens) / 4)
-    const most = Math.min(free, maxLogits - numSlots, maxSamples - numSlots)
-    let [room, best] = [0, numTokens / costOf(guessCosts, numTokens)]
-    for (const [tokens, cost] of guessCosts) {
-      const total = Math.min(tokens, numTokens + most)
-      if (total <= numTokens || total / cost <= best) continue
-      room = total - numTokens
-      best = total / cost
-    }
-    return room
   }
 
   /**
    * Whether the next step is planned when the last has landed: guesses need to know what was drawn, and answers that go on
-   * meanwhile would make two steps of one. Worth it where something may be guessed for some of them.
+   * meanwhile would make two steps of one. Worth it where something is to be guessed for some of them.
    */
   waitsFor(sequences: readonly Sequence[], numSlots: number): boolean {
     if (this.#isSilent(sequences)) return false
     if (sequences.every(({ numAwaited }) => numAwaited === 0)) return false
     if (sequences.some((one) => this.#guessed.get(one)?.onItsWay)) return true
-    this.#numAnswers = sequences.length
-    const promising = this.#promising(sequences)
-    if (promising.length === 0 || promising.length < sequences.length * WORTH_WAITING) return false
     const numTokens = sequences.reduce((sum, { owner }) => sum + owner.width, 0)
-    if (this.#room(numTokens, numSlots) < 1) return false
-    for (const guesser of promising) guesser.isWaiting = true
-    return true
+    return this.#ask(sequences, numTokens, numTokens, numSlots).size > 0
+  }
+
+  /** Who guesses how much for which of these: by each source in turn, for those without guesses of the sources before it. */
+  #ask(
+    sequences: readonly Sequence[],
+    answers: number,
+    tokens: number,
+    numSlots: number,
+  ): ReadonlyMap<Sequence, Asked> {
+    const asked = new Map<Sequence, Asked>()
+    const { maxTokens, maxLogits, maxSamples } = this.#runner
+    // The unit is a step without guesses, so one of that size must be known.
+    if (this.#times.needsPlain(answers)) return asked
+    const costOf = this.#times.costsOf(answers)
+    const free = Math.floor((maxTokens - tokens) / 4)
+    let room = Math.min(free, maxLogits - numSlots, maxSamples - numSlots)
+    let total = tokens
+    let expected = 0
+    for (const source of this.#sources) {
+      if (answers > (source.mostAnswers ?? answers)) continue
+      const making = (source.guessMs ?? 0) / Math.max(this.#times.plainMs(answers), Number.MIN_VALUE)
+      const spares = this.#spares.length - asked.size
+      const able = sequences.flatMap((sequence) => {
+        const guesser = asked.has(sequence) ? null : this.#guesserOf(sequence, source)
+        return guesser?.proposer.isPromising ? [{ sequence, guesser }] : []
+      })
+      const asking = able.map(({ sequence, guesser }): Asking => {
+        const { owner, numDrawn, numAwaited, numExtra } = sequence
+        return {
+          odds: guesser.odds,
+          run: guesser.run,
+          // The row draws one token more than it guesses.
+          most: owner.request.maxTokens - numDrawn - numAwaited - 1,
+          extra: numExtra,
+          isAhead: numAwaited > 0 && isFree(source),
+        }
+      })
+      const step = { answers, tokens: total, expected, costOf, making, room, spares }
+      const shared = share(step, asking)
+      const lengths: number[] = [...shared.lengths]
+      expected = shared.expected
+      if (!isFree(source) && !lengths.some((length) => length > 0)) {
+        let left = Math.min(spares, room)
+        for (const [i, { odds, most }] of asking.entries())
+          if (most > 0 && left > 0 && odds.mayTry() && Number.isFinite(costOf(total + i + 1))) {
+            lengths[i] = 1
+            left--
+          }
+      }
+      for (const [i, { sequence, guesser }] of able.entries()) {
+        const length = lengths[i]!
+        if (length === 0) continue
+        asked.set(sequence, { guesser, length })
+        room -= length
+        total += length
+      }
+    }
+    return asked
+  }
+
+  #guesserOf(sequence: Sequence, source: ProposerSource): Guesser | null {
+    return this.#guessedOf(sequence)?.guessers.find((one) => one.source === source) ?? null
   }
 
   /** Nobody guesses any of these. Few requests have predictions, and often nothing else is guessed from: then no more is asked of hundreds. */
@@ -131,62 +167,15 @@ export class Speculation {
     )
   }
 
-  /** Of each answer for which something may be guessed, who would. */
-  #promising(sequences: readonly Sequence[]): Guesser[] {
-    return sequences.flatMap((sequence) => {
-      const { guessers = [] } = this.#guessedOf(sequence) ?? {}
-      const first = guessers.find((one) => !one.pace.isResting && this.#isPromising(one))
-      return first ?? []
-    })
-  }
-
-  #isPromising({ source, proposer }: Guesser): boolean {
-    return this.#numAnswers <= (source.mostAnswers ?? this.#numAnswers) && proposer.isPromising
-  }
-
-  /** Who guesses in an answer's next row: the first whose guesses pay. Those before it have one row more without. */
-  #ask(guessed: Guessed, { owner, numDrawn }: Sequence, room: number): Guessed['asked'] {
-    // The row draws one token more than it guesses.
-    const most = Math.min(room, owner.request.maxTokens - numDrawn - 1)
-    for (const guesser of guessed.guessers) {
-      const { pace, proposer, isWaiting } = guesser
-      guesser.isWaiting = false
-      const isPromising = this.#isPromising(guesser)
-      if (most < 1 || !isPromising) {
-        // A token was drawn that nothing is guessed after.
-        if (isWaiting && !isPromising) pace.learn(1, 0)
-        pace.skip()
-        continue
-      }
-      const length = this.#lengthOf(guesser, most)
-      if (length === 0) continue
-      proposer.expect?.(length)
-      return { guesser, length }
-    }
-    return null
-  }
-
-  #lengthOf({ pace, source }: Guesser, most: number): number {
-    const { guessCosts, maxFlights } = this.#runner
-    const { plain, guessing } = this.#load
-    const numGuessing = Math.max(1, guessing)
-    const plainCost = costOf(guessCosts, plain)
-    const more = COPY_COST + (maxFlights > 1 ? WAIT_COST : 0)
-    const making = (source.guessMs ?? 0) / Math.max(this.#stepMs * plainCost, Number.MIN_VALUE)
-    return pace.next(
-      most,
-      numGuessing / plain,
-      (n) => more + n * making + costOf(guessCosts, plain + n * numGuessing) / plainCost,
-    )
-  }
-
   /** The next row of an answer if it has guesses, with at most so many tokens more than one; else null. */
   rowOf(sequence: Sequence, spareTokens: number): BatchRow | null {
     const guessed = this.#guessed.get(sequence)
     if (guessed === undefined || guessed.asked === null) return null
     const { guesser, length } = guessed.asked
     guessed.asked = null
+    const begin = this.#now()
     const guesses = guesser.proposer.propose(length)
+    this.#step.makingMs += this.#now() - begin
     // No state is to have consumed the token that ends the answer.
     const end = guesses.findIndex((token) => sequence.owner.stopTokens.has(token))
     const own = end === -1 ? guesses : guesses.slice(0, end)
@@ -194,6 +183,8 @@ export class Speculation {
     const spare = this.#spares.pop()
     assert(spare !== undefined, 'more rows with guesses than places for their states')
     guessed.onItsWay = guesser
+    this.#step.tokens += own.length
+    this.#step.guesses += own.length
     return sequence.rowWithGuesses(own, spare)
   }
 
@@ -207,8 +198,10 @@ export class Speculation {
   learn(sequence: Sequence, guessed: number, right: number): void {
     const guesser = this.#guessed.get(sequence)?.onItsWay
     assert(guesser != null, 'guesses of an answer that has none')
-    guesser.pace.learn(guessed, right)
-    if (guesser.source.isAlike) this.#lastPaces.set(guesser.source, guesser.pace)
+    if (!isFree(guesser.source)) {
+      for (let i = 0; i < Math.min(guessed, right + 1); i++) this.#fared(guesser, i < right)
+      guesser.odds.tried(guessed * this.#price() - right)
+    }
     guesser.accepted += right
     guesser.rejected += guessed - right
     const { name } = guesser.source
@@ -216,12 +209,34 @@ export class Speculation {
     for (const by of [`${name}Accepted`, 'acceptedTokens'] as const) this.counters[by] += right
   }
 
-  /** How long a step took that had so many tokens of answers, guesses among them, and so many of prompts. */
-  learnStep(ms: number, answers: number, prompts: number): void {
-    const cost = costOf(this.#runner.guessCosts, answers)
-    if (prompts > 0 || answers === 0 || !Number.isFinite(cost)) return
-    const own = ms / cost
-    this.#stepMs = this.#stepMs === 0 ? own : this.#stepMs + WEIGHT * (own - this.#stepMs)
+  /** Tokens that a guess of the last step cost. */
+  #price(): number {
+    const { answers, tokens, guesses, makingMs } = this.#step
+    const making = makingMs / Math.max(this.#times.plainMs(answers), Number.MIN_VALUE)
+    const cost = this.#times.costsOf(answers)(tokens)
+    return ((cost - 1 + making) * answers) / guesses
+  }
+
+  #rested(guesser: Guesser): void {
+    guesser.odds.rested()
+    if (!isFree(guesser.source)) guesser.run = 0
+  }
+
+  #fared(guesser: Guesser, isRight: boolean): void {
+    guesser.odds.learn(guesser.run, isRight)
+    guesser.run = isRight ? guesser.run + 1 : 0
+    this.#lastOdds.set(guesser.source, guesser.odds)
+  }
+
+  /**
+   * How long a step of so many answers and no prompts took from its launch to its end, and how long before that the step before
+   * it had ended. Where steps follow each other without a gap, those with guesses make one.
+   */
+  learnStep(answers: number, tokens: number, hasGuesses: boolean, ms: number, gapMs: number): void {
+    const hasGap = hasGuesses || this.#runner.maxFlights === 1
+    // What has guesses is always the last step.
+    const making = hasGuesses ? this.#step.makingMs : 0
+    this.#times.learn(answers, tokens, hasGuesses, hasGap ? ms + gapMs - making : ms)
   }
 
   /** What became of an answer's guesses; nothing where there were none. */
@@ -247,24 +262,41 @@ export class Speculation {
       const guessers = this.#sources.flatMap((source): Guesser[] => {
         const proposer = source.open(owner.prompt, owner.request, index, { ...sequence.draw })
         if (proposer === null) return []
-        const last = this.#lastPaces.get(source)
-        const pace = last === undefined ? new Pace() : Pace.after(last)
-        return [{ source, proposer, pace, isWaiting: false, accepted: 0, rejected: 0 }]
+        return [{ source, proposer, odds: this.#oddsOf(source), run: 0, accepted: 0, rejected: 0 }]
       })
       guessed = { guessers, numKnown: 0, asked: null, onItsWay: null }
       this.#guessed.set(sequence, guessed)
     }
     while (guessed.numKnown < drawn.length) {
       const token = drawn[guessed.numKnown++]!
-      for (const { proposer } of guessed.guessers) proposer.add(token)
+      for (const guesser of guessed.guessers) {
+        this.#watch(guesser, token)
+        guesser.proposer.add(token)
+      }
     }
     return guessed
   }
+
+  /** What costs nothing to guess is compared with every token that is drawn, so it need not be tried to know how it fares. */
+  #watch(guesser: Guesser, token: number): void {
+    const { source, proposer } = guesser
+    if (!isFree(source)) return
+    const [guess] = proposer.isPromising ? proposer.propose(1) : []
+    if (guess === undefined) guesser.run = 0
+    else this.#fared(guesser, guess === token)
+  }
+
+  #oddsOf(source: ProposerSource): Odds {
+    const last = this.#lastOdds.get(source)
+    const odds = last === undefined ? new Odds() : source.isAlike ? last : Odds.after(last)
+    this.#lastOdds.set(source, odds)
+    return odds
+  }
 }
 
-/** Cost of a step of so many answer tokens, in steps of one token. */
-function costOf(costs: GuessCosts, numTokens: number): number {
-  return costs.find(([tokens]) => numTokens <= tokens)?.[1] ?? Number.POSITIVE_INFINITY
+/** Its guesses take no time that counts. */
+function isFree({ guessMs }: ProposerSource): boolean {
+  return guessMs === undefined
 }
 
 /** Nothing is guessed under a grammar, which allows one token at a time, or for a mixture, which has several states. */
