@@ -18,7 +18,6 @@ constexpr int kLargest = 2 * STAGE_ROWS * CHANNELS / SPLIT;
 #endif
 /** Columns of a row in a stage. */
 constexpr int kStageColumns = CHANNELS / SPLIT;
-static_assert(SPLIT == 1 || kUnits % (SPLIT * kSlices) == 0, "a warp's columns are in one of them");
 
 /** Of a stage, in whole lines. */
 constexpr int kStageBytes = (kLargest + 127) / 128 * 128;
@@ -65,13 +64,16 @@ struct Turn {
 
 /** 16 bytes into shared memory. Not by bulk copies: a release waits for all of those that the block
  * has on their way, of these only for those of the warp which makes it. */
-__device__ __forceinline__ void copy_vector(u8* to, const u8* from, u64 policy) {
+__device__ __forceinline__ void copy_vector(u32 to, const u8* from, u64 policy) {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(
-                   shared_address(to)),
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(to),
                "l"(from), "l"(policy)
                : "memory");
 #endif
+}
+
+__device__ __forceinline__ void copy_vector(u8* to, const u8* from, u64 policy) {
+  copy_vector(shared_address(to), from, policy);
 }
 
 /** What the warps that ask copy at a time, and where in that a lane has its 16 bytes. */
@@ -225,6 +227,16 @@ __device__ __forceinline__ void feed_large(Feeder& f, const Matrices& m, int mat
 #endif
 }
 
+/** Hands over what is left. The warp stays until all is multiplied: nothing that it asked for or told
+ * outlives it. */
+__device__ __forceinline__ void end_feeding(Feeder& f) {
+  if (f.num_asked == 0) return;
+  Turn last = f.late;
+  do last = f.late, hand_over<0>(f);
+  while (f.late.slot != f.next.slot);
+  wait(f.shared.empty[last.slot], last.parity);
+}
+
 /** By the warps behind THREADS: all that the block reads, in the order of the phases. */
 __device__ __forceinline__ void feed_layers(const FewRows& op, StreamShared& sh,
                                             const Matrices* layers, u8* ring, HeadTasks tasks) {
@@ -261,10 +273,5 @@ __device__ __forceinline__ void feed_layers(const FewRows& op, StreamShared& sh,
     if constexpr (kStagesScales) feed_turned_scales(f, m.scales[kFirstLow + 2]);
 #endif
   }
-  if (f.num_asked == 0) return;
-  Turn last = f.late;
-  do last = f.late, hand_over<0>(f);
-  while (f.late.slot != f.next.slot);
-  // The warp stays until all is multiplied: nothing that it asked for or told outlives it.
-  wait(sh.empty[last.slot], last.parity);
+  end_feeding(f);
 }

@@ -213,6 +213,83 @@ function checkPairs(backend: Backend, path: string, weightType?: WeightType): vo
   backend.dispose()
 }
 
+/** Tokens of each of ROWS in each step, three to eight in all. */
+const SCHEDULES = [
+  Array.from({ length: 6 }, () => [1, 1, 1]),
+  [
+    [2, 2, 2],
+    [2, 2, 2],
+    [2, 2, 2],
+  ],
+  [
+    [6, 0, 0],
+    [0, 6, 0],
+    [0, 0, 6],
+  ],
+  [
+    [3, 3, 2],
+    [3, 0, 3],
+    [0, 3, 1],
+  ],
+  [
+    [1, 2, 0],
+    [2, 1, 2],
+    [0, 3, 1],
+    [3, 0, 3],
+  ],
+] as const
+
+/** Logits after each token of each row, and its state at the end. */
+function feedSchedule(runner: ModelRunner, schedule: readonly (readonly number[])[]) {
+  const logits: Float32Array[][] = ROWS.map(() => [])
+  for (const row of ROWS.keys()) runner.clearSlot(row)
+  for (const lengths of schedule) {
+    const rows = [...ROWS.keys()].filter((row) => lengths[row]! > 0)
+    const batch = rows.map((slot) => {
+      const at = logits[slot]!.length
+      return { slot, tokens: ROWS[slot]!.subarray(at, at + lengths[slot]!), samples: [], allLogits: true }
+    })
+    for (const [i, result] of runner.step(batch).entries()) {
+      const all = Float32Array.from(result.logits!)
+      const size = all.length / lengths[rows[i]!]!
+      for (let at = 0; at < all.length; at += size) logits[rows[i]!]!.push(all.slice(at, at + size))
+    }
+  }
+  return ROWS.map((_, row) => ({ logits: logits[row]!, state: runner.readState(row).result() }))
+}
+
+/** Three to eight tokens, of rows of any length, are near the reference, and each has the same bits whatever is beside it. */
+function checkEight(path: string, backendFor: (options: CudaOptions) => Backend): void {
+  const reference = runnerOf(referenceBackend(), path)
+  const exact = feedSchedule(reference, SCHEDULES[0])
+  reference.dispose()
+  for (const options of [{}, { wkv: 'f16' }, { graphs: false }] as const) {
+    const backend = backendFor(options)
+    const runner = runnerOf(backend, path)
+    const expected = feedSchedule(runner, SCHEDULES[0])
+    const what = JSON.stringify(options)
+    const tolerance = 'wkv' in options ? 1e-2 : 3e-3
+    for (const [row, { logits, state }] of expected.entries()) {
+      for (const [i, one] of logits.entries())
+        expect(rmsRatio(one, exact[row]!.logits[i]!), `${what} token ${i}`).toBeLessThan(tolerance)
+      for (const [i, array] of state.entries())
+        expect(rmsRatio(array, exact[row]!.state[i]!), what).toBeLessThan(tolerance)
+    }
+    // Twice: a shape's graph is made when it comes again.
+    for (const schedule of [...SCHEDULES, ...SCHEDULES]) expect(feedSchedule(runner, schedule)).toEqual(expected)
+    runner.dispose()
+    backend.dispose()
+  }
+}
+
+/** Models that eight-rows.cu takes: one to five stages of a row, of one part and of two; 16 and 32 columns of ffn.value. */
+const EIGHT_MODELS = [
+  { layers: 3, channels: 1024, ranks: { w: 32, a: 64, v: 32, g: 96 } },
+  { layers: 2, channels: 2048, ranks: { w: 96, a: 96, v: 64, g: 256 } },
+  { layers: 2, channels: 2560, ffn: 2560, ranks: { w: 96, a: 96, v: 64, g: 320 } },
+  { layers: 2, channels: 4096, ffn: 4096, ranks: { w: 128, a: 128, v: 96, g: 480 } },
+] as const
+
 /** A backend without memory for copies of ffn.value. */
 const WITHOUT_COPIES: CudaOptions = { graphs: false }
 
@@ -278,6 +355,12 @@ describeCuda('few rows through all layers at once', () => {
     checkTogether(backendOf(way, {}), path)
     checkPairs(backendOf(way, {}), path)
     expect(new Set(run.mock.calls.map(([, tokens]) => tokens))).toEqual(new Set([1, 2]))
+  })
+
+  test.each(EIGHT_MODELS)('$channels channels, three to eight tokens', TIMES, (shape) => {
+    const run = vi.spyOn(FewRowsLayers.prototype, 'run')
+    checkEight(modelOf(shape), (options) => backendOf('feed', options))
+    expect(Math.min(...run.mock.calls.map(([, tokens]) => tokens))).toBeGreaterThan(2)
   })
 
   test('a row that draws twice fits in the space of two rows', TIMES, () => {

@@ -11,7 +11,7 @@ import type { DevicePointer, KernelArgs } from './kernel/args.ts'
 import type { Kernel } from './kernel/kernel.ts'
 import { StructBytes } from './kernel/struct-bytes.ts'
 import type { TensorType } from './resources.ts'
-import { FEW_ROWS } from './step/command.ts'
+import { FEW_TOKENS } from './step/command.ts'
 
 /** A state is written with every fourth token, a quarter of a slot's heads in each step. */
 export const LOGGED = 3
@@ -81,11 +81,11 @@ export class StateLog {
       .bytes()
   }
 
-  /** Before a step. Rows of several tokens, and few rows in one launch (few-rows.cu), take states without logs. */
+  /** Before a step. Rows of several tokens, and few tokens in one launch (few-rows.cu, eight-rows.cu), take states without logs. */
   beginStep({ numRows, starts, slots }: Batch): void {
     let singles = 0
     while (singles < numRows && starts[singles + 1]! - starts[singles]! === 1) singles++
-    this.merge(slots.subarray(singles <= FEW_ROWS ? 0 : singles, numRows))
+    this.merge(slots.subarray(starts[numRows]! <= FEW_TOKENS ? 0 : singles, numRows))
     if (singles * this.#shape.heads < LOG_HEADS) return
     for (let b = 0; b < singles; b++) this.#mayHaveOne[slots[b]!] = 1
   }

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest'
 import type { CudaDevice } from '../../../src/backend/cuda/device/device.ts'
-import { planOf, type Way, wayFor } from '../../../src/backend/cuda/ops/fused-layers-plan.ts'
+import { planOf, planOfEight, type Way, wayFor } from '../../../src/backend/cuda/ops/fused-layers-plan.ts'
 import type { Rwkv7Layer } from '../../../src/backend/cuda/ops/layer-pattern.ts'
 
 const H200 = { numSms: 132, sharedBytes: 227 << 10 }
@@ -8,7 +8,22 @@ const RANKS = { w: 96, a: 96, g: 256, vGate: 64 }
 /** Of 7.2B and 13.3B. */
 const WIDE = { w: 128, a: 128, g: 480, vGate: 96 }
 
-/** The plan for some layers; only the fields that it reads are set. */
+/** A chip and some layers; only the fields that a plan reads are set. */
+function partsOf(
+  channels: number,
+  { numSms, sharedBytes }: typeof H200,
+  ranks = RANKS,
+  type: Rwkv7Layer['type'] = 'f16',
+  numLayers = 2,
+) {
+  const matrices = { r: channels, k: channels, v: channels, ...ranks }
+  const inner = new Map(Object.entries(matrices).map(([name, rows]) => [name, { weight: { rows } }]))
+  const states = { shape: { channels, headSize: 64 }, wkvType: 'f32' }
+  const layer = { type, inner, states, key: { rows: 4 * channels } } as unknown as Rwkv7Layer
+  const device = { computeCapability: [9, 0], numSms, info: { sharedBytesPerBlock: sharedBytes } }
+  return [device as unknown as CudaDevice, new Array<Rwkv7Layer>(numLayers).fill(layer)] as const
+}
+
 function plan(
   channels: number,
   chip: typeof H200,
@@ -19,14 +34,7 @@ function plan(
   numLayers = 2,
   isTurned?: boolean,
 ) {
-  const matrices = { r: channels, k: channels, v: channels, ...ranks }
-  const inner = new Map(Object.entries(matrices).map(([name, rows]) => [name, { weight: { rows } }]))
-  const states = { shape: { channels, headSize: 64 }, wkvType: 'f32' }
-  const layer = { type, inner, states, key: { rows: 4 * channels } } as unknown as Rwkv7Layer
-  const layers = new Array<Rwkv7Layer>(numLayers).fill(layer)
-  const { numSms, sharedBytes } = chip
-  const device = { computeCapability: [9, 0], numSms, info: { sharedBytesPerBlock: sharedBytes } }
-  return planOf(device as unknown as CudaDevice, layers, choose, tokens, isTurned)
+  return planOf(...partsOf(channels, chip, ranks, type, numLayers), choose, tokens, isTurned)
 }
 
 test('for one row of wide models a separate warp loads the weights', () => {
@@ -64,7 +72,26 @@ test('two tokens have twice the space for inputs and sums', () => {
   }
 })
 
-test('the f16 of r, k, v and the inner low ranks is distributed so that blocks read equally many bytes', () => {
+test('three to eight tokens of wide models in f16 are one launch, where a block has room for three stages', () => {
+  for (const [channels, ranks, numLayers, split, ring] of [
+    [2048, RANKS, 24, 2, 6],
+    [2560, { ...RANKS, g: 320 }, 32, 5, 12],
+    [4096, WIDE, 32, 4, 6],
+    [4096, WIDE, 61, 4, 5],
+  ] as const) {
+    const { defines, sharedBytes } = planOfEight(...partsOf(channels, H200, ranks, 'f16', numLayers))!
+    expect(defines).toMatchObject({ TOKENS: 8, SPLIT: split, RING: ring })
+    expect(defines.FIXED + sharedBytes).toBeLessThanOrEqual(H200.sharedBytes)
+    expect(planOfEight(...partsOf(channels, { ...H200, numSms: 55 }, ranks))).toBeNull()
+    expect(planOfEight(...partsOf(channels, H200, ranks, 'i8'))).toBeNull()
+  }
+  expect(planOfEight(...partsOf(1024, H200))).toBeNull()
+  expect(planOfEight(...partsOf(4096, { ...H200, sharedBytes: 99 << 10 }, WIDE))).toBeNull()
+  // A block would have 64 columns of ffn.value.
+  expect(planOfEight(...partsOf(4096, { ...H200, numSms: 108 }, WIDE))).toBeNull()
+})
+
+test('blocks read as many bytes of r, k, v and the inner low ranks, which stay f16', () => {
   const rows = (type: Rwkv7Layer['type']) => plan(4096, H200, undefined, WIDE, type)!.defines
   expect(rows('f16')).toMatchObject({ IN_ROWS: 100, MIXES: 2 })
   // 12,288 rows of 4,352 bytes and 832 of 8,192, by 132.

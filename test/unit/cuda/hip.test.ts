@@ -11,7 +11,9 @@ import { IS_SLOW } from '../../helpers/slow.ts'
 const CHIPS = ['gfx942', 'gfx1100', 'gfx1201']
 const ROW = 'CHANNELS=768 THREADS=192'
 
-const ON_MATRIX_CORES = [...['few-rows', 'linear-few', 'linear-quant', 'linear-tiles', 'low-rank', 'wkv7-chunk']]
+const ON_MATRIX_CORES = [
+  ...['eight-rows', 'few-rows', 'linear-few', 'linear-quant', 'linear-tiles', 'low-rank', 'wkv7-chunk'],
+]
 
 /** file → the macros it is compiled with. */
 const KERNELS: Readonly<Record<string, readonly string[]>> = {

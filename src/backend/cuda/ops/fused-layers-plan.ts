@@ -244,3 +244,54 @@ export function planOf(
   }
   return null
 }
+
+/**
+ * Of eight-rows.cu: tokens, rows of a stage, columns of a stage that a warp has at a time, and bytes of a head's operands
+ * for each token.
+ */
+const EIGHT = 8
+const TILE_ROWS = 16
+const TILE_COLUMNS = 32
+const HEAD_TOKEN_BYTES = 1536
+/** Sums of a head's outer low ranks, and of two tiles; both lie in one place. */
+const EIGHT_SUMS = 4096
+/** Shared of eight-rows.cu, less its sums, with rings of up to 16 stages. */
+const EIGHT_SHARED_BYTES = 1792
+/** Columns of value that a block can have. */
+const MOST_COLUMNS = 32
+
+/**
+ * The macros of eight-rows.cu and its dynamic shared memory, or null where it does not fit. Only models that few-rows.cu reads
+ * by feeding take it, on chips with as much shared memory as Hopper: others are not measured.
+ */
+export function planOfEight(device: CudaDevice, layers: readonly Rwkv7Layer[], choose = wayFor) {
+  const [layer] = layers
+  if (layer === undefined || device.computeCapability[0] < 9 || layer.type !== 'f16') return null
+  const { channels } = layer.states.shape
+  const KEYS = layer.key.rows
+  const stageColumns = WARPS * TILE_COLUMNS * (channels % (2 * WARPS * TILE_COLUMNS) === 0 ? 2 : 1)
+  if (channels > MAX_CHANNELS || channels % stageColumns > 0 || KEYS % 32 > 0 || choose(channels) !== 'feed')
+    return null
+  const first = firstRows(layers)
+  const ranks = LOW_NAMES.map((name) => innerOf(layers, name)?.weight.rows ?? 0)
+  const stageBytes = 2 * TILE_ROWS * stageColumns
+  if (ranks.some((rank) => rank % RANK_STEP > 0 || 2 * TILE_ROWS * rank > stageBytes)) return null
+  const blocks = device.numSms
+  const columns = valueColumns(channels, blocks)
+  // A block for each mix of each token.
+  if (blocks < IN_NAMES.length * EIGHT || columns > MOST_COLUMNS) return null
+  const IN_ROWS = Math.max(...sharesOfIn(first, blocks, { large: 1, low: 1 }).map(({ begin, end }) => end - begin))
+  const low = first.at(-1)! - first[3]!
+  const REGION = Math.max(EIGHT * HEAD_TOKEN_BYTES, 2 * EIGHT * (low + 32))
+  const sums = Math.max(EIGHT_SUMS, WARPS * columns * EIGHT)
+  const used = EIGHT_SHARED_BYTES + 4 * sums
+  const FIXED = LINE_BYTES * Math.ceil(used / LINE_BYTES)
+  const rest = REGION + MATRICES_BYTES * layers.length
+  const RING = Math.min(16, Math.floor((device.info.sharedBytesPerBlock - FIXED - rest) / stageBytes))
+  if (RING < 3) return null
+  const STATE_F16 = Number(layer.states.wkvType === 'f16')
+  const widths = { BLOCKS: blocks, WARPS, CHANNELS: channels, KEYS, IN_ROWS }
+  const reading = { FEED: 1, STAGE_ROWS: TILE_ROWS, SPLIT: channels / stageColumns, RING }
+  const defines = { TOKENS: EIGHT, ...widths, ...reading, REGION, FIXED, STATE_F16 }
+  return { defines, threads: 32 * (WARPS + 2), sharedBytes: stageBytes * RING + rest }
+}

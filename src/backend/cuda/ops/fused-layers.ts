@@ -13,9 +13,9 @@ import { StructBytes } from '../kernel/struct-bytes.ts'
 import { isWorthTurning, type TurnedMatrix, turnedBytes, turnedMatrix } from '../linear/active-rows.ts'
 import type { CopyBudget } from '../linear/sparse.ts'
 import type { CudaMatrix } from '../resources.ts'
-import { type Command, FEW_ROWS, isDecode, type StepShape, type StepStream } from '../step/command.ts'
+import { type Command, FEW_TOKENS, type StepShape, type StepStream } from '../step/command.ts'
 import { normOf, tensorOf } from '../step/operands.ts'
-import { firstRows, layerBytes, planOf, wayFor } from './fused-layers-plan.ts'
+import { firstRows, layerBytes, planOf, planOfEight, wayFor } from './fused-layers-plan.ts'
 import {
   continues,
   IN_NAMES,
@@ -29,13 +29,8 @@ import { wkv7Struct } from './wkv7.ts'
 
 const COOPERATIVE: LaunchOptions = { cooperative: true }
 
-/** Rows that few-rows.cu is compiled for. */
-const SIZES = [1, FEW_ROWS] as const
-
-/** Rows of one token each, or one row of two. */
-function isOneLaunch(shape: StepShape): boolean {
-  return isDecode(shape) || shape.tokens === 2
-}
+/** Tokens that kernels are compiled for: the last is that of eight-rows.cu. */
+const SIZES = [1, 2, FEW_TOKENS] as const
 
 /** A command, or what replaces it in steps of few tokens. */
 export class StepCommand implements Command {
@@ -56,7 +51,7 @@ export class StepCommand implements Command {
 
   /** The whole, when it runs in place of its members. */
   #whole(shape: StepShape): FewRowsLayers | null {
-    return isOneLaunch(shape) && this.#layers?.takes(shape.tokens) ? this.#layers : null
+    return this.#layers?.takes(shape.tokens) ? this.#layers : null
   }
 
   prepare(...[gemm, shape]: Parameters<NonNullable<Command['prepare']>>): void {
@@ -97,9 +92,10 @@ interface Variant {
 /** ffn.value. */
 type ValueMatrix = Pick<CudaMatrix, 'address' | 'scales'>
 
-/** Arguments that all kernels share. */
+/** Arguments that the kernels share; `mixed` is that of eight-rows.cu alone. */
 interface Shared {
   readonly struct: Uint8Array
+  readonly mixed: DevicePointer
   readonly memory: readonly DevicePointer[]
 }
 
@@ -142,14 +138,17 @@ export class FewRowsLayers {
     for (const member of members) member.joins(this)
   }
 
-  /** Whether a decode step of `tokens` rows is one launch. */
+  /** Whether a step of so many tokens is one launch. */
   takes(tokens: number): boolean {
     return this.#variantFor(tokens) !== null
   }
 
   /** Prepares the kernels of steps of up to `rows` rows. */
   prepare(rows: number): void {
-    for (const size of SIZES) if (size <= rows) this.takes(size)
+    for (const size of SIZES) {
+      this.takes(size)
+      if (size >= rows) break
+    }
   }
 
   #variantFor(tokens: number): Variant | null {
@@ -177,7 +176,10 @@ export class FewRowsLayers {
     const plan = this.#plan(size)
     if (plan === null) return null
     const { defines, threads, sharedBytes } = plan
-    const kernel = device.kernel('few-rows', 'few_rows', defines)
+    const kernel =
+      size === FEW_TOKENS
+        ? device.kernel('eight-rows', 'eight_rows', defines)
+        : device.kernel('few-rows', 'few_rows', defines)
     if (device.blocksPerSm(kernel, threads, sharedBytes) < 1) return null
     this.#shared ??= this.#share()
     return { kernel, threads, sharedBytes, site: {} }
@@ -185,6 +187,7 @@ export class FewRowsLayers {
 
   /** Copies of ffn.value are made for a plan that uses them. */
   #plan(size: number) {
+    if (size === FEW_TOKENS) return planOfEight(this.#device, this.#layers, this.#choose)
     const planned = (isTurned: boolean) => planOf(this.#device, this.#layers, this.#choose, size, isTurned)
     if (!this.turns()) return planned(false)
     const plan = planned(true)
@@ -229,10 +232,12 @@ export class FewRowsLayers {
       // f16 [T, rows of in] and [T, rows of key]; counts of the barrier, u32.
       const y = alloc(2 * most * firstRows(this.#layers).at(-1)!)
       const u = alloc(2 * most * this.#layers[0]!.key.rows)
+      // f16 [inner matrices, T, C].
+      const mixed = alloc(2 * most * IN_NAMES.length * this.#layers[0]!.states.shape.channels)
       const arrivals = alloc(16)
       device.fill(arrivals, 0, 16)
       const struct = fewRowsStruct(this.#capacity, this.#layers, { table, y, u, arrivals })
-      return { struct, memory }
+      return { struct, mixed, memory }
     } catch (error) {
       for (const address of memory) device.free(address)
       throw error
@@ -253,7 +258,8 @@ export class FewRowsLayers {
     const { site, kernel, threads, sharedBytes } = variant
     const grid = [this.#device.numSms, 1, 1] as const
     const options = { ...COOPERATIVE, sharedBytes }
-    stream.launch(site, kernel, grid, threads, () => [shared.struct], options)
+    const { struct, mixed } = shared
+    stream.launch(site, kernel, grid, threads, () => (tokens > 2 ? [struct, mixed] : [struct]), options)
   }
 
   dispose(): void {

@@ -25,8 +25,8 @@ export interface StepShape extends RowKinds {
 /** Rows of at least this many tokens get kernels of their own. */
 export const LONG_ROW = 32
 
-/** Rows of one token that few-rows.cu takes at most. With four, most models are slower than op by op (docs/dev/kernels-log.md 46). */
-export const FEW_ROWS = 2
+/** Tokens that all layers are one launch for at most: few-rows.cu, and from three on eight-rows.cu. */
+export const FEW_TOKENS = 8
 
 /** Every row feeds one token. */
 export function isDecode({ rows, singles }: StepShape): boolean {
