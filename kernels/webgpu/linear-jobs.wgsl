@@ -22,7 +22,7 @@ struct Job {
   first: u32, // block of the launch
   epilogue: u32,
   y_stride: u32,
-  pad: u32,
+  halves: u32, // of linear-halves.wgsl, in vectors of eight
 }
 struct Params {
   num_jobs: u32,

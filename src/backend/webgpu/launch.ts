@@ -2,12 +2,14 @@
 /// <reference types="@webgpu/types" />
 import type { Batch, Capacity } from '../batch.ts'
 import type { Access, KernelVariant, WebgpuDevice } from './device.ts'
+import type { Halves } from './halves.ts'
 import type { WebgpuStatePool } from './states.ts'
 
 /** The sizes of a step that launches depend on. */
 export type StepShape = Pick<Batch, 'numTokens' | 'numRows' | 'numLogits' | 'numSamples'>
 
 export interface Launch {
+  /** Asked for only by a step that the launch is planned for. */
   readonly bindings: GPUBindGroup
   /** Which kernel, and its workgroups; null where the step has nothing for it. */
   plan(step: StepShape): Planned | null
@@ -29,6 +31,8 @@ export interface Recorder {
   readonly device: WebgpuDevice
   readonly capacity: Capacity
   readonly launches: Launch[]
+  /** Inputs of the product that comes next, as f16. */
+  readonly halves: Halves
   /** Parameters of one launch, in the order of the kernel's struct. */
   params(words: readonly Word[]): GPUBufferBinding
   bind(access: readonly Access[], params: GPUBufferBinding, buffers: readonly GPUBuffer[]): GPUBindGroup

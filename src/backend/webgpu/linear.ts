@@ -5,6 +5,7 @@
 /// <reference types="@webgpu/types" />
 import { assert } from '../../errors.ts'
 import type { Epilogue, LinearJob } from '../backend.ts'
+import type { Access } from './device.ts'
 import type { Launch, Planned, Recorder, StepShape } from './launch.ts'
 import { BLOCK_ROWS, type HeldType, type Part, tensorOf, UNIT, WebgpuMatrix } from './resources.ts'
 
@@ -19,8 +20,6 @@ interface Work {
   readonly columns: number
   readonly type: HeldType
   readonly isSoftware: boolean
-  /** Of a subgroup's matrices; null where they are not used. */
-  readonly matrixSide: number | null
 }
 
 /** A kernel, and the constants that it is compiled with. All but those of matrices give the same bits. */
@@ -61,37 +60,45 @@ const WIDE: Form = {
 }
 
 const SUBGROUP = 32
-/** Subgroups of a workgroup, across its tokens and its outputs. */
-const HIGH = 2
-const BROAD = 2
-const SUBGROUPS = HIGH * BROAD
+/** Inputs that come into shared memory at a time, for teams of subgroups that have a part of them each. */
+const STEP_INPUTS = 64
+const TEAMS = 2
 
-/** A tile of tokens by outputs, by matrices of so many a side; `inputs` come into shared memory at a time. */
-function byMatrices(side: number, tokens: number, outputs: number, inputs: number): Form {
-  const threads = SUBGROUPS * SUBGROUP
+/** A tile of tokens by outputs, by matrices of so many a side; a team's subgroups are HIGH by BROAD of it. */
+function byMatrices(side: number, tokens: number, outputs: number, HIGH: number, BROAD: number): Form {
+  const threads = TEAMS * HIGH * BROAD * SUBGROUP
   const constants = {
     SIDE: side,
     LANES: SUBGROUP,
+    TEAMS,
     HIGH,
     BROAD,
-    THREADS: threads,
     DOWN: tokens / HIGH / side,
     ACROSS: outputs / BROAD / side,
-    STEP: inputs / side,
-    INPUTS_EACH: (tokens * inputs) / 4 / threads,
-    WEIGHTS_EACH: (outputs * inputs) / 4 / threads,
+    STEP: STEP_INPUTS / TEAMS / side,
+    INPUTS_EACH: (tokens * STEP_INPUTS) / 8 / threads,
+    WEIGHTS_EACH: (outputs * STEP_INPUTS) / 8 / threads,
   }
   return { file: 'linear-matrix', constants, tokens, blocks: outputs / BLOCK_ROWS }
 }
 
-/** Larger tiles read less; more of them keep more of the GPU busy. */
-function matrixForm(side: number, tokens: number, blocks: number): Form {
-  const large = byMatrices(side, 128, 128, 32)
-  return numGroups(large, tokens, blocks) >= MANY_GROUPS ? large : byMatrices(side, 64, 128, 64)
+/** Larger tiles read less; more of them keep more of the GPU busy. All make the same sums in the same order. */
+function matrixForm(side: number, sharedBytes: number, tokens: number, blocks: number): Form {
+  const large = byMatrices(side, 128, 128, 2, 2)
+  const isLarge = numGroups(large, tokens, blocks) >= MANY_GROUPS && sharedOf(large) <= sharedBytes
+  return isLarge ? large : byMatrices(side, 64, 64, 2, 1)
+}
+
+/** Bytes of shared memory: rows of f16 with eight more to each, and a matrix of sums for each subgroup. */
+function sharedOf({ tokens, blocks, constants }: Form): number {
+  const { SIDE = 0, HIGH = 0, BROAD = 0 } = constants
+  return 2 * (tokens + BLOCK_ROWS * blocks) * (STEP_INPUTS + 8) + 4 * TEAMS * HIGH * BROAD * SIDE ** 2
 }
 
 /** Workgroups that keep a large GPU busy. Fewer of more work each read less, but only where there are as many. */
 const MANY_GROUPS = 128
+/** Of a launch that goes over vectors, in x; the API allows 65,535. */
+const MOST_GROUPS = 16_384
 /** Inputs of a row from which on more of its weights are asked for at a time. */
 const LONG_ROW = 4096
 /** Tokens from which on inputs and weights are shared in tiles. */
@@ -99,9 +106,8 @@ export const LEAST_WIDE = 65
 
 /** Found by measuring on an H200 (docs/dev/webgpu.md); a small GPU is busy with any of them. */
 function formFor(work: Work, tokens: number): Form {
-  const { blocks, isSoftware, matrixSide } = work
+  const { blocks, isSoftware } = work
   const isMany = tokens >= LEAST_WIDE
-  if (isMany && matrixSide !== null) return matrixForm(matrixSide, tokens, blocks)
   if (isMany && (isSoftware || numGroups(WIDE, tokens, blocks) >= MANY_GROUPS)) return WIDE
   if (isSoftware) return narrowInSoftware(tokens)
   if (tokens === 1) return formForOne(work)
@@ -147,7 +153,7 @@ export function recordLinear(recording: Recorder, jobs: readonly LinearJob[], of
     assert(weight instanceof WebgpuMatrix, 'a matrix of another backend')
     return weight.parts.map((part) => ({ job, matrix: weight, part }))
   })
-  for (const group of together(products)) recording.launches.push(createLaunch(recording, group, ofLogits))
+  for (const group of together(products)) recordGroup(recording, group, ofLogits)
 }
 
 /** Products of one type and one buffer, and of whole vectors or not. */
@@ -171,14 +177,82 @@ function isOfVectors({ matrix }: Product): boolean {
   return matrix.columns % UNIT[matrix.type] === 0 && matrix.rows % 4 === 0
 }
 
-function createLaunch(recording: Recorder, group: Product[], ofLogits: boolean): Launch {
-  const { capacity } = recording
-  const room = ofLogits ? capacity.logits : capacity.tokens
-  let first = 0
+/** Products of many tokens are made by matrices where the device has some: a launch before them rounds their inputs. */
+function recordGroup(recording: Recorder, group: Product[], ofLogits: boolean): void {
+  const { type } = group[0]!.matrix
+  // f32 is for who wants every bit; rows that are no whole vectors are rare.
+  const side = type !== 'f32' && isOfVectors(group[0]!) ? recording.device.matrixSide : null
+  const sources = side === null ? [] : sourcesOf(recording, group, ofLogits)
+  const { words, blocks } = jobWords(recording, group, sources, ofLogits)
+  const params = recording.params(words)
+  const { buffer } = group[0]!.part
+  const work = {
+    blocks,
+    columns: Math.max(...group.map(({ matrix }) => matrix.columns)),
+    type,
+    isSoftware: recording.device.isSoftware,
+  }
+  const isByMatrices = (count: number) => side !== null && count >= LEAST_WIDE
+  if (side !== null) {
+    recordHalves(recording, sources, ofLogits, isByMatrices)
+    const access = ['read', 'read', 'read'] as const
+    const kernels = kernelsOf(recording, group, access)
+    const { maxComputeWorkgroupStorageSize: shared } = recording.device.gpu.limits
+    const plan = planner(ofLogits, (count) => {
+      if (!isByMatrices(count)) return null
+      const form = matrixForm(side, shared, count, blocks)
+      return { pipeline: kernels(form), ...gridOf(form, count, blocks) }
+    })
+    const bind = () => recording.bind(access, params, [buffer, buffer, recording.halves.buffer])
+    recording.launches.push(boundLater(bind, plan))
+  }
+  const access = ['read', 'read'] as const
+  const kernels = kernelsOf(recording, group, access)
+  recording.launches.push({
+    bindings: recording.bind(access, params, [buffer, buffer]),
+    plan: planner(ofLogits, (count) => {
+      if (count === 0 || isByMatrices(count)) return null
+      const form = formFor(work, count)
+      return { pipeline: kernels(form), ...gridOf(form, count, blocks) }
+    }),
+  })
+}
+
+/** The buffer of halves is made when it is first bound: by then all products have said how large it must be. */
+function boundLater(bind: () => GPUBindGroup, plan: Launch['plan']): Launch {
+  let bindings: GPUBindGroup | undefined
+  return {
+    get bindings() {
+      bindings ??= bind()
+      return bindings
+    },
+    plan,
+  }
+}
+
+/** Keeps the plan as long as the number of tokens is the same. */
+function planner(ofLogits: boolean, planFor: (count: number) => Planned | null): Launch['plan'] {
+  let planned: Planned | null = null
+  let plannedFor = 0
+  return (step: StepShape) => {
+    const count = ofLogits ? step.numLogits : step.numTokens
+    if (count !== plannedFor) {
+      planned = planFor(count)
+      plannedFor = count
+    }
+    return planned
+  }
+}
+
+/** Parameters of a launch, and its blocks; those of a job begin at a whole workgroup's. */
+function jobWords(recording: Recorder, group: readonly Product[], sources: readonly Source[], ofLogits: boolean) {
+  const room = roomOf(recording, ofLogits)
+  let blocks = 0
   const words: number[] = [group.length, Number(ofLogits), 0, 0]
   for (const { job, matrix, part } of group) {
+    const x = tensorOf(job.x, room * matrix.columns)
     words.push(
-      tensorOf(job.x, room * matrix.columns),
+      x,
       tensorOf(job.y, room * matrix.rows) + part.first,
       job.bias ? tensorOf(job.bias, matrix.rows) + part.first : NO_BIAS,
       part.values / 16,
@@ -186,55 +260,78 @@ function createLaunch(recording: Recorder, group: Product[], ofLogits: boolean):
       part.rows,
       matrix.columns,
       matrix.units,
-      first,
+      blocks,
       EPILOGUES[job.epilogue ?? 'none'],
       matrix.rows,
-      0,
+      sources.find((source) => source.x === x)?.to ?? 0,
     )
-    first += Math.ceil(part.rows / (MOST_BLOCKS * BLOCK_ROWS)) * MOST_BLOCKS
+    blocks += Math.ceil(part.rows / (MOST_BLOCKS * BLOCK_ROWS)) * MOST_BLOCKS
   }
   // The parameters end with the room for MAX_JOBS.
-  const params = recording.params([...words, ...new Array<number>(4 + 12 * MAX_JOBS - words.length).fill(0)])
-  const { type } = group[0]!.matrix
-  const { buffer } = group[0]!.part
-  const pipelineFor = kernelsOf(recording, type, isOfVectors(group[0]!))
-  // f32 is for who wants every bit; rows that are no whole vectors are rare.
-  const canRound = type !== 'f32' && isOfVectors(group[0]!)
-  const work = {
-    blocks: first,
-    columns: Math.max(...group.map(({ matrix }) => matrix.columns)),
-    type,
-    isSoftware: recording.device.isSoftware,
-    matrixSide: canRound ? recording.device.matrixSide : null,
-  }
-  let planned: Planned | null = null
-  let plannedFor = 0
-  return {
-    bindings: recording.bind(['read', 'read'], params, [buffer, buffer]),
-    plan(step: StepShape) {
-      const count = ofLogits ? step.numLogits : step.numTokens
-      if (count !== plannedFor) {
-        const form = formFor(work, count)
-        planned = count === 0 ? null : { pipeline: pipelineFor(form), ...gridOf(form, count, first) }
-        plannedFor = count
-      }
-      return planned
-    },
-  }
+  return { words: [...words, ...new Array<number>(4 + 12 * MAX_JOBS - words.length).fill(0)], blocks }
 }
 
-function kernelsOf(recording: Recorder, type: HeldType, isOfVectors: boolean) {
+function roomOf({ capacity }: Recorder, ofLogits: boolean): number {
+  return ofLogits ? capacity.logits : capacity.tokens
+}
+
+/** Inputs of a launch, and where they are as f16, in vectors of eight. A token has whole steps of linear-matrix.wgsl. */
+interface Source {
+  readonly x: number
+  readonly columns: number
+  readonly to: number
+  readonly eights: number
+}
+
+/** Jobs that have the same inputs share a source. */
+function sourcesOf(recording: Recorder, group: readonly Product[], ofLogits: boolean): Source[] {
+  const room = roomOf(recording, ofLogits)
+  const sources: Source[] = []
+  let end = 0
+  for (const { job, matrix } of group) {
+    const x = tensorOf(job.x, room * matrix.columns)
+    if (sources.some((source) => source.x === x)) continue
+    const eights = (Math.ceil(matrix.columns / STEP_INPUTS) * STEP_INPUTS) / 8
+    sources.push({ x, columns: matrix.columns, to: end, eights })
+    end += room * eights
+  }
+  recording.halves.reserve(end)
+  return sources
+}
+
+/** A launch of linear-halves.wgsl. */
+function recordHalves(
+  recording: Recorder,
+  sources: readonly Source[],
+  ofLogits: boolean,
+  isByMatrices: (count: number) => boolean,
+): void {
+  const access = ['write'] as const
+  const words = sources.flatMap(({ x, columns, to, eights }) => [x, columns, to, eights])
+  const all = [Number(ofLogits), 0, 0, 0, ...words, ...new Array<number>(4 * (MAX_JOBS - sources.length)).fill(0)]
+  const params = recording.params(all)
+  const most = Math.max(...sources.map(({ eights }) => eights))
+  const { threads } = recording.device
+  let pipeline: GPUComputePipeline | undefined
+  const plan = planner(ofLogits, (count) => {
+    if (!isByMatrices(count)) return null
+    pipeline ??= recording.kernel('linear-halves', access)
+    return { pipeline, x: Math.min(MOST_GROUPS, Math.ceil((count * most) / threads)), y: sources.length }
+  })
+  recording.launches.push(boundLater(() => recording.bind(access, params, [recording.halves.buffer]), plan))
+}
+
+function kernelsOf(recording: Recorder, group: readonly Product[], access: readonly Access[]) {
   const files = {
-    OPERANDS: isOfVectors ? 'linear-vectors' : 'linear-numbers',
-    WEIGHTS: `weights-${type}`,
+    OPERANDS: isOfVectors(group[0]!) ? 'linear-vectors' : 'linear-numbers',
+    WEIGHTS: `weights-${group[0]!.matrix.type}`,
   }
   const made = new Map<string, GPUComputePipeline>()
-  return (form: Form): GPUComputePipeline => {
-    const { file, constants } = form
+  return ({ file, constants }: Form): GPUComputePipeline => {
     const name = `${file} ${Object.values(constants).join()}`
     let pipeline = made.get(name)
     if (pipeline === undefined) {
-      pipeline = recording.kernel(file, ['read', 'read'], { constants, files })
+      pipeline = recording.kernel(file, access, { constants, files })
       made.set(name, pipeline)
     }
     return pipeline

@@ -65,12 +65,12 @@ export class WebgpuProgram implements Program {
     }
     pass.setBindGroup(0, kernels)
     let last: GPUComputePipeline | null = null
-    for (const { bindings, plan } of this.#recording.launches) {
-      const planned = plan(batch)
+    for (const launch of this.#recording.launches) {
+      const planned = launch.plan(batch)
       if (planned === null) continue
       if (planned.pipeline !== last) pass.setPipeline(planned.pipeline)
       last = planned.pipeline
-      pass.setBindGroup(1, bindings)
+      pass.setBindGroup(1, launch.bindings)
       pass.dispatchWorkgroups(planned.x, planned.y)
     }
     pass.end()

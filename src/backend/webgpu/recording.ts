@@ -19,6 +19,7 @@ import type {
 } from '../backend.ts'
 import type { Capacity } from '../batch.ts'
 import { type Access, type KernelVariant, USAGE, type WebgpuDevice } from './device.ts'
+import { Halves } from './halves.ts'
 import {
   eight,
   hasPrompts,
@@ -67,6 +68,7 @@ export class Recording implements Recorder {
   readonly capacity: Capacity
   /** What was drawn. u32 [samples, OUTPUT_WORDS] */
   readonly outputs: GPUBuffer
+  readonly halves: Halves
   /** Tables of the host, and where the rows of a step's tokens are put before it. */
   readonly hostRows: { readonly table: WebgpuHostTable; readonly buffer: GPUBuffer }[] = []
   #params: GPUBuffer
@@ -81,6 +83,7 @@ export class Recording implements Recorder {
   constructor(device: WebgpuDevice, capacity: Capacity) {
     this.device = device
     this.capacity = capacity
+    this.halves = new Halves(device)
     this.#params = this.#createParams()
     const usage = USAGE.storage | USAGE.copySrc
     this.outputs = device.buffer(4 * OUTPUT_WORDS * Math.max(1, capacity.samples), usage)
@@ -379,6 +382,7 @@ export class Recording implements Recorder {
   }
 
   dispose(): void {
+    this.halves.dispose()
     for (const buffer of this.#own) this.device.free(buffer)
   }
 }
