@@ -1,8 +1,8 @@
 /** What a recorded op is made of, and what recording one needs. */
 /// <reference types="@webgpu/types" />
+import { assert } from '../../errors.ts'
 import type { Batch, Capacity } from '../batch.ts'
-import type { Access, KernelVariant, WebgpuDevice } from './device.ts'
-import type { Halves } from './halves.ts'
+import { type Access, type KernelVariant, USAGE, type WebgpuDevice } from './device.ts'
 import type { WebgpuStatePool } from './states.ts'
 
 /** The sizes of a step that launches depend on. */
@@ -31,12 +31,38 @@ export interface Recorder {
   readonly device: WebgpuDevice
   readonly capacity: Capacity
   readonly launches: Launch[]
-  /** Inputs of the product that comes next, as f16. */
   readonly halves: Halves
   /** Parameters of one launch, in the order of the kernel's struct. */
   params(words: readonly Word[]): GPUBufferBinding
   bind(access: readonly Access[], params: GPUBufferBinding, buffers: readonly GPUBuffer[]): GPUBindGroup
   kernel(file: string, access: readonly Access[], variant?: KernelVariant): GPUComputePipeline
+}
+
+/** The buffer in which a product by matrices finds its inputs as f16; the next product's take their place. */
+export class Halves {
+  readonly #device: WebgpuDevice
+  /** Vectors of eight. */
+  #most = 0
+  #buffer: GPUBuffer | undefined
+
+  constructor(device: WebgpuDevice) {
+    this.#device = device
+  }
+
+  reserve(eights: number): void {
+    assert(this.#buffer === undefined, 'halves reserved after they were bound')
+    this.#most = Math.max(this.#most, eights)
+  }
+
+  /** Made when first bound, as large as the largest product needs it. f16 [eights, 8] */
+  get buffer(): GPUBuffer {
+    this.#buffer ??= this.#device.buffer(16 * this.#most, USAGE.storage)
+    return this.#buffer
+  }
+
+  dispose(): void {
+    if (this.#buffer) this.#device.free(this.#buffer)
+  }
 }
 
 /** Tokens beyond one a row from which on three kernels, of which one goes token by token, are faster than one. */

@@ -19,9 +19,9 @@ import type {
 } from '../backend.ts'
 import type { Capacity } from '../batch.ts'
 import { type Access, type KernelVariant, USAGE, type WebgpuDevice } from './device.ts'
-import { Halves } from './halves.ts'
 import {
   eight,
+  Halves,
   hasPrompts,
   type Launch,
   type Recorder,
