@@ -2,7 +2,6 @@
  * How many tokens are guessed in a step: those that bring most tokens for the time that the step takes. It goes by how often
  * guesses were right lately, and by how long steps took.
  */
-import type { GuessCosts } from '../../model/runner.ts'
 
 /** How likely a guess is right of which nothing is known. */
 const FIRST_LIKELY = 0.5
@@ -18,12 +17,6 @@ const TRIED_SHARE = 0.01
 const PATIENCE = 2
 const MOST_PATIENCE = 4
 const LONGEST_TRY = 16
-/** Durations of a kind of step that are remembered, and for how many steps. */
-const SAMPLES = 12
-const FEW = 3
-const FRESH = 1024
-/** Every so many steps one is without guesses, to know what it takes. */
-const PLAIN_EVERY = 64
 /** What a step with guesses must bring beside one without. */
 const LEAST_GAIN = 1.02
 /** Guesses less likely than that are not looked at. */
@@ -33,6 +26,9 @@ const LEAST_LIKELY = 0.01
 export class Odds {
   readonly #right = new Float64Array(RUNS)
   readonly #all = new Float64Array(RUNS)
+  /** As `likely`; made anew when it is asked for after something was learned. */
+  readonly #likely = new Float64Array(RUNS)
+  #isStale = true
   /** Tokens lost to tries, less what they have been given since. */
   #debt = 0
   /** Wrong guesses that end a try. */
@@ -52,14 +48,28 @@ export class Odds {
   }
 
   likely(run: number): number {
-    const sum = (numbers: Float64Array) => numbers.reduce((total, one) => total + one, 0)
-    let likely = (sum(this.#right) + EXPECTED * FIRST_LIKELY) / (sum(this.#all) + EXPECTED)
-    for (let i = 0; i <= kindOf(run); i++) likely = (this.#right[i]! + EXPECTED * likely) / (this.#all[i]! + EXPECTED)
-    return likely
+    if (this.#isStale) this.#weigh()
+    return this.#likely[kindOf(run)]!
+  }
+
+  /** Of each kind what it was itself, and for want of that what the kind before it was, and all together. */
+  #weigh(): void {
+    let [right, all] = [EXPECTED * FIRST_LIKELY, EXPECTED]
+    for (let i = 0; i < RUNS; i++) {
+      right += this.#right[i]!
+      all += this.#all[i]!
+    }
+    let likely = right / all
+    for (let i = 0; i < RUNS; i++) {
+      likely = (this.#right[i]! + EXPECTED * likely) / (this.#all[i]! + EXPECTED)
+      this.#likely[i] = likely
+    }
+    this.#isStale = false
   }
 
   learn(run: number, isRight: boolean): void {
     const kind = kindOf(run)
+    this.#isStale = true
     const kept = 1 - 1 / MEMORY
     this.#right[kind] = kept * this.#right[kind]! + (isRight ? 1 : 0)
     this.#all[kind] = kept * this.#all[kind]! + 1
@@ -87,113 +97,6 @@ export class Odds {
 
 function kindOf(run: number): number {
   return Math.min(RUNS - 1, 32 - Math.clz32(run))
-}
-
-/** Durations of one kind of step, and the numbers of these steps. */
-class Durations {
-  readonly #ms: number[] = []
-  readonly #at: number[] = []
-
-  add(ms: number, step: number): void {
-    this.#ms.push(ms)
-    this.#at.push(step)
-    if (this.#ms.length > SAMPLES) this.#drop()
-  }
-
-  /**
-   * The lower quartile, as other programs make steps longer and never shorter; of a few it is what was expected, unless they
-   * were shorter. 0 where there is neither.
-   */
-  typical(step: number, expected: number | null): number {
-    while (this.#at.length > 0 && step - this.#at[0]! > FRESH) this.#drop()
-    const all = expected === null || this.#ms.length >= FEW ? [...this.#ms] : [...this.#ms, expected]
-    all.sort((a, b) => a - b)
-    return all[(all.length - 1) >> 2] ?? 0
-  }
-
-  get isEmpty(): boolean {
-    return this.#ms.length === 0
-  }
-
-  #drop(): void {
-    this.#ms.shift()
-    this.#at.shift()
-  }
-}
-
-/** How long steps of so many answers take, by their tokens: as measured, and until then by the costs that are known of the device. */
-export class StepTimes {
-  readonly #known: GuessCosts
-  /** By the answers of a step, without guesses. */
-  readonly #plain = new Map<number, Durations>()
-  readonly #lastPlain = new Map<number, number>()
-  /** By answers, then by the entry of the known costs in which their tokens are. */
-  readonly #guessing = new Map<number, readonly Durations[]>()
-  #numSteps = 0
-
-  constructor(known: GuessCosts) {
-    this.#known = known
-  }
-
-  learn(answers: number, tokens: number, hasGuesses: boolean, ms: number): void {
-    const step = ++this.#numSteps
-    if (!hasGuesses) {
-      if (tokens > answers) return
-      this.#lastPlain.set(answers, step)
-      if (ms > 0) entryOf(this.#plain, answers, () => new Durations()).add(ms, step)
-      return
-    }
-    if (!(ms > 0)) return
-    const all = entryOf(this.#guessing, answers, () => this.#known.map(() => new Durations()))
-    all[this.#entryOf(tokens)]?.add(ms, step)
-  }
-
-  /** A step of so many answers is to go without guesses, since nothing is known of one, or not any more. */
-  needsPlain(answers: number): boolean {
-    const last = this.#lastPlain.get(answers)
-    return last === undefined || this.#numSteps - last >= PLAIN_EVERY
-  }
-
-  /** Milliseconds of a step of so many answers without guesses; 0: unknown. */
-  plainMs(answers: number): number {
-    return this.#plain.get(answers)?.typical(this.#numSteps, null) ?? 0
-  }
-
-  /** What a step of so many answers takes by its number of tokens, in units of one without guesses. */
-  costsOf(answers: number): (tokens: number) => number {
-    const step = this.#numSteps
-    const plain = this.plainMs(answers)
-    const base = this.#knownCost(this.#entryOf(answers))
-    const measured = this.#guessing.get(answers)
-    const ratios = this.#known.map(([, cost]) => cost / base)
-    const costs = ratios.map((ratio, i) => {
-      const own = measured?.[i]
-      if (measured === undefined || own === undefined || plain === 0) return ratio
-      return own.typical(step, ratio * plain * this.#error(measured, ratios, plain, i)) / plain
-    })
-    return (tokens) => (tokens <= answers ? 1 : (costs[this.#entryOf(tokens)] ?? Number.POSITIVE_INFINITY))
-  }
-
-  /** By how much the nearest kind of step that was measured takes longer than expected. */
-  #error(measured: readonly Durations[], ratios: readonly number[], plain: number, at: number): number {
-    let nearest = -1
-    for (const [i, { isEmpty }] of measured.entries()) {
-      if (isEmpty || i === at) continue
-      if (nearest === -1 || Math.abs(i - at) < Math.abs(nearest - at)) nearest = i
-    }
-    if (nearest === -1) return 1
-    const expected = ratios[nearest]! * plain
-    return Math.sqrt(measured[nearest]!.typical(this.#numSteps, expected) / expected)
-  }
-
-  #entryOf(tokens: number): number {
-    const entry = this.#known.findIndex(([most]) => tokens <= most)
-    return entry === -1 ? this.#known.length : entry
-  }
-
-  #knownCost(entry: number): number {
-    return this.#known[entry]?.[1] ?? Number.POSITIVE_INFINITY
-  }
 }
 
 /** An answer that may have guesses in the step. */
@@ -238,21 +141,18 @@ interface Shares {
  */
 export function share(step: Shared, asking: readonly Asking[]): Shares {
   const again = asking.reduce((sum, { extra }) => sum + extra, 0)
-  if (again === 0) return bestOf(step, asking, ({ tokens, time }) => tokens / time)
+  if (again === 0) return bestOf(step, asking, (tokens, time) => tokens / time)
   const level = share(
     { ...step, tokens: step.tokens - again },
     asking.map((one) => ({ ...one, extra: 0 })),
   )
-  return bestOf(step, asking, ({ tokens, time }) => tokens - level.rate * time)
+  return bestOf(step, asking, (tokens, time) => tokens - level.rate * time)
 }
 
-interface Outcome {
-  readonly tokens: number
-  readonly time: number
-}
+type Worth = (tokens: number, time: number) => number
 
 /** Where guesses take time, those of all answers are made together: then it is also a question how many at most. */
-function bestOf(step: Shared, asking: readonly Asking[], worthOf: (outcome: Outcome) => number): Shares {
+function bestOf(step: Shared, asking: readonly Asking[], worthOf: Worth): Shares {
   let found = best(step, asking, worthOf)
   if (step.making === 0 || asking.length === 1) return found
   for (let most = Math.max(...found.lengths) - 1; most > 0; most--) {
@@ -270,48 +170,56 @@ function bestOf(step: Shared, asking: readonly Asking[], worthOf: (outcome: Outc
  * Guesses join one by one, the likeliest first. The time includes what wrong ones cost the next step, which feeds again the
  * right ones before them and all that the row has fed.
  */
-function best(step: Shared, asking: readonly Asking[], worthOf: (outcome: Outcome) => number): Shares {
+function best(step: Shared, asking: readonly Asking[], worthOf: Worth): Shares {
   const { answers, costOf, making } = step
-  const next = asking.map(({ odds, run, isAhead }) => {
-    const likely = odds.likely(run)
-    return isAhead
-      ? { length: 0, before: likely, likely: likely * odds.likely(run + 1) }
-      : { length: 0, before: 1, likely }
-  })
+  const count = asking.length
+  // Of each answer: its guesses, how likely the last of them is reached, and how likely its next is right as well.
+  const lengths = new Int32Array(count)
+  const [before, likely] = [new Float64Array(count).fill(1), new Float64Array(count)]
+  const longestOf = new Int32Array(count)
+  for (let i = 0; i < count; i++) {
+    const { odds, run, isAhead, most } = asking[i]!
+    longestOf[i] = most
+    likely[i] = odds.likely(run)
+    if (!isAhead) continue
+    before[i] = likely[i]!
+    likely[i] = before[i]! * odds.likely(run + 1)
+  }
   let [spares, again, expected, longest] = [step.spares, 0, step.expected, 0]
-  const outcome = (total: number) => {
-    const fedAgain = between(costOf, Math.min(answers + again, total)) - 1
-    return { tokens: answers + expected, time: costOf(total) + making * longest + fedAgain }
-  }
+  const timeOf = (total: number) =>
+    costOf(total) + making * longest + between(costOf, Math.min(answers + again, total)) - 1
   const order: number[] = []
-  const without = outcome(step.tokens)
-  let found = { count: 0, expected, rate: without.tokens / without.time }
-  let value = worthOf({ tokens: without.tokens, time: without.time / LEAST_GAIN })
-  for (let count = 1; count <= step.room; count++) {
+  const tokens = answers + expected
+  let found = { count: 0, expected, rate: tokens / timeOf(step.tokens) }
+  let value = worthOf(tokens, timeOf(step.tokens) / LEAST_GAIN)
+  for (let guesses = 1; guesses <= step.room; guesses++) {
     let at = -1
-    for (const [i, { likely, length }] of next.entries()) {
-      if (length >= asking[i]!.most || (length === 0 && spares === 0)) continue
-      if (likely > (next[at]?.likely ?? LEAST_LIKELY)) at = i
+    let most = LEAST_LIKELY
+    for (let i = 0; i < count; i++) {
+      if (likely[i]! <= most || lengths[i]! >= longestOf[i]! || (lengths[i] === 0 && spares === 0)) continue
+      at = i
+      most = likely[i]!
     }
-    const [one, by] = [next[at], asking[at]]
-    if (one === undefined || by === undefined) break
+    if (at === -1) break
+    const { odds, run, extra, isAhead } = asking[at]!
     order.push(at)
-    if (one.length === 0) spares--
-    expected += one.likely
-    again += (one.before - one.likely) * (one.length + 1 + by.extra)
-    one.length++
-    one.before = one.likely
-    one.likely *= by.odds.likely(by.run + one.length + (by.isAhead ? 1 : 0))
-    longest = Math.max(longest, one.length)
-    const now = outcome(step.tokens + count)
-    if (!Number.isFinite(now.time)) break
-    if (worthOf(now) <= value) continue
-    value = worthOf(now)
-    found = { count, expected, rate: now.tokens / now.time }
+    if (lengths[at] === 0) spares--
+    expected += most
+    again += (before[at]! - most) * (lengths[at]! + 1 + extra)
+    const length = ++lengths[at]!
+    before[at] = most
+    likely[at] = most * odds.likely(run + length + (isAhead ? 1 : 0))
+    longest = Math.max(longest, length)
+    const time = timeOf(step.tokens + guesses)
+    if (!Number.isFinite(time)) break
+    const worth = worthOf(answers + expected, time)
+    if (worth <= value) continue
+    value = worth
+    found = { count: guesses, expected, rate: (answers + expected) / time }
   }
-  const lengths = asking.map(() => 0)
+  lengths.fill(0)
   for (const at of order.slice(0, found.count)) lengths[at]!++
-  return { ...found, value, lengths }
+  return { ...found, value, lengths: [...lengths] }
 }
 
 /** Of a number of tokens that is not whole. */
@@ -319,12 +227,4 @@ function between(costOf: (tokens: number) => number, tokens: number): number {
   const whole = Math.floor(tokens)
   const part = tokens - whole
   return part === 0 ? costOf(whole) : costOf(whole) * (1 - part) + costOf(whole + 1) * part
-}
-
-function entryOf<K, V>(map: Map<K, V>, key: K, make: () => V): V {
-  const known = map.get(key)
-  if (known !== undefined) return known
-  const made = make()
-  map.set(key, made)
-  return made
 }

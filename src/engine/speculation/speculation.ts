@@ -7,8 +7,9 @@ import { assert } from '../../errors.ts'
 import type { BatchRow, Runner } from '../../model/runner.ts'
 import type { Sequence } from '../sequence.ts'
 import type { GuessesBy } from '../stats.ts'
-import { type Asking, Odds, StepTimes, share } from './pace.ts'
+import { type Asking, Odds, share } from './pace.ts'
 import type { Proposer, ProposerSource } from './proposer.ts'
+import { StepTimes } from './step-times.ts'
 
 /** One proposer of an answer, and how it fares. */
 interface Guesser {
