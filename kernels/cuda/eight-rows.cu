@@ -186,10 +186,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + OTHER_THREADS, 1)
   const int num_tokens = step.num_tokens();
   if (num_tokens == 0) return;
 
-  constexpr int kWords = sizeof(Matrices) / 8;
-  for (int i = threadIdx.x; i < op.num_layers * kWords; i += THREADS + OTHER_THREADS)
-    reinterpret_cast<u64*>(matrices)[i] =
-        reinterpret_cast<const u64*>(&op.layers[i / kWords].matrices)[i % kWords];
+  copy_matrices(matrices, op);
   if (threadIdx.x < num_tokens) {
     const int t = threadIdx.x, row = step.token_rows[t];
     sh.tokens[t] = {step.slots[row], step.starts[row] == t, step.starts[row + 1] == t + 1};

@@ -75,6 +75,14 @@ struct FewRows {
   float eps;
 };
 
+/** The addresses of all layers' matrices, into shared memory, by all threads of the block. */
+__device__ __forceinline__ void copy_matrices(Matrices* to, const FewRows& op) {
+  constexpr int kWords = sizeof(Matrices) / 8;
+  for (int i = threadIdx.x; i < op.num_layers * kWords; i += THREADS + OTHER_THREADS)
+    reinterpret_cast<u64*>(to)[i] =
+        reinterpret_cast<const u64*>(&op.layers[i / kWords].matrices)[i % kWords];
+}
+
 /** Rows of output and of key per block, at most. */
 constexpr int kOutputRows = (CHANNELS + BLOCKS - 1) / BLOCKS;
 constexpr int kKeyRows = (KEYS + BLOCKS - 1) / BLOCKS;

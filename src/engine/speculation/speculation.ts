@@ -58,6 +58,8 @@ export class Speculation {
   readonly #now: () => number
   /** The last step that was planned: its answers, tokens and guesses, and how long these took to make. */
   #step = { answers: 1, tokens: 1, guesses: 0, makingMs: 0 }
+  /** Of the last step, once it is asked for. */
+  #price: number | null = null
 
   /** Without sources, or a runner that draws after guesses, nothing is guessed. */
   constructor(runner: Runner, sources: readonly ProposerSource[], now: () => number) {
@@ -75,6 +77,7 @@ export class Speculation {
   plan(sequences: readonly Sequence[], numTokens: number, numSlots: number): void {
     const tokens = sequences.reduce((sum, { numExtra }) => sum + numExtra, numTokens)
     this.#step = { answers: numTokens, tokens, guesses: 0, makingMs: 0 }
+    this.#price = null
     if (numTokens === 0 || this.#isSilent(sequences)) return
     const settled = sequences.filter(({ numAwaited }) => numAwaited === 0)
     const asked = this.#ask(settled, numTokens, tokens, numSlots)
@@ -201,7 +204,8 @@ export class Speculation {
     assert(guesser != null, 'guesses of an answer that has none')
     if (!isFree(guesser.source)) {
       for (let i = 0; i < Math.min(guessed, right + 1); i++) this.#fared(guesser, i < right)
-      guesser.odds.tried(guessed * this.#price() - right)
+      this.#price ??= this.#priceOfGuess()
+      guesser.odds.tried(guessed * this.#price - right)
     }
     guesser.accepted += right
     guesser.rejected += guessed - right
@@ -211,7 +215,7 @@ export class Speculation {
   }
 
   /** Tokens that a guess of the last step cost. */
-  #price(): number {
+  #priceOfGuess(): number {
     const { answers, tokens, guesses, makingMs } = this.#step
     const making = makingMs / Math.max(this.#times.plainMs(answers), Number.MIN_VALUE)
     const cost = this.#times.costsOf(answers)(tokens)
