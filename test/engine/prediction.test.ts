@@ -1,8 +1,11 @@
 /** Guesses from the prediction of a request: what is guessed, and the effect on the answer. */
 import { expect, test } from 'vitest'
+import { Engine } from '../../src/engine/engine.ts'
 import { PREDICTION } from '../../src/engine/speculation/prediction.ts'
+import type { BatchRow } from '../../src/model/runner.ts'
+import { DeferredRunner } from '../helpers/deferred-runner.ts'
 import { FakeRunner } from '../helpers/fake-runner.ts'
-import { drain, engineOver, LOOPS, promptOf, requestOf, soloAnswer, specOf, V } from './kit.ts'
+import { drain, engineOver, LOOPS, promptOf, requestOf, soloAnswer, specOf, tokenBytes, V } from './kit.ts'
 
 function predicted(...tokens: number[]) {
   const request = requestOf({ id: 'p', prompt: promptOf(3), prediction: Int32Array.from(tokens) })
@@ -64,4 +67,27 @@ test.each(LOOPS)('predicted answers are the same in fewer steps: %s', (loop) => 
   })
   expect(steps[1]).toBeLessThan(steps[0]! / 3)
   expect(steps[2]).toBeLessThan(steps[0]! / 2)
+})
+
+test('nothing is launched beside a row with guesses, even when its request has gone', () => {
+  const sizes = { numSlots: 4, maxTokens: 64, maxLogits: 32, maxSamples: 32, numSpares: 4 }
+  const late = new DeferredRunner(new FakeRunner({ ...sizes, vocabSize: V }))
+  late.patience = 3
+  const launched: (readonly BatchRow[])[] = []
+  const launch = late.launch.bind(late)
+  late.launch = (rows) => {
+    launched.push(rows)
+    return launch(rows)
+  }
+  const engine = new Engine(late, tokenBytes, { proposers: [PREDICTION], now: () => 0 })
+  const plain = requestOf({ id: 'a', prompt: promptOf(12), maxTokens: 60 })
+  engine.submit({ ...plain, prediction: Int32Array.from(soloAnswer(plain).tokens) })
+  engine.submit(requestOf({ id: 'b', prompt: promptOf(5), maxTokens: 60 }))
+  const hasGuesses = () => launched.at(-1)?.some(({ guesses }) => guesses !== undefined) === true
+  while (!hasGuesses()) engine.turn()
+  engine.cancel('a')
+  const before = engine.stats.steps
+  while (engine.turn() === null) expect(engine.stats.steps).toBe(before)
+  drain(engine)
+  engine.dispose()
 })

@@ -92,12 +92,13 @@ export class Speculation {
 
   /**
    * Whether the next step is planned when the last has landed: guesses need to know what was drawn, and answers that go on
-   * meanwhile would make two steps of one. Worth it where something is to be guessed for some of them.
+   * meanwhile would make two steps of one. Worth it where something is to be guessed for some of them. A step with guesses is
+   * waited for even if their requests have gone: what is learned of it is learned of the last step that was planned.
    */
   waitsFor(sequences: readonly Sequence[], numSlots: number): boolean {
+    if (this.#spares.length < this.#runner.numSpares) return true
     if (this.#isSilent(sequences)) return false
     if (sequences.every(({ numAwaited }) => numAwaited === 0)) return false
-    if (sequences.some((one) => this.#guessed.get(one)?.onItsWay)) return true
     const numTokens = sequences.reduce((sum, { owner }) => sum + owner.width, 0)
     return this.#ask(sequences, numTokens, numTokens, numSlots).size > 0
   }
