@@ -17,7 +17,9 @@ const tools = offered.map(({ name, description, inputSchema: parameters }) => {
 const asked = { model: 'demo', temperature: 0, max_output_tokens: 100 }
 const question = process.argv[2] ?? 'What is the weather in the capital of France?'
 let reply = await openai.responses.create({ ...asked, input: question, tools }).catch((error) => {
-  console.error(`${baseURL}: ${error.message} Is a server running? "npm start" or "npx skein serve" starts one.`)
+  const isAway = error instanceof OpenAI.APIConnectionError
+  const hint = isAway ? ' Is a server running? "npm start" or "npx skein serve" starts one.' : ''
+  console.error(`${baseURL}: ${error.message}${hint}`)
   process.exit(1)
 })
 for (let step = 0; step < 5; step++) {

@@ -14,6 +14,7 @@ export default defineConfig({
     emptyOutDir: false,
     target: 'es2023',
     reportCompressedSize: false,
+    license: { fileName: 'licenses.md' },
     lib: {
       entry: join(ROOT, 'src/browser/index.ts'),
       formats: ['es'],

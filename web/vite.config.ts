@@ -1,8 +1,11 @@
 /** The dashboard's build: `vite build web` writes dist/web, which the gateway reads at start, and dist/browser. */
 
+import { copyFileSync } from 'node:fs'
 import { join } from 'node:path'
 import preact from '@preact/preset-vite'
 import { build, defineConfig, type Plugin } from 'vite'
+
+const DIST = join(import.meta.dirname, '../dist')
 
 /** Built separately, so that the dashboard does not load it: the package's `skein/browser` and its page. */
 function builtApart(): Plugin {
@@ -11,6 +14,8 @@ function builtApart(): Plugin {
     async closeBundle() {
       for (const config of ['library.config.ts', 'browser/vite.config.ts'])
         await build({ configFile: join(import.meta.dirname, config), logLevel: 'warn' })
+      // Vite lists no packages of a worker. That of the page is made of the library.
+      copyFileSync(`${DIST}/browser/licenses.md`, `${DIST}/web/browser/licenses.md`)
     },
   }
 }
@@ -29,5 +34,6 @@ export default defineConfig({
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
     reportCompressedSize: false,
+    license: { fileName: 'licenses.md' },
   },
 })

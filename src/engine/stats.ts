@@ -152,12 +152,13 @@ export const METRICS: readonly EngineMetric[] = [
 export interface EngineMetric {
   readonly name: string
   readonly help: string
+  readonly isTotal?: true
   read(stats: EngineStats): number | undefined
 }
 
 function metricsOf<R extends Rows>(rows: R, part: (stats: EngineStats) => Counts<R> | undefined): EngineMetric[] {
-  return entriesOf(rows).flatMap(([name, { metric, help }]) =>
-    metric === undefined ? [] : [{ name: metric, help, read: (stats) => part(stats)?.[name] }],
+  return entriesOf(rows).flatMap(([key, { metric: name, ...row }]) =>
+    name === undefined ? [] : [{ ...row, name, read: (stats) => part(stats)?.[key] }],
   )
 }
 

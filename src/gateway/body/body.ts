@@ -146,7 +146,14 @@ function problemOf({ keyword, message, params, parentSchema }: Complaint): strin
   if (DESCRIBED.includes(keyword) && description !== undefined) return `expected ${description}`
   if (keyword === 'additionalProperties') return 'no such field'
   if (keyword === 'enum') return `expected one of ${listOf(params.allowedValues)}`
-  return (message ?? 'is not valid').replace(/^must be ([a-z]+),null$/, 'must be $1')
+  return (message ?? 'is not valid').replace(/^must be ([a-z]+),null$/, 'must be $1').replace(SIZE, sizeOf)
+}
+
+/** As Ajv says it: "must NOT have fewer than 1 items". */
+const SIZE = /^must NOT have (fewer|more) than (\d+) (character|item)s$/
+
+function sizeOf(_: string, which: string, count: string, what: string): string {
+  return `must have at ${which === 'fewer' ? 'least' : 'most'} ${count} ${what}${count === '1' ? '' : 's'}`
 }
 
 /** Leaves out null, which means absent and is not worth suggesting. */

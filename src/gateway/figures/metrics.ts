@@ -63,7 +63,7 @@ export class Metrics {
   constructor(models: ModelRegistry, fleet: MeasuredFleet | null = null) {
     collectDefaultMetrics({ register: this.registry })
     const engines = () => (fleet === null ? enginesOf(models) : workersOf(fleet))
-    for (const metric of [...METRICS, SLOT_USE]) this.#gauge(metric, engines)
+    for (const metric of [...METRICS, SLOT_USE]) this.#ofEngines(metric, engines)
     if (fleet !== null) countFleet(this.registry, fleet)
   }
 
@@ -152,9 +152,9 @@ export class Metrics {
     return new Histogram({ ...options, registers: [this.registry] })
   }
 
-  /** The gauge reads the engine's latest counters when it is scraped. */
-  #gauge({ name, help, read }: EngineMetric, engines: () => readonly MeasuredEngine[]) {
-    new Gauge({
+  /** Reads the engines' latest counters when it is scraped. */
+  #ofEngines({ name, help, isTotal, read }: EngineMetric, engines: () => readonly MeasuredEngine[]) {
+    ;new (isTotal ? Counter : Gauge)({
       name: `skein_${name}`,
       help,
       labelNames: ['model', 'worker'],
@@ -163,7 +163,7 @@ export class Metrics {
         this.reset()
         for (const { labels, stats } of engines()) {
           const value = read(stats)
-          if (value !== undefined) this.set(labels, value)
+          if (value !== undefined) this.inc(labels, value)
         }
       },
     })

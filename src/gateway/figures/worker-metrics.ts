@@ -29,7 +29,6 @@ export function countFleet(registry: Registry, fleet: MeasuredFleet): void {
   const registers = [registry]
   // A worker that was given up is reported as down until it is started again or forgotten: without a value, alerts
   // would not fire.
-  // would go off.
   const live = () =>
     fleet.workers.filter(({ hasEnded, isServing, neverServed }) => !hasEnded || (isServing && !neverServed))
   const gauge = (name: string, help: string, read: (worker: MeasuredWorker) => number | null) =>
