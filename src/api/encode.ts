@@ -92,14 +92,3 @@ export function boundariesAt(tokens: Int32Array, codec: TextCodec, ends: readonl
   lengths.delete(0)
   return Int32Array.from(lengths)
 }
-
-/** Not by spreading: a prompt may have more tokens than a call may have arguments. */
-export function concatTokens(parts: readonly ArrayLike<number>[]): Int32Array {
-  const all = new Int32Array(parts.reduce((sum, part) => sum + part.length, 0))
-  let at = 0
-  for (const part of parts) {
-    all.set(part, at)
-    at += part.length
-  }
-  return all
-}

@@ -9,6 +9,7 @@
  *
  * This file knows nothing of checkpoints, requests or schedules.
  */
+import { assert } from '../errors.ts'
 import type { Batch, Capacity } from './batch.ts'
 import type { Flight } from './flight.ts'
 import type { StateData, StateShape } from './state-shape.ts'
@@ -337,3 +338,9 @@ export type Connect = (
   pairs: readonly (readonly [from: Tensor, to: Tensor])[],
   maxFlights: number,
 ) => Link
+
+/** What a backend has made itself: that of another would be read wrongly. */
+export function own<T>(kind: abstract new (...args: never[]) => T, made: unknown): T {
+  assert(made instanceof kind, `no ${kind.name}: it is of another backend`)
+  return made
+}

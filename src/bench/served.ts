@@ -3,7 +3,8 @@
  * decisions and the events, without HTTP. The time starts and ends while all of them are running.
  */
 import type { EngineClient } from '../engine/client.ts'
-import { type GenerateRequest, PLAIN_SAMPLING } from '../engine/messages.ts'
+import type { GenerateRequest } from '../engine/messages.ts'
+import { plainRequest, SEEDED_SAMPLING } from './plain-request.ts'
 
 /** Tokens of an answer before the time starts, and after it has ended. */
 const LEAD = 16
@@ -31,15 +32,11 @@ export async function benchServed(client: EngineClient, batch: number, minSteps:
 }
 
 function requestOf(i: number, maxTokens: number): GenerateRequest {
-  return {
+  return plainRequest({
     id: `bench ${i}`,
     prompt: Int32Array.of(1 + i),
-    n: 1,
     maxTokens,
-    sampling: { ...PLAIN_SAMPLING, topP: 0.5, seed: 1n },
-    stop: { strings: [], tokens: [], ignoreEos: true },
-    logprobs: null,
-    promptLogprobs: null,
+    sampling: { ...SEEDED_SAMPLING, topP: 0.5 },
     cache: 'no-store',
-  }
+  })
 }

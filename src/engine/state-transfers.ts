@@ -3,8 +3,8 @@
  * and looked at in every turn of the engine. It also knows which slots they still need, and frees those later. Knows
  * neither requests nor what a copy is for.
  */
-
 import type { Flight, Runner, StateData } from '../model/runner.ts'
+import { bytesOf } from '../state/snapshot.ts'
 import type { SlotPool } from './slots.ts'
 
 /**
@@ -229,8 +229,4 @@ export class StateMemory {
 
 function isWhole({ buffer, byteLength }: Float32Array): boolean {
   return buffer instanceof ArrayBuffer && buffer.byteLength === byteLength
-}
-
-function bytesOf(state: StateData): number {
-  return state.reduce((sum, { byteLength }) => sum + byteLength, 0)
 }

@@ -28,7 +28,19 @@ export function compareBytes(a: Uint8Array, b: Uint8Array): number {
 }
 
 export function joinBytes(parts: readonly Uint8Array[]): Uint8Array<ArrayBuffer> {
-  const joined = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0))
+  return fill(new Uint8Array(lengthOf(parts)), parts)
+}
+
+/** Not by spreading: a prompt may have more tokens than a call may have arguments. */
+export function concatTokens(parts: readonly ArrayLike<number>[]): Int32Array {
+  return fill(new Int32Array(lengthOf(parts)), parts)
+}
+
+function lengthOf(parts: readonly ArrayLike<number>[]): number {
+  return parts.reduce((sum, { length }) => sum + length, 0)
+}
+
+function fill<A extends Int32Array | Uint8Array>(joined: A, parts: readonly ArrayLike<number>[]): A {
   let at = 0
   for (const part of parts) {
     joined.set(part, at)

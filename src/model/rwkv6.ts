@@ -11,7 +11,6 @@ import { BONUS, BONUS_ALIAS, RWKV6_MIXES } from './formats/rwkv6-layout.ts'
 import type { Carried, LayerRange, Model } from './model.ts'
 import { WeightLoader, type WeightOptions } from './weights.ts'
 
-const LAYER_NORM_EPS = 1e-5
 /** Epsilon of the per-head group norm, at every width. */
 const GROUP_NORM_EPS = 64e-5
 
@@ -53,9 +52,9 @@ export function loadRwkv6(checkpoint: Checkpoint, backend: Backend, options: Wei
   const { layers, channels, heads, headSize, vocabSize } = rwkv6Dimensions(checkpoint)
   const { from, to } = part ?? { from: 0, to: layers }
   const load = new WeightLoader(checkpoint, backend, options)
-  const input = from === 0 ? loadInput(load) : null
+  const input = from === 0 ? load.input() : null
   const blocks = Array.from({ length: to - from }, (_, i) => loadBlock(load, from + i))
-  const output = to === layers ? loadOutput(load) : null
+  const output = to === layers ? load.output() : null
   return {
     architecture: 'rwkv6',
     vocabSize,
@@ -69,20 +68,12 @@ export function loadRwkv6(checkpoint: Checkpoint, backend: Backend, options: Wei
   }
 }
 
-function loadInput(load: WeightLoader) {
-  return { emb: load.table('emb.weight'), ln0: load.norm('blocks.0.ln0', LAYER_NORM_EPS) }
-}
-
-function loadOutput(load: WeightLoader) {
-  return { ln_out: load.norm('ln_out', LAYER_NORM_EPS), head: load.matrix('head.weight') }
-}
-
 function loadBlock(load: WeightLoader, i: number): Block {
   const att = `blocks.${i}.att.`
   const ffn = `blocks.${i}.ffn.`
   const bonus = load.has(`${att}${BONUS}`) ? BONUS : BONUS_ALIAS
   return {
-    ln1: load.norm(`blocks.${i}.ln1`, LAYER_NORM_EPS),
+    ln1: load.norm(`blocks.${i}.ln1`),
     att: {
       maa_x: load.vector(`${att}time_maa_x`),
       maa: RWKV6_MIXES.map((letter) => load.vector(`${att}time_maa_${letter}`)),
@@ -99,7 +90,7 @@ function loadBlock(load: WeightLoader, i: number): Block {
       output: load.matrix(`${att}output.weight`),
       ln_x: load.norm(`${att}ln_x`, GROUP_NORM_EPS),
     },
-    ln2: load.norm(`blocks.${i}.ln2`, LAYER_NORM_EPS),
+    ln2: load.norm(`blocks.${i}.ln2`),
     ffn: {
       maa_k: load.vector(`${ffn}time_maa_k`),
       maa_r: load.vector(`${ffn}time_maa_r`),

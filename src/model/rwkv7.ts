@@ -20,7 +20,6 @@ import type { Checkpoint } from './formats/format.ts'
 import type { Carried, LayerRange, Model } from './model.ts'
 import { WeightLoader, type WeightOptions } from './weights.ts'
 
-const LAYER_NORM_EPS = 1e-5
 /** Epsilon of the per-head group norm, at every width. */
 const GROUP_NORM_EPS = 64e-5
 
@@ -76,9 +75,9 @@ export function loadRwkv7(checkpoint: Checkpoint, backend: Backend, options: Wei
   const isDeep = ranks.s !== undefined
   const { from, to } = part ?? { from: 0, to: layers }
   const load = new WeightLoader(checkpoint, backend, options)
-  const input = from === 0 ? loadInput(load) : null
+  const input = from === 0 ? load.input() : null
   const blocks = Array.from({ length: to - from }, (_, i) => loadBlock(load, from + i, isDeep))
-  const output = to === layers ? loadOutput(load) : null
+  const output = to === layers ? load.output() : null
   return {
     architecture: isDeep ? 'rwkv7a' : 'rwkv7',
     vocabSize,
@@ -92,19 +91,11 @@ export function loadRwkv7(checkpoint: Checkpoint, backend: Backend, options: Wei
   }
 }
 
-function loadInput(load: WeightLoader) {
-  return { emb: load.table('emb.weight'), ln0: load.norm('blocks.0.ln0', LAYER_NORM_EPS) }
-}
-
-function loadOutput(load: WeightLoader) {
-  return { ln_out: load.norm('ln_out', LAYER_NORM_EPS), head: load.matrix('head.weight') }
-}
-
 function loadBlock(load: WeightLoader, i: number, isDeep: boolean): Block {
   const att = `blocks.${i}.att.`
   const ffn = `blocks.${i}.ffn.`
   return {
-    ln1: load.norm(`blocks.${i}.ln1`, LAYER_NORM_EPS),
+    ln1: load.norm(`blocks.${i}.ln1`),
     att: {
       x_r: load.vector(`${att}x_r`),
       x_w: load.vector(`${att}x_w`),
@@ -137,7 +128,7 @@ function loadBlock(load: WeightLoader, i: number, isDeep: boolean): Block {
       output: load.matrix(`${att}output.weight`),
       ln_x: load.norm(`${att}ln_x`, GROUP_NORM_EPS),
     },
-    ln2: load.norm(`blocks.${i}.ln2`, LAYER_NORM_EPS),
+    ln2: load.norm(`blocks.${i}.ln2`),
     ffn: {
       x_k: load.vector(`${ffn}x_k`),
       key: load.matrix(`${ffn}key.weight`),

@@ -25,6 +25,8 @@ export interface WeightOptions {
   readonly onProgress?: LoadProgress | undefined
 }
 
+const LAYER_NORM_EPS = 1e-5
+
 export class WeightLoader {
   readonly #checkpoint: Checkpoint
   readonly #backend: Backend
@@ -57,8 +59,18 @@ export class WeightLoader {
     return this.#backend.tensor([values.length], values)
   }
 
-  norm(name: string, eps: number): Norm {
+  norm(name: string, eps = LAYER_NORM_EPS): Norm {
     return { weight: this.vector(`${name}.weight`), bias: this.vector(`${name}.bias`), eps }
+  }
+
+  /** What the first layer reads. */
+  input() {
+    return { emb: this.table('emb.weight'), ln0: this.norm('blocks.0.ln0') }
+  }
+
+  /** What reads the last layer. */
+  output() {
+    return { ln_out: this.norm('ln_out'), head: this.matrix('head.weight') }
   }
 
   /** A large matrix stored [out, in]. */

@@ -3,6 +3,7 @@
  * its file format.
  */
 import type { StateData, StateShape } from '../backend/state-shape.ts'
+import { concatTokens } from '../files/bytes.ts'
 
 export interface Snapshot {
   /** All tokens that the state has consumed, in order, from the empty state on. */
@@ -27,13 +28,7 @@ export function transcriptOf({ tokens, tail }: Pick<Snapshot, 'tokens' | 'tail'>
 }
 
 export function joinTokens(...parts: readonly ArrayLike<number>[]): Int32Array {
-  const joined = new Int32Array(parts.reduce((sum, part) => sum + part.length, 0))
-  let at = 0
-  for (const part of parts) {
-    joined.set(part, at)
-    at += part.length
-  }
-  return joined
+  return concatTokens(parts)
 }
 
 export function bytesOf(state: StateData): number {

@@ -3,8 +3,9 @@
  * of rwkv_lightning_cuda. They differ in defaults, in the token 0 before a prompt, and in the shape of the last.
  */
 import type { SamplingParams } from '../../engine/messages.ts'
+import { concatTokens } from '../../files/bytes.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
-import { concatTokens, END_OF_TEXT, encodePrompts } from '../encode.ts'
+import { END_OF_TEXT, encodePrompts } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls } from '../live-calls.ts'
 import type { ServedModel } from '../models.ts'

@@ -1,7 +1,7 @@
 /** One row of a batch while it grows: its text, the part that a stream has not been sent, and how to continue it. */
 import type { FinishReason, GenerateRequest, SessionPosition, SessionUse } from '../../engine/messages.ts'
+import { concatTokens } from '../../files/bytes.ts'
 import type { Answered } from '../answers.ts'
-import { concatTokens } from '../encode.ts'
 import type { PausedRow } from '../live-calls.ts'
 import type { TextCodec } from '../models.ts'
 

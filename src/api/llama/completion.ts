@@ -1,7 +1,8 @@
 /** POST /completion, as llama.cpp's: one prompt without a template, and figures of how fast it was answered. */
 import type { GenerateRequest } from '../../engine/messages.ts'
+import { concatTokens } from '../../files/bytes.ts'
 import { runAll } from '../answers.ts'
-import { checkPrompt, concatTokens, encodePrompt } from '../encode.ts'
+import { checkPrompt, encodePrompt } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
 import { chatLogprob } from '../openai/logprobs.ts'

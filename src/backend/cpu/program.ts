@@ -3,22 +3,23 @@
  * that runs a whole step in one call. Knows no maths.
  */
 import { assert } from '../../errors.ts'
-import type {
-  Epilogue,
-  HostTable,
-  LinearJob,
-  Matrix,
-  Norm,
-  Ops,
-  PenaltyPool,
-  Program,
-  StatePool,
-  Table,
-  Tensor,
-  Wkv6Operands,
-  Wkv6Weights,
-  Wkv7Operands,
-  Wkv7Weights,
+import {
+  type Epilogue,
+  type HostTable,
+  type LinearJob,
+  type Matrix,
+  type Norm,
+  type Ops,
+  own,
+  type PenaltyPool,
+  type Program,
+  type StatePool,
+  type Table,
+  type Tensor,
+  type Wkv6Operands,
+  type Wkv6Weights,
+  type Wkv7Operands,
+  type Wkv7Weights,
 } from '../backend.ts'
 import type { Batch, Capacity } from '../batch.ts'
 import type { Pointer } from '../ffi.ts'
@@ -345,25 +346,10 @@ function normOf(norm: Norm, channels: number) {
   }
 }
 
-function matrixOf(matrix: Matrix): Pointer {
-  assert(matrix instanceof CpuMatrix, 'a matrix of another backend')
-  return matrix.pointer
-}
-
-function tableOf(table: Table | HostTable): Pointer {
-  assert(table instanceof CpuTable, 'a table of another backend')
-  return table.pointer
-}
-
-function statesOf(states: StatePool): Pointer {
-  assert(states instanceof CpuStatePool, 'a state pool of another backend')
-  return states.pointer
-}
-
-function penaltiesOf(penalties: PenaltyPool): CpuPenaltyPool {
-  assert(penalties instanceof CpuPenaltyPool, 'a penalty pool of another backend')
-  return penalties
-}
+const matrixOf = (matrix: Matrix) => own(CpuMatrix, matrix).pointer
+const tableOf = (table: Table | HostTable) => own(CpuTable, table).pointer
+const statesOf = (states: StatePool) => own(CpuStatePool, states).pointer
+const penaltiesOf = (penalties: PenaltyPool) => own(CpuPenaltyPool, penalties)
 
 /** Channels of an activation [T, C]. */
 function channelsOf({ shape }: Tensor): number {

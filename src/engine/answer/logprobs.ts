@@ -2,6 +2,7 @@
  * Log-probabilities on the host: of a prompt's tokens from the logits of its rows, and the bytes that replies carry
  * with each token. Those of drawn tokens come from the device. Knows nothing of requests.
  */
+import { SkeinError } from '../../errors.ts'
 import type { TokenLogprob } from '../../model/runner.ts'
 import type { TokenText } from '../messages.ts'
 import type { TokenBytes } from './answer-text.ts'
@@ -47,6 +48,12 @@ export function logprobOf({ logprobs, topIds, topLogprobs }: Scores, row: number
     return { token: topIds[at]!, logprob: topLogprobs[at]! }
   })
   return { token, logprob, top }
+}
+
+/** What a request is told of a row that was not. */
+export function notFinite(where: string): SkeinError {
+  const message = `the model's output was not finite ${where}; the answer was dropped. Other requests are not affected`
+  return new SkeinError('kernel_failed', message)
 }
 
 /** log Σ e^value; NaN when it is not finite. Loops by index: a prompt has a row for each of its tokens. */

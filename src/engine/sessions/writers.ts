@@ -64,11 +64,7 @@ export class SessionWriters {
     }
     this.#uses.set(live, use)
     try {
-      if (this.#mustClaim(live, use)) {
-        void this.#claimThenEnter(live, use, opening)
-        return
-      }
-      this.#enter(live, use, opening)
+      this.#claimOrEnter(live, use, opening)
     } catch (error) {
       this.#uses.delete(live)
       throw error
@@ -95,6 +91,11 @@ export class SessionWriters {
     if (!use || !state) return
     use.pinned = null
     this.#shelf.mover.unuse(state)
+  }
+
+  #claimOrEnter(live: LiveRequest, use: Use, opening: Opening): void {
+    if (this.#mustClaim(live, use)) void this.#claimThenEnter(live, use, opening)
+    else this.#enter(live, use, opening)
   }
 
   #enter(live: LiveRequest, use: Use, opening: Opening): void {
@@ -158,11 +159,7 @@ export class SessionWriters {
   #enterLater(live: LiveRequest, use: Use, opening: Opening): void {
     use.waiting = null
     try {
-      if (this.#mustClaim(live, use)) {
-        void this.#claimThenEnter(live, use, opening)
-        return
-      }
-      this.#enter(live, use, opening)
+      this.#claimOrEnter(live, use, opening)
     } catch (error) {
       opening.fail(SkeinError.from(error))
     }

@@ -217,10 +217,8 @@ function countTypes(entries: readonly TensorEntry[]) {
 }
 
 /** Zero where a tensor that would tell is missing. */
-function rwkv7Sizes(tensors: Tensors): Rwkv7Dimensions {
+function knownSizes(tensors: Tensors) {
   const { layers, channels, heads, headSize, ffnSize, vocabSize } = readSizes(tensors)
-  const rank = (name: string) => tensors.get(name)?.shape[1] ?? 0
-  const table = [...tensors.values()].find(({ name }) => isHostTable(name))
   return {
     layers,
     channels: channels ?? 0,
@@ -228,6 +226,14 @@ function rwkv7Sizes(tensors: Tensors): Rwkv7Dimensions {
     headSize: headSize ?? 0,
     ffnSize: ffnSize ?? 0,
     vocabSize: vocabSize ?? 0,
+  }
+}
+
+function rwkv7Sizes(tensors: Tensors): Rwkv7Dimensions {
+  const rank = (name: string) => tensors.get(name)?.shape[1] ?? 0
+  const table = [...tensors.values()].find(({ name }) => isHostTable(name))
+  return {
+    ...knownSizes(tensors),
     ranks: {
       w: rank('blocks.0.att.w1'),
       a: rank('blocks.0.att.a1'),
@@ -238,16 +244,9 @@ function rwkv7Sizes(tensors: Tensors): Rwkv7Dimensions {
   }
 }
 
-/** Zero where a tensor that would tell is missing. */
 function rwkv6Sizes(tensors: Tensors): Rwkv6Dimensions {
-  const { layers, channels, heads, headSize, ffnSize, vocabSize } = readSizes(tensors)
   return {
-    layers,
-    channels: channels ?? 0,
-    heads: heads ?? 0,
-    headSize: headSize ?? 0,
-    ffnSize: ffnSize ?? 0,
-    vocabSize: vocabSize ?? 0,
+    ...knownSizes(tensors),
     ranks: {
       mix: Math.floor((tensors.get('blocks.0.att.time_maa_w1')?.shape[1] ?? 0) / RWKV6_MIXES.length),
       decay: tensors.get('blocks.0.att.time_decay_w1')?.shape[1] ?? 0,

@@ -5,7 +5,6 @@ import type {
   ModelFile,
   ModelQuantisation,
   PullRecord,
-  WorkerLogs,
   WorkerRecord,
   WorkerSpec,
 } from '../../../src/gateway/contract.ts'
@@ -62,10 +61,6 @@ export function quantiseModel(asked: ModelQuantisation): Promise<PullRecord> {
 
 export async function deleteModel(name: string): Promise<void> {
   await call(`/api/models/${encodeURIComponent(name)}`, { method: 'DELETE' })
-}
-
-export function workerLogs(id: string, tail: number, signal: AbortSignal): Promise<WorkerLogs> {
-  return call(`${path(id)}/logs?tail=${tail}`, { signal })
 }
 
 export function logStreamPath(id: string, tail: number): string {

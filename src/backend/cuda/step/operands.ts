@@ -1,6 +1,15 @@
 /** The operands of recorded ops as device addresses, checked for their kind, type and size. */
 import { assert } from '../../../errors.ts'
-import type { HostTable, Matrix, Norm, PenaltyPool, StatePool, Table, Tensor } from '../../backend.ts'
+import {
+  type HostTable,
+  type Matrix,
+  type Norm,
+  own,
+  type PenaltyPool,
+  type StatePool,
+  type Table,
+  type Tensor,
+} from '../../backend.ts'
 import type { DevicePointer } from '../kernel/args.ts'
 import { CudaHostTable, CudaMatrix, CudaTable, CudaTensor, type TensorType } from '../resources.ts'
 import { CudaPenaltyPool, CudaStatePool } from '../states.ts'
@@ -26,27 +35,8 @@ export function normOf(norm: Norm, channels: number) {
   }
 }
 
-export function matrixOf(matrix: Matrix): CudaMatrix {
-  assert(matrix instanceof CudaMatrix, 'a matrix of another backend')
-  return matrix
-}
-
-export function tableOf(table: Table): CudaTable {
-  assert(table instanceof CudaTable, 'a table of another backend')
-  return table
-}
-
-export function hostTableOf(table: HostTable): CudaHostTable {
-  assert(table instanceof CudaHostTable, 'a table of another backend')
-  return table
-}
-
-export function statesOf(states: StatePool): CudaStatePool {
-  assert(states instanceof CudaStatePool, 'a state pool of another backend')
-  return states
-}
-
-export function penaltiesOf(penalties: PenaltyPool): CudaPenaltyPool {
-  assert(penalties instanceof CudaPenaltyPool, 'a penalty pool of another backend')
-  return penalties
-}
+export const matrixOf = (matrix: Matrix) => own(CudaMatrix, matrix)
+export const tableOf = (table: Table) => own(CudaTable, table)
+export const hostTableOf = (table: HostTable) => own(CudaHostTable, table)
+export const statesOf = (states: StatePool) => own(CudaStatePool, states)
+export const penaltiesOf = (penalties: PenaltyPool) => own(CudaPenaltyPool, penalties)
