@@ -55,7 +55,7 @@ const built = (path) => import(new URL(path, DIST).href)
 // --- the scripted worker ---------------------------------------------------------------------------------------------
 
 async function work() {
-  const { channelToParent } = await built('engine/process-channel.js')
+  const { channelToParent } = await built('engine/client/process-channel.js')
   const channel = channelToParent()
   /** @type {Map<string, { id: string, left: number, k: number | null, hasBegun: boolean }>} */
   const live = new Map()
@@ -171,10 +171,10 @@ async function serve() {
 
 /** @param {(line: string) => void} onLine */
 async function serveScript(onLine) {
-  const [{ buildApp }, { Fleet }, { Metrics }, { Supervisor }, { DEFAULT_SPEC: spec }] = await Promise.all(
-    ['app', 'fleet', 'metrics', 'supervisor', 'launch'].map((name) => built(`gateway/${name}.js`)),
-  )
-  const [{ loadTokenizer }, { limitUnsentBytes }] = await Promise.all(['load.js', 'unsent-bytes.js'].map(built))
+  const names = ['app', 'fleet/fleet', 'figures/metrics', 'fleet/supervisor', 'fleet/launch', 'http/unsent-bytes']
+  const [{ buildApp }, { Fleet }, { Metrics }, { Supervisor }, { DEFAULT_SPEC: spec }, { limitUnsentBytes }] =
+    await Promise.all(names.map((name) => built(`gateway/${name}.js`)))
+  const { loadTokenizer } = await built('host/checkpoints/open-model.js')
   const { pino } = await import('pino')
   const logger = pino({ level: 'silent' })
   const tokenizer = loadTokenizer({ model: DEMO })
@@ -182,8 +182,8 @@ async function serveScript(onLine) {
   const fleet = new Fleet({
     launcher: (_launch, observer) => {
       const worker = () => ({ entry: SELF, args, execArgv: [] })
-      const keeper = new Supervisor({ worker, name: 'scripted', logger, ...observer, onLine })
-      return { keeper, tokenizer }
+      const handle = new Supervisor({ worker, name: 'scripted', logger, ...observer, onLine })
+      return { handle, tokenizer }
     },
   })
   const metrics = new Metrics(fleet.registry, fleet)
@@ -197,7 +197,7 @@ async function serveScript(onLine) {
 }
 
 async function serveModel() {
-  const { startServer } = await built('cli/server.js')
+  const { startServer } = await built('host/server.js')
   const choice = { model: options.model, slots: 1240, maxTokens: 2048, maxWaiting: 4096 }
   return (await startServer(choice, { port: 0 })).url
 }
