@@ -98,26 +98,33 @@ test('the start options of a worker are computed anew at each start', async () =
   await expect.poll(() => printed).toContain('worker in mode serve')
 })
 
-test('a worker that has served before waits for its store, however long the disk is full', {
-  tags: 'night',
-}, async () => {
-  const full = Array.from({ length: 5 }, () => 'full-disk')
-  const modes = ['serve', ...full, 'serve', 'serve']
-  const { supervisor } = supervise(() => [modes.shift()!], { maxCrashes: 3 })
-  await supervisor.start()
-  await postTo(appOver(supervisor), COMPLETIONS, { prompt: 'A' })
-  await expect.poll(() => modes.length, { timeout: 10_000 }).toBe(1)
-  await expect.poll(() => supervisor.state).toBe('ready')
-  expect(supervisor.restarts).toBe(6)
-  // Waiting was no crash, so the next crash is not the last.
-  await postTo(appOver(supervisor), COMPLETIONS, { prompt: 'A' })
-  await expect.poll(() => modes.length, { timeout: 10_000 }).toBe(0)
-  await expect.poll(() => supervisor.state).toBe('ready')
+test.each([
+  ['full-disk', 'disk is full'],
+  ['full-gpu', 'device memory asked for'],
+])(
+  'a worker that has served before waits for room, however long there is none: %s',
+  {
+    tags: 'night',
+  },
+  async (shortage, message) => {
+    const full = Array.from({ length: 5 }, () => shortage)
+    const modes = ['serve', ...full, 'serve', 'serve']
+    const { supervisor } = supervise(() => [modes.shift()!], { maxCrashes: 3 })
+    await supervisor.start()
+    await postTo(appOver(supervisor), COMPLETIONS, { prompt: 'A' })
+    await expect.poll(() => modes.length, { timeout: 10_000 }).toBe(1)
+    await expect.poll(() => supervisor.state).toBe('ready')
+    expect(supervisor.restarts).toBe(6)
+    // Waiting was no crash, so the next crash is not the last.
+    await postTo(appOver(supervisor), COMPLETIONS, { prompt: 'A' })
+    await expect.poll(() => modes.length, { timeout: 10_000 }).toBe(0)
+    await expect.poll(() => supervisor.state).toBe('ready')
 
-  // A worker that never served is reported to the caller.
-  const { supervisor: other } = supervise(['full-disk'], { maxCrashes: 3 })
-  await expect(other.start()).rejects.toThrow('disk is full')
-})
+    // A worker that never served is reported to the caller.
+    const { supervisor: other } = supervise([shortage], { maxCrashes: 3 })
+    await expect(other.start()).rejects.toThrow(message)
+  },
+)
 
 test('a worker that has served before is restarted until it can open files', {
   tags: 'night',

@@ -4,11 +4,14 @@
  * chooses; on a GPU a worker also fails with a CUDA error, and the GPU's memory is measured.
  */
 // @module-tag night
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { copyFileSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs'
 import { connect } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
 import { describe, expect, onTestFinished, test } from 'vitest'
 import { cudaReport } from '../../src/backend/cuda/report.ts'
 import type { SystemInfo, WorkerRecord } from '../../src/gateway/contract.ts'
@@ -145,6 +148,54 @@ describe('R13: a worker is killed', () => {
       })
       expect(broken.length).toBeLessThanOrEqual(66)
       expect(numUnready).toBe(0)
+    } finally {
+      await server.stop()
+    }
+  })
+})
+
+describe.runIf(HAS_CUDA)('R26: another program fills the GPU', () => {
+  test('the worker there goes on, another one is refused with the reason, and a killed one comes back', {
+    timeout: 240_000,
+  }, async () => {
+    const server = await serve(['--device', 'cuda:0', '--slots', '16', '--no-store'])
+    const hog = spawn(process.execPath, [fileURLToPath(new URL('../cuda/hog.mjs', import.meta.url))])
+    onTestFinished(() => {
+      hog.kill('SIGKILL')
+    })
+    try {
+      const first = openStream(server.url, { max_tokens: 60_000 })
+      await once(hog.stdout, 'data')
+      const seen = first.numEvents
+      await until(async () => first.numEvents > seen)
+      const [worker] = await workersOf(server)
+      const answers = async () => {
+        const reply = await post(server, '/v1/completions', { prompt: 'Once', max_tokens: 8 })
+        return reply.status
+      }
+      expect(await answers()).toBe(200)
+      expect((await post(server, '/api/workers/start', worker!.spec)).status).toBe(200)
+      const ended = async () => (await workersOf(server)).find(({ status }) => status === 'exited')
+      const refusedMs = await until(async () => (await ended()) !== undefined)
+      const refused = (await ended())!
+      expect(refused.last_log.join('\n')).toMatch(/memory/)
+      expect(await answers()).toBe(200)
+
+      const last = openStream(server.url, { max_tokens: 60_000 })
+      await until(async () => last.numEvents > 0)
+      process.kill(worker!.pid!, 'SIGKILL')
+      expect((await last.end).error).toMatch(/the worker process ended/)
+      const hasWaited = async () => (await workersOf(server)).some(({ restarts }) => restarts > 2)
+      await until(hasWaited)
+      expect(await statusOf(server)).toBe(503)
+      hog.stdin.end()
+      const backMs = await until(async () => (await statusOf(server)) === 200)
+      expect(await answers()).toBe(200)
+      report('R26', {
+        'refused after s': seconds(refusedMs),
+        'the reason': refused.last_log.find((line) => line.includes('memory')) ?? '',
+        'back after s': seconds(backMs),
+      })
     } finally {
       await server.stop()
     }

@@ -2,7 +2,7 @@
  * Many sessions of very unequal use over eight worker processes; one is killed, another added, and the server
  * restarted. Measures how evenly the work is spread and how often a session finds its state in place, and checks that
  * none is lost. Also measures how long a state of a large model takes to move. Takes minutes: runs with SKEIN_SLOW=1,
- * and prints the figures of docs/dev/measurements.md.
+ * and prints the figures of docs/dev/measurements.md. With SKEIN_GPUS=0,1,2,3 two of the workers are on each GPU.
  */
 // @module-tag night
 import { mkdtempSync, rmSync } from 'node:fs'
@@ -17,6 +17,7 @@ import { DEMO, type RunningServer, serve } from '../helpers/cli.ts'
 import { ENDLESS } from '../helpers/streams.ts'
 
 const NUM_WORKERS = 8
+const NUM_GPUS = process.env.SKEIN_GPUS?.split(',').length ?? 1
 const NUM_SESSIONS = 2000
 /** In each phase: before a worker dies, after that, with another one, after the restart. */
 const TURNS_OF_PHASE = 1500
@@ -157,7 +158,7 @@ class Crowd {
 
 describe('R25: eight workers', () => {
   const flags = [
-    ...['--replicas', String(NUM_WORKERS), '--threads', '1', '--slots', '16'],
+    ...['--replicas', String(NUM_WORKERS / NUM_GPUS), '--threads', '1', '--slots', '16'],
     ...['--durable', '--max-turns', '2', '--prefix-cache-mb', '8'],
   ]
 
@@ -230,7 +231,7 @@ describe('R25: a state of 34 MB', () => {
     const ranks = { w: 32, a: 32, v: 32, g: 32 }
     writeRandomWeights(model, { ...size, ranks }, { seed: 1, dtype: 'bf16' })
     const vocab = DEMO.replace(/pth$/, 'vocab.txt')
-    const flags = ['--replicas', '2', '--threads', '1', '--slots', '4', '--vocab', vocab]
+    const flags = ['--replicas', String(2 / Math.min(2, NUM_GPUS)), '--threads', '1', '--slots', '4', '--vocab', vocab]
     const server = await serve([model, ...flags, '--data-dir', join(folder, 'data-large')])
     onTestFinished(() => {
       server.process.kill('SIGKILL')

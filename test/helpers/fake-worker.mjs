@@ -89,6 +89,9 @@ if (mode === 'full-disk') {
 } else if (mode === 'no-descriptors') {
   const error = { code: 'internal', message: 'EMFILE: too many open files, open model.pth' }
   process.send({ type: 'fatal', error }, () => process.exit(1))
+} else if (mode === 'full-gpu') {
+  const error = { code: 'out_of_memory', message: '64 MiB of device memory asked for: the device has 0 free' }
+  process.send({ type: 'fatal', error }, () => process.exit(1))
 } else if (mode === 'fatal' || mode === 'fatal-deaf') {
   const error = { code: 'corrupt_weights', message: 'tensor emb.weight is cut short' }
   process.send({ type: 'fatal', error }, () => {

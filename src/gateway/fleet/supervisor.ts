@@ -191,10 +191,11 @@ export class Supervisor implements WorkerHandle {
       hasServed ||= end.servedMs > 0
       if (end.servedMs >= healthyMs) this.#crashes = 0
       const { message, code } = end.error
-      const isHopeless = end.servedMs === 0 && PERMANENT.includes(code)
-      // A full disk or a lack of descriptors passes, and nobody would restart the worker afterwards.
-      const isShort = code === 'state_unavailable' || SHORTAGE.test(message)
+      // A full disk, a lack of descriptors, or a GPU that another program has filled meanwhile passes, and nobody
+      // would restart the worker afterwards.
+      const isShort = code === 'state_unavailable' || code === 'out_of_memory' || SHORTAGE.test(message)
       const waitsForRoom = hasServed && end.servedMs === 0 && isShort
+      const isHopeless = end.servedMs === 0 && PERMANENT.includes(code) && !waitsForRoom
       waits = waitsForRoom ? waits + 1 : 0
       if (!waitsForRoom) this.#crashes++
       if (isHopeless || this.#crashes >= maxCrashes) {
