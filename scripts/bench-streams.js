@@ -9,7 +9,8 @@
  * reads).
  *   many:  node scripts/bench-streams.js --saves 20 measured=100 quick=1900
  *   slow:  node scripts/bench-streams.js --rate 10 --text-bytes 1000 --seconds 75 measured=100 slow=1000 stopped=100
- * Needs a build and Linux. PROFILE=folder writes a CPU profile of the gateway there.
+ * Needs a build and Linux. PROFILE=folder writes a CPU profile of the gateway there. SERVER_CORES=0,1 keeps gateway and
+ * worker on these cores.
  */
 import { execFileSync, fork } from 'node:child_process'
 import { mkdtempSync, rmSync } from 'node:fs'
@@ -284,7 +285,9 @@ async function load() {
   })
   const execArgv = process.env.PROFILE === undefined ? [] : ['--cpu-prof', `--cpu-prof-dir=${process.env.PROFILE}`]
   const args = [...process.argv.slice(2), '--role', 'gateway']
-  const gateway = fork(SELF, args, { execArgv })
+  const cores = process.env.SERVER_CORES
+  const pinned = ['-c', `${cores}`, process.execPath, ...execArgv]
+  const gateway = fork(SELF, args, cores === undefined ? { execArgv } : { execPath: 'taskset', execArgv: pinned })
   const answer = () => new Promise((resolve) => gateway.once('message', resolve))
   const look = () => {
     const reply = answer()

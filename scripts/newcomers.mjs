@@ -1,8 +1,8 @@
 /**
- * What new keys notice of another key's floods, with and without preemption: node scripts/newcomers.mjs [seconds]
- * [flood] runs the built files with the demo model. Every newcomer has a key that the server has not seen, so no slot
- * is reserved for it. Prints one table; compare only within it. SERVER_CORES=0,1 (Linux) keeps the server on these
- * cores.
+ * What new keys notice of another key's floods, and how many tokens the flood gets meanwhile: node
+ * scripts/newcomers.mjs [seconds] [flood] runs the built files with the demo model; further arguments go to the
+ * server, such as --preempt-mb 0. Every newcomer has a key that the server has not seen, so no slot is reserved for it.
+ * Prints one table; compare only within it. SERVER_CORES=0,1 (Linux) keeps the server on these cores.
  */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -42,19 +42,16 @@ const FLOODS = {
 }
 
 const table = {}
-for (const preemptMb of [0, 512]) {
-  for (const [name, flood] of Object.entries(FLOODS)) {
-    if (name !== 'quiet' && !name.includes(process.argv[3] ?? '')) continue
-    const row = await measure(flood, preemptMb)
-    table[`${name}${preemptMb === 0 ? ', none gives way' : ''}`] = row
-    console.error(name, preemptMb, JSON.stringify(row))
-  }
+for (const [name, flood] of Object.entries(FLOODS)) {
+  if (name !== 'quiet' && !name.includes(process.argv[3] ?? '')) continue
+  table[name] = await measure(flood)
+  console.error(name, JSON.stringify(table[name]))
 }
 console.table(table)
 
-async function measure({ clients, body, isRefused = false }, preemptMb) {
+async function measure({ clients, body, isRefused = false }) {
   const keys = [BOB, CAROL, ...NEWCOMERS].join(',')
-  const flags = ['--port', '0', '--no-store', '--api-key', keys, '--preempt-mb', `${preemptMb}`]
+  const flags = ['--port', '0', '--no-store', '--api-key', keys, ...process.argv.slice(4)]
   const cores = process.env.SERVER_CORES
   const pinned = cores === undefined ? [] : ['taskset', '-c', cores]
   const serve = [process.execPath, MAIN, 'serve', ...flags, '--slots', '64']
@@ -70,12 +67,16 @@ async function measure({ clients, body, isRefused = false }, preemptMb) {
   if (fills) floods.push(repeat(url, CAROL, long, leaving.signal))
   if (fills) await begun(url)
   const seen = []
-  const end = performance.now() + seconds * 1000
+  const before = await tokensOf(url)
+  const begin = performance.now()
+  const end = begin + seconds * 1000
   for (const key of NEWCOMERS) {
     if (performance.now() > end) break
     seen.push(await ask(url, key))
     await delay(100)
   }
+  const ran = (performance.now() - begin) / 1000
+  const tokens = (await tokensOf(url)).map((count, i) => count - before[i])
   leaving.abort()
   await Promise.all(floods)
   server.kill('SIGKILL')
@@ -89,7 +90,18 @@ async function measure({ clients, body, isRefused = false }, preemptMb) {
     'TTFT max': at(firsts, 1),
     'ITL p50': at(gaps, 0.5),
     'ITL p99': at(gaps, 0.99),
+    // Of all: the newcomers' own are few.
+    'prompt tokens/s': Math.round(tokens[0] / ran),
+    'tokens/s': Math.round(tokens[1] / ran),
   }
+}
+
+/** Tokens of prompts and of answers that the worker has computed. */
+async function tokensOf(url) {
+  const text = await (await fetch(`${url}/metrics`, { headers: { authorization: `Bearer ${BOB}` } })).text()
+  return ['prompt_tokens_total', 'generation_tokens_total'].map((name) =>
+    Number(new RegExp(`^skein_${name}\\{.*\\} (\\d+)`, 'm').exec(text)?.[1] ?? 0),
+  )
 }
 
 /** Waits until the flood holds all its slots: the number has not changed for two seconds. */

@@ -157,9 +157,13 @@ async function closed(port, body, inFlight, forSeconds) {
 }
 
 async function longPrompts() {
-  await withServer(['--slots', '72'], async (port) => {
+  await withServer(['--slots', '72'], async (port, pid) => {
+    const look = schedulerOf(pid)
     const long = () => ({ prompt: tokens(100_000), max_tokens: 1, cache: 'no-store' })
+    await ask(port, { ...long(), prompt: tokens(5000) }).ended
+    const start = await usedBy(port, look)
     const aloneMs = (await ask(port, long()).ended).ms
+    const usedAlone = spent(start, await usedBy(port, look))
     const streams = Array.from({ length: 64 }, () => ask(port, { prompt: tokens(12), max_tokens: 65_536 }))
     await delay(3000)
     const gapsOf = (from, to) =>
@@ -176,6 +180,7 @@ async function longPrompts() {
     const shortQuiet = []
     while (performance.now() < quietFrom + seconds * 500) shortQuiet.push(await short())
     const quiet = gapsOf(quietFrom, performance.now())
+    const before = await usedBy(port, look)
     const from = performance.now()
     let isOver = false
     const reading = ask(port, long()).ended.then((reply) => {
@@ -185,8 +190,10 @@ async function longPrompts() {
     const shortBeside = []
     while (!isOver) shortBeside.push(await short())
     const { ms } = await reading
+    const usedBeside = spent(before, await usedBy(port, look))
     const beside = gapsOf(from, from + ms)
     for (const { leave } of streams) leave()
+    console.table({ 'the long prompt alone': usedAlone, 'beside the streams': usedBeside })
     console.table({
       'streams alone': {
         'ITL p50': at(quiet, 0.5),
@@ -206,6 +213,26 @@ async function longPrompts() {
       },
     })
   })
+}
+
+/** Steps, seconds in them, and processor seconds so far. */
+async function usedBy(port, look) {
+  const text = await (await fetch(`http://127.0.0.1:${port}/metrics`)).text()
+  const count = (name) => Number(new RegExp(`^skein_${name}(?:_total)?\\{.*\\} (\\S+)`, 'm').exec(text)?.[1] ?? 0)
+  const { gatewayRan, othersRan, loopRan, workerRan, loopWaited } = look()
+  return {
+    steps: count('engine_steps'),
+    'in steps s': count('engine_busy_seconds'),
+    'gateway s': (gatewayRan + othersRan) / 1000,
+    'worker loop s': loopRan / 1000,
+    'it waited for a core s': loopWaited / 1000,
+    'its threads s': (workerRan - loopRan) / 1000,
+    'tokens drawn': count('generation_tokens_total'),
+  }
+}
+
+function spent(before, after) {
+  return Object.fromEntries(Object.entries(after).map(([name, value]) => [name, round(value - before[name])]))
 }
 
 async function leaving() {
