@@ -1,14 +1,14 @@
 /**
  * How much of the engine's speed arrives through HTTP: starts `skein serve` from dist, streams a number of chats at
  * once, and prints tokens per second, CPU time per token of gateway, workers and load generator, and the gateway's
- * event-loop delay.
+ * event-loop delay. THREADS=1 adds the time of each thread of gateway and worker, while all stream and outside of that.
  *
  *   node scripts/through-http.js MODEL STREAMS [OUTPUT_TOKENS] [ENGINE_RATE] [serve's flags …]
  *
  * ENGINE_RATE: tokens per second of the engine alone (`skein bench engine`), for the ratio; 0 is unknown.
  */
 import { spawn } from 'node:child_process'
-import { readFileSync } from 'node:fs'
+import { readdirSync, readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 
 const [model = '', streams = '320', outputTokens = '512', engineRate = '0', ...flags] = process.argv.slice(2)
@@ -29,10 +29,51 @@ function cpuMs(pid) {
   return TICK_MS * (Number(fields[11]) + Number(fields[12]))
 }
 
+/** CPU microseconds of each thread, by its number and name, the main thread first. @param {number} pid */
+function threadUs(pid) {
+  /** @type {Map<string, number>} */
+  const times = new Map()
+  for (const [i, tid] of readdirSync(`/proc/${pid}/task`).entries()) {
+    try {
+      const name = readFileSync(`/proc/${pid}/task/${tid}/comm`, 'utf8').trim()
+      const [ran = '0'] = readFileSync(`/proc/${pid}/task/${tid}/schedstat`, 'utf8').split(' ')
+      times.set(`${i} ${name} +${Number(tid) - pid}`, Number(ran) / 1000)
+    } catch {
+      // It has ended.
+    }
+  }
+  return times
+}
+
 /** @param {number} pid */
 function childrenOf(pid) {
   const text = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim()
   return text === '' ? [] : text.split(' ').map(Number)
+}
+
+/**
+ * Of each thread: its time per token over all, and while all stream, which is taken from the second half of the time in
+ * which the gateway works. @param {{ at: number, of: Map<string, number>[] }[]} looks @param {number} tokens @param {number} rate
+ */
+function printThreads(looks, tokens, rate) {
+  const total = (/** @type {Map<string, number>} */ times) => [...times.values()].reduce((sum, us) => sum + us, 0)
+  const busy = looks.filter(({ at, of: [now] }, i) => {
+    const last = looks[i - 1]
+    return last && total(now ?? new Map()) - total(last.of[0] ?? new Map()) > 100 * (at - last.at)
+  })
+  const [from, to] = [busy[Math.floor(busy.length * 0.4)], busy[Math.floor(busy.length * 0.9)]]
+  const [first, last] = [looks[0], looks.at(-1)]
+  if (!from || !to || !first || !last) return
+  const steadyTokens = (rate * (to.at - from.at)) / 1000
+  for (const [p, threads] of last.of.entries()) {
+    console.log(`${p === 0 ? 'gateway' : 'worker'}, threads: us a token over all; while all stream`)
+    for (const [thread, us] of threads) {
+      const all = (us - (first.of[p]?.get(thread) ?? 0)) / tokens
+      const steady = ((to.of[p]?.get(thread) ?? 0) - (from.of[p]?.get(thread) ?? 0)) / steadyTokens
+      if (all > 0.02)
+        console.log(`  ${thread.padEnd(32)} ${all.toFixed(2).padStart(6)} ${steady.toFixed(2).padStart(6)}`)
+    }
+  }
 }
 
 /** A figure of /metrics. @param {string} name */
@@ -70,6 +111,7 @@ function load(count, length) {
   })
   const cpu = setInterval(() => {
     if (client.pid !== undefined && client.exitCode === null) clientCpuMs = cpuMs(client.pid)
+    onTick()
   }, 100)
   return new Promise((resolve, reject) => {
     client.on('close', (code) => {
@@ -80,6 +122,7 @@ function load(count, length) {
   })
 }
 let clientCpuMs = 0
+let onTick = () => {}
 
 const server = skein([
   ...['serve', model, '--port', String(PORT), '--slots', String(Number(streams) + 16)],
@@ -93,6 +136,10 @@ try {
   const used = () => [cpuMs(gateway), workers.reduce((sum, worker) => sum + cpuMs(worker), 0)]
   await load(String(Math.ceil(Number(streams) / 4)), '32')
   await metric('process_cpu_user_seconds_total')
+  /** @type {{ at: number, of: Map<string, number>[] }[]} */
+  const looks = []
+  if (process.env.THREADS !== undefined)
+    onTick = () => looks.push({ at: performance.now(), of: [gateway, ...workers].map(threadUs) })
   const before = used()
   const { summary } = await load(streams, outputTokens)
   const after = used()
@@ -117,6 +164,7 @@ try {
     'between tokens, median and p99 ms': `${summary.itlMs.median.toFixed(1)}, ${summary.itlMs.p99.toFixed(1)}`,
   }
   for (const [name, value] of Object.entries(rows)) console.log(`${name.padEnd(42)} ${value}`)
+  if (looks.length > 0) printThreads(looks, tokens, steady)
 } finally {
   server.kill('SIGINT')
 }
