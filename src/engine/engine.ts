@@ -66,7 +66,7 @@ export class Engine {
     this.#runner = runner
     this.#tokenBytes = tokenBytes
     const slots = new SlotPool(runner, usableSlots(runner), poisonFreedSlots)
-    this.#transfers = new StateTransfers(runner, slots)
+    this.#transfers = new StateTransfers(runner, slots, states?.prefixBytes)
     const wake = () => this.onWake()
     this.#states = states === null ? null : new States(runner, slots, this.#transfers, tokenBytes, states, wake)
     const prefill = new PrefillBudget(given, itlTargetOf(runner), runner.maxTokens, vocabSize)
@@ -241,12 +241,14 @@ export class Engine {
     return hasLanded || this.#outcomes.numEvents > 0 ? this.#outcomes.takeEvents() : null
   }
 
-  /**
-   * After a turn that returned null: milliseconds for which the next turns would return null too, judging by the last
-   * few steps.
-   */
+  /** After a turn that returned null: milliseconds until the next one need be, judging by the last few steps. */
   get restMs(): number {
     return this.#flights.restMs
+  }
+
+  /** For while there is nothing to do: one thing that later steps would take time for. False: all is done. */
+  prepare(): boolean {
+    return this.#transfers.prepare()
   }
 
   get stats(): EngineStats {

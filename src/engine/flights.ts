@@ -23,6 +23,12 @@ const NO_FLIGHT = 0
 /** Number of past steps whose durations predict the next one. */
 const REMEMBERED = 8
 
+/**
+ * How long before the end of a step it is looked at again: timers are late by a millisecond or two. A device whose next
+ * step is queued loses nothing by that; where it would be idle, nothing was lost with this at steps of 3 to 14 ms.
+ */
+const WAKE_EARLY_MS = { isQueued: 0.5, isLast: 2.5 }
+
 export class Flights {
   readonly #runner: Runner
   readonly #onStep: StepTimes
@@ -60,13 +66,14 @@ export class Flights {
     return this.#launched[0]?.flight.isDone === true
   }
 
-  /** Milliseconds until the oldest step is done, if it takes as long as the shortest of the last few. */
+  /** Milliseconds until the oldest step is nearly done, if it takes as long as the shortest of the last few. */
   get restMs(): number {
     const [oldest] = this.#launched
     if (oldest === undefined || this.#durations.length === 0) return 0
     if (this.#undrawn.length > 0 && this.count === 1) return 0
     const begin = Math.max(this.#landedAt, oldest.time)
-    return Math.max(0, begin + Math.min(...this.#durations) - this.#now())
+    const early = this.count > 1 ? WAKE_EARLY_MS.isQueued : WAKE_EARLY_MS.isLast
+    return Math.max(0, begin + Math.min(...this.#durations) - early - this.#now())
   }
 
   launch(plan: readonly PlannedRow[]): void {

@@ -3,7 +3,14 @@
  * and looked at in every turn of the engine. It also knows which slots they still need, and frees those later. Knows
  * neither requests nor what a copy is for.
  */
-import type { Flight, Runner, StateData } from '../model/runner.ts'
+import {
+  createState,
+  type Flight,
+  type Runner,
+  type StateData,
+  type StateShape,
+  stateBytesOf,
+} from '../model/runner.ts'
 import { bytesOf } from '../state/snapshot.ts'
 import type { SlotPool } from './slots.ts'
 
@@ -51,12 +58,19 @@ export class StateTransfers {
   /** Asked for and not begun, in order. */
   #waiting: Transfer[] = []
   readonly #flying = new Set<Transfer>()
-  readonly #memory = new StateMemory()
+  readonly #memory: StateMemory
   #bytesBegun = 0
 
-  constructor(runner: Runner, slots: SlotPool) {
+  /** `memoryBytes`: of states that will be kept, for which `prepare` makes memory. */
+  constructor(runner: Runner, slots: SlotPool, memoryBytes = 0) {
     this.#runner = runner
     this.#slots = slots
+    this.#memory = new StateMemory(memoryBytes)
+  }
+
+  /** Makes the memory of one state that will be read; false: there is enough of it. */
+  prepare(): boolean {
+    return this.#memory.make(this.#runner.info.stateShape)
   }
 
   /** What is asked for now is begun now. */
@@ -196,6 +210,9 @@ const NEW = {
   dropped: () => {},
 }
 
+/** Smaller states cost the collector little. */
+const LEAST_BYTES = 2 ** 20
+
 /** States and bytes that are kept for later copies. What is given back beyond is left to the collector. */
 const MAX_STATES = 32
 const MAX_BYTES = 2 ** 28
@@ -208,6 +225,32 @@ const MAX_BYTES = 2 ** 28
 export class StateMemory {
   #free: StateData[] = []
   #bytes = 0
+  /** What may still be made ahead. */
+  #bytesToMake: number
+
+  constructor(bytesToMake = 0) {
+    this.#bytesToMake = bytesToMake
+  }
+
+  /**
+   * Makes the memory of one state ahead of its use. It takes no room until it is written, but for every 64 MB of new
+   * memory V8 collects all garbage, which other work should not have to wait for. False: there is enough.
+   */
+  make(shape: StateShape): boolean {
+    const bytes = stateBytesOf(shape)
+    if (bytes < LEAST_BYTES || bytes > this.#bytesToMake) return false
+    try {
+      // What has been written before is used first.
+      this.#free.unshift(createState(shape))
+    } catch {
+      // Room that the system refuses now is asked for again when a state needs it.
+      this.#bytesToMake = 0
+      return false
+    }
+    this.#bytesToMake -= bytes
+    this.#bytes += bytes
+    return true
+  }
 
   /** Memory of a state, with old numbers in it; undefined when there is none. */
   take(): StateData | undefined {

@@ -8,7 +8,7 @@ import type { SamplingNumbers } from '../sampling.ts'
 
 export type { Flight, GuessCosts, StateData, StateShape } from '../backend/backend.ts'
 export { MAX_TOP_LOGPROBS } from '../backend/batch.ts'
-export { stateBytesOf } from '../backend/state-shape.ts'
+export { createState, stateBytesOf } from '../backend/state-shape.ts'
 
 /** The facts of a model, from its tensors. */
 export interface ModelInfo {

@@ -1,10 +1,12 @@
 /** The overlapped loop in a worker and in this process: it polls steps in flight between other tasks. */
 import { expect, test } from 'vitest'
+import { doneFlight } from '../../src/backend/flight.ts'
 import { LocalEngineClient } from '../../src/engine/client/local-client.ts'
 import { RemoteEngineClient } from '../../src/engine/client/remote-client.ts'
 import { serveEngine } from '../../src/engine/client/worker-loop.ts'
 import type { EngineClient } from '../../src/engine/client.ts'
 import { Engine } from '../../src/engine/engine.ts'
+import { Flights } from '../../src/engine/flights.ts'
 import type { FromWorker, GenerateRequest, ToWorker } from '../../src/engine/messages.ts'
 import { channelPair } from '../helpers/channel-pair.ts'
 import { DeferredRunner } from '../helpers/deferred-runner.ts'
@@ -79,4 +81,22 @@ test('a turn of the loop says that it has no work while a step is in flight, and
   expect(kinds.slice(0, 3)).toEqual(['waits', 'waits', 'lands'])
   expect(kinds.filter((kind) => kind === 'lands').length).toBe(fake.log.length)
   expect(engine.restMs).toBe(0)
+})
+
+test('a step is looked at again before it ends, later if the next one is queued behind it', () => {
+  let now = 0
+  const fake = new DeferredRunner(new FakeRunner({ vocabSize: V, numSlots: 6 }))
+  const runner = Object.assign(fake, { launch: () => doneFlight([]) })
+  const flights = new Flights(runner, undefined, () => now)
+  const land = () => [...flights.land()]
+  flights.launch([])
+  now = 6
+  land()
+  flights.launch([])
+  now = 7
+  expect(flights.restMs).toBe(6 - 1 - 2.5)
+  flights.launch([])
+  expect(flights.restMs).toBe(6 - 1 - 0.5)
+  now = 13
+  expect(flights.restMs).toBe(0)
 })

@@ -11,8 +11,8 @@ import type { Channel } from './channel.ts'
 /** Saving many states takes long; the counters tell the gateway that it goes on. */
 const COUNTERS_WHILE_CLOSING_MS = 250
 
-/** Timers are late by a millisecond or two; with this nothing was lost at steps of 3 to 14 ms on a busy machine. */
-const WAKE_EARLY_MS = 2.5
+/** How often an engine without requests prepares something. */
+const PREPARE_EVERY_MS = 20
 
 /** Serves until shutdown, the loss of the gateway (0) or a broken step (1). The engine is its own. */
 export function serveEngine(engine: Engine, channel: Channel<FromWorker, ToWorker>): Promise<number> {
@@ -42,6 +42,9 @@ class WorkerLoop {
     this.#channel.onMessage((message) => this.#receive(message))
     this.#channel.onClose(() => this.#end(0))
     this.#channel.send({ type: 'ready', info: this.#engine.info })
+    const preparing = setInterval(() => {
+      if (this.#isOver || (this.#engine.isIdle && !this.#engine.prepare())) clearInterval(preparing)
+    }, PREPARE_EVERY_MS).unref()
   }
 
   #receive(message: ToWorker): void {
@@ -98,7 +101,7 @@ class WorkerLoop {
 
   /** A step that is far from over leaves the processor to others; one that is nearly over is asked again and again. */
   #scheduleAfterRest(): void {
-    const restMs = Math.floor(this.#engine.restMs - WAKE_EARLY_MS)
+    const restMs = Math.floor(this.#engine.restMs)
     if (restMs < 1) this.#schedule()
     else this.#rest = setTimeout(() => this.#schedule(), restMs)
   }

@@ -1,6 +1,6 @@
 /** Memory of states that nobody reads any more is reused, and old views of it do not see that. */
 import { expect, test } from 'vitest'
-import type { StateData } from '../../../src/backend/state-shape.ts'
+import { type StateData, stateBytesOf } from '../../../src/backend/state-shape.ts'
 import { StateMemory } from '../../../src/engine/state-transfers.ts'
 import { PrefixCache } from '../../../src/state/prefix-cache.ts'
 import { Tiers } from '../../../src/state/tiers.ts'
@@ -43,6 +43,25 @@ test.each([
   let count = 0
   while (memory.take() !== undefined) count++
   expect(count).toBe(kept)
+})
+
+test('memory is made ahead up to its bytes, and used after what has been written before', () => {
+  // 1 MB and 32 bytes.
+  const shape = { layers: 1, channels: 4, heads: 1, headSize: 512 }
+  const bytes = stateBytesOf(shape)
+  const memory = new StateMemory(3 * bytes - 1)
+  expect([memory.make(shape), memory.make(shape), memory.make(shape)]).toEqual([true, true, false])
+  const written = [Float32Array.of(7)]
+  memory.giveBack(written)
+  expect(memory.take()).toEqual([Float32Array.of(7)])
+  expect([memory.take(), memory.take()].map((state) => state?.map(({ length }) => length))).toEqual(
+    Array(2).fill([8, 512 * 512]),
+  )
+  expect(memory.take()).toBeUndefined()
+})
+
+test('no memory is made ahead for small states', () => {
+  expect(new StateMemory(2 ** 30).make({ layers: 1, channels: 4, heads: 1, headSize: 64 })).toBe(false)
 })
 
 const SIZES = { slots: 1, memory: { count: 9, bytes: Number.POSITIVE_INFINITY } }
