@@ -7,6 +7,7 @@
 import type { SkeinError } from '../errors.ts'
 import type { Static, TSchema } from '../files/schema-types.ts'
 import { jsonBytes } from '../threads/json-bytes.ts'
+import { checkFields, type UnreadFields } from './fields.ts'
 import type { RequestLimits } from './limits.ts'
 import type { MixtureAdmin, ModelAdmin, ModelFetcher, ModelRegistry } from './models.ts'
 import type { StreamForm } from './stream-form.ts'
@@ -118,20 +119,26 @@ export interface Dialect {
   statusOf?(error: SkeinError): number | undefined
 }
 
-/** A POST route whose handler sees the type its schema describes. */
+/** A POST route whose handler sees the type its schema describes. `unread`: what becomes of fields that the schema does not have. */
 export function post<T extends TSchema>(
   path: string,
   summary: string,
   body: T,
   handle: (call: Call<Static<T>>) => Promise<Reply>,
+  unread?: UnreadFields,
 ): Route {
+  // Bodies with fields are objects.
+  const read = Object.keys((body as { readonly properties?: object }).properties ?? {})
   return {
     method: 'POST',
     path,
     summary,
     body,
-    // The gateway validates the body against this very schema before it calls.
-    handle: (call) => handle(call as Call<Static<T>>),
+    async handle(call) {
+      if (unread !== undefined) checkFields(call.body as object, { ...unread, read }, call.warn)
+      // The gateway validates the body against this very schema before it calls.
+      return handle(call as Call<Static<T>>)
+    },
   }
 }
 

@@ -19,16 +19,15 @@ const PATH = '/v1/messages'
 
 export function messagesRoute(limits: RequestLimits, live: LiveCalls): Route {
   const body = messageBody(limits)
-  const read = Object.keys(body.properties)
   const summary = 'Answer a conversation, as Anthropic does'
-  return post(PATH, summary, body, async (call): Promise<Reply> => {
-    checkFields(call.body, { ...UNREAD, read }, call.warn)
+  const handle = async (call: Call<MessageBody>): Promise<Reply> => {
     const chat = await prepare(call)
     const where = { live, path: PATH, signal: call.signal }
     const message = new Message(chat, call.body)
     if (call.body.stream === true) return { kind: 'events', events: streamed(chat, where, message) }
     return json(await whole(chat, where, message))
-  })
+  }
+  return post(PATH, summary, body, handle, UNREAD)
 }
 
 export function countRoute(limits: RequestLimits): Route {

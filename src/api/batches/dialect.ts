@@ -3,7 +3,6 @@ import { randomUUID } from 'node:crypto'
 import { type BatchRow, type BatchStore, type Counts, type FileRow, UNFINISHED } from '../../batches/store.ts'
 import { SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
-import { checkFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
 import { renderOpenAiError } from '../openai/errors.ts'
 import { bytes, type Call, type Dialect, del, type FormBody, get, inCluster, json, post, type Route } from '../route.ts'
@@ -85,8 +84,12 @@ class BatchRoutes {
 
   ofBatches(): Route[] {
     return [
-      post('/v1/batches', 'Run the requests of a file', BATCH, async (call) =>
-        json(await this.#wire(await this.#begin(call))),
+      post(
+        '/v1/batches',
+        'Run the requests of a file',
+        BATCH,
+        async (call) => json(await this.#wire(await this.#begin(call))),
+        { harmless: [], refused: {} },
       ),
       get('/v1/batches', 'The batches, latest first', async ({ tenant, query }) => {
         const page = pageOf(await this.#store.batches(tenant), pageAsked(query, 100))
@@ -155,9 +158,7 @@ class BatchRoutes {
     return { id: file.id, object: 'file', deleted: true }
   }
 
-  async #begin({ body, tenant, now, warn }: Call<Static<typeof BATCH>>): Promise<BatchRow> {
-    const read = Object.keys(BATCH.properties)
-    checkFields(body, { read, harmless: [], refused: {} }, warn)
+  async #begin({ body, tenant, now }: Call<Static<typeof BATCH>>): Promise<BatchRow> {
     const service = this.#needed
     const { store } = service
     const input = await store.file(tenant, body.input_file_id)

@@ -2,11 +2,11 @@
 
 import type { EmbeddingTask } from '../../engine/messages.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
-import { checkFields, notRead } from '../fields.ts'
+import { notRead, type UnreadFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
 import { invalid } from '../openai/sampling.ts'
 import { listOf, promptList, tokensOfAll } from '../prompt-list.ts'
-import { type Call, json, post, type Reply, type Route } from '../route.ts'
+import { type Call, json, post, type Route } from '../route.ts'
 import { BoundedInteger, Maybe, OneOf } from '../schema.ts'
 import { urgencyFields } from '../urgency.ts'
 import { checkEmbeds, embedAll } from './vectors.ts'
@@ -19,16 +19,18 @@ const PATHS = [
 ]
 
 /** Fields of others that would change the vectors, at the values where they do not. */
-const REFUSED = {
-  // vLLM's
-  truncate_prompt_tokens: [-1],
-  messages: [],
-  normalize: [true],
-  use_activation: [true],
-  // RWKV-Runner's
-  fast_mode: [false],
+const UNREAD: UnreadFields = {
+  harmless: ['user', 'request_id', 'add_special_tokens'],
+  refused: {
+    // vLLM's
+    truncate_prompt_tokens: [-1],
+    messages: [],
+    normalize: [true],
+    use_activation: [true],
+    // RWKV-Runner's
+    fast_mode: [false],
+  },
 }
-const HARMLESS = ['user', 'request_id', 'add_special_tokens']
 
 /** Jina's words for what the vectors are for. */
 const TASKS: Readonly<Record<string, EmbeddingTask>> = {
@@ -51,12 +53,8 @@ function embeddingBody(limits: RequestLimits) {
 
 export function embeddingRoutes(limits: RequestLimits): Route[] {
   const body = embeddingBody(limits)
-  const read = Object.keys(body.properties)
-  const handle = async (call: Call<Static<typeof body>>): Promise<Reply> => {
-    checkFields(call.body, { read, harmless: HARMLESS, refused: REFUSED }, call.warn)
-    return json(await embeddings(call))
-  }
-  return PATHS.map((path) => post(path, 'Texts to vectors', body, handle))
+  const summary = 'Texts to vectors'
+  return PATHS.map((path) => post(path, summary, body, async (call) => json(await embeddings(call)), UNREAD))
 }
 
 async function embeddings(call: Call<Static<ReturnType<typeof embeddingBody>>>): Promise<object> {

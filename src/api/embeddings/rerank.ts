@@ -8,23 +8,25 @@ import { assert } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import { runAll } from '../answers.ts'
 import { encodePrompts } from '../encode.ts'
-import { checkFields } from '../fields.ts'
+import type { UnreadFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
-import { type Call, json, post, type Reply, type Route } from '../route.ts'
+import { type Call, json, post, type Route } from '../route.ts'
 import { BoundedInteger, Maybe, OneOf } from '../schema.ts'
 import { urgencyFields } from '../urgency.ts'
 import { checkEmbeds, dot, embedAll, ended, READ_ONLY } from './vectors.ts'
 
 const PATHS = ['/v1/rerank', '/rerank', '/v2/rerank']
 
-const REFUSED = {
-  max_chunks_per_doc: [],
-  max_tokens_per_doc: [],
-  rank_fields: [[], ['text']],
-  truncate_prompt_tokens: [-1],
+const UNREAD: UnreadFields = {
+  harmless: ['user', 'request_id'],
+  refused: {
+    max_chunks_per_doc: [],
+    max_tokens_per_doc: [],
+    rank_fields: [[], ['text']],
+    truncate_prompt_tokens: [-1],
+  },
 }
-const HARMLESS = ['user', 'request_id']
 
 function rerankBody(limits: RequestLimits) {
   const text = Type.String({ minLength: 1 })
@@ -44,12 +46,8 @@ function rerankBody(limits: RequestLimits) {
 
 export function rerankRoutes(limits: RequestLimits): Route[] {
   const body = rerankBody(limits)
-  const read = Object.keys(body.properties)
-  const handle = async (call: Call<Static<typeof body>>): Promise<Reply> => {
-    checkFields(call.body, { read, harmless: HARMLESS, refused: REFUSED }, call.warn)
-    return json(await ranked(call))
-  }
-  return PATHS.map((path) => post(path, 'Documents by how near they are to a query', body, handle))
+  const summary = 'Documents by how near they are to a query'
+  return PATHS.map((path) => post(path, summary, body, async (call) => json(await ranked(call)), UNREAD))
 }
 
 type RerankCall = Call<Static<ReturnType<typeof rerankBody>>>

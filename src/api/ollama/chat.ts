@@ -3,7 +3,7 @@ import { type Static, Type } from '../../files/schema-types.ts'
 import type { Conversation, Message, Tool, ToolCall } from '../chat/conversation.ts'
 import { prepareChat } from '../chat/prepare.ts'
 import type { PreparedChat } from '../chat/reply.ts'
-import { checkFields, type UnreadFields } from '../fields.ts'
+import type { UnreadFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls } from '../live-calls.ts'
 import { invalid } from '../openai/sampling.ts'
@@ -61,9 +61,7 @@ type ChatBody = Static<ReturnType<typeof chatBody>>
 
 export function chatRoute(limits: RequestLimits, live: LiveCalls): Route {
   const body = chatBody(limits)
-  const read = Object.keys(body.properties)
-  return post(PATH, 'Answer a conversation, as Ollama does', body, async (call): Promise<Reply> => {
-    checkFields(call.body, { ...UNREAD_CHAT, read }, call.warn)
+  const handle = async (call: Call<ChatBody>): Promise<Reply> => {
     const head = { model: call.body.model }
     if ((call.body.messages ?? []).length === 0) {
       modelOf(call.models, call.body.model)
@@ -77,7 +75,8 @@ export function chatRoute(limits: RequestLimits, live: LiveCalls): Route {
       ...messageWith(part),
       ...rest,
     }))
-  })
+  }
+  return post(PATH, 'Answer a conversation, as Ollama does', body, handle, UNREAD_CHAT)
 }
 
 /** A request without a question loads the model; here it is loaded already. */

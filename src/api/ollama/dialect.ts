@@ -3,7 +3,7 @@ import type { SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import { embedAll } from '../embeddings/vectors.ts'
 import { checkPrompt, encodeTexts } from '../encode.ts'
-import { checkFields } from '../fields.ts'
+import type { UnreadFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls } from '../live-calls.ts'
 import type { ServedModel } from '../models.ts'
@@ -37,7 +37,7 @@ function renderOllamaError(error: SkeinError): object {
 }
 
 /** `options` are about answers, but for the length of a context, which there is none of. */
-const HARMLESS = ['keep_alive', 'options']
+const UNREAD: UnreadFields = { harmless: ['keep_alive', 'options'], refused: {} }
 
 function embedBody(limits: RequestLimits) {
   const most = limits.embeddingInputs
@@ -56,14 +56,13 @@ const EMBEDDINGS_BODY = Type.Object({ model: Type.String(), prompt: Maybe(Type.S
 /** Texts to vectors: /api/embed, and the older /api/embeddings for a single one. */
 function embedRoutes(limits: RequestLimits): Route[] {
   return [
-    post('/api/embed', 'Texts to vectors', embedBody(limits), embed),
-    post('/api/embeddings', 'One text to a vector', EMBEDDINGS_BODY, embedOne),
+    post('/api/embed', 'Texts to vectors', embedBody(limits), embed, UNREAD),
+    post('/api/embeddings', 'One text to a vector', EMBEDDINGS_BODY, embedOne, UNREAD),
   ]
 }
 
 async function embed(call: Call<Static<ReturnType<typeof embedBody>>>): Promise<Reply> {
   const { input, truncate, dimensions } = call.body
-  checkUnread(call, ['model', 'input', 'truncate', 'dimensions'])
   const begin = process.hrtime.bigint()
   const model = modelOf(call.models, call.body.model)
   // Without a text a client only wants the model to be there.
@@ -80,17 +79,11 @@ async function embed(call: Call<Static<ReturnType<typeof embedBody>>>): Promise<
 }
 
 async function embedOne(call: Call<Static<typeof EMBEDDINGS_BODY>>): Promise<Reply> {
-  checkUnread(call, ['model', 'prompt'])
   const model = modelOf(call.models, call.body.model)
   const texts = call.body.prompt ? [call.body.prompt] : []
   const tokens = await tokensOf(model, texts, true, call.signal)
   const { vectors } = await embedAll(model, tokens, null, call)
   return json({ embedding: [...(vectors[0] ?? [])] })
-}
-
-function checkUnread({ body, warn }: Call, read: readonly string[]): void {
-  // Both bodies are objects: see the schemas.
-  checkFields(body as object, { read, harmless: HARMLESS, refused: {} }, warn)
 }
 
 /** A text that is too long is cut at its end, unless the request forbids it. */

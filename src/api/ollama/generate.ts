@@ -3,7 +3,7 @@ import { type Static, Type } from '../../files/schema-types.ts'
 import { plainConversation } from '../chat/conversation.ts'
 import { prepareChat } from '../chat/prepare.ts'
 import type { PreparedChat } from '../chat/reply.ts'
-import { checkFields, notRead, type UnreadFields } from '../fields.ts'
+import { notRead, type UnreadFields } from '../fields.ts'
 import { type Fill, fill, fillWhole, fimPrompt, toFill } from '../fim/settings.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls } from '../live-calls.ts'
@@ -49,10 +49,8 @@ type GenerateBody = Static<ReturnType<typeof generateBody>>
 
 export function generateRoute(limits: RequestLimits, live: LiveCalls): Route {
   const body = generateBody(limits)
-  const read = Object.keys(body.properties)
   const summary = 'Answer one prompt, as Ollama does'
-  return post(PATH, summary, body, async (call): Promise<Reply> => {
-    checkFields(call.body, { ...UNREAD_GENERATE, read }, call.warn)
+  const handle = async (call: Call<GenerateBody>): Promise<Reply> => {
     const { model: name, prompt, suffix, raw, images, options, stream } = call.body
     refuseImages(images, 'images')
     checkOptions(options ?? {}, limits, call)
@@ -73,7 +71,8 @@ export function generateRoute(limits: RequestLimits, live: LiveCalls): Route {
       const thought = reasoning === '' ? {} : { thinking: reasoning }
       return objectWith(head, text, { ...thought, ...rest })
     })
-  })
+  }
+  return post(PATH, summary, body, handle, UNREAD_GENERATE)
 }
 
 async function prepare(call: Call<GenerateBody>): Promise<PreparedChat> {

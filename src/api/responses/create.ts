@@ -4,7 +4,6 @@ import { type LiveOptions, liveReply } from '../chat/live.ts'
 import { prepareChat } from '../chat/prepare.ts'
 import type { ChoiceEnd, PreparedChat, PromptRead } from '../chat/reply.ts'
 import { onlyNew, toldBefore } from '../chat/told.ts'
-import { checkFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls } from '../live-calls.ts'
 import { present, toSampling, toStop } from '../openai/sampling.ts'
@@ -23,22 +22,21 @@ type ResponseCall = Call<ResponseBody>
 
 export function createRoutes(limits: RequestLimits, live: LiveCalls): Route[] {
   const body = responseBody(limits)
-  const read = Object.keys(body.properties)
+  const create = async (call: ResponseCall): Promise<Reply> => {
+    checkBody(call.body, call)
+    const chat = await prepare(call)
+    const events = answerOf(call, chat, { live, path: PATH, signal: call.signal })
+    if (call.body.stream === true) return { kind: 'events', events: streamed(call, events) }
+    return json(await whole(events))
+  }
+  const count = async (call: ResponseCall) => {
+    checkBody(call.body, call)
+    const { request } = await prepare({ ...call, body: { ...call.body, store: false } })
+    return json({ object: 'response.input_tokens', input_tokens: request.prompt.length })
+  }
   return [
-    post(PATH, 'Answer as the Responses API does', body, async (call): Promise<Reply> => {
-      checkFields(call.body, { ...UNREAD, read }, call.warn)
-      checkBody(call.body, call)
-      const chat = await prepare(call)
-      const events = answerOf(call, chat, { live, path: PATH, signal: call.signal })
-      if (call.body.stream === true) return { kind: 'events', events: streamed(call, events) }
-      return json(await whole(events))
-    }),
-    post(`${PATH}/input_tokens`, 'How many tokens the prompt has', body, async (call) => {
-      checkFields(call.body, { ...UNREAD, read }, call.warn)
-      checkBody(call.body, call)
-      const { request } = await prepare({ ...call, body: { ...call.body, store: false } })
-      return json({ object: 'response.input_tokens', input_tokens: request.prompt.length })
-    }),
+    post(PATH, 'Answer as the Responses API does', body, create, UNREAD),
+    post(`${PATH}/input_tokens`, 'How many tokens the prompt has', body, count, UNREAD),
   ]
 }
 
