@@ -18,7 +18,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { SkeinError } from '../../errors.ts'
 import { makeFolder } from '../../files/make-folder.ts'
 import { replaceFile } from '../../files/replace.ts'
-import { type FollowedKey, KeyIndex, type NamedKeys } from './key-index.ts'
+import { KeyIndex, type NamedKeys } from './key-index.ts'
 import { formatKeyList, type KeyRecord, parseKeyList } from './keys.ts'
 
 /** Empty if there is no file. Throws if it is unreadable or damaged. */
@@ -126,32 +126,20 @@ function readText(path: string): string | null {
 const CHECK_EVERY_MS = 2000
 
 /** The current keys of a file. */
-export class KeyRing implements NamedKeys {
+export class KeyRing extends KeyIndex implements NamedKeys {
   readonly path: string
   readonly #onProblem: (error: SkeinError) => void
-  readonly #index = new KeyIndex()
   #seen: string
   #timer: NodeJS.Timeout | null = null
   #watcher: FSWatcher | null = null
 
   /** Throws for a file that exists but is not a valid list: a server must not start open because of it. */
   constructor(path: string, onProblem: (error: SkeinError) => void = () => {}) {
+    super()
     this.path = path
     this.#onProblem = onProblem
     this.#seen = stampOf(path)
-    this.#index.replace(readKeys(path))
-  }
-
-  get keys(): readonly KeyRecord[] {
-    return this.#index.keys
-  }
-
-  get isInUse(): boolean {
-    return this.#index.isInUse
-  }
-
-  find(digest: Buffer): FollowedKey | null {
-    return this.#index.find(digest)
+    this.replace(readKeys(path))
   }
 
   async change<T extends { readonly keys: readonly KeyRecord[] }>(
@@ -187,7 +175,7 @@ export class KeyRing implements NamedKeys {
         const message = `${this.path} is gone; its keys stay in force until it is back or the server restarts`
         throw new SkeinError('not_found', message)
       }
-      this.#index.replace(readKeys(this.path))
+      this.replace(readKeys(this.path))
     } catch (error) {
       this.#onProblem(SkeinError.from(error))
     }

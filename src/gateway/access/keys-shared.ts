@@ -1,21 +1,21 @@
 /** The named keys of a cluster, in its database: a change by one server reaches all within seconds. */
 import type { Database } from '../../cluster/database.ts'
 import { SkeinError } from '../../errors.ts'
-import { type FollowedKey, KeyIndex, type NamedKeys } from './key-index.ts'
+import { KeyIndex, type NamedKeys } from './key-index.ts'
 import { formatKeyList, type KeyRecord, parseKeyList } from './keys.ts'
 
 const CHANNEL = 'skein_keys'
 const CHECK_EVERY_MS = 2000
 
-export class SharedKeyRing implements NamedKeys {
+export class SharedKeyRing extends KeyIndex implements NamedKeys {
   readonly #database: Database
-  readonly #index = new KeyIndex()
   readonly #onProblem: (error: SkeinError) => void
   #version = 0
   #timer: NodeJS.Timeout | null = null
   #stopListening: (() => void) | null = null
 
   private constructor(database: Database, onProblem: (error: SkeinError) => void) {
+    super()
     this.#database = database
     this.#onProblem = onProblem
   }
@@ -25,18 +25,6 @@ export class SharedKeyRing implements NamedKeys {
     const ring = new SharedKeyRing(database, onProblem)
     await ring.#read()
     return ring
-  }
-
-  get keys(): readonly KeyRecord[] {
-    return this.#index.keys
-  }
-
-  get isInUse(): boolean {
-    return this.#index.isInUse
-  }
-
-  find(digest: Buffer): FollowedKey | null {
-    return this.#index.find(digest)
   }
 
   /** While the database is unreachable, the keys stay as they are. */
@@ -82,7 +70,7 @@ export class SharedKeyRing implements NamedKeys {
     )
     const [row] = rows
     if (row === undefined || row.body === null) return
-    this.#index.replace(parseKeyList(row.body))
+    this.replace(parseKeyList(row.body))
     this.#version = row.version
   }
 }
