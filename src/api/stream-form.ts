@@ -10,12 +10,34 @@ export interface StreamForm {
   readonly beat: string
 }
 
+/** An event whose JSON is known without making the object: most tokens of a stream differ in their text alone. */
+export class WrittenEvent {
+  readonly json: string
+
+  constructor(json: string) {
+    this.json = json
+  }
+}
+
+/** Stands for the text in `writerOf`'s sample: no text of ours has it. */
+const PLACE = '\u0000'
+
+/** Writes events that differ from `make`'s in one text. */
+export function writerOf(make: (text: string) => object): (text: string) => WrittenEvent {
+  const [before, after] = JSON.stringify(make(PLACE)).split(JSON.stringify(PLACE))
+  return (text) => new WrittenEvent(before + JSON.stringify(text) + after)
+}
+
+function jsonOf(event: object): string {
+  return event instanceof WrittenEvent ? event.json : JSON.stringify(event)
+}
+
 const SSE_TYPE = 'text/event-stream; charset=utf-8'
 
 /** OpenAI's: data only, and [DONE] at the end. A comment is no event. */
 export const SSE: StreamForm = {
   type: SSE_TYPE,
-  frame: (event) => `data: ${JSON.stringify(event)}\n\n`,
+  frame: (event) => `data: ${jsonOf(event)}\n\n`,
   end: 'data: [DONE]\n\n',
   beat: ': waiting\n\n',
 }
@@ -36,7 +58,7 @@ export const NAMED_SSE: StreamForm = {
 /** One JSON object a line. White space before an object belongs to it. */
 export const NDJSON: StreamForm = {
   type: 'application/x-ndjson',
-  frame: (event) => `${JSON.stringify(event)}\n`,
+  frame: (event) => `${jsonOf(event)}\n`,
   end: '',
   beat: ' ',
 }

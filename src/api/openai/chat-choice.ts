@@ -59,6 +59,18 @@ export class ChatChoice {
     return this.#chunk({ role: 'assistant', content: '' }, null)
   }
 
+  /** The text of an event that is no more than one delta of text, and needs no `add`; else null. */
+  plainText({ pieces, logprobs }: PiecesEvent): string | null {
+    const [piece] = pieces
+    const isAlone = pieces.length === 1 && logprobs === null && this.#chunkTokens <= 1 && !this.#isKept
+    return isAlone && piece?.type === 'text' ? piece.text : null
+  }
+
+  /** A delta of text, as `add` makes it. */
+  textDelta(text: string): object {
+    return this.#chunk({ content: text }, null)
+  }
+
   add({ pieces, numTokens, logprobs }: PiecesEvent): object[] {
     if (logprobs !== null) this.#pending.push(...logprobs)
     this.#waiting.push(...pieces)

@@ -10,6 +10,7 @@ import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls, LiveHandle } from '../live-calls.ts'
 import { type Call, json, longJson, post, type Reply, type Route } from '../route.ts'
 import { checkSession, sessionUse, wirePosition } from '../sessions/use.ts'
+import { writerOf } from '../stream-form.ts'
 import { constraintOf, FORMAT_FIELDS, type FormatFields, formatFields } from './asks/formats.ts'
 import { THINKING_FIELDS, type ThinkingFields, thinkingFields, thinkingOfBody } from './asks/thinking.ts'
 import { conversationOf, type ToolFields, toolFields } from './asks/tools.ts'
@@ -157,6 +158,9 @@ async function* streamed(chat: LiveChat): AsyncGenerator<object> {
     choices: [choice],
     ...(chat.includeUsage ? { usage: null } : {}),
   })
+  const [only] = choices
+  // The gateway sends such an event at once; those of several choices leave together.
+  const write = only !== undefined && choices.length === 1 ? writerOf((text) => chunk(only.textDelta(text))) : null
   let read: PromptRead | null = null
   const handle = enter(chat)
   try {
@@ -168,7 +172,9 @@ async function* streamed(chat: LiveChat): AsyncGenerator<object> {
       }
       const choice = choices[event.index]!
       if (event.type === 'pieces') {
-        for (const delta of choice.add(event)) yield chunk(delta)
+        const text = choice.plainText(event)
+        if (write !== null && text !== null) yield write(text)
+        else for (const delta of choice.add(event)) yield chunk(delta)
         continue
       }
       const last = event.session === null ? {} : { session: wirePosition(event.session) }

@@ -36,7 +36,8 @@ export class Metrics {
     numFailed: 0,
   }
   readonly #promptTokens = this.#counter('prompt_tokens_total', 'Prompt tokens read', ['model'])
-  readonly #generationTokens = this.#counter('generation_tokens_total', 'Tokens drawn', ['model'])
+  /** Tokens drawn since they were last collected, by model. */
+  readonly #drawn = this.#drawnTokens()
   readonly #success = this.#counter('request_success_total', 'Answers finished', ['model', 'finished_reason'])
   readonly #cachedTokens = this.#counter(
     'prompt_cached_tokens_total',
@@ -98,7 +99,7 @@ export class Metrics {
       event: (event, numDrawn) => {
         if (!hasBegun) this.recent.numStarted++
         hasBegun = true
-        this.#generationTokens.inc({ model }, numDrawn)
+        this.#drawn.set(model, (this.#drawn.get(model) ?? 0) + numDrawn)
         if (tally !== null) count(tally, event, request, numDrawn)
         if (event.type === 'prompt') {
           const { prompt } = request
@@ -143,8 +144,28 @@ export class Metrics {
     }
   }
 
-  #counter(name: string, help: string, labelNames: string[]): Counter {
-    return new Counter({ name: `skein_${name}`, help, labelNames, registers: [this.registry] })
+  /** At every token a counter would hash its labels: it is given the sums when it is read. */
+  #drawnTokens(): Map<string, number> {
+    const drawn = new Map<string, number>()
+    this.#counter('generation_tokens_total', 'Tokens drawn', ['model'], (counter) => {
+      for (const [model, count] of drawn) counter.inc({ model }, count)
+      drawn.clear()
+    })
+    return drawn
+  }
+
+  #counter(name: string, help: string, labelNames: string[], collect?: (counter: Counter) => void): Counter {
+    const own = { name: `skein_${name}`, help, labelNames, registers: [this.registry] }
+    return new Counter(
+      collect === undefined
+        ? own
+        : {
+            ...own,
+            collect: function () {
+              collect(this)
+            },
+          },
+    )
   }
 
   #histogram(name: string, help: string, buckets: number[]): Histogram {

@@ -5,7 +5,7 @@
  */
 import type { ServerResponse } from 'node:http'
 import { Socket } from 'node:net'
-import type { StreamForm } from '../../api/stream-form.ts'
+import { type StreamForm, WrittenEvent } from '../../api/stream-form.ts'
 
 export interface StreamBounds {
   readonly streamBufferBytes: number
@@ -103,20 +103,21 @@ export class EventStream {
   }
 
   #event(event: object): void {
-    this.#write(this.#form.frame(event))
+    // A token in the middle of an answer: nothing follows it in this turn that could leave with it.
+    this.#write(this.#form.frame(event), event instanceof WrittenEvent)
   }
 
   /**
    * Writes an HTTP/1.1 chunk as one string. `response.write` would make four pieces of it, which take four times the
    * memory while they wait and a third more time.
    */
-  #write(text: string): void {
+  #write(text: string, isAlone = false): void {
     const response = this.#response
     if (response.destroyed) return
     const { socket } = response
     // There is no socket while an earlier request of the connection is being answered; tests have other sockets.
     const isDirect = socket instanceof Socket && response.chunkedEncoding
-    join(socket)
+    if (!isAlone) join(socket)
     if (isDirect) socket.write(`${Buffer.byteLength(text).toString(16)}\r\n${text}\r\n`)
     else response.write(text)
   }
