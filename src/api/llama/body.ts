@@ -88,8 +88,8 @@ export const UNREAD: UnreadFields = {
   instead: { n: 'use /v1/completions', n_cmpl: 'use /v1/completions' },
 }
 
-export function checkBody(body: CompletionBody, limits: RequestLimits, { warn }: Pick<Call, 'warn'>): void {
-  const read = Object.keys(completionBody(limits).properties)
+/** `read`: the fields of its schema. */
+export function checkBody(body: CompletionBody, read: readonly string[], { warn }: Pick<Call, 'warn'>): void {
   const { samplers, ...rest } = body as CompletionBody & { readonly samplers?: unknown }
   checkFields(rest, { ...UNREAD, read }, warn)
   if (present(samplers) && JSON.stringify(samplers) !== '[]') {

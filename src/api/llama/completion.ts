@@ -20,8 +20,10 @@ export const LLAMA_DEFAULTS: SamplingDefaults = {
 
 export function completionRoute(limits: RequestLimits): Route {
   const summary = 'Continue a prompt, as llama.cpp does'
-  return post('/completion', summary, completionBody(limits), async (call): Promise<Reply> => {
-    checkBody(call.body, limits, call)
+  const body = completionBody(limits)
+  const read = Object.keys(body.properties)
+  return post('/completion', summary, body, async (call): Promise<Reply> => {
+    checkBody(call.body, read, call)
     const job = await prepare(call)
     if (call.body.stream === true) return { kind: 'events', events: streamed(job) }
     return json(await whole(job))
