@@ -7,7 +7,7 @@
 import type { ProposerName, WireStatesNow } from '../engine/stats.ts'
 
 /** As in Albatross: the process exists, or has ended. */
-export type WorkerStatus = 'running' | 'exited'
+type WorkerStatus = 'running' | 'exited'
 
 /** What a running worker does, or why an ended one ended. */
 export type WorkerPhase =
@@ -197,7 +197,7 @@ export interface Percentiles {
 }
 
 /** Figures of one worker; rates are over the last second. */
-export interface GuessRates {
+interface GuessRates {
   readonly guessed_per_second: number
   readonly accepted_per_second: number
 }

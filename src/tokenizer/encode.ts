@@ -46,7 +46,7 @@ export interface EncodeTexts {
 }
 
 /** The tokens of each text; empty after the first `most` + 1 tokens in total. */
-export function encodeTexts({ tables, texts, most }: EncodeTexts): Int32Array[] {
+function encodeTexts({ tables, texts, most }: EncodeTexts): Int32Array[] {
   const encoder = new TextEncoder()
   let left = most
   return texts.map((text) => {

@@ -9,7 +9,7 @@ import type { EngineEvent, FromWorker, TokenText, ToWorker } from '../messages.t
 import { columnsOf, packStep, type StepColumns, unpackStep } from './step-columns.ts'
 import { sizeOfToken, TokenReader, tokensAsBytes } from './token-bytes.ts'
 
-export const PART_BYTES = 2 ** 16
+const PART_BYTES = 2 ** 16
 /** An alternative of a token, as an object. */
 const OBJECT_BYTES = 64
 

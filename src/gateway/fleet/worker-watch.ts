@@ -167,7 +167,7 @@ async function processorTicks(pid: number): Promise<number | null> {
 }
 
 /** Rethrows the engine's error. */
-export async function probe(client: EngineClient): Promise<void> {
+async function probe(client: EngineClient): Promise<void> {
   for await (const event of client.generate(probeRequest())) {
     if (event.type === 'error') throw SkeinError.fromShape(event.error)
   }

@@ -22,7 +22,7 @@ import { onReplyClosed } from './request-end.ts'
 import { EventStream } from './sse.ts'
 
 /** A route with the dialect whose shapes it speaks. */
-export interface Entry {
+interface Entry {
   readonly dialect: Dialect
   readonly route: Route
 }

@@ -20,7 +20,7 @@ import {
  * rwkv7a is RWKV-7 with DeepEmbed tables in the channel mixing, rwkv7b one with attention besides; `state` is a tuned
  * initial state and `lora` an adapter, both without a model.
  */
-export type Architecture =
+type Architecture =
   | 'rwkv7'
   | 'rwkv7a'
   | 'rwkv7b'

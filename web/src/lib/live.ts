@@ -165,7 +165,7 @@ export function dropWorker(id: string): void {
   workers.value = workers.value.filter(({ worker_id }) => worker_id !== id)
 }
 
-export async function refreshModels(): Promise<void> {
+async function refreshModels(): Promise<void> {
   models.value = (await call<{ data: ModelEntry[] }>('/v1/models')).data
 }
 

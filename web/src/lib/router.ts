@@ -4,7 +4,7 @@
  */
 import { signal } from '@preact/signals'
 
-export const PAGES = [
+const PAGES = [
   'home',
   'playground',
   'translate',

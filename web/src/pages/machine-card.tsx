@@ -5,7 +5,7 @@ import { t } from '../lib/i18n.ts'
 import { hashOf } from '../lib/router.ts'
 
 /** Figures that change every second. */
-export interface MachineUse {
+interface MachineUse {
   readonly cpu: number
   readonly availableBytes: number
   readonly gpus: readonly GpuInfo[]

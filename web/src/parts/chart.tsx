@@ -7,7 +7,7 @@ import { t } from '../lib/i18n.ts'
 import { theme } from '../lib/preferences.ts'
 import { columns } from '../lib/stats.ts'
 
-export interface Line {
+interface Line {
   readonly label: string
   readonly read: (sample: Sample) => number | null | undefined
   readonly isDashed?: boolean

@@ -43,7 +43,7 @@ effect(() => {
 })
 
 /** Shows it in the first place; a running answer there continues. */
-export function show(pane: Pane): void {
+function show(pane: Pane): void {
   const [first, ...others] = panes.value
   if (pane === first) return
   const running = [...hidden.value, first!].filter((one) => one.isBusy.value && one !== pane)
