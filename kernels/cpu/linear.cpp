@@ -97,10 +97,11 @@ void finish(const Job& job, vf y, int64_t token, int64_t output) {
     to[i] = job.epilogue == SK_ADD ? to[i] + padded[i] : padded[i];
 }
 
-/// Computes all outputs of a tile for Rows tokens. Between passes the sums are spilled to memory,
-/// which keeps their bits.
+/// Computes all outputs of a tile, whose weights are at `weights`, for Rows tokens. Between passes
+/// the sums are spilled to memory, which keeps their bits.
 template <class Weights, int Rows>
-void multiply_block(const Job& job, int64_t tile, const Inputs& inputs, int64_t token) {
+void multiply_block(const Job& job, int64_t tile, const uint8_t* weights, const Inputs& inputs,
+                    int64_t token) {
   constexpr int kVectors = vectors_for<Weights>(Rows);
   constexpr int kParts = kTileVectors / kVectors;
   const int64_t step = kParts == 1 ? inputs.columns : kPassInputs;
@@ -109,7 +110,7 @@ void multiply_block(const Job& job, int64_t tile, const Inputs& inputs, int64_t 
     const int64_t to = std::min(from + step, inputs.columns);
     for (int part = 0; part < kParts; part++) {
       Sums<Rows, kVectors> sums = parts[part];
-      Weights::multiply(job.weight->tile(tile), part * kVectors * kLanes, inputs, from, to, sums);
+      Weights::multiply(weights, part * kVectors * kLanes, inputs, from, to, sums);
       parts[part] = sums;
     }
   }
@@ -123,19 +124,20 @@ void multiply_block(const Job& job, int64_t tile, const Inputs& inputs, int64_t 
 
 /// Like multiply_block, for inputs that are mostly zero: reads only the weights of non-zero inputs.
 template <class Weights, int Rows>
-void multiply_sparse(const Job& job, int64_t tile, const Inputs& inputs, int64_t token) {
+void multiply_sparse(const Job& job, int64_t tile, const uint8_t* weights, const Inputs& inputs,
+                     int64_t token) {
   constexpr int kVectors = vectors_for<Weights>(Rows);
   UsedUnits used;
   used.list<Weights::kUnitWords, Rows>(inputs.first, inputs.stride,
                                        inputs.columns / Weights::kUnitInputs);
   // If too few inputs are zero, streaming all weights is faster.
   if (used.count * Weights::kUnitInputs > inputs.columns * 3 / 4) {
-    multiply_block<Weights, Rows>(job, tile, inputs, token);
+    multiply_block<Weights, Rows>(job, tile, weights, inputs, token);
     return;
   }
   for (int first = 0; first < kTileVectors; first += kVectors) {
     Sums<Rows, kVectors> sums;
-    Weights::multiply_used(job.weight->tile(tile), first * kLanes, inputs, used, sums);
+    Weights::multiply_used(weights, first * kLanes, inputs, used, sums);
     for (int row = 0; row < Rows; row++) {
       for (int n = 0; n < kVectors; n++) {
         const int64_t output = tile * kTileRows + (first + n) * kLanes;
@@ -145,7 +147,8 @@ void multiply_sparse(const Job& job, int64_t tile, const Inputs& inputs, int64_t
   }
 }
 
-using Block = void (*)(const Job& job, int64_t tile, const Inputs& inputs, int64_t token);
+using Block = void (*)(const Job& job, int64_t tile, const uint8_t* weights, const Inputs& inputs,
+                       int64_t token);
 
 /// The kernels of one weight type, indexed by the number of tokens − 1.
 struct Kernels {
@@ -201,6 +204,28 @@ Kernels kernels_for(int32_t type) {
   }
 }
 
+/// Unpacking 16 weights takes two instructions of the units that multiply, and a block of tokens does
+/// it for itself. From so many tokens on, a tile is unpacked once for all blocks, if it then fits
+/// half of a small L2 cache. Neither changes a bit.
+constexpr int64_t kUnpackedTokens = 24, kUnpackedBytes = 512 << 10;
+
+bool is_unpacked(const sk_matrix& weight, int64_t tokens) {
+  const bool is_short = weight.type == SK_F16 || weight.type == SK_BF16;
+  return is_short && tokens >= kUnpackedTokens && weight.columns * kTileRows * 4 <= kUnpackedBytes;
+}
+
+/// The tile in f32, in memory of this thread.
+const uint8_t* unpack(const sk_matrix& weight, int64_t tile) {
+  static thread_local Buffer room;
+  const int64_t count = weight.columns * kTileRows;
+  if (static_cast<int64_t>(room.size()) < count * 4) room = Buffer(static_cast<size_t>(count) * 4);
+  const uint16_t* from = reinterpret_cast<const uint16_t*>(weight.tile(tile));
+  float* to = room.as<float>();
+  for (int64_t i = 0; i < count; i += kLanes)
+    store(to + i, weight.type == SK_F16 ? load_f16(from + i) : load_bf16(from + i));
+  return room.as<uint8_t>();
+}
+
 /// With fewer tokens per chunk the threads would spend more time reading weights than multiplying.
 constexpr int64_t kMinChunk = 24;
 
@@ -237,10 +262,12 @@ struct Linear final : Command {
     if (is_quantised(type) || is_packed(type))
       inputs.first = program->scratch.as<uint8_t>() + job.quantised_at;
     const uint8_t* base = inputs.first;
-    const Kernels kernels = kernels_for(type);
+    const bool unpacks = is_unpacked(*job.weight, to - from);
+    const uint8_t* weights = unpacks ? unpack(*job.weight, tile) : job.weight->tile(tile);
+    const Kernels kernels = kernels_for(unpacks ? SK_F32 : type);
     if (job.skips_zeros && to - from <= kernels.sparse_rows) {
       inputs.first = base + from * inputs.stride;
-      kernels.sparse[to - from - 1](job, tile, inputs, from);
+      kernels.sparse[to - from - 1](job, tile, weights, inputs, from);
       return;
     }
     const int64_t blocks = div_up(to - from, kernels.max_rows);
@@ -249,7 +276,7 @@ struct Linear final : Command {
                     end = from + (to - from) * (b + 1) / blocks;
       inputs.first = base + first * inputs.stride;
       inputs.ahead = is_last_chunk ? ahead(job, tile, b, blocks) : Ahead{};
-      kernels.blocks[end - first - 1](job, tile, inputs, first);
+      kernels.blocks[end - first - 1](job, tile, weights, inputs, first);
     }
   }
 
