@@ -1,5 +1,5 @@
-// The phase `heads` of eight-rows.cu: a block a head of all tokens, from the low ranks to the gated
-// output.
+// The `heads` phase of eight-rows.cu: each block computes one head at a time, for all of its
+// tokens, from the low ranks to the gated output.
 #pragma once
 #include "eight-rows.cuh"
 
@@ -7,23 +7,24 @@ __device__ __forceinline__ int low_width(const FewRows& op) {
   return op.first[kIn] - op.first[kFirstLow];
 }
 
-/** Halves from one token's inner low ranks to the next's in shared memory: an odd number of times 64
- * bytes, so that lanes that read two tokens at once meet no bank twice. */
+/** Distance in shared memory from one token's inner low ranks to the next token's, in halves: an
+ * odd multiple of 64 bytes, so that lanes that read two tokens at once meet no bank twice. */
 __device__ __forceinline__ int low_stride(const FewRows& op) { return low_width(op) | 32; }
 
-/** Where a channel's sum lies among a token's: such that lanes that store those of several tokens meet
- * no bank twice. */
+/** The place of a channel's sum among those of a token. Lanes that store sums of several tokens
+ * meet no bank twice. */
 __device__ __forceinline__ int low_place(int channel, int token) {
   return channel ^ 8 * (token >> 1);
 }
 
-/** A tile of 16 of the head's channels, half of the columns of each second low rank: a warp's part of
- * the outer low ranks. */
+/** Multiplies a warp's part of the outer low ranks: 16 of the head's channels, and half of the
+ * columns of every second low rank. */
 __device__ __forceinline__ void low_products(const FewRows& op, Block& b, bool has_gate) {
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, row = lane >> 2, part = lane & 3;
   const int first = kTileRows * (warp & 3), half = warp >> 2 & 1;
-  const f16* x =
-      reinterpret_cast<const f16*>(b.region) + own_token(b) * low_stride(op) + kVector * part;
+  // Lanes of absent tokens have the inputs of the last one, as in own_token().
+  const int token = min(row, b.sh.heads.end - b.sh.heads.begin - 1);
+  const f16* x = reinterpret_cast<const f16*>(b.region) + token * low_stride(op) + kVector * part;
 #pragma unroll
   for (int low = 0; low < kLow; low++) {
     if (low == kLow - 1 && !has_gate) break;
@@ -55,7 +56,7 @@ __device__ __forceinline__ void low_products(const FewRows& op, Block& b, bool h
   }
 }
 
-/** Two channels of a token's outer low rank. */
+/** Two channels of an outer low rank. `token`: counted from the block's first. */
 __device__ __forceinline__ float2 low_pair(const Block& b, int low, int token) {
   const float* const sums = b.sh.sums + low * kLowHalves * kLowSum + 64 * token +
                             low_place(2 * (threadIdx.x & 31), token);
@@ -74,7 +75,7 @@ __device__ __forceinline__ state_t* state_row(const Block& b, const Wkv7& mixing
          (head * 64 + (int)(threadIdx.x >> 3)) * 64;
 }
 
-/** What the recurrence's rows round a state to after each token. */
+/** Rounds a state as if it were stored and loaded again. */
 __device__ __forceinline__ void round_state(float (&s)[4], u32 noise) {
 #if STATE_F16
   uint2 held;
@@ -84,23 +85,24 @@ __device__ __forceinline__ void round_state(float (&s)[4], u32 noise) {
 #endif
 }
 
-/** All tokens in order, 8 lanes to each of the 64 rows of a state. */
+/** The recurrence over the block's tokens in order. 8 lanes have one of the 64 rows of a state. */
 __device__ __forceinline__ void run_tokens(Block& b, const Wkv7& mixing, int head, Eight state) {
   static_assert(kWorkers == 512);
   Operands* const operands = reinterpret_cast<Operands*>(b.region);
   const int q = threadIdx.x & 7, row = threadIdx.x >> 3;
+  const int begin = b.sh.heads.begin, end = b.sh.heads.end;
   Eight next = state;
 #pragma unroll 1
-  for (int t = 0; t < b.num_tokens; t++) {
+  for (int t = begin; t < end; t++) {
     if (b.sh.tokens[t].is_first) state = next;
-    if (t + 1 < b.num_tokens && b.sh.tokens[t + 1].is_first)
+    if (t + 1 < end && b.sh.tokens[t + 1].is_first)
       next = load_state(state_row(b, mixing, t + 1, head), q);
-    const Operands& o = operands[t];
+    const Operands& o = operands[t - begin];
     const Eight k = eight(o.k, q);
     const float v = o.v[row], removed = sum8(dot(state, eight(o.kk, q)));
     update(state, removed, v, eight(o.w, q), eight(o.b, q), k);
     const float y = sum8(dot(state, eight(o.r, q)));
-    if (q == 0) b.sh.sums[64 * t + row] = y;
+    if (q == 0) b.sh.sums[64 * (t - begin) + row] = y;
     const u32 low = row_noise(v, k.lo[0], row * 16 + 2 * q),
               high = row_noise(v, k.hi[0], row * 16 + 2 * q + 1);
     if (b.sh.tokens[t].is_last) {
@@ -113,12 +115,13 @@ __device__ __forceinline__ void run_tokens(Block& b, const Wkv7& mixing, int hea
   }
 }
 
-/** heads, by the warps that multiply: the first of them have a token each before and after the
- * recurrence. */
+/** Run by the warps that multiply: computes one head. Before and after the recurrence, each of the
+ * first warps has one token. */
 __device__ __forceinline__ void run_head(const FewRows& op, Block& b, const Wkv7& mixing, int head,
                                          const Constants& constants, const Eight& state) {
-  const int token = threadIdx.x >> 5, lane = threadIdx.x & 31;
-  const bool has_token = token < b.num_tokens, has_gate = mixing.v_gate != nullptr;
+  const int begin = b.sh.heads.begin, tokens = b.sh.heads.end - begin;
+  const int index = threadIdx.x >> 5, token = begin + index, lane = threadIdx.x & 31;
+  const bool has_token = index < tokens, has_gate = mixing.v_gate != nullptr;
   Operands* const operands = reinterpret_cast<Operands*>(b.region);
   Raw raw = {};
   if (has_token) {
@@ -129,21 +132,21 @@ __device__ __forceinline__ void run_head(const FewRows& op, Block& b, const Wkv7
     if (has_gate) raw.first = fresh_word(mixing.v_first + token * CHANNELS, at);
   }
   const int vectors = low_width(op) / kVector;
-  for (int i = threadIdx.x; i < b.num_tokens * vectors; i += kWorkers) {
-    const int from = i / vectors, vector = i % vectors;
-    reinterpret_cast<uint4*>(b.region)[from * (low_stride(op) / kVector) + vector] =
-        __ldcg(reinterpret_cast<const uint4*>(op.y + from * op.first[kIn] + op.first[kFirstLow]) +
-               vector);
+  for (int i = threadIdx.x; i < tokens * vectors; i += kWorkers) {
+    const int to = i / vectors, vector = i % vectors;
+    const f16* const y = op.y + (begin + to) * op.first[kIn] + op.first[kFirstLow];
+    reinterpret_cast<uint4*>(b.region)[to * (low_stride(op) / kVector) + vector] =
+        __ldcg(reinterpret_cast<const uint4*>(y) + vector);
   }
   sync_workers();
   low_products(op, b, has_gate);
   sync_workers();
   float2 gate = {};
   if (has_token) {
-    raw.w = low_word(b, 0, token), raw.a = low_word(b, 1, token), gate = low_pair(b, 2, token);
-    if (has_gate) raw.gate = low_word(b, kLow - 1, token);
+    raw.w = low_word(b, 0, index), raw.a = low_word(b, 1, index), gate = low_pair(b, 2, index);
+    if (has_gate) raw.gate = low_word(b, kLow - 1, index);
     keep_first_value(mixing, raw, token, head);
-    share(operands[token], prepare(mixing, raw, constants));
+    share(operands[index], prepare(mixing, raw, constants));
   }
   sync_workers();
   const int channel = 64 * head + 2 * lane;
@@ -155,9 +158,9 @@ __device__ __forceinline__ void run_head(const FewRows& op, Block& b, const Wkv7
   run_tokens(b, mixing, head, state);
   sync_workers();
   if (!has_token) return;
-  const Operands& o = operands[token];
+  const Operands& o = operands[index];
   const float2 r = load_pair(o.r, 2 * lane), k = load_pair(o.k, 2 * lane), r_k = f.r_k;
   const float bonus = warp_sum(r.x * k.x * r_k.x + r.y * k.y * r_k.y);
-  finish(mixing, token, head, load_pair(b.sh.sums + 64 * token, 2 * lane), bonus,
+  finish(mixing, token, head, load_pair(b.sh.sums + 64 * index, 2 * lane), bonus,
          load_pair(o.v, 2 * lane), f);
 }

@@ -1,20 +1,21 @@
-// The phase `value` of eight-rows.cu: a block some columns of the matrix turned round, over the rows
-// that are active for any token. Each row has its place among the products whether it is active or
-// not, so a token's sums do not depend on the others.
+// The `value` phase of eight-rows.cu for a transposed matrix of f16: each block has some of the
+// columns, and reads only the rows that are active for some token. A row has its place among the
+// products whether it is active or not, so a token's sums do not depend on the other tokens.
 #pragma once
 #include "eight-rows.cuh"
 
-/** Rows of value that a warp multiplies at once: a lane's 16 bytes of u are 8 of them. */
+/** Rows of value that a warp multiplies at once. A lane has u of 8 of them. */
 constexpr int kGroupRows = 32, kValueGroups = KEYS / kGroupRows;
 /** Columns that a lane has of each of its 8 rows. */
+constexpr int kColumns = value_columns();
 constexpr int kOwnColumns = kColumns / 8, kOwnWords = kOwnColumns / 2;
 static_assert(KEYS % kGroupRows == 0 && CHANNELS % kColumns == 0 && kOwnWords <= 2);
-/** Groups whose rows are on their way, and whose u is. */
+/** Groups whose rows are in flight, and groups whose u is. */
 constexpr int kFlight = 2, kAheadGroups = 2;
 
-/** A lane's columns of row I of `from`, or zeros, kept out of L1. The condition is in the assembly: as a
- * branch it would leave one load in flight; and so is the row's offset: eight addresses are 16
- * registers. */
+/** Loads a lane's columns of row I of `from`, or zeros, bypassing L1. The predicate is in the
+ * assembly, because with a branch only one load would be in flight. So is the row's offset, because
+ * eight addresses would take 16 registers. */
 template <int I>
 __device__ __forceinline__ void load_row_words(u32 (&v)[1], const f16* from, bool inside) {
 #if __CUDA_ARCH__ >= 800
@@ -37,12 +38,13 @@ __device__ __forceinline__ void load_row_words(u32 (&v)[2], const f16* from, boo
 #endif
 }
 
-/** Of two halves: bits 15 and 31, where they are not zero. */
+/** Sets bit 15 if the lower half of a word is not zero, and bit 31 if the upper half is not. */
 __device__ __forceinline__ u32 active_halves(u32 pair) {
   return (pair & 0x7fff7fff) + 0x7fff7fff & 0x80008000;
 }
 
-/** Of the lane's 8 rows those that any token has: bit i of row 2·i, bit 16 + i of row 2·i + 1. */
+/** Which of the lane's 8 rows are active for some token: bit i for row 2·i, bit 16 + i for row
+ * 2·i + 1. */
 __device__ __forceinline__ u32 active_rows(const uint4& u) {
   u32 active = active_halves(u.x) >> 15 | active_halves(u.y) >> 14 | active_halves(u.z) >> 13 |
                active_halves(u.w) >> 12;
@@ -51,13 +53,13 @@ __device__ __forceinline__ u32 active_rows(const uint4& u) {
   return active;
 }
 
-/** Groups on their way to a lane: u of its token, and its columns of 8 rows. */
+/** What a lane has of a group: u of its token, and its columns of 8 rows. */
 struct Group {
   uint4 u;
   u32 rows[8][kOwnWords];
 };
 
-/** The two rows of a word of u. */
+/** Requests the two rows of a word of u. */
 template <int I>
 __device__ __forceinline__ void ask_pair(Group& group, const f16* from, u32 active) {
   load_row_words<2 * I>(group.rows[2 * I], from, active >> I & 1);
@@ -70,7 +72,7 @@ __device__ __forceinline__ void ask_rows(Group& group, const f16* from) {
   ask_pair<2>(group, from, active), ask_pair<3>(group, from, active);
 }
 
-/** The unit's rows i and i + 8 are neighbouring columns of value. */
+/** Rows i and i + 8 of a product are neighbouring columns of value. */
 __device__ __forceinline__ void add_group(float (&sums)[kOwnWords][4], const Group& group) {
   const u32 u[4] = {group.u.x, group.u.y, group.u.z, group.u.w};
   __syncwarp();
@@ -85,7 +87,7 @@ __device__ __forceinline__ void add_group(float (&sums)[kOwnWords][4], const Gro
     }
 }
 
-/** The warp's groups of u·value on the block's columns from `value` on. */
+/** Sums the warp's groups of u·value on the block's columns. `value`: the first of them. */
 __device__ __forceinline__ void multiply_active(float (&sums)[kOwnWords][4], const FewRows& op,
                                                 const Block& b, const f16* value) {
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, part = lane & 3;
@@ -97,7 +99,7 @@ __device__ __forceinline__ void multiply_active(float (&sums)[kOwnWords][4], con
     const u32 mask = group < kValueGroups ? ~0u : 0;
     return make_uint4(own.x & mask, own.y & mask, own.z & mask, own.w & mask);
   };
-  // Beyond the last group no row is active.
+  // Beyond the last group, no row is active.
   constexpr int kStride = WARPS * kGroupRows * CHANNELS;
   const f16* from = value + warp * (kGroupRows * CHANNELS);
   Group groups[kFlight];
@@ -121,12 +123,11 @@ __device__ __forceinline__ void multiply_active(float (&sums)[kOwnWords][4], con
     }
 }
 
-/** value, by the warps that multiply: x += u·value on the block's columns. `old` is x of the block's
- * first. */
+/** Run by the warps that multiply: x += u·value on the block's columns. */
 __device__ __forceinline__ void add_value(const FewRows& op, Block& b, const f16* value) {
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, part = lane & 3;
   constexpr int kOutputs = kColumns * TOKENS;
-  static_assert(kOutputs <= kWorkers, "a column of a token a thread");
+  static_assert(kOutputs <= kWorkers, "one column of a token per thread");
   const int column = threadIdx.x / TOKENS, token = threadIdx.x % TOKENS;
   const bool adds = threadIdx.x < kOutputs && token < b.num_tokens;
 #pragma unroll 1

@@ -1,29 +1,35 @@
-// All layers of an RWKV-7 step of up to eight tokens, of any rows, in one cooperative launch, with
-// large matrices of f16 in wide models. Blocks, their rows, and how weights come are those of
-// few-rows.cu; here tokens are the columns of the tensor cores, so that a step of eight has the code
-// and registers of a step of three. What few-rows.cu has each block do for itself, the norm and
-// mixes of the whole row, a block does for all here: of eight tokens that would be 256 KB to read.
+// All layers of an RWKV-7 step of up to eight tokens, of any rows, in one cooperative launch.
+// Blocks, their rows, and the ring are those of few-rows.cu. But here tokens are the columns of the
+// tensor cores, so a step of eight tokens has the code and registers of a step of three. In
+// few-rows.cu each block computes the norm and mixes of the whole row for itself. Here one block
+// does it for all others, because each block would have to read 256 KB for eight tokens.
 //
-// A layer is seven phases with a barrier over the grid after each:
-//   mix     a block a mix of a token: norm and mix → mixed
+// A layer has seven phases, with a grid barrier after each:
+//   mix     one mix of a token per block: norm and mix → mixed
 //   in      → r, k, v and the inner low ranks
-//   heads   a block a head of all tokens: outer low ranks, gates, state, group norm, bonus → out
+//   heads   one head of some rows per block: outer low ranks, gates, state, group norm, bonus → out
 //   output  x += out·Wᵀ
-//   mix     norm and mix, a block a token → mixed
+//   mix     one token per block: norm and mix → mixed
 //   key     u = relu²(…)
-//   value   x += u·value: a block some columns, over the rows of value that any token has an u for
-// A token's sums do not depend on the tokens beside it, nor on how many there are. They have another
-// order than those of few-rows.cu and of the ops. Tolerance: that of the ops (few-rows.cu).
+//   value   x += u·value. f16: some columns per block, only rows whose u is not zero for a token.
+//           Quantised: some rows per block of the matrix as it is, all of their columns
+// A token's sums do not depend on the tokens beside it, nor on their number. Their order differs
+// from that of few-rows.cu and of the ops. Tolerance: that of the ops (few-rows.cu).
 //
-// TOKENS: 8 · BLOCKS, at least 7 for each token · WARPS, FEED, SPLIT, STAGE_ROWS (16), RING, REGION,
-// FIXED: as few-rows.cu has them · CHANNELS: a multiple of 64·WARPS · KEYS: a multiple of 32 · IN_ROWS:
-// as few-rows.cu has them
+// TOKENS: 8 · BLOCKS, at least 7 for each token · WARPS, FEED, SPLIT, STAGE_ROWS (16), RING,
+// REGION, FIXED, IN_ROWS: as few-rows.cu has them · CHANNELS: a multiple of 512 · KEYS: a multiple
+// of 32 · QUANT, if it is not f16; then IN_WEIGHT as few-rows.cu has it, the parameters of
+// eight-rows-rounded.cuh, and KEYS is a multiple of CHANNELS
+#include "eight-rows-feed.cuh"
 #include "eight-rows-heads.cuh"
+#if !QUANT
 #include "eight-rows-value.cuh"
+#endif
 
-static_assert(BLOCKS >= kIn * TOKENS, "a block a mix of a token");
+static_assert(BLOCKS >= kIn * TOKENS, "one mix of a token per block");
 
-/** By the warp that multiplies nothing: the next layer's addresses, and its numbers into L2. */
+/** Run by the warp that does not multiply: loads the next layer's addresses, and prefetches its
+ * vectors and states into L2. */
 __device__ __forceinline__ void fetch_layer(const FewRows& op, Block& b, int l) {
   const int lane = threadIdx.x & 31;
   if (l >= op.num_layers) return;
@@ -39,8 +45,9 @@ __device__ __forceinline__ void fetch_layer(const FewRows& op, Block& b, int l) 
       prefetch(layer.shift[lane & 1] + b.sh.tokens[lane >> 1].slot * op.shift_stride + 32 * line);
   }
   constexpr int kLine = 128 / sizeof(state_t), kLines = 4096 / kLine;
-  for (int head = blockIdx.x; head < kHeads; head += BLOCKS)
-    for (int t = 0; t < b.num_tokens; t++) {
+  const HeadShare& heads = b.sh.heads;
+  for (int head = heads.head; head < kHeads; head += BLOCKS)
+    for (int t = heads.begin; t < heads.end; t++) {
       if (!b.sh.tokens[t].is_first) continue;
       const state_t* const state = static_cast<const state_t*>(layer.mixing.state) +
                                    b.sh.tokens[t].slot * layer.mixing.slot_stride + head * 4096;
@@ -48,14 +55,14 @@ __device__ __forceinline__ void fetch_layer(const FewRows& op, Block& b, int l) 
     }
 }
 
-/** What a block does in a phase `mix`; of token −1 nothing. */
+/** What a block computes in a `mix` phase. If the token is −1, nothing. */
 struct MixTask {
   int token;
   const float* mix;
   f16* to;
 };
 
-/** mix: returns h of the token. `which`: the first norm or the second. */
+/** The `mix` phase. `which`: the first norm or the second. Returns h of the token. */
 __device__ __forceinline__ Row mix_phase(const FewRows& op, Block& b, const Layer& layer, int which,
                                          const MixTask& task, bool waits) {
   const bool is_task = task.token >= 0;
@@ -89,14 +96,15 @@ __device__ __forceinline__ Row mix_phase(const FewRows& op, Block& b, const Laye
   return own;
 }
 
-/** A row's last token leaves h as its shift vector, after all blocks have read the one before. */
+/** Stores h of a row's last token as its shift vector. All blocks have read the previous one by
+ * then. */
 __device__ __forceinline__ void keep_shift(const FewRows& op, const Block& b, const Layer& layer,
                                            int which, int token, const Row& h) {
   if (token >= 0 && b.sh.tokens[token].is_last)
     store_row(layer.shift[which] + b.sh.tokens[token].slot * op.shift_stride, h);
 }
 
-/** Of a row of `in`: tanh for the inner rank of w, sigmoid for that of g. */
+/** Epilogue of a row of `in`: tanh for the inner rank of w, sigmoid for that of g. */
 __device__ __forceinline__ int in_epilogue(const FewRows& op, int row) {
   const int w = kFirstLow, g = kFirstLow + 2;
   return row >= op.first[g] && row < op.first[g + 1]   ? kSigmoid
@@ -104,21 +112,29 @@ __device__ __forceinline__ int in_epilogue(const FewRows& op, int row) {
                                                        : kNone;
 }
 
-/** in */
+/** The `in` phase. */
 __device__ __forceinline__ void in_phase(const FewRows& op, Block& b, const Layer& layer,
                                          const f16* mixed) {
   const Place in = share_of_in(op);
+  const Matrices& m = layer.matrices;
 #pragma unroll 1
   for (int j = 0; j < kIn; j++) {
     const Place own = rows_of(op, in, j);
-    if (layer.matrices.of[j] == nullptr || own.begin >= own.end) continue;
+    if (m.of[j] == nullptr || own.begin >= own.end) continue;
     const int count = own.end - own.begin, first = op.first[j] + own.begin;
+    const bool is_large = j < kFirstLow;
     if (threadIdx.x < kWorkers) {
-      multiply_tiles(b, load_inputs(b, mixed + j * TOKENS * CHANNELS), count);
+      const f16* const from = mixed + (j * TOKENS + own_token(b)) * CHANNELS;
+      if (!QUANT || is_large)
+        multiply_tiles(b, LargeInputs(from), count);
+      else
+        multiply_tiles(b, Inputs(from), count);
     } else {
       const int epilogue = in_epilogue(op, first);
       finish_tiles(
-          b, count, [](int, int) { return 0.0f; },
+          b, count,
+          [&](int row) { return is_large ? large_scale(m, j, own.begin + row) : 1.0f; },
+          [](int, int) { return 0.0f; },
           [&](int row, int token, float sum, float) {
             op.y[token * op.first[kIn] + first + row] = to_f16(apply_epilogue(sum, epilogue));
           });
@@ -126,48 +142,51 @@ __device__ __forceinline__ void in_phase(const FewRows& op, Block& b, const Laye
   }
 }
 
-/** output */
-__device__ __forceinline__ void output_phase(const FewRows& op, Block& b, const Layer& layer) {
-  const Place rows = share_of(CHANNELS);
-  const int count = rows.end - rows.begin;
-  if (threadIdx.x < kWorkers)
-    return multiply_tiles(b, load_inputs(b, layer.mixing.out), count);
-  float* const x = op.x + rows.begin;
-  finish_tiles(
-      b, count, [&](int row, int token) { return __ldcg(x + token * CHANNELS + row); },
-      [&](int row, int token, float sum, float old) { x[token * CHANNELS + row] = old + sum; });
-}
-
-/** key */
-__device__ __forceinline__ void key_phase(const FewRows& op, Block& b, const f16* mixed, int l) {
+/** The `key` phase. */
+__device__ __forceinline__ void key_phase(const FewRows& op, Block& b, const Layer& layer,
+                                          const f16* mixed, int l) {
   const Place rows = share_of(KEYS);
   const int count = rows.end - rows.begin;
   if (threadIdx.x < kWorkers)
-    return multiply_tiles(b, load_inputs(b, mixed), count);
+    return multiply_tiles(b, LargeInputs(mixed + own_token(b) * CHANNELS), count);
   fetch_layer(op, b, l + 1);
   finish_tiles(
-      b, count, [](int, int) { return 0.0f; },
+      b, count,
+      [&](int row) { return large_scale(layer.matrices, kFirstLow + 1, rows.begin + row); },
+      [](int, int) { return 0.0f; },
       [&](int row, int token, float sum, float) {
         op.u[token * KEYS + rows.begin + row] = to_f16(apply_epilogue(sum, kRelu2));
       });
 }
 
-/** heads */
+#if QUANT
+/** The `value` phase of a quantised matrix: chunks of CHANNELS columns are added to x one after the
+ * other. */
+__device__ __forceinline__ void value_phase(const FewRows& op, Block& b, const Layer& layer) {
+  static_assert(KEYS % CHANNELS == 0, "whole chunks");
+#pragma unroll 1
+  for (int begin = 0; begin < KEYS; begin += CHANNELS)
+    add_tiles(op, b, layer.matrices, kFirstLow + 2, op.u + begin, KEYS);
+}
+#endif
+
+/** The `heads` phase. */
 __device__ __forceinline__ void heads_phase(const FewRows& op, Block& b, const Layer& layer,
                                             int token, const Row& h) {
   const Wkv7& mixing = layer.mixing;
+  const HeadShare& heads = b.sh.heads;
   const bool is_worker = threadIdx.x < kWorkers;
   Constants constants = {};
   Eight state = {};
   const auto load = [&](int head) {
     if (!is_worker || head >= kHeads) return;
-    if (threadIdx.x >> 5 < b.num_tokens) constants = load_constants(mixing, head);
-    state = load_state(state_row(b, mixing, 0, head), threadIdx.x & 7);
+    if (threadIdx.x >> 5 < heads.end - heads.begin) constants = load_constants(mixing, head);
+    state = load_state(state_row(b, mixing, heads.begin, head), threadIdx.x & 7);
   };
-  load(blockIdx.x);
+  load(heads.head);
   b.barrier.wait();
 #pragma unroll 1
-  for (int head = blockIdx.x; head < kHeads; head += BLOCKS) {
+  for (int head = heads.head; head < kHeads; head += BLOCKS) {
     if (is_worker) run_head(op, b, mixing, head, constants, state);
     if (head + BLOCKS >= kHeads) break;
     if (is_worker) sync_workers();
@@ -191,6 +210,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + OTHER_THREADS, 1)
     const int t = threadIdx.x, row = step.token_rows[t];
     sh.tokens[t] = {step.slots[row], step.starts[row] == t, step.starts[row + 1] == t + 1};
   }
+  if (threadIdx.x == 0) sh.heads = share_of_heads(step);
   if (threadIdx.x < 2) init(sh.full[threadIdx.x], WARPS), init(sh.empty[threadIdx.x], 1);
   if (threadIdx.x < RING)
     init(sh.stream.full[threadIdx.x], FEED), init(sh.stream.empty[threadIdx.x], WARPS);
@@ -203,11 +223,11 @@ extern "C" __global__ void __launch_bounds__(THREADS + OTHER_THREADS, 1)
   b.barrier.sense = b.barrier.read() & 0x80000000u;
   __syncthreads();
   if (threadIdx.x >= THREADS) {
-    feed_all(op, sh.stream, matrices, ring);
+    feed_all(op, sh.stream, matrices, ring, sh.heads.head);
     return;
   }
   const bool is_worker = threadIdx.x < kWorkers;
-  // What writes nothing but by the warp that multiplies nothing is told by that alone.
+  // Where only the warp that does not multiply has written, it signals without waiting for others.
   const auto signal = [&] {
     if (!is_worker) __syncwarp(), b.barrier.signal();
   };
@@ -231,18 +251,24 @@ extern "C" __global__ void __launch_bounds__(THREADS + OTHER_THREADS, 1)
     heads_phase(op, b, layer, keeps, h);
     b.barrier.arrive();
     b.barrier.wait();
-    output_phase(op, b, layer);
+    add_tiles(op, b, layer.matrices, kFirstLow, layer.mixing.out, CHANNELS);
     signal();
     const MixTask keys = {key_token, layer.vectors[kKeyMix], mixed + key_token * CHANNELS};
     const Row g = mix_phase(op, b, layer, 1, keys, true);
     b.barrier.wait();
     keep_shift(op, b, layer, 1, key_token, g);
-    key_phase(op, b, mixed, l);
+    key_phase(op, b, layer, mixed, l);
     signal();
     b.barrier.wait();
+#if QUANT
+    value_phase(op, b, layer);
+    if (l == op.num_layers - 1) break;
+    signal();
+#else
     if (is_worker) add_value(op, b, layer.matrices.of[kValueMatrix]);
     if (l == op.num_layers - 1) break;
     b.barrier.arrive();
+#endif
   }
   let_next_start();
 }

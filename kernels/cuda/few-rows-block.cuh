@@ -1,20 +1,21 @@
-// What a block of few-rows.cu has: its shared memory, its place in the barrier over the grid, and
-// one of two ways of reading weights. Both give the phases
+// What a block of few-rows.cu has: its shared memory, the grid barrier, and one of two ways of
+// reading weights. Both ways define:
 //   StreamShared     what they keep in shared memory, beside kRingBytes of weights
-//   prepare_stream() writes it, before a barrier of the block; start_stream() → Stream
-//   multiply_rows()  the next rows of a matrix, times an input: each warp's sums of its columns
-//   low_products()   the outer low ranks of a head; low_pair() two channels of one
-//   kStepRows        rows that are finished together; kKeyParts: times that `key` says so at most
+//   prepare_stream() initialises it, before a barrier of the block
+//   start_stream()   returns the Stream of a multiplying warp
+//   multiply_rows()  multiplies the next rows of a matrix by an input: sums of each warp's columns
+//   low_products()   multiplies a head's outer low ranks; low_pair() returns two channels of one
+//   kStepRows        rows that are finished together; `key` has at most kKeyParts such parts
 #pragma once
 #include "few-rows-barrier.cuh"
 #if FEED
 #include "few-rows-stages.cuh"
-static_assert(SPLIT == 1 || kUnits % (SPLIT * kSlices) == 0, "a warp's columns are in one of them");
+static_assert(SPLIT == 1 || kUnits % (SPLIT * kSlices) == 0, "a warp's columns lie in one stage");
 #else
 #include "few-rows-warps.cuh"
 #endif
 
-/** Of the matrices that may be of integers: parts of a row's sum, and rows that are finished
+/** Of the matrices that may be quantised: the number of sums per row, and rows that are finished
  * together. */
 #if QUANT
 constexpr int kLargeSlices = kRoundedSlices, kLargeStep = ROUNDED_ROWS;
@@ -22,41 +23,42 @@ constexpr int kLargeSlices = kRoundedSlices, kLargeStep = ROUNDED_ROWS;
 constexpr int kLargeSlices = kSlices, kLargeStep = kStepRows;
 #endif
 
-/** Those of rows, of the low ranks, and of value. */
+/** Sums of rows, of the low ranks, and of ffn.value, which use the same memory. */
 constexpr int kSums = most(TOKENS * most(kTokenSums, WARPS* value_columns()), kLowSums);
 
 struct Shared {
   alignas(16) Layer layers[2];
   StreamShared stream;
   Operands operands;
-  /** Of a head: its vectors of `mixing` in the order of kOwn, and its r, k, v and first v. */
+  /** A head's vectors of `mixing` in the order of kOwn, and its r, k, v and first v. */
   alignas(16) float constants[8][64];
   u32 words[4][32];
   alignas(16) float gate[64];
   float outputs[64];
   float scratch[2][TOKENS][32];
   float bonus;
-  /** Active u of a warp's share of them. */
+  /** Number of active u in each warp's share. */
   int counts[TOKENS][WARPS];
   alignas(16) float sums[kSums];
 };
-static_assert(sizeof(Shared) <= FIXED, "as few-rows-plan.ts reckons");
+static_assert(sizeof(Shared) <= FIXED, "as fused-layers-plan.ts computes");
 
-/** Everything a block has beside its place in the stream. */
+/** Everything a block has, except its Stream. */
 struct Block {
   Shared& sh;
   u8* region;
   GridBarrier barrier;
-  /** Tokens that there are, and their slots; beyond them the last one's. */
+  /** The number of tokens, and their slots. Absent tokens have the slot of the last row. */
   int num_tokens, slots[TOKENS];
   HeadTasks tasks;
-  /** The block's rows of `in`, the first matrix that they are of, and where the next ones begin. */
+  /** The block's rows of `in`, the first of their matrices, and the first rows of the next
+   * matrices. */
   Place in;
   int first_job;
   int bounds[MIXES];
 };
 
-/** Of each token what the layer has for it. */
+/** One row per token. */
 struct Rows {
   Row of[TOKENS];
 };
@@ -69,7 +71,8 @@ __device__ __forceinline__ int slot_of(const Block& b, int token) {
   return slot;
 }
 
-/** Of the rows that which becomes the shift vector of a token: a block each, from the last on. */
+/** The row that this block stores as a token's shift vector: the last block has the first token,
+ * the block before it the second. */
 __device__ __forceinline__ Row own_shift(const Rows& h) {
   Row own = h.of[0];
 #pragma unroll
@@ -78,25 +81,25 @@ __device__ __forceinline__ Row own_shift(const Rows& h) {
   return own;
 }
 
-/** The shift vectors become h, after all blocks have read them. */
+/** Stores h as the shift vector. All blocks have read the previous one by then. */
 __device__ __forceinline__ void keep_shift(const FewRows& op, const Block& b, const Layer& layer,
                                            int which, const Row& own) {
   const int token = BLOCKS - 1 - blockIdx.x;
-  // Of one row the last token's stays.
+  // Of one row, only the last token stores.
   if (token < b.num_tokens && (!b.tasks.is_one_row || token == b.num_tokens - 1))
     store_row(layer.shift[which] + slot_of(b, token) * op.shift_stride, own);
 }
 
 __device__ __forceinline__ void sync_workers() { sync_some(1, kWorkers); }
 
-/** The warp's columns of so many rows, from `first` on of the phase's, times the inputs of each
- * token, CHANNELS apart. */
+/** Multiplies the warp's columns of `rows` rows by the inputs of each token, which are CHANNELS
+ * apart. `first`: the first of the rows among those of the phase. */
 __device__ __forceinline__ void multiply_small(Shared& sh, Stream& s, const f16* input, int first,
                                                int rows) {
   multiply_rows(s, input, sh.sums + kSumRows * (threadIdx.x >> 5) + first, rows);
 }
 
-/** The same with a matrix that may be of integers. */
+/** The same for a matrix that may be quantised. */
 __device__ __forceinline__ void multiply_large(Shared& sh, Stream& s, const f16* input, int first,
                                                int rows) {
 #if QUANT
@@ -106,7 +109,7 @@ __device__ __forceinline__ void multiply_large(Shared& sh, Stream& s, const f16*
 #endif
 }
 
-/** The sum of a token's row: over its slices, in their order. */
+/** The sum of a token's row over its slices, in their order. */
 template <int Slices = kLargeSlices>
 __device__ __forceinline__ float sum_slices(const Shared& sh, int token, int row) {
   float sum = 0;

@@ -29,7 +29,7 @@ constexpr int kMostPairs = (kPairs + kRoundedSlices - 1) / kRoundedSlices;
 /** Stages per row of ffn.value. */
 constexpr int kValueChunks = KEYS / CHANNELS;
 static_assert(KEYS % CHANNELS == 0, "whole chunks");
-static_assert(CHANNELS % kPairColumns == 0 && kRowScaleBytes % 16 == 0, "as few-rows-plan.ts says");
+static_assert(CHANNELS % kPairColumns == 0 && kRowScaleBytes % 16 == 0, "as fused-layers-plan.ts says");
 
 static_assert(TOKENS <= 2, "as many as a product has columns for");
 

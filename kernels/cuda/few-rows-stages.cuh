@@ -1,30 +1,7 @@
-// How the warps of few-rows.cu that multiply use the stages of the ring, which few-rows-feed.cuh
-// fills. This file knows neither the phases nor how a stage is requested.
+// The products of few-rows.cu with the stages that few-rows-feed.cuh requests. This file does not
+// know the phases.
 #pragma once
 #include "few-rows-feed.cuh"
-
-/** A multiplying warp's position in the ring: the next stage. */
-struct Stream {
-  StreamShared& shared;
-  const u8* ring;
-  Turn next;
-};
-
-__device__ __forceinline__ Stream start_stream(StreamShared& sh, const Matrices*, int, u8* ring) {
-  return {sh, ring, {0, 0}};
-}
-
-/** Waits until the next stage is loaded. */
-__device__ __forceinline__ const f16* open_stage(Stream& s) {
-  wait(s.shared.full[s.next.slot], s.next.parity);
-  return reinterpret_cast<const f16*>(s.ring + s.next.slot * kStageBytes);
-}
-
-__device__ __forceinline__ void close_stage(Stream& s) {
-  __syncwarp();
-  if ((threadIdx.x & 31) == 0) arrive(s.shared.empty[s.next.slot]);
-  s.next.advance();
-}
 
 /** Offset of a lane's weights in 4 rows by 64 columns. own_inputs: of its inputs among the 64. */
 __device__ __forceinline__ int own_weights(int columns) {

@@ -10,12 +10,8 @@ constexpr int kRowLanes = kColumns / kVector;
 constexpr int kRowsAtOnce = kWorkers / kRowLanes;
 /** Vectors of u per worker. */
 constexpr int kActiveVectors = (KEYS + kVector * kWorkers - 1) / (kVector * kWorkers);
-/** Rows in flight per lane and token: twice as many if a row is only integer codes. */
-#if QUANT
-constexpr int kFlight = (kStagesScales ? 16 : 8) / TOKENS;
-#else
+/** Rows in flight per lane and token. */
 constexpr int kFlight = 8 / TOKENS;
-#endif
 static_assert(TOKENS * kColumns <= kWorkers, "a column of a token a worker");
 
 /** A worker's u of a token, and the position of its active ones among all of that token. */

@@ -7,6 +7,9 @@
 #include "tensor-cores.cuh"
 #define THREADS (32 * (WARPS + 1))
 #define OTHER_THREADS (32 * FEED)
+#ifndef QUANT
+#define QUANT 0
+#endif
 #if !QUANT
 #define ACTIVE 1
 #endif
