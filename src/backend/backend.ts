@@ -56,6 +56,9 @@ export interface Norm {
  * The recurrent states of all slots. Kernels index it by the batch's `slots`; nothing else names a state. Whatever is asked
  * of a pool takes effect in the order in which it is asked, launched steps included, and no call waits for the device.
  */
+/** From one slot to another. */
+export type SlotCopy = readonly [from: number, to: number]
+
 export interface StatePool {
   readonly shape: StateShape
   readonly numSlots: number
@@ -71,6 +74,8 @@ export interface StatePool {
   /** Fills a freed slot with NaN, so that a use after free cannot go unnoticed. */
   poison(slot: number): void
   copy(from: number, to: number): void
+  /** Several copies, of which none has a slot of another: as copy() of each, where they cost less together. */
+  copyAll?(copies: readonly SlotCopy[]): void
   /**
    * The state as everything asked before leaves it. The backend takes its own copy within that order, on the device: what
    * is asked of the slot afterwards, clearing or stepping it included, does not change what is read. `into` is where to

@@ -230,7 +230,10 @@ export class Engine {
     let hasLanded = false
     this.#guard(() => {
       this.#transfers.turn()
-      if (this.#flights.hasRoom) this.#launch()
+      // What holds the next step back is the one on its way: to ask again before it lands would only delay its landing.
+      const isHeld = this.#scheduler.isWaiting && this.#flights.count > 0
+      if (isHeld) this.#takeMasks()
+      else if (this.#flights.hasRoom) this.#launch()
       const isStepping = this.#flights.count > 0
       hasLanded = isStepping ? this.#flights.isOldestDone : !this.#transfers.isBusy
       if (!isStepping) this.#rest()

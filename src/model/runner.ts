@@ -177,7 +177,7 @@ export interface Runner {
   /** Makes a slot the state before any token. */
   clearSlot(slot: number): void
   copySlot(from: number, to: number): void
-  /** The state that a slot had before its last row, which named the spare: its tokens were not those drawn. */
+  /** The state that a slot had before its last row, which named the spare: its tokens were not those drawn. Once a row. */
   rewindSlot(slot: number, spare: number): void
   /** Marks a freed slot so that its use would be noticed. */
   poisonSlot(slot: number): void

@@ -157,6 +157,27 @@ for (const { architecture, graphs, wkv } of cases)
       runner.dispose()
     })
 
+    test('the states of several rows are kept in one step, and come back', () => {
+      const runner = runnerOf(graphs, wkv, architecture)
+      const slots = [0, 3, 5]
+      for (const slot of slots) begin(runner, slot, { temperature: 0, seed: BigInt(slot) })
+      for (let round = 0; round < 3; round++) {
+        const before = slots.map((slot) => runner.readState(slot).result())
+        const rows = slots.map((slot, i): BatchRow => {
+          const samples = [0, 1, 2].map((position) => draw(slot, { position }))
+          const tokens = Int32Array.from(samples, (_, t) => 11 * slot + 7 * round + t)
+          return { slot, tokens, samples, guesses: { count: 2, spare: i } }
+        })
+        runner.step(rows)
+        const after = slots.map((slot) => runner.readState(slot).result())
+        for (const [i, state] of after.entries()) expect(state).not.toEqual(before[i])
+        runner.rewindSlot(slots[round]!, round)
+        for (const [i, slot] of slots.entries())
+          expect(runner.readState(slot).result(), `${slot}`).toEqual((i === round ? before : after)[i])
+      }
+      runner.dispose()
+    })
+
     test('pairs of tokens have the bits of single ones', () => {
       const runner = runnerOf(graphs, wkv, architecture)
       for (const fields of SPECS) {

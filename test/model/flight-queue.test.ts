@@ -42,7 +42,7 @@ test('finished steps are not kept', async () => {
   const none = () => {
     throw new Error('not read here')
   }
-  const queue = new FlightQueue(PROGRAM, CAPACITY, { logits: none, hidden: none })
+  const queue = new FlightQueue(PROGRAM, CAPACITY, Int32Array.of(0), { logits: none, hidden: none })
   const held: WeakRef<object>[] = []
   const launch = (position: number) => {
     const row = rowAt(position)

@@ -3,16 +3,23 @@
  * the steps. Knows nothing of who owns a slot.
  */
 import { assert, SkeinError } from '../../errors.ts'
-import type { Flight, PenaltyPool, StateData, StatePool, StateShape } from '../backend.ts'
+import type { Flight, PenaltyPool, SlotCopy, StateData, StatePool, StateShape } from '../backend.ts'
 import { arraysOf, checkState, createState, stateBytesOf } from '../state-shape.ts'
 import type { CudaDevice } from './device/device.ts'
-import { type DevicePointer, i32, type KernelArgs } from './kernel/args.ts'
+import { type DevicePointer, i32, i64, type KernelArgs } from './kernel/args.ts'
+import type { Kernel } from './kernel/kernel.ts'
+import { StructBytes } from './kernel/struct-bytes.ts'
 import { convert, type TensorType, widen } from './resources.ts'
 import { type LaneSlot, StateLanes } from './state-lanes.ts'
 import { logBytes, StateLog } from './state-log.ts'
 
 /** All bits set is a NaN in f32 and in f16. */
 const NAN_BYTE = 0xff
+/** kCopies of copy-slots.cu, its threads, what a thread copies, and the blocks of a copy at most. */
+const COPIES_AT_ONCE = 32
+const COPY_THREADS = 256
+const COPY_BYTES = 16
+const COPY_BLOCKS = 32
 
 /** One array of the states of all slots: [slots, L, …shape]. */
 class Pool {
@@ -21,6 +28,7 @@ class Pool {
   readonly length: number
   readonly #device: CudaDevice
   readonly #type: TensorType
+  #copyArgs: KernelArgs | null = null
 
   constructor(device: CudaDevice, numSlots: number, length: number, type: TensorType) {
     this.#device = device
@@ -40,6 +48,15 @@ class Pool {
 
   copy(from: number, to: number): void {
     this.#device.copy(this.#at(to), this.#at(from), this.slotBytes)
+  }
+
+  /** At most COPIES_AT_ONCE. */
+  copyAll(kernel: Kernel, copies: readonly SlotCopy[]): void {
+    const vectors = this.slotBytes / COPY_BYTES
+    this.#copyArgs ??= this.#device.args([this.address, i64(BigInt(vectors)), copiesStruct([])])
+    this.#copyArgs.set(2, copiesStruct(copies))
+    const blocks = Math.min(COPY_BLOCKS, Math.ceil(vectors / COPY_THREADS))
+    this.#device.launch(kernel, [blocks, copies.length, 1], [COPY_THREADS, 1, 1], 0, this.#copyArgs)
   }
 
   /** A slot's numbers as f32, elsewhere on the device. */
@@ -75,6 +92,7 @@ export class CudaStatePool implements StatePool {
   /** By the names of the arrays, in their order. */
   readonly #pools: ReadonlyMap<string, Pool>
   readonly #lanes: StateLanes
+  readonly #copySlots: Kernel
   #log: StateLog | null = null
 
   constructor(device: CudaDevice, shape: StateShape, numSlots: number, wkvType: TensorType, leastLogHeads?: number) {
@@ -98,6 +116,7 @@ export class CudaStatePool implements StatePool {
     )
     this.bytesPerSlot = [...this.#pools.values()].reduce((sum, { slotBytes }) => sum + slotBytes, 0)
     this.#lanes = new StateLanes(device, stateBytesOf(shape))
+    this.#copySlots = device.kernel('copy-slots', 'copy_slots')
   }
 
   /** Slot 0's; the others are `shiftStride` numbers apart. */
@@ -151,6 +170,19 @@ export class CudaStatePool implements StatePool {
     this.#log?.merge([from])
     this.#log?.forget(to)
     for (const pool of this.#pools.values()) pool.copy(from, to)
+  }
+
+  copyAll(copies: readonly SlotCopy[]): void {
+    for (const [from, to] of copies) {
+      this.#check(from)
+      this.#check(to)
+      this.#log?.forget(to)
+    }
+    this.#log?.merge(copies.map(([from]) => from))
+    for (let i = 0; i < copies.length; i += COPIES_AT_ONCE) {
+      const part = copies.slice(i, i + COPIES_AT_ONCE)
+      for (const pool of this.#pools.values()) pool.copyAll(this.#copySlots, part)
+    }
   }
 
   read(slot: number, into = createState(this.shape)): Flight<StateData> {
@@ -231,4 +263,13 @@ export class CudaPenaltyPool implements PenaltyPool {
       this.#device.launch(kernel, grid, [256, 1, 1], 0, this.#args)
     }
   }
+}
+
+/** `Copies` of copy-slots.cu. */
+function copiesStruct(copies: readonly SlotCopy[]): Uint8Array {
+  const struct = new StructBytes()
+  for (const [from] of copies) struct.i32(from)
+  struct.padTo(4 * COPIES_AT_ONCE)
+  for (const [, to] of copies) struct.i32(to)
+  return struct.padTo(8 * COPIES_AT_ONCE).bytes()
 }

@@ -90,7 +90,12 @@ export class StepTimes {
       if (measured === undefined || own === undefined || plain === 0) return ratio
       return own.typical(step, ratio * plain * this.#error(measured, ratios, plain, i)) / plain
     })
-    return (tokens) => (tokens <= answers ? 1 : (costs[this.#entryOf(tokens)] ?? Number.POSITIVE_INFINITY))
+    // It is asked hundreds of times a step.
+    const table = new Float64Array(1 + Math.max(answers, this.#known.at(-1)?.[0] ?? 0)).fill(Number.POSITIVE_INFINITY)
+    for (const [i, [most]] of this.#known.entries())
+      table.fill(costs[i]!, 1 + (this.#known[i - 1]?.[0] ?? -1), 1 + most)
+    table.fill(1, 0, 1 + answers)
+    return (tokens) => table[tokens] ?? Number.POSITIVE_INFINITY
   }
 
   /** By how much the nearest kind of step that was measured takes longer than expected. */

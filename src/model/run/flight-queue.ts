@@ -27,6 +27,7 @@ export class FlightQueue {
   readonly max: number
   readonly feedsDraws: boolean
   readonly #program: Program
+  readonly #states: Int32Array
   readonly #readers: StepReaders
   readonly #batches: readonly Batch[]
   /** On their way, oldest first. */
@@ -35,10 +36,12 @@ export class FlightQueue {
   #lastFlown: ProgramFlight | null = null
   #numLaunched = 0
 
-  constructor(program: Program, capacity: Capacity, readers: StepReaders) {
+  /** `states`: which state of the pool is each slot's now. */
+  constructor(program: Program, capacity: Capacity, states: Int32Array, readers: StepReaders) {
     this.max = program.flights?.max ?? 1
     this.feedsDraws = program.flights?.feedsDraws ?? true
     this.#program = program
+    this.#states = states
     this.#readers = readers
     this.#batches = Array.from({ length: this.max }, () => createBatch(capacity))
   }
@@ -67,7 +70,7 @@ export class FlightQueue {
 
   /** Where the device looks up what a row feeds. */
   #launch(batch: Batch, rows: readonly BatchRow[], before: StepFlight | null): StepFlight {
-    const packed = packRows(batch, rows)
+    const packed = packRows(batch, rows, this.#states)
     const feeds = rows.map(feedsOf)
     const flown = this.#program.flights!.launch(batch)
     this.#lastFlown = flown
@@ -93,6 +96,7 @@ export class FlightQueue {
     const packed = packRows(
       batch,
       known.filter((row) => row !== null),
+      this.#states,
     )
     if (packed.length > 0) this.#program.run(batch)
     let next = 0

@@ -8,6 +8,7 @@ import type {
   GuessCosts,
   PenaltyPool,
   Program,
+  SlotCopy,
   StateData,
   StatePool,
   Tensor,
@@ -55,6 +56,8 @@ export class ModelRunner implements Runner {
   readonly drawsLater: boolean
   readonly #backend: Backend
   readonly #states: StatePool
+  /** Which of these is a slot's, and from `numSlots` on a spare's: a rewound slot changes with its spare. */
+  readonly #stateOf: Int32Array
   readonly #penalties: PenaltyPool
   readonly #logits: Tensor
   readonly #program: Program
@@ -83,6 +86,7 @@ export class ModelRunner implements Runner {
     const numNamed = numSlots + numSpares
     this.#startSlot = startState === null ? null : numNamed
     this.#states = backend.statePool(stateShape, startState === null ? numNamed : numNamed + 1)
+    this.#stateOf = Int32Array.from({ length: numNamed }, (_, slot) => slot)
     if (startState !== null) this.#states.write(numNamed, startState).result()
     this.#penalties = backend.penaltyPool(vocabSize, this.numPlaces)
     const capacity: Capacity = {
@@ -103,7 +107,7 @@ export class ModelRunner implements Runner {
     })
     const rowsOf = (tensor: Tensor, width: number) => (start: number, count: number) =>
       backend.readTensor(tensor, start * width, count * width)
-    this.#flights = new FlightQueue(this.#program, capacity, {
+    this.#flights = new FlightQueue(this.#program, capacity, this.#stateOf, {
       logits: rowsOf(this.#logits, vocabSize),
       hidden: rowsOf(hidden, stateShape.channels),
     })
@@ -135,9 +139,17 @@ export class ModelRunner implements Runner {
   }
 
   launch(rows: readonly BatchRow[]): Flight<RowResult[]> {
-    for (const { slot, guesses } of rows)
-      if (guesses !== undefined) this.#states.copy(slot, this.#spareSlot(guesses.spare))
+    this.#keepStates(rows)
     return this.#flights.launch(rows)
+  }
+
+  /** Those from before rows with guesses. */
+  #keepStates(rows: readonly BatchRow[]): void {
+    const copies: SlotCopy[] = []
+    for (const { slot, guesses } of rows)
+      if (guesses !== undefined) copies.push([this.#stateOf[slot]!, this.#stateOf[this.#spareSlot(guesses.spare)]!])
+    if (copies.length > 1 && this.#states.copyAll) this.#states.copyAll(copies)
+    else for (const [from, to] of copies) this.#states.copy(from, to)
   }
 
   drawLater(masks: readonly (Uint32Array | null)[]): void {
@@ -158,20 +170,22 @@ export class ModelRunner implements Runner {
   }
 
   clearSlot(slot: number): void {
-    if (this.#startSlot === null) this.#states.clear(slot)
-    else this.#states.copy(this.#startSlot, slot)
+    if (this.#startSlot === null) this.#states.clear(this.#stateOf[slot]!)
+    else this.#states.copy(this.#startSlot, this.#stateOf[slot]!)
   }
 
   copySlot(from: number, to: number): void {
-    this.#states.copy(from, to)
+    this.#states.copy(this.#stateOf[from]!, this.#stateOf[to]!)
   }
 
   rewindSlot(slot: number, spare: number): void {
-    this.#states.copy(this.#spareSlot(spare), slot)
+    const kept = this.#spareSlot(spare)
+    const states = this.#stateOf
+    ;[states[slot], states[kept]] = [states[kept]!, states[slot]!]
   }
 
   poisonSlot(slot: number): void {
-    this.#states.poison(slot)
+    this.#states.poison(this.#stateOf[slot]!)
   }
 
   resetPenalties(place: number, promptTokens: Int32Array): void {
@@ -183,11 +197,11 @@ export class ModelRunner implements Runner {
   }
 
   readState(slot: number, into?: StateData): Flight<StateData> {
-    return this.#states.read(slot, into)
+    return this.#states.read(this.#stateOf[slot]!, into)
   }
 
   writeState(slot: number, state: StateData): Flight<void> {
-    return this.#states.write(slot, state)
+    return this.#states.write(this.#stateOf[slot]!, state)
   }
 
   #spareSlot(spare: number): number {

@@ -30,9 +30,12 @@ export interface PackedRow {
   readonly hiddenRow: number
 }
 
-/** Fills the batch. The arrays' lengths are the limits. Outputs are in the order of the rows; inputs need not be. */
-export function packRows(batch: Batch, rows: readonly BatchRow[]): PackedRow[] {
-  const ends = packInputs(batch, rows)
+/**
+ * Fills the batch. The arrays' lengths are the limits. Outputs are in the order of the rows; inputs need not be. `states`:
+ * which state of the pool is each slot's; the slot's own number where absent.
+ */
+export function packRows(batch: Batch, rows: readonly BatchRow[], states?: Int32Array): PackedRow[] {
+  const ends = packInputs(batch, rows, states)
   const biases: [number, number][] = []
   batch.numMasks = 0
   batch.numLater = 0
@@ -52,7 +55,7 @@ export function packRows(batch: Batch, rows: readonly BatchRow[]): PackedRow[] {
 }
 
 /** The tokens of every slot, the shortest rows first. Returns where those of each row end, its blended slots after its own. */
-function packInputs(batch: Batch, rows: readonly BatchRow[]): number[][] {
+function packInputs(batch: Batch, rows: readonly BatchRow[], states?: Int32Array): number[][] {
   const inputs: { readonly row: BatchRow; readonly slot: number; readonly ends: number[] }[] = []
   const allEnds = rows.map((row) => {
     const ends: number[] = []
@@ -74,7 +77,7 @@ function packInputs(batch: Batch, rows: readonly BatchRow[]): number[][] {
     assert(!seen.has(slot), `slot ${slot} twice in one step`)
     seen.add(slot)
     assert(batch.numTokens + tokens.length <= batch.tokens.length, 'step over its token budget')
-    batch.slots[b] = slot
+    batch.slots[b] = states?.[slot] ?? slot
     batch.starts[b] = batch.numTokens
     batch.stopStarts[b] = stops.length
     if (row.stops) stops.push(...row.stops)

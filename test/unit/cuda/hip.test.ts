@@ -22,6 +22,7 @@ const KERNELS: Readonly<Record<string, readonly string[]>> = {
   ddlerp: ['MIXES=5'],
   'deep-embed': ['SIDE=32 TABLE_TYPE=2'],
   embed: [`${ROW} TABLE_TYPE=2`, `${ROW} TABLE_TYPE=3 BLOCK=6`],
+  'copy-slots': [''],
   fp8: ['SOURCE=1'],
   'gated-add': [''],
   'gather-norm': [ROW],
