@@ -43,7 +43,7 @@ export interface SampleSpec extends SamplingNumbers {
   readonly stream: number
   /** null: none; k: the drawn token's log-probability and the k best. */
   readonly logprobs: number | null
-  /** Additive bias by token id; −Infinity bans. */
+  /** Additive bias by token id; −Infinity bans. The map never changes. */
   readonly bias: ReadonlyMap<number, number> | null
   /** Tokens that may be drawn, one bit each, the lowest first, at least one of them; absent: all. */
   readonly mask?: Uint32Array | undefined

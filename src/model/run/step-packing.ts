@@ -36,7 +36,7 @@ export interface PackedRow {
  */
 export function packRows(batch: Batch, rows: readonly BatchRow[], states?: Int32Array): PackedRow[] {
   const ends = packInputs(batch, rows, states)
-  const biases: [number, number][] = []
+  const biases: Biases = { length: 0, parts: [] }
   batch.numMasks = 0
   batch.numLater = 0
   batch.numLogits = 0
@@ -49,9 +49,40 @@ export function packRows(batch: Batch, rows: readonly BatchRow[], states?: Int32
     return packed
   })
   batch.biasStarts[batch.numSamples] = biases.length
-  batch.biasIds = Int32Array.from(biases, ([token]) => token)
-  batch.biasValues = Float32Array.from(biases, ([, value]) => value)
+  batch.biasIds = new Int32Array(biases.length)
+  batch.biasValues = new Float32Array(biases.length)
+  let at = 0
+  for (const { ids, values } of biases.parts) {
+    batch.biasIds.set(ids, at)
+    batch.biasValues.set(values, at)
+    at += ids.length
+  }
   return packed
+}
+
+/** The biases of a request as columns. */
+interface Bias {
+  readonly ids: Int32Array
+  readonly values: Float32Array
+}
+
+/** Those of the draws of a step, one after the other. */
+interface Biases {
+  length: number
+  readonly parts: Bias[]
+}
+
+/** A request's are the same at every draw, of which a step with guesses has many. */
+const BIASES = new WeakMap<ReadonlyMap<number, number>, Bias>()
+
+function addBias(biases: Biases, bias: ReadonlyMap<number, number>): void {
+  let columns = BIASES.get(bias)
+  if (columns === undefined) {
+    columns = { ids: Int32Array.from(bias.keys()), values: Float32Array.from(bias.values()) }
+    BIASES.set(bias, columns)
+  }
+  biases.parts.push(columns)
+  biases.length += bias.size
 }
 
 /** The tokens of every slot, the shortest rows first. Returns where those of each row end, its blended slots after its own. */
@@ -92,13 +123,7 @@ function packInputs(batch: Batch, rows: readonly BatchRow[], states?: Int32Array
 }
 
 /** Asks for the logits of a row's last token, or of all its tokens, which end before token `end`; adds its draws. */
-function packOutputs(
-  batch: Batch,
-  row: BatchRow,
-  end: number,
-  biases: [number, number][],
-  lastSpecs: SampleSpec[],
-): PackedRow {
+function packOutputs(batch: Batch, row: BatchRow, end: number, biases: Biases, lastSpecs: SampleSpec[]): PackedRow {
   const { tokens, samples, allLogits = false, withHead = false, hidden, guesses } = row
   const isPlain = row.blend === undefined && guesses === undefined && !allLogits && !hidden
   if (row.drawsLater === true || tokens.length === 0)
@@ -117,7 +142,7 @@ function packOutputs(
   if (row.drawsLater === true) batch.keptAs[batch.numLogits - 1] = 1 + first!.slot
   for (const [i, spec] of samples.entries()) {
     batch.biasStarts[batch.numSamples] = biases.length
-    if (spec.bias) biases.push(...spec.bias)
+    if (spec.bias) addBias(biases, spec.bias)
     const s = batch.numSamples
     const isAfterGuess = numGuesses > 0 && i > 0
     const logitRow = batch.numLogits - 1 - (numGuesses > 0 ? numGuesses - i : 0)
