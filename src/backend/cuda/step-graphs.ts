@@ -16,6 +16,8 @@ export const MAX_GRAPH_ROWS = 1024
 const MAX_SHAPES = 32
 /** Rows of neither one token nor many that a step is captured for at least. */
 const MIN_SHORT_ROWS = 4
+/** Rows of steps in which some may have guesses (GUESSING of cuda.ts). */
+const MAX_GUESSING_ROWS = 32
 
 export interface CapturedStep {
   readonly buffer: StepBuffer
@@ -143,9 +145,12 @@ function decodeShape(size: number, { tokens, rows, logits, samples }: Capacity):
  * capacity has: those of each kind are rounded up apart. A few rows of few tokens are as good as one.
  */
 export function paddedShape(shape: StepShape, capacity: Capacity): StepShape {
+  const numShort = shape.rows - shape.singles - shape.longRows
+  const isFew = shape.longRows === 0 && shape.rows <= MAX_GUESSING_ROWS
+  if (isFew && numShort > 0 && shape.samples > shape.rows) return shapeWithGuesses(shape, numShort, capacity)
   const padded = (n: number, least = 1) => (n === 0 ? 0 : bucketOf(Math.max(n, least)))
   const [singles, longRows] = [padded(shape.singles), padded(shape.longRows)]
-  const shortRows = padded(shape.rows - shape.singles - shape.longRows, MIN_SHORT_ROWS)
+  const shortRows = padded(numShort, MIN_SHORT_ROWS)
   return {
     tokens: Math.min(bucketOf(shape.tokens), capacity.tokens),
     rows: singles + shortRows + longRows,
@@ -153,5 +158,23 @@ export function paddedShape(shape: StepShape, capacity: Capacity): StepShape {
     logits: Math.min(padded(shape.logits), capacity.logits),
     samples: Math.min(padded(shape.samples), capacity.samples),
     waits: Math.min(padded(shape.waits), capacity.samples),
+  }
+}
+
+/**
+ * How many answers have guesses, and how many, changes with every step, and to capture a shape takes as long as several steps.
+ * So their shapes are few: tokens by powers of two, as their costs are known, and half or all of the rows of each kind.
+ */
+function shapeWithGuesses(shape: StepShape, numShort: number, capacity: Capacity): StepShape {
+  const all = bucketOf(Math.max(shape.rows, MIN_SHORT_ROWS))
+  const part = (n: number) => (n === 0 || n > all / 2 ? Math.min(n, 1) * all : Math.ceil(all / 2))
+  const [singles, shortRows] = [part(shape.singles), part(numShort)]
+  const tokens = Math.min(2 ** Math.ceil(Math.log2(shape.tokens)), capacity.tokens)
+  const padded = (n: number, most: number) => Math.min(n <= tokens ? tokens : bucketOf(n), most)
+  return {
+    ...{ tokens, rows: singles + shortRows, singles, longRows: 0 },
+    logits: padded(shape.logits, capacity.logits),
+    samples: padded(shape.samples, capacity.samples),
+    waits: shape.waits === 0 ? 0 : Math.min(bucketOf(shape.waits), capacity.samples),
   }
 }

@@ -73,6 +73,27 @@ test('a step with a row of several tokens stays one, whatever the capacity', () 
   expect(rows).toBeGreaterThan(singles)
 })
 
+test('steps with guesses have few shapes, which hold all that are rounded up to them', () => {
+  const capacity = { tokens: 1024, rows: 32, logits: 256, samples: 256 }
+  const shapes = new Set<string>()
+  for (let singles = 0; singles < 32; singles++)
+    for (let guesses = 1; guesses <= 7; guesses++) {
+      const draws = singles + (32 - singles) * (1 + guesses)
+      for (const again of [0, 17]) {
+        const shape = { tokens: draws + again, rows: 32, singles, longRows: 0, logits: draws, samples: draws, waits: 0 }
+        const padded = paddedShape(shape, capacity)
+        shapes.add(JSON.stringify(padded))
+        for (const [name, n] of Object.entries(shape))
+          expect(padded[name as keyof typeof shape], `${name} of ${JSON.stringify(shape)}`).toBeGreaterThanOrEqual(n)
+        expect(padded.rows - padded.singles).toBeGreaterThanOrEqual(32 - singles)
+      }
+    }
+  expect(shapes.size).toBeLessThanOrEqual(14)
+  // A prompt that many choices draw from.
+  const forked = { tokens: 3, rows: 1, singles: 0, longRows: 0, logits: 1, samples: 9, waits: 0 }
+  expect(paddedShape(forked, capacity)).toMatchObject({ tokens: 4, samples: 16 })
+})
+
 test('a prompt is captured only when its shape occurs a second time', () => {
   const { captured, find } = graphs()
   expect(find(PROMPT)).toBeNull()
