@@ -8,7 +8,7 @@ import type { Batch, Capacity } from '../batch.ts'
 import type { CudaGraph } from './driver/driver.ts'
 import { bucketOf } from './gemm/gemm.ts'
 import { numEntries, type StepBuffer } from './step/buffer.ts'
-import { isDecode, type StepShape } from './step/command.ts'
+import { FEW_TOKENS, isDecode, type StepShape } from './step/command.ts'
 
 /** Decode steps of more rows are launched one kernel at a time: they are long enough not to notice. */
 export const MAX_GRAPH_ROWS = 1024
@@ -147,7 +147,7 @@ function decodeShape(size: number, { tokens, rows, logits, samples }: Capacity):
 export function paddedShape(shape: StepShape, capacity: Capacity): StepShape {
   const numShort = shape.rows - shape.singles - shape.longRows
   const isFew = shape.longRows === 0 && shape.rows <= MAX_GUESSING_ROWS
-  if (isFew && numShort > 0 && shape.samples > shape.rows) return shapeWithGuesses(shape, numShort, capacity)
+  if (isFew && numShort > 0) return shapeOfFew(shape, numShort, capacity)
   const padded = (n: number, least = 1) => (n === 0 ? 0 : bucketOf(Math.max(n, least)))
   const [singles, longRows] = [padded(shape.singles), padded(shape.longRows)]
   const shortRows = padded(numShort, MIN_SHORT_ROWS)
@@ -162,19 +162,26 @@ export function paddedShape(shape: StepShape, capacity: Capacity): StepShape {
 }
 
 /**
- * How many answers have guesses, and how many, changes with every step, and to capture a shape takes as long as several steps.
- * So their shapes are few: tokens by powers of two, as their costs are known, and half or all of the rows of each kind.
+ * How many answers have guesses or feed tokens again, and how many, changes with every step, and to capture a shape takes as
+ * long as several steps. So their shapes are few: half or all of the rows of each kind, and with guesses tokens by powers of
+ * two, as their costs are known.
  */
-function shapeWithGuesses(shape: StepShape, numShort: number, capacity: Capacity): StepShape {
+function shapeOfFew(shape: StepShape, numShort: number, capacity: Capacity): StepShape {
+  const { logits, samples, waits } = shape
   const all = bucketOf(Math.max(shape.rows, MIN_SHORT_ROWS))
   const part = (n: number) => (n === 0 || n > all / 2 ? Math.min(n, 1) * all : Math.ceil(all / 2))
   const [singles, shortRows] = [part(shape.singles), part(numShort)]
-  const tokens = Math.min(2 ** Math.ceil(Math.log2(shape.tokens)), capacity.tokens)
-  const padded = (n: number, most: number) => Math.min(n <= tokens ? tokens : bucketOf(n), most)
+  const hasGuesses = samples > shape.rows
+  const rounded = hasGuesses ? 2 ** Math.ceil(Math.log2(shape.tokens)) : bucketOf(shape.tokens)
+  const tokens = Math.min(rounded, capacity.tokens)
+  const padded = (n: number) => {
+    if (n === 0) return 0
+    return Math.max(bucketOf(n), n <= FEW_TOKENS ? 0 : n <= all ? all : tokens)
+  }
   return {
     ...{ tokens, rows: singles + shortRows, singles, longRows: 0 },
-    logits: padded(shape.logits, capacity.logits),
-    samples: padded(shape.samples, capacity.samples),
-    waits: shape.waits === 0 ? 0 : Math.min(bucketOf(shape.waits), capacity.samples),
+    logits: Math.min(padded(logits), capacity.logits),
+    samples: Math.min(padded(samples), capacity.samples),
+    waits: waits === 0 ? 0 : Math.min(bucketOf(waits), capacity.samples),
   }
 }
