@@ -16,8 +16,8 @@ const PACKED_TABLE = 3
 /** MAX_MIXES of shift-mix.cu */
 const MAX_MIXES = 6
 /**
- * Tokens of a step from which a block of shift_mix takes several of them, and how many: all blocks at once come first.
- * Rows of one token have a kernel of their own.
+ * Tokens of rows of several from which a block of shift_mix takes several of them, and how many: all blocks at once come
+ * first. Rows of one token have a kernel of their own.
  */
 const TOKENS_PER_BLOCK = [
   [448, 2],
@@ -131,7 +131,7 @@ export function shiftMix(
     run(stream, { tokens, rows, singles }: StepShape) {
       const mixArgs = () => [mixes, ...rest]
       const others = rows - singles
-      const kernels = variants.find(({ from }) => tokens >= from)!
+      const kernels = variants.find(({ from }) => tokens - singles >= from) ?? variants.at(-1)!
       const blocks = others === 0 ? 0 : Math.ceil(tokens / kernels.perBlock)
       stream.launch(site, kernels.mix, [blocks, 1, 1], defines.THREADS, mixArgs)
       // Runs beside it.
