@@ -204,9 +204,11 @@ export function loadDraft(choice: RunnerChoice, path: string, warmUp?: WarmUp): 
   return runner
 }
 
-/** On a GPU for one answer at a time: with four or more, drafts cost more than they gain (docs/dev/measurements.md). */
+/** Answers at once on a GPU: eight gain nothing (docs/dev/measurements.md). */
+const DRAFTED_ON_GPU = 4
+
 export function draftOver(runner: Runner): Draft {
-  return new Draft(runner, runner.maxFlights > 1 ? 1 : undefined)
+  return new Draft(runner, runner.maxFlights > 1 ? DRAFTED_ON_GPU : undefined)
 }
 
 function checkDraft({ info: { vocabSize } }: Runner, { info }: Runner): void {
