@@ -9,12 +9,14 @@ import { joinCluster } from '../host/membership.ts'
 import { membershipChoice, NETWORK_NAMES, networkChoice, refuseEmptyKeys } from '../settings/network.ts'
 import { settleServe, valuesOf } from '../settings/serve-settings.ts'
 import { settingsCalled } from '../settings/table.ts'
+import { lowerHelpers } from '../threads/helpers.ts'
 import { defineCommand } from './terminal/command.ts'
 
 export const gateway = defineCommand({
   examples: [['skein gateway --cluster postgres://HOST/skein --port 8080', 'start as many as you like']],
   flags: settingsCalled(...NETWORK_NAMES),
   async run({ given }) {
+    lowerHelpers()
     // Variables mean the same as for `serve`. The configuration file is not read, because it is about models.
     const settings = settleServe({ given, words: [] }, null)
     refuseEmptyKeys(settings.raw)

@@ -19,6 +19,7 @@ import { entriesOf, launchesOf, refuseFlagsOfOneModel } from '../settings/models
 import { clusterChoice, networkChoice, refuseEmptyKeys } from '../settings/network.ts'
 import { configPath, type ServeSettings, settleServe, valuesOf, withFields } from '../settings/serve-settings.ts'
 import { MODEL_WORDS, SETTINGS } from '../settings/table.ts'
+import { lowerHelpers } from '../threads/helpers.ts'
 import { offerFirst, offerMissing } from './models/fetch.ts'
 import { pullAll } from './models/pull.ts'
 import { defineCommand } from './terminal/command.ts'
@@ -40,6 +41,7 @@ export const serve = defineCommand({
   },
   flags: SETTINGS,
   async run({ words, given }) {
+    lowerHelpers()
     const path = configPath(given.get('config'), existsSync)
     const asked = settleServe({ given, words }, path)
     const { file, notes } = asked

@@ -5,6 +5,7 @@
 import { channelToParent } from '../engine/client/process-channel.ts'
 import { serveEngine } from '../engine/client/worker-loop.ts'
 import { SkeinError } from '../errors.ts'
+import { lowerHelpers } from '../threads/helpers.ts'
 import { loadEngine } from './load.ts'
 import type { EngineChoice } from './model-choice.ts'
 
@@ -13,6 +14,7 @@ const PROGRESS_MS = 50
 const STAGE_MS = 2000
 
 async function main(): Promise<number> {
+  lowerHelpers()
   const channel = channelToParent()
   // A signal from the terminal reaches the whole process group; the gateway decides when its workers end.
   process.on('SIGINT', () => {})
