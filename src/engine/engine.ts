@@ -82,8 +82,10 @@ export class Engine {
     )
     const learn = (plan: readonly PlannedRow[], ms: number, gapMs: number) => {
       const [answers, prompts] = tokensOf(plan)
+      this.#scheduler.turns.learn(ms + gapMs, answers, prompts)
       // On a pipeline every step passes through all devices.
-      prefill.learn(runner.feedsDraws ? ms : ms * runner.maxFlights, answers, prompts)
+      if (!this.#scheduler.turns.isShort)
+        prefill.learn(runner.feedsDraws ? ms : ms * runner.maxFlights, answers, prompts)
       if (prompts > 0) return
       const numRows = plan.reduce((sum, { owner }) => sum + owner.width, 0)
       const hasGuesses = plan.some(({ row }) => row.guesses !== undefined)

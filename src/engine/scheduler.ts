@@ -6,7 +6,7 @@
  * - Admission is first come first served within a tenant, and by what each has been served between tenants (fairness/waiting-line.ts).
  *   A request needs a slot per choice; the one whose turn it is is never overtaken, so a request for many choices is not
  *   starved by small ones. Where slots are missing to one with less than its part, others give theirs up for a while (fairness/preemption.ts).
- * - Every decoding sequence that can go on is in every step. `usableSlots` keeps at least a quarter of the step's tokens free of them.
+ * - Every decoding sequence that can go on is in every step, but for a newcomer's first tokens on a CPU (fairness/turns.ts). `usableSlots` keeps at least a quarter of the step's tokens free of them.
  * - The rest goes to prompts; while answers are being generated no more than prefill-budget.ts allows, which bounds their
  *   time between tokens, and what the device would pad the step with. Half of it goes to the prompt admitted first, so every prompt moves and ends; the other half
  *   to the prompt with least left, so a short one is not held up by a long one.
@@ -14,6 +14,7 @@
 import { assert } from '../errors.ts'
 import type { BatchRow, Blend, Runner } from '../model/runner.ts'
 import { Preempted, Preemption } from './fairness/preemption.ts'
+import { RowTurns } from './fairness/turns.ts'
 import { type Queued, WaitingLine } from './fairness/waiting-line.ts'
 import type { Mixture, Start } from './kept/start.ts'
 import type { GenerateRequest, SamplingParams } from './messages.ts'
@@ -78,6 +79,7 @@ export function usableSlots(runner: Runner): number {
 export class Scheduler {
   readonly waiting: WaitingLine<LiveRequest | Preempted>
   readonly preemption: Preemption
+  readonly turns = new RowTurns()
   /** Admitted requests that have not ended, in order of admission, including those without their slots for a while. */
   readonly running: LiveRequest[] = []
   /** Nothing was planned because guesses for the next step need the draws of the last one. */
@@ -259,14 +261,16 @@ export class Scheduler {
   }
 
   #planDecode(plan: PlannedRow[], decoding: readonly Sequence[], lastFlight: number): void {
-    const ready = this.#runner.feedsDraws
+    const canRun = this.#runner.feedsDraws
       ? decoding.filter((one) => one.canStep(lastFlight))
       : // Each flight has its part of them, and every part waits for its own.
         decoding.filter(({ numAwaited }) => numAwaited === 0).slice(0, answerShare(this.#runner, decoding.length))
+    const isHost = this.#runner.maxFlights === 1
+    const ready = isHost ? this.turns.among(canRun, this.running, this.waiting.fullness(), lastFlight) : canRun
     const numRows = ready.reduce((sum, { owner }) => sum + owner.width, 0)
     let spare = this.#runner.maxTokens - numRows
     this.#speculation.plan(ready, numRows, this.numSlots)
-    const feedsCertain = this.#runner.maxFlights === 1 || isWorthARow(ready)
+    const feedsCertain = isHost || isWorthARow(ready)
     for (const sequence of ready) {
       const { owner } = sequence
       sequence.numRows++
@@ -279,12 +283,13 @@ export class Scheduler {
   }
 
   #planPrefill(plan: PlannedRow[]): void {
-    const prefilling = this.running.filter((live) => live.canSendChunk)
-    if (prefilling.length === 0) return
+    const waiting = this.running.filter((live) => live.canSendChunk)
+    if (waiting.length === 0) return
     const [numDecode] = tokensOf(plan)
     const free = this.#runner.maxTokens - numDecode
     const isAnswering = this.#isAnswering
-    const room = isAnswering ? Math.min(free, this.prefill.tokensBeside(numDecode)) : free
+    const most = isAnswering ? Math.min(free, this.prefill.tokensBeside(numDecode)) : free
+    const [prefilling, room] = this.turns.prompts(waiting, most)
     const left = prefilling.reduce((sum, { promptLeft }) => sum + promptLeft, 0)
     const share = promptShare(this.#runner, left, room)
     const budget = Math.min(free, this.#runner.stepSize(numDecode + share) - numDecode)

@@ -147,6 +147,14 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
     return { numHeld, share, served, part: this.#partsAmong(active)(tenant) }
   }
 
+  /** What each tenant with slots holds, as a fraction of its part. */
+  fullness(): ReadonlyMap<string, number> {
+    const active = [...this.#tenants].filter(([, { waiting, numHeld }]) => waiting.length + numHeld > 0)
+    const partOf = this.#partsAmong(active.map(([, tenant]) => tenant))
+    const holding = active.filter(([, { numHeld }]) => numHeld > 0)
+    return new Map(holding.map(([name, tenant]) => [name, tenant.numHeld / partOf(tenant)]))
+  }
+
   /** Takes a request out of the line; it holds its slots from now on. */
   admit(item: T): void {
     const tenant = this.#tenantOf(item)

@@ -1,0 +1,80 @@
+/**
+ * Short steps while a newcomer is answered. On a CPU a step takes as long as its rows together, so somebody with one answer
+ * beside another's sixty waits for all sixty at each token. While a tenant with far less than its part of the slots has
+ * its first tokens, the rows of tenants with more than their part take turns: each is in one step of a few.
+ *
+ * A short step takes longer per row, so this costs the others. What it may cost is bounded in time, whatever the device.
+ */
+import type { LiveRequest, Sequence } from '../sequence.ts'
+
+/** What a newcomer has at most, as a fraction of its part of the slots. */
+const SMALL_PART = 1 / 8
+/** It is one for so many tokens of an answer, after a prompt of at most so many. */
+const FIRST_TOKENS = 64
+const SHORT_PROMPT = 512
+/** Fewer rows of the others go at once; more in two turns, and twice as many in four. */
+const MOST_AT_ONCE = 16
+/** The fraction of all time that short steps may cost, and the most that may be spent at once. */
+const COST = 0.05
+const MOST_SPARE_MS = 500
+
+export class RowTurns {
+  /** Milliseconds that short steps may cost from here on. */
+  #spareMs = MOST_SPARE_MS
+  /** Milliseconds for each row in the last two steps of all rows. */
+  #rowMs: readonly [number, number] = [0, 0]
+  /** In how many turns the rows of those with more than their part go; 1: all at once. */
+  #numTurns = 1
+  #newcomers: ReadonlySet<LiveRequest> = new Set()
+
+  /** The step that is planned is a short one. */
+  get isShort(): boolean {
+    return this.#numTurns > 1
+  }
+
+  /** The rows of step `number`, of all that can run. `fullness`: what each tenant holds of its part of the slots. */
+  among(
+    ready: readonly Sequence[],
+    running: readonly LiveRequest[],
+    fullness: ReadonlyMap<string, number>,
+    number: number,
+  ): readonly Sequence[] {
+    this.#numTurns = 1
+    if (fullness.size < 2 || this.#spareMs <= 0) return ready
+    const fullnessOf = ({ request }: LiveRequest) => fullness.get(request.tenant ?? '') ?? 0
+    const numHeavy = ready.filter(({ owner }) => fullnessOf(owner) > 1).length
+    if (numHeavy <= MOST_AT_ONCE) return ready
+    this.#newcomers = new Set(running.filter((live) => fullnessOf(live) <= SMALL_PART && isFresh(live)))
+    if (this.#newcomers.size === 0) return ready
+    // Powers of two: a row is in one step of four even where this changes.
+    const numTurns = numHeavy <= 2 * MOST_AT_ONCE ? 2 : 4
+    const isOn = ({ owner, slot }: Sequence) => fullnessOf(owner) <= 1 || (slot! + number) % numTurns === 0
+    const rows = ready.filter(isOn)
+    if (rows.length === 0) return ready
+    this.#numTurns = numTurns
+    return rows
+  }
+
+  /** The prompts of that step, newcomers' first, and how many of their tokens it takes, of `room`. */
+  prompts(all: readonly LiveRequest[], room: number): readonly [readonly LiveRequest[], number] {
+    if (!this.isShort) return [all, room]
+    const first = all.filter((live) => this.#newcomers.has(live))
+    const own = first.reduce((sum, { promptLeft, width }) => sum + promptLeft * width, 0)
+    const least = Math.ceil(room / this.#numTurns)
+    return [[...first, ...all.filter((live) => !this.#newcomers.has(live))], Math.min(room, own + least)]
+  }
+
+  /** A step with so many tokens of answers and of prompts took `ms` milliseconds, with what the host did before it. */
+  learn(ms: number, answers: number, prompts: number): void {
+    this.#spareMs = Math.min(MOST_SPARE_MS, this.#spareMs + COST * ms)
+    if (answers === 0 || prompts > 0) return
+    if (this.isShort) this.#spareMs -= Math.max(0, ms - answers * Math.min(...this.#rowMs))
+    else this.#rowMs = [this.#rowMs[1], ms / answers]
+  }
+}
+
+/** It has its slots, and has read and drawn little. */
+function isFresh({ prompt, sequences }: LiveRequest): boolean {
+  const isNew = ({ slot, finish, numDrawn }: Sequence) => slot !== null && finish === null && numDrawn < FIRST_TOKENS
+  return prompt.length <= SHORT_PROMPT && sequences.some(isNew)
+}

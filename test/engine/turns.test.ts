@@ -1,0 +1,80 @@
+/** Short steps while a newcomer is answered: who is in them, and what they may cost. */
+import { expect, test } from 'vitest'
+import type { GenerateRequest } from '../../src/engine/messages.ts'
+import type { BatchRow, Flight, RowResult } from '../../src/model/runner.ts'
+import { FakeRunner } from '../helpers/fake-runner.ts'
+import { Collected, drain, engineOver, type Loop, promptOf, requestOf, SAMPLING, soloAnswer, V } from './kit.ts'
+
+const FOR_EVER = { strings: [], tokens: [], ignoreEos: true }
+
+function askedBy(tenant: string, number: number, maxTokens: number): GenerateRequest {
+  const sampling = { ...SAMPLING, seed: BigInt(number) }
+  const prompt = promptOf(5, number)
+  return requestOf({ id: `${tenant}${number}`, tenant, prompt, maxTokens, stop: FOR_EVER, sampling })
+}
+
+/** Remembers the slots of each step, which takes `base` milliseconds and `each` for each row. */
+class Watched extends FakeRunner {
+  readonly steps: number[][] = []
+  ms = 0
+  readonly #base: number
+  readonly #each: number
+
+  constructor(base: number, each: number) {
+    super({ vocabSize: V, numSlots: 64, maxTokens: 128 })
+    this.#base = base
+    this.#each = each
+  }
+
+  override launch(rows: readonly BatchRow[]): Flight<RowResult[]> {
+    this.steps.push(rows.map(({ slot }) => slot))
+    this.ms += this.#base + this.#each * rows.length
+    return super.launch(rows)
+  }
+}
+
+/** Bob has 40 slots when others ask, one after the other, for so many tokens each. */
+function beside(runner: Watched, lengths: readonly number[], loop: Loop, own = 150): number[][] {
+  const engine = engineOver(runner, { now: () => runner.ms }, null, loop)
+  const flood = Array.from({ length: 40 }, (_, i) => askedBy('bob', i, own))
+  for (const request of flood) engine.submit(request)
+  const collected = new Collected()
+  for (let i = 0; i < 20; i++) collected.add(engine.step())
+  runner.steps.length = 0
+  const others = lengths.map((length, i) => askedBy(`newcomer ${i} `, i, length))
+  for (const request of others) {
+    engine.submit(request)
+    for (let i = 0; collected.answer(request.id) === null; i++) {
+      expect(i).toBeLessThan(1000)
+      collected.add(engine.step())
+    }
+    expect(collected.answer(request.id)).toEqual(soloAnswer(request))
+  }
+  const steps = [...runner.steps]
+  if (own > 1000) for (const { id } of flood) engine.cancel(id)
+  drain(engine, collected)
+  if (own < 1000) for (const request of flood) expect(collected.answer(request.id)).toEqual(soloAnswer(request))
+  return steps
+}
+
+test('the rows of one with more than its part take turns during the first 64 tokens of a newcomer', () => {
+  const steps = beside(new Watched(0, 0.1), [100], 'plain')
+  const short = steps.slice(1, 64)
+  for (const rows of short) expect(rows).toHaveLength(11)
+  for (let i = 0; i + 4 <= short.length; i++) expect(new Set(short.slice(i, i + 4).flat()).size).toBe(41)
+  for (const rows of steps.slice(65)) expect(rows).toHaveLength(41)
+})
+
+test('on a device every step has all rows, as one with fewer takes as long', () => {
+  for (const rows of beside(new Watched(0, 0.1), [100], 'overlapped').slice(2, 90))
+    expect(rows.length).toBeGreaterThanOrEqual(40)
+})
+
+test('where a row of a short step takes longer, all short steps together cost a twentieth of the time', () => {
+  const steps = beside(new Watched(4, 0.1), Array(40).fill(24), 'plain', 60_000)
+  const ms = steps.reduce((sum, slots) => sum + 4 + 0.1 * slots.length, 0)
+  const lost = ms - (steps.flat().length / 41) * 8.1
+  // Half a second more may be spent at once; steps with prompts are not counted, 40 of some 3 ms.
+  expect(lost).toBeLessThan(0.05 * ms + 500 + 120)
+  expect(lost).toBeGreaterThan(500)
+})
