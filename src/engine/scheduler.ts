@@ -288,8 +288,8 @@ export class Scheduler {
     const [numDecode] = tokensOf(plan)
     const free = this.#runner.maxTokens - numDecode
     const isAnswering = this.#isAnswering
-    const most = isAnswering ? Math.min(free, this.prefill.tokensBeside(numDecode)) : free
-    const [prefilling, room] = this.turns.prompts(waiting, most)
+    const [prefilling, most] = this.turns.prompts(waiting, isAnswering ? this.prefill.tokensBeside(numDecode) : free)
+    const room = Math.min(free, most)
     const left = prefilling.reduce((sum, { promptLeft }) => sum + promptLeft, 0)
     const share = promptShare(this.#runner, left, room)
     const budget = Math.min(free, this.#runner.stepSize(numDecode + share) - numDecode)

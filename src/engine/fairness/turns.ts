@@ -12,8 +12,9 @@ const SMALL_PART = 1 / 8
 /** It is one for so many tokens of an answer, after a prompt of at most so many. */
 const FIRST_TOKENS = 64
 const SHORT_PROMPT = 512
-/** Fewer rows of the others go at once; more in two turns, and twice as many in four. */
+/** So many rows of the others always go at once; more in two turns, and twice as many in four. */
 const MOST_AT_ONCE = 16
+const MOST_TURNS = 4
 /** The fraction of all time that short steps may cost, and the most that may be spent at once. */
 const COST = 0.05
 const MOST_SPARE_MS = 500
@@ -21,10 +22,12 @@ const MOST_SPARE_MS = 500
 export class RowTurns {
   /** Milliseconds that short steps may cost from here on. */
   #spareMs = MOST_SPARE_MS
-  /** Milliseconds for each row in the last two steps of all rows. */
-  #rowMs: readonly [number, number] = [0, 0]
-  /** In how many turns the rows of those with more than their part go; 1: all at once. */
+  /** Milliseconds for each token in the last two other steps. */
+  #tokenMs: readonly [number, number] = [0, 0]
+  /** In how many turns those with more than their part go; 1: all at once. */
   #numTurns = 1
+  /** Rows that wait for their turn. */
+  #numWaiting = 0
   #newcomers: ReadonlySet<LiveRequest> = new Set()
 
   /** The step that is planned is a short one. */
@@ -40,36 +43,45 @@ export class RowTurns {
     number: number,
   ): readonly Sequence[] {
     this.#numTurns = 1
+    this.#numWaiting = 0
     if (fullness.size < 2 || this.#spareMs <= 0) return ready
     const fullnessOf = ({ request }: LiveRequest) => fullness.get(request.tenant ?? '') ?? 0
-    const numHeavy = ready.filter(({ owner }) => fullnessOf(owner) > 1).length
-    if (numHeavy <= MOST_AT_ONCE) return ready
     this.#newcomers = new Set(running.filter((live) => fullnessOf(live) <= SMALL_PART && isFresh(live)))
     if (this.#newcomers.size === 0) return ready
+    const isHeavy = (live: LiveRequest) => fullnessOf(live) > 1
+    const numHeavy = ready.filter(({ owner }) => isHeavy(owner)).length
+    const readsPrompts = running.some((live) => isHeavy(live) && live.canSendChunk)
+    if (numHeavy <= MOST_AT_ONCE && !readsPrompts) return ready
     // Powers of two: a row is in one step of four even where this changes.
-    const numTurns = numHeavy <= 2 * MOST_AT_ONCE ? 2 : 4
-    const isOn = ({ owner, slot }: Sequence) => fullnessOf(owner) <= 1 || (slot! + number) % numTurns === 0
-    const rows = ready.filter(isOn)
+    const numTurns = numHeavy <= 2 * MOST_AT_ONCE && !readsPrompts ? 2 : MOST_TURNS
+    const isOn = ({ owner, slot }: Sequence) => !isHeavy(owner) || (slot! + number) % numTurns === 0
+    const rows = numHeavy <= MOST_AT_ONCE ? ready : ready.filter(isOn)
     if (rows.length === 0) return ready
     this.#numTurns = numTurns
+    this.#numWaiting = ready.length - rows.length
     return rows
   }
 
-  /** The prompts of that step, newcomers' first, and how many of their tokens it takes, of `room`. */
+  /**
+   * The prompts of that step, newcomers' first, and how many of their tokens it takes, where one with all rows would take
+   * `room`. Newcomers' tokens may also take the places of rows that wait.
+   */
   prompts(all: readonly LiveRequest[], room: number): readonly [readonly LiveRequest[], number] {
     if (!this.isShort) return [all, room]
     const first = all.filter((live) => this.#newcomers.has(live))
     const own = first.reduce((sum, { promptLeft, width }) => sum + promptLeft * width, 0)
-    const least = Math.ceil(room / this.#numTurns)
-    return [[...first, ...all.filter((live) => !this.#newcomers.has(live))], Math.min(room, own + least)]
+    const others = all.filter((live) => !this.#newcomers.has(live))
+    const most = Math.min(own, room + this.#numWaiting) + (others.length > 0 ? Math.ceil(room / this.#numTurns) : 0)
+    return [[...first, ...others], most]
   }
 
-  /** A step with so many tokens of answers and of prompts took `ms` milliseconds, with what the host did before it. */
+  /** A step with so many tokens took `ms` milliseconds, with what the host did before it. */
   learn(ms: number, answers: number, prompts: number): void {
     this.#spareMs = Math.min(MOST_SPARE_MS, this.#spareMs + COST * ms)
-    if (answers === 0 || prompts > 0) return
-    if (this.isShort) this.#spareMs -= Math.max(0, ms - answers * Math.min(...this.#rowMs))
-    else this.#rowMs = [this.#rowMs[1], ms / answers]
+    if (answers === 0) return
+    const tokens = answers + prompts
+    if (this.isShort) this.#spareMs -= Math.max(0, ms - tokens * Math.min(...this.#tokenMs))
+    else this.#tokenMs = [this.#tokenMs[1], ms / tokens]
   }
 }
 
