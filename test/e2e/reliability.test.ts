@@ -14,6 +14,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { describe, expect, onTestFinished, test } from 'vitest'
 import { cudaReport } from '../../src/backend/cuda/report.ts'
+import { writeRandomWeights } from '../../src/bench/random-model.ts'
 import type { SystemInfo, WorkerRecord } from '../../src/gateway/contract.ts'
 import { DEMO, type RunningServer, serve as serveUntilStopped } from '../helpers/cli.ts'
 import { ENDLESS, type OpenStream, openStream, type StreamEnd } from '../helpers/streams.ts'
@@ -67,13 +68,25 @@ function startStreams(server: RunningServer, fields: object, count = NUM_STREAMS
 const ended = (streams: readonly OpenStream[]): Promise<StreamEnd[]> => Promise.all(streams.map(({ end }) => end))
 
 const HAS_CUDA = cudaReport().devices.length > 0
+/**
+ * On a GPU 80 answers of the demo model are more tokens than a test can read. A model of many small layers takes
+ * milliseconds for a step.
+ */
+function deepModel(): string[] {
+  const file = join(mkdtempSync(join(tmpdir(), 'skein-deep-')), 'deep.pth')
+  const size = { layers: 256, channels: 256, heads: 4, headSize: 64, ffnSize: 64, vocabSize: 4096 }
+  writeRandomWeights(file, { ...size, ranks: { w: 32, a: 32, v: 32, g: 32 } }, { seed: 1, dtype: 'bf16' })
+  return [file, '--vocab', DEMO.replace(/pth$/, 'vocab.txt')]
+}
+
 /** SIGUSR2 makes a worker's GPU fail. */
 const FAULT = { NODE_OPTIONS: `--import ${new URL('../cuda/fault.mjs', import.meta.url)}` }
 
 describe('R13: a worker is killed', () => {
   const causes = ['SIGKILL', 'SIGABRT', ...(HAS_CUDA ? (['SIGUSR2'] as const) : [])] as const
   test.each(causes)('by %s with 128 streams, 48 of them waiting for a slot', { timeout: 300_000 }, async (signal) => {
-    const server = await serve(['--slots', '80'], signal === 'SIGUSR2' ? FAULT : {})
+    const model = HAS_CUDA ? deepModel() : []
+    const server = await serve([...model, '--slots', '80'], signal === 'SIGUSR2' ? FAULT : {})
     try {
       const turn = { prompt: 'Once', max_tokens: 8, session_id: 'kept' }
       await (await post(server, '/v1/completions', turn)).json()
