@@ -4,7 +4,7 @@
 #include "portable.cuh"
 
 /** The batch of a step in device memory. `counts` has the numbers of tokens, rows, logits rows,
- * samples, rows of one token, and rows that are not long; anything beyond them is padding. Rows
+ * samples, rows of one token, and rows that are not long, and others that few kernels read; anything beyond them is padding. Rows
  * are sorted by length, shortest first, so token t of the rows of one token belongs to row t. */
 struct Step {
   const int* counts;
@@ -30,6 +30,8 @@ struct Step {
   __device__ int num_singles() const { return counts[4]; }
   /** The first row that is long enough for kernels of its own (LONG_ROW in command.ts). */
   __device__ int first_long() const { return counts[5]; }
+  /** Which of the host's images gets the draws. */
+  __device__ int results_image() const { return counts[8]; }
 };
 
 /** sums += factor·(eight halves). */

@@ -29,8 +29,17 @@ struct Sampling {
   float* sampled_logprob;
   int* top_ids;
   float* top_logprobs;
+  /** In page-locked memory: what each step in flight draws, `host_words` apart. */
+  int* host_sampled;
+  int host_words;
   int vocab;
 };
+
+/** What sample s drew, for the next step and for the host. */
+__device__ __forceinline__ void tell(const Step& step, const Sampling& op, int s, int token) {
+  op.sampled[s] = token;
+  op.host_sampled[step.results_image() * op.host_words + s] = token;
+}
 
 constexpr int kLater = -1;
 
@@ -55,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, BLOCKS)
                                       : !is_later && depth_of(step, s) == depth;
   if (!is_due) {
     cluster_wait();
-    if (is_later && depth == 0 && reports) op.sampled[s] = -1;
+    if (is_later && depth == 0 && reports) tell(step, op, s, -1);
     return;
   }
   const float* const logits = op.logits + (long long)step.sample_row[s] * op.vocab;
@@ -69,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, BLOCKS)
   const bool is_noisy = f[kNoise] > 0 && !is_greedy;
   if (depth > 0 && op.sampled[s - 1] != n[kAfter] - 1) {
     cluster_wait();
-    if (reports) op.sampled[s] = -1;
+    if (reports) tell(step, op, s, -1);
     return;
   }
   int turn = 0;
@@ -79,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, BLOCKS)
   cluster_wait();
   u64 best = row.best(turn, is_greedy, true);
   if (best == kNotFinite) {
-    if (reports) op.sampled[s] = -1;
+    if (reports) tell(step, op, s, -1);
     return;
   }
   if (is_adjusted || is_noisy) {
@@ -105,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, BLOCKS)
   // If all tokens are banned, the best one is beyond the end.
   token = min(max(token, 0), op.vocab - 1);
   if (reports) {
-    op.sampled[s] = token;
+    tell(step, op, s, token);
     // Draws after guesses that do not wait would count into the same place at once.
     if (n[kAfter] == 0 || depth > 0) {
       counts[token] = flags[token] & kGenerated ? counts[token] + 1 : 1;

@@ -100,7 +100,8 @@ export class CudaProgram implements Program {
 
   #createBuffer(capacity: Capacity, entries = 0): StepBuffer {
     const outputs = this.#outputs
-    return new StepBuffer(this.#device, capacity, { outputs, entries, flights: this.#ends.length })
+    const isFetched = this.#takeDraws !== null
+    return new StepBuffer(this.#device, capacity, { outputs, entries, flights: this.#ends.length, isFetched })
   }
 
   stepSize(tokens: number): number {
@@ -117,19 +118,19 @@ export class CudaProgram implements Program {
     const shape = shapeOf(batch)
     const captured = this.usesGraphs ? this.#graphs.for(batch, shape) : null
     for (const command of this.#commands) command.upload?.(batch)
+    const image = this.#numLaunched % this.#ends.length
     let launched: CapturedStep | StepStream
     if (captured !== null) {
       launched = captured
-      captured.buffer.upload(batch, shape)
+      captured.buffer.upload(batch, shape, image)
       captured.graph.launch()
     } else {
       const { buffer, stream } = this.#eagerFor(batch)
       launched = stream
-      buffer.upload(batch, shape)
+      buffer.upload(batch, shape, image)
       this.#launchKernels(stream, shape.rows === 0 ? { ...shape, ...ONE_ROW } : shape)
     }
     this.#numLaunched++
-    const image = this.#lastImage
     const end = this.#ends[image]!
     const undrawn = batch.numLater > 0 ? { step: launched } : null
     if (undrawn === null) this.#finish(batch)

@@ -69,6 +69,8 @@ export function sample(
       .pointer(buffer.output('sampledLogprob'))
       .pointer(buffer.output('topIds'))
       .pointer(buffer.output('topLogprobs'))
+      .pointer(buffer.outputs.hostTokens.address)
+      .i32(buffer.outputs.hostTokens.words)
       .i32(vocabSize)
       .bytes()
   /** By how many draws before it a draw waits for. */

@@ -16,7 +16,7 @@ export class TakeDraws {
   }
 
   run(stream: StepStream): void {
-    stream.launch(SITE, this.#kernel, [1, 1, 1], THREADS, () => [struct(stream)])
+    stream.launch(SITE, this.#kernel, [1, 1, 1], THREADS, () => [struct(stream), stream.buffer.fetched()])
   }
 }
 

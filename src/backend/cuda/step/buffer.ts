@@ -28,12 +28,20 @@ interface StepBufferOptions {
   readonly entries?: number
   /** Steps on their way at once. */
   readonly flights?: number
+  /** The step's first kernel fetches the batch (take-draws.cu) if that is small, instead of a copy before the step. */
+  readonly isFetched?: boolean
 }
+
+/** Rows of a batch that one block fetches in the time that a copy needs to begin. */
+const MAX_FETCHED_ROWS = 8
+
+/** Numbers of a batch, its words and biases for the kernel that fetches it, and its image of results. */
+const COUNTS = 9
 
 function inputLayout({ tokens, rows, logits, samples }: Capacity, entries: number) {
   const layout = new Layout()
   const sections = {
-    counts: layout.section(6),
+    counts: layout.section(COUNTS),
     tokens: layout.section(tokens),
     tokenRows: layout.section(tokens),
     starts: layout.section(rows + 1),
@@ -52,42 +60,48 @@ function inputLayout({ tokens, rows, logits, samples }: Capacity, entries: numbe
     biasIds: layout.section(entries),
     biasValues: layout.section(entries),
   }
-  return { ...sections, bytes: layout.bytes }
+  return { ...sections, bytes: layout.bytes, turn: layout.section(1), allBytes: layout.bytes }
 }
 
 type Input = ReturnType<typeof inputLayout>
-type InputName = Exclude<keyof Input, 'bytes'>
+type InputName = Exclude<keyof Input, 'bytes' | 'allBytes'>
 
 export class StepBuffer {
   readonly capacity: Capacity
   readonly outputs: StepOutputs
   readonly #device: CudaDevice
   readonly #input: Input
-  readonly #images: readonly PinnedBuffer[]
+  readonly #isFetched: boolean
+  readonly #flights: number
+  /** One after the other. */
+  readonly #images: PinnedBuffer
   readonly #address: DevicePointer
   readonly #ownsOutputs: boolean
   #numUploads = 0
 
   constructor(device: CudaDevice, capacity: Capacity, options: StepBufferOptions = {}) {
-    const { outputs, entries = 0, flights = 1 } = options
+    const { outputs, entries = 0, flights = 1, isFetched = false } = options
     const { rows, samples } = capacity
     this.#device = device
     this.capacity = capacity
     this.#input = inputLayout(capacity, Math.max(entries, MIN_ENTRIES + ENTRIES_PER_ROW * rows))
     this.#ownsOutputs = outputs === undefined
+    this.#flights = flights
+    this.#isFetched = isFetched && rows <= MAX_FETCHED_ROWS
+    const { bytes, allBytes } = this.#input
     // First, since it is what there may be no room for.
-    this.#address = device.alloc(this.#input.bytes)
-    const images: PinnedBuffer[] = []
-    this.#images = images
+    this.#address = device.alloc(allBytes)
+    let images: PinnedBuffer | null = null
     try {
-      while (images.length < flights) images.push(device.pinned(this.#input.bytes))
-      device.fill(this.#address, 0, this.#input.bytes)
+      images = device.pinned(bytes * flights)
+      device.fill(this.#address, 0, allBytes)
       this.outputs = outputs ?? new StepOutputs(device, samples, flights)
     } catch (error) {
       device.free(this.#address)
-      for (const image of images) image.dispose()
+      images?.dispose()
       throw error
     }
+    this.#images = images
   }
 
   /** `Step` of common.cuh. */
@@ -112,6 +126,20 @@ export class StepBuffer {
     return this.outputs.address(name)
   }
 
+  /** `Fetched` of take-draws.cu. */
+  fetched(): Uint8Array {
+    const { bytes, biasIds, biasValues } = this.#input
+    return new StructBytes()
+      .pointer(this.#isFetched ? this.#images.address : null)
+      .pointer(this.#address)
+      .pointer(this.input('turn'))
+      .i32(this.#flights)
+      .i32(bytes / 4)
+      .i32(biasIds.at / 4)
+      .i32(biasValues.at / 4)
+      .bytes()
+  }
+
   holds(batch: Batch): boolean {
     const { numTokens, numRows, numLogits, numSamples } = batch
     const { tokens, rows, logits, samples } = this.capacity
@@ -126,19 +154,21 @@ export class StepBuffer {
 
   /**
    * Puts the copy of a batch on the stream. Its image is that of the upload `flights` before, whose step must have run:
-   * that is what the number of images is for.
+   * that is what the number of images is for. `results`: the image that its results go to.
    */
-  upload(batch: Batch, { singles, longRows }: RowKinds): void {
+  upload(batch: Batch, { singles, longRows }: RowKinds, results = 0): void {
     assert(this.holds(batch), 'a batch beyond its step buffer')
     const { numTokens, numRows, numLogits, numSamples } = batch
     const layout = this.#input
-    const image = this.#images[this.#numUploads++ % this.#images.length]!
-    const ints = (section: Section) => intsOf(image, section)
-    const floats = ({ at, length }: Section) => new Float32Array(image.buffer, at, length)
+    const image = layout.bytes * (this.#numUploads++ % this.#flights)
+    const { buffer } = this.#images
+    const ints = ({ at, length }: Section) => new Int32Array(buffer, image + at, length)
+    const floats = ({ at, length }: Section) => new Float32Array(buffer, image + at, length)
     const numBiases = batch.biasStarts[numSamples]!
     const numStops = batch.stopStarts[numRows]!
+    const end = layout.stopIds.at + 4 * numStops
     const counts = [numTokens, numRows, numLogits, numSamples, singles, numRows - longRows]
-    ints(layout.counts).set(counts)
+    ints(layout.counts).set([...counts, end / 4, numBiases, results])
     ints(layout.tokens).set(batch.tokens.subarray(0, numTokens))
     ints(layout.starts).set(batch.starts.subarray(0, numRows + 1))
     ints(layout.slots).set(batch.slots.subarray(0, numRows))
@@ -157,17 +187,17 @@ export class StepBuffer {
     floats(layout.biasValues).set(batch.biasValues.subarray(0, numBiases))
     const tokenRows = ints(layout.tokenRows)
     for (let b = 0; b < numRows; b++) tokenRows.fill(b, batch.starts[b]!, batch.starts[b + 1]!)
-    const end = layout.stopIds.at + 4 * numStops
-    this.#device.uploadAsync(this.#address, image, end)
+    if (this.#isFetched) return
+    this.#device.uploadAsync(this.#address, this.#images, end, image)
     if (numBiases === 0) return
     const { at } = layout.biasIds
     const length = layout.biasValues.at + 4 * numBiases - at
-    this.#device.uploadAsync(this.#address + BigInt(at), image, length, at)
+    this.#device.uploadAsync(this.#address + BigInt(at), this.#images, length, image + at)
   }
 
   dispose(): void {
     this.#device.free(this.#address)
-    for (const image of this.#images) image.dispose()
+    this.#images.dispose()
     if (this.#ownsOutputs) this.outputs.dispose()
   }
 }
@@ -175,10 +205,6 @@ export class StepBuffer {
 /** Length of the longer of its lists. */
 export function numEntries({ biasStarts, stopStarts, numSamples, numRows }: Batch): number {
   return Math.max(biasStarts[numSamples]!, stopStarts[numRows]!)
-}
-
-function intsOf({ buffer }: PinnedBuffer, { at, length }: Section): Int32Array {
-  return new Int32Array(buffer, at, length)
 }
 
 function outputLayout(samples: number) {
@@ -196,29 +222,37 @@ type OutputName = 'sampled' | 'sampledLogprob' | 'topIds' | 'topLogprobs'
 
 /**
  * Draws of a program's steps: in device memory, and in one page-locked image per step in flight. All steps write to the
- * same device memory, so that each finds there what the one before drew.
+ * same device memory, so that each finds there what the one before drew. Tokens are written to the image, too; a copy brings
+ * log-probabilities.
  */
 export class StepOutputs {
   readonly #device: CudaDevice
   readonly #layout: ReturnType<typeof outputLayout>
   readonly #address: DevicePointer
-  readonly #images: readonly PinnedBuffer[]
+  /** One after the other. */
+  readonly #images: PinnedBuffer
 
   constructor(device: CudaDevice, samples: number, numImages: number) {
     this.#device = device
     this.#layout = outputLayout(samples)
-    this.#address = device.alloc(this.#layout.bytes)
-    const images: PinnedBuffer[] = []
-    this.#images = images
+    const { bytes } = this.#layout
+    this.#address = device.alloc(bytes)
+    let images: PinnedBuffer | null = null
     try {
-      while (images.length < numImages) images.push(device.pinned(this.#layout.bytes))
+      images = device.pinned(bytes * numImages)
       // No draw, should a first step ask for one.
-      device.fill(this.#address, 0xff, this.#layout.bytes)
+      device.fill(this.#address, 0xff, bytes)
     } catch (error) {
       device.free(this.#address)
-      for (const image of images) image.dispose()
+      images?.dispose()
       throw error
     }
+    this.#images = images
+  }
+
+  /** Where the tokens of the first image are, and the words from one image to the next. */
+  get hostTokens() {
+    return { address: this.#images.address + BigInt(this.#layout.sampled.at), words: this.#layout.bytes / 4 }
   }
 
   address(name: OutputName): DevicePointer {
@@ -227,30 +261,33 @@ export class StepOutputs {
 
   /** Puts the copy of what a batch asked for on the stream. */
   download(batch: Batch, image: number): void {
-    if (batch.numSamples === 0) return
-    const { bytes, sampledLogprob, topIds } = this.#layout
-    const end = { none: sampledLogprob.at, drawn: topIds.at, top: bytes }[asked(batch)]
-    this.#device.downloadAsync(this.#images[image]!, this.#address, end)
+    const wanted = asked(batch)
+    if (wanted === 'none') return
+    const { bytes, topIds } = this.#layout
+    const end = wanted === 'drawn' ? topIds.at : bytes
+    this.#device.downloadAsync(this.#images, this.#address, end, image * bytes)
   }
 
   /** Hands the results to the batch, once the download has run. */
   unpack(batch: Batch, image: number): void {
-    const { buffer } = this.#images[image]!
-    const { sampled, sampledLogprob, topIds, topLogprobs } = this.#layout
+    const { buffer } = this.#images
+    const { sampled, sampledLogprob, topIds, topLogprobs, bytes } = this.#layout
     const count = batch.numSamples
     const wanted = asked(batch)
-    batch.sampled.set(new Int32Array(buffer, sampled.at, count))
+    const ints = ({ at }: Section, length: number) => new Int32Array(buffer, image * bytes + at, length)
+    const floats = ({ at }: Section, length: number) => new Float32Array(buffer, image * bytes + at, length)
+    batch.sampled.set(ints(sampled, count))
     dropUnfounded(batch)
     if (wanted === 'none') return
-    batch.sampledLogprob.set(new Float32Array(buffer, sampledLogprob.at, count))
+    batch.sampledLogprob.set(floats(sampledLogprob, count))
     if (wanted !== 'top') return
-    batch.topIds.set(new Int32Array(buffer, topIds.at, count * MAX_TOP_LOGPROBS))
-    batch.topLogprobs.set(new Float32Array(buffer, topLogprobs.at, count * MAX_TOP_LOGPROBS))
+    batch.topIds.set(ints(topIds, count * MAX_TOP_LOGPROBS))
+    batch.topLogprobs.set(floats(topLogprobs, count * MAX_TOP_LOGPROBS))
   }
 
   dispose(): void {
     this.#device.free(this.#address)
-    for (const image of this.#images) image.dispose()
+    this.#images.dispose()
   }
 }
 
