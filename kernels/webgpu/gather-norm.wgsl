@@ -8,11 +8,12 @@ struct Params {
   weight: u32,
   bias: u32,
   eps: f32,
+  halves: u32, // halves-write.wgsl
   pad0: u32,
-  pad1: u32,
 }
 @group(1) @binding(0) var<uniform> p: Params;
 #include "norm.wgsl"
+#include HALVES
 
 fn run(group: vec3u, groups: vec3u, thread: u32) {
   let r = group.x;
@@ -25,7 +26,9 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
     for (var c = thread; c < p.channels; c += WG) {
       let h = (arena[at + c] - stats.x) * stats.y * arena[p.weight + c] + arena[p.bias + c];
       let sum = select(arena[out + c], 0.0, i == r);
-      arena[out + c] = sum + share * h;
+      let blend = sum + share * h;
+      arena[out + c] = blend;
+      if (i + 1u == r + count) { keep_half(p.halves, p.channels, r, c, blend); }
     }
   }
 }

@@ -22,7 +22,11 @@ struct Job {
   first: u32, // block of the launch
   epilogue: u32,
   y_stride: u32,
-  halves: u32, // of linear-halves.wgsl, in vectors of eight
+  halves: u32, // of inputs, in vectors of eight
+  kept: u32, // of outputs, likewise; halves-write.wgsl
+  pad0: u32,
+  pad1: u32,
+  pad2: u32,
 }
 struct Params {
   num_jobs: u32,

@@ -1,4 +1,5 @@
 // Operands in vectors of four: widths are whole units and multiples of four outputs.
+#include HALVES
 @group(0) @binding(0) var<storage, read_write> arena: array<vec4f>;
 
 fn x4(job: Job, first: u32, k: u32) -> vec4f { return arena[(first + k) >> 2u]; }
@@ -11,10 +12,12 @@ fn store4(job: Job, t: u32, first: u32, sum: vec4f) {
   let at = (job.y + t * job.y_stride + first) >> 2u;
   var old = vec4f();
   if (job.epilogue == 4u) { old = arena[at]; }
-  arena[at] = vec4f(
+  let out = vec4f(
     activate(job.epilogue, value.x, old.x),
     activate(job.epilogue, value.y, old.y),
     activate(job.epilogue, value.z, old.z),
     activate(job.epilogue, value.w, old.w),
   );
+  arena[at] = out;
+  keep_four(job.kept, job.y_stride, t, first, out);
 }

@@ -18,10 +18,12 @@ struct Params {
   pad2: u32,
   out: array<vec4u, 2>,
   mix: array<vec4u, 2>,
+  halves: array<vec4u, 2>, // halves-write.wgsl
 }
 @group(1) @binding(0) var<uniform> p: Params;
 @group(1) @binding(1) var<storage, read_write> states: array<f32>;
 #include "norm.wgsl"
+#include HALVES
 
 fn normed(at: u32, stats: vec2f, c: u32) -> f32 {
   return (arena[at + c] - stats.x) * stats.y * arena[p.weight + c] + arena[p.bias + c];
@@ -48,7 +50,9 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
     let mix$i = arena[p.mix[$iu >> 2u][$iu & 3u] + c];
 #end i
 #repeat i OUTPUTS
-    arena[p.out[$iu >> 2u][$iu & 3u] + t * p.channels + c] = fma(d, mix$i, h);
+    let out$i = fma(d, mix$i, h);
+    arena[p.out[$iu >> 2u][$iu & 3u] + t * p.channels + c] = out$i;
+    keep_half(p.halves[$iu >> 2u][$iu & 3u], p.channels, t, c, out$i);
 #end i
   }
   if (!isFirst) { return; }

@@ -23,9 +23,9 @@ struct Params {
   slots: u32,
   has_gate: u32,
   kk: u32, // scratch, [T, C]
+  halves: u32, // halves-write.wgsl
   pad0: u32,
   pad1: u32,
-  pad2: u32,
 }
 @group(1) @binding(0) var<uniform> p: Params;
 #include "math.wgsl"

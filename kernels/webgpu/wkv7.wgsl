@@ -3,6 +3,7 @@
 #include "wkv7-params.wgsl"
 #include "wkv7-token.wgsl"
 #include STATE
+#include HALVES
 const THREADS = N * PARTS;
 #include ROW_PARTS
 var<workgroup> shared_r: array<f32, N>;
@@ -101,7 +102,10 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
     if (part == 0u) { shared_y[i] = sum; }
     workgroupBarrier();
     let result = gated(sum, v, own.g, gain, bias);
-    if (part == 0u) { arena[p.out + at] = result; }
+    if (part == 0u) {
+      arena[p.out + at] = result;
+      keep_half(p.halves, p.channels, t, c, result);
+    }
   }
   store_state(state, part, s);
 }

@@ -1,18 +1,27 @@
 /**
  * Products of many tokens with the matrix units of subgroups: this needs a GPU that has them; no software adapter does.
  */
+import { mkdtempSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { afterAll, expect, test } from 'vitest'
 import type { Backend, Epilogue } from '../../src/backend/backend.ts'
+import { landed } from '../../src/backend/flight.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
+import { LEAST_BY_MATRICES } from '../../src/backend/webgpu/products/halves.ts'
 import { openWebgpuBackend } from '../../src/backend/webgpu/webgpu.ts'
 import type { WeightType } from '../../src/backend/weight-types.ts'
+import { prepareDevice } from '../../src/host/device-choice.ts'
+import { loadRunner } from '../../src/host/load.ts'
+import { writeRandomRwkv7 } from '../helpers/pth.ts'
+import { ARCHITECTURES, someTokens, tinyModel } from '../helpers/runner.ts'
 import { WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
 import { capacityFor, matrixOf, normals, poisoned, raggedBatch, randomSource, read, rmsRatio, runStep } from './kit.ts'
 
 const reference = createReferenceBackend()
 const opened = WEBGPU_PROBLEM === null ? await openWebgpuBackend() : null
 afterAll(() => opened?.dispose())
-const hasMatrices = opened !== null && opened.device.matrixSide !== null
+const hasMatrices = opened !== null && opened.device.matrices !== null
 
 interface Case {
   readonly rows: number
@@ -62,6 +71,31 @@ test.skipIf(!hasMatrices).each(['f16', 'bf16', 'i8', 'q4', 'nf4'] as const)(
   },
 )
 
+test.skipIf(!hasMatrices).each(['f16', 'bf16', 'i8', 'q4', 'nf4'] as const)(
+  'few tokens of %s by matrices are near the reference, and no neighbour changes them',
+  async (type) => {
+    for (const [rows, columns] of [
+      [64, 1024],
+      [200, 1120],
+    ] as const) {
+      const most = 40
+      const x = normals(most * columns, 3)
+      const all = await multiply(opened!, { rows, columns, type, tokens: most }, x)
+      expect(rmsRatio(all, await multiply(reference, { rows, columns, type, tokens: most }, x))).toBeLessThan(1e-3)
+      // Of other numbers of tokens a workgroup has other tiles.
+      for (const [first, tokens] of [
+        [0, LEAST_BY_MATRICES],
+        [13, 12],
+        [5, 32],
+      ] as const) {
+        const part = x.slice(first * columns, (first + tokens) * columns)
+        const some = await multiply(opened!, { rows, columns, type, tokens }, part)
+        expect(some, `${tokens} of ${rows}×${columns}`).toEqual(all.slice(first * rows, (first + tokens) * rows))
+      }
+    }
+  },
+)
+
 test.skipIf(!hasMatrices).each(['add', 'relu2', 'tanh', 'sigmoid'] as const)(
   'epilogue %s of products by matrices',
   async (epilogue) => {
@@ -71,14 +105,89 @@ test.skipIf(!hasMatrices).each(['add', 'relu2', 'tanh', 'sigmoid'] as const)(
   },
 )
 
-test.skipIf(!hasMatrices)('values beyond f16 do not become finite numbers', async () => {
-  const c = { rows: 64, columns: 64, type: 'bf16', tokens: 70 } as const
-  const x = normals(70 * 64, 4)
+test.skipIf(!hasMatrices)('a weight that is not a number shows in its output alone', async () => {
+  const [rows, columns, tokens] = [64, 64, 70]
+  const values = normals(rows * columns, 7)
+  values[5 * columns + 3] = Number.NaN
+  const readRows = (start: number, end: number) => new Uint8Array(values.slice(start * columns, end * columns).buffer)
+  const weight = opened!.matrix({ name: 'with NaN', rows, columns, dtype: 'f32', readRows }, 'bf16')
+  const capacity = capacityFor(tokens)
+  const x = opened!.tensor([tokens + 2, columns], normals((tokens + 2) * columns, 4))
+  const y = opened!.tensor([tokens + 2, rows])
+  await runStep(opened!, capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) => ops.linear([{ y, x, weight }]))
+  const wrong = [...(await read(opened!, y, 0, tokens * rows))].flatMap((value, i) =>
+    Number.isFinite(value) ? [] : [i % rows],
+  )
+  expect(wrong).toEqual(new Array<number>(tokens).fill(5))
+})
+
+test.skipIf(!hasMatrices)('what is not a number stays so', async () => {
+  const [rows, columns, tokens] = [64, 64, 70]
+  const x = normals(tokens * columns, 4)
   x[64 + 3] = Number.NaN
   x[128 + 3] = 1e9
-  const y = await multiply(opened!, c, x)
+  const y = await multiply(opened!, { rows, columns, type: 'bf16', tokens }, x)
   expect(y.subarray(64, 128).every(Number.isNaN)).toBe(true)
   // It becomes the largest number of f16.
   expect(y.subarray(128).every(Number.isFinite)).toBe(true)
   expect(y.subarray(0, 64).every(Number.isFinite)).toBe(true)
+})
+
+/** Logits of a token of each row, after a prompt for each. */
+async function answers(device: 'cpu' | 'webgpu', model: string, prompt: number): Promise<Float32Array[]> {
+  await prepareDevice({ device })
+  const slots = Array.from({ length: LEAST_BY_MATRICES }, (_, slot) => slot)
+  const runner = loadRunner({ model, device, quant: 'bf16', slots: slots.length, maxTokens: 512 })
+  const step = (length: number, allLogits: boolean) => {
+    const rows = slots.map((slot) => ({ slot, tokens: someTokens(length, slot + length), samples: [], allLogits }))
+    return landed(runner.launch(rows))
+  }
+  await step(prompt, false)
+  const logits = (await step(1, true)).map((row) => Float32Array.from(row.logits!))
+  runner.dispose()
+  return logits
+}
+
+const WIDE = { layers: 2, channels: 1024, ffn: 1024 }
+
+function wideModel(): string {
+  return writeRandomRwkv7(join(mkdtempSync(join(tmpdir(), 'skein-')), 'wide.pth'), WIDE)
+}
+
+// Where ops write what products read as f16, and where a launch of its own rounds it.
+test.skipIf(!hasMatrices).each([...ARCHITECTURES, 'wide'] as const)(
+  'a model by matrices (%s) has about the logits of the cpu',
+  async (name) => {
+    const model = name === 'wide' ? wideModel() : tinyModel(name)
+    const prompt = name === 'wide' ? 2 : 30
+    const [expected, actual] = [await answers('cpu', model, prompt), await answers('webgpu', model, prompt)]
+    for (const [i, logits] of actual.entries()) {
+      const ratio = rmsRatio(logits, expected[i]!)
+      expect(ratio).toBeLessThan(5e-3)
+      // Sums of f32 are nearer.
+      expect(ratio).toBeGreaterThan(2e-5)
+    }
+  },
+)
+
+test.skipIf(!hasMatrices)('a row has the same bits in all steps of nine to 64 tokens, and continues so', async () => {
+  await prepareDevice({ device: 'webgpu' })
+  const runner = loadRunner({ model: wideModel(), device: 'webgpu', quant: 'bf16', slots: 40, maxTokens: 64 })
+  const answer = async (counts: readonly number[]) => {
+    for (let slot = 0; slot < 40; slot++) runner.clearSlot(slot)
+    let logits = new Float32Array(0)
+    for (const [t, count] of counts.entries()) {
+      const rows = Array.from({ length: count }, (_, slot) => ({
+        slot,
+        tokens: someTokens(1, slot + 7 * t),
+        samples: [],
+        allLogits: true,
+      }))
+      logits = Float32Array.from((await landed(runner.launch(rows)))[3]!.logits!)
+    }
+    return logits
+  }
+  const expected = await answer([9, 9, 9])
+  expect(await answer([12, 33, 17])).toEqual(expected)
+  runner.dispose()
 })

@@ -156,21 +156,30 @@ interface MatrixConfig {
   readonly K: number
 }
 
-/** Rows and columns of the matrices whose products of f16 a subgroup sums in f32; null where it has none, or no known size. */
-export function matrixSide(opened: OpenedDevice): number | null {
+/** Matrices of `side` rows and columns, whose products of f16 a subgroup of `lanes` threads sums in f32. */
+export interface Matrices {
+  readonly side: number
+  readonly lanes: number
+  /** Of a workgroup. */
+  readonly sharedBytes: number
+}
+
+/** The largest that there are; null where a device has none, or none of a known size. */
+export function matricesOf(opened: OpenedDevice): Matrices | null {
   const { adapter, device } = opened
   const needed = ['shader-f16', SUBGROUP_MATRICES]
   if (!hasSubgroups(opened) || !needed.every((name) => device.features.has(name))) return null
-  if (device.limits.maxComputeWorkgroupStorageSize < MATRIX_SHARED) return null
+  const { maxComputeWorkgroupStorageSize: sharedBytes } = device.limits
+  if (sharedBytes < MATRIX_SHARED) return null
   const { subgroupMinSize, subgroupMaxSize, subgroupMatrixConfigs } = adapter.info as GPUAdapterInfo & {
     readonly subgroupMatrixConfigs?: readonly MatrixConfig[]
   }
-  if (subgroupMinSize !== 32 || subgroupMaxSize !== 32) return null
+  if (subgroupMinSize !== subgroupMaxSize) return null
   const sides = [...(subgroupMatrixConfigs ?? [])]
     .filter((one) => one.componentType === 'f16' && one.resultComponentType === 'f32')
     .filter(({ M, N, K }) => M === N && N === K && (M === 8 || M === 16))
     .map(({ M }) => M)
-  return sides.length > 0 ? Math.max(...sides) : null
+  return sides.length > 0 ? { side: Math.max(...sides), lanes: subgroupMinSize, sharedBytes } : null
 }
 
 /** A device with all that its adapter offers of what kernels choose by. */

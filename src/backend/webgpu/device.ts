@@ -4,7 +4,7 @@
  */
 /// <reference types="@webgpu/types" />
 import { assert, SkeinError } from '../../errors.ts'
-import { describeAdapter, hasSubgroups, matrixSide, type OpenedDevice } from './adapter.ts'
+import { describeAdapter, hasSubgroups, type Matrices, matricesOf, type OpenedDevice } from './adapter.ts'
 import { type Constants, readSource } from './source.ts'
 
 /** Values of GPUBufferUsage, which Node has no global for. */
@@ -41,8 +41,8 @@ export class WebgpuDevice {
   readonly isSoftware: boolean
   /** Whether kernels may add up by subgroups. */
   readonly hasSubgroups: boolean
-  /** Of matrices that a subgroup multiplies; null where products do without. */
-  readonly matrixSide: number | null
+  /** What subgroups multiply; null where products do without. */
+  readonly matrices: Matrices | null
   /** Resolves when the device is gone, with the reason. */
   readonly lost: Promise<string>
   #arena: GPUBuffer
@@ -64,7 +64,7 @@ export class WebgpuDevice {
     this.name = name
     this.isSoftware = isSoftware
     this.hasSubgroups = hasSubgroups(opened) && !without.includes('subgroups')
-    this.matrixSide = without.includes('matrices') ? null : matrixSide(opened)
+    this.matrices = without.includes('matrices') ? null : matricesOf(opened)
     const { limits } = device
     this.maxBinding = Math.min(limits.maxStorageBufferBindingSize, limits.maxBufferSize)
     this.threads = Math.min(

@@ -1,16 +1,17 @@
 /** What a recorded op is made of, and what recording one needs. */
 /// <reference types="@webgpu/types" />
-import { assert } from '../../errors.ts'
 import type { Batch, Capacity } from '../batch.ts'
-import { type Access, type KernelVariant, USAGE, type WebgpuDevice } from './device.ts'
+import type { Access, KernelVariant, WebgpuDevice } from './device.ts'
+import type { Halves, HalvesOf, Keeper } from './products/halves.ts'
 import type { WebgpuStatePool } from './states.ts'
 
 /** The sizes of a step that launches depend on. */
 export type StepShape = Pick<Batch, 'numTokens' | 'numRows' | 'numLogits' | 'numSamples'>
 
 export interface Launch {
-  /** Asked for only by a step that the launch is planned for. */
   readonly bindings: GPUBindGroup
+  /** Where outputs are written as f16, too. */
+  readonly kept?: GPUBindGroup
   /** Which kernel, and its workgroups; null where the step has nothing for it. */
   plan(step: StepShape): Planned | null
 }
@@ -31,38 +32,15 @@ export interface Recorder {
   readonly device: WebgpuDevice
   readonly capacity: Capacity
   readonly launches: Launch[]
-  readonly halves: Halves
+  readonly halves: Record<HalvesOf, Halves>
+  /** Of tensors, by their start: who writes them last, and can do so as f16, too. */
+  readonly keepers: Map<number, Keeper>
+  /** A launch that is made when all is recorded: by then it is known who reads what, and how much room that takes. */
+  addLater(make: () => Launch): void
   /** Parameters of one launch, in the order of the kernel's struct. */
   params(words: readonly Word[]): GPUBufferBinding
   bind(access: readonly Access[], params: GPUBufferBinding, buffers: readonly GPUBuffer[]): GPUBindGroup
   kernel(file: string, access: readonly Access[], variant?: KernelVariant): GPUComputePipeline
-}
-
-/** The buffer in which a product by matrices finds its inputs as f16; the next product's take their place. */
-export class Halves {
-  readonly #device: WebgpuDevice
-  /** Vectors of eight. */
-  #most = 0
-  #buffer: GPUBuffer | undefined
-
-  constructor(device: WebgpuDevice) {
-    this.#device = device
-  }
-
-  reserve(eights: number): void {
-    assert(this.#buffer === undefined, 'halves reserved after they were bound')
-    this.#most = Math.max(this.#most, eights)
-  }
-
-  /** Made when first bound, as large as the largest product needs it. f16 [eights, 8] */
-  get buffer(): GPUBuffer {
-    this.#buffer ??= this.#device.buffer(16 * this.#most, USAGE.storage)
-    return this.#buffer
-  }
-
-  dispose(): void {
-    if (this.#buffer) this.#device.free(this.#buffer)
-  }
 }
 
 /** Tokens beyond one a row from which on three kernels, of which one goes token by token, are faster than one. */

@@ -8,7 +8,8 @@ import type { Ops, Program, ProgramFlights } from '../backend.ts'
 import { type Batch, type Capacity, MAX_TOP_LOGPROBS } from '../batch.ts'
 import { type Flight, flightOf } from '../flight.ts'
 import { USAGE, type WebgpuDevice } from './device.ts'
-import { COMMON, OUTPUT_WORDS, Recording } from './recording.ts'
+import { COMMON } from './recorder.ts'
+import { OUTPUT_WORDS, Recording } from './recording.ts'
 import { StepBuffer } from './step-buffer.ts'
 
 /** The next step is launched before the last is looked at. */
@@ -35,6 +36,7 @@ export class WebgpuProgram implements Program {
     this.#device = device
     this.#recording = new Recording(device, capacity)
     build(this.#recording.ops())
+    this.#recording.finish()
     // Rows of the host's tables are looked up by tokens that the host knows: the next step waits for what this one draws.
     const isFed = this.#recording.hostRows.length === 0
     const max = isFed ? flights : 1
@@ -65,12 +67,15 @@ export class WebgpuProgram implements Program {
     }
     pass.setBindGroup(0, kernels)
     let last: GPUComputePipeline | null = null
+    let kept: GPUBindGroup | undefined
     for (const launch of this.#recording.launches) {
       const planned = launch.plan(batch)
       if (planned === null) continue
       if (planned.pipeline !== last) pass.setPipeline(planned.pipeline)
       last = planned.pipeline
       pass.setBindGroup(1, launch.bindings)
+      if (launch.kept && launch.kept !== kept) pass.setBindGroup(2, launch.kept)
+      kept = launch.kept ?? kept
       pass.dispatchWorkgroups(planned.x, planned.y)
     }
     pass.end()

@@ -18,13 +18,10 @@ import type {
   Wkv7Weights,
 } from '../backend.ts'
 import type { Capacity } from '../batch.ts'
-import { type Access, type KernelVariant, USAGE, type WebgpuDevice } from './device.ts'
+import { type KernelVariant, USAGE, type WebgpuDevice } from './device.ts'
 import {
   eight,
-  Halves,
   hasPrompts,
-  type Launch,
-  type Recorder,
   SCAN_ROWS,
   type StepShape,
   scanConstants,
@@ -32,17 +29,12 @@ import {
   type Word,
   wkvWords,
 } from './launch.ts'
-import { recordLinear } from './linear.ts'
+import { recordLinear } from './products/linear.ts'
+import { Launches } from './recorder.ts'
 import { tensorOf, WebgpuHostTable, WebgpuTable } from './resources.ts'
 import { WebgpuPenaltyPool, WebgpuStatePool } from './states.ts'
 import type { StepLimits } from './step-buffer.ts'
 
-/** Of every kernel: the arena and the step. */
-export const COMMON: readonly Access[] = ['write', 'read']
-const PARAMS: Access = 'uniform'
-/** Bind groups name ranges of the buffer of parameters; they begin at multiples of this. */
-const PARAMS_UNIT = 256
-const FIRST_PARAMS_BYTES = 1 << 16
 /** Words of a sample's outputs: token, its log-probability, the best ids, theirs. */
 export const OUTPUT_WORDS = 42
 
@@ -62,18 +54,11 @@ const BIN_WORDS = 5 * BINS + 1
 const SAMPLE_SHARED = 16 + 4 * BIN_WORDS
 const SAMPLE_SHARED_A_THREAD = 32
 
-export class Recording implements Recorder {
-  readonly launches: Launch[] = []
-  readonly device: WebgpuDevice
-  readonly capacity: Capacity
+export class Recording extends Launches {
   /** What was drawn. u32 [samples, OUTPUT_WORDS] */
   readonly outputs: GPUBuffer
-  readonly halves: Halves
   /** Tables of the host, and where the rows of a step's tokens are put before it. */
   readonly hostRows: { readonly table: WebgpuHostTable; readonly buffer: GPUBuffer }[] = []
-  #params: GPUBuffer
-  #paramsEnd = 0
-  readonly #own: GPUBuffer[] = []
   #scratchStart: number | undefined
   #slots = Number.POSITIVE_INFINITY
   #vocabulary = Number.POSITIVE_INFINITY
@@ -81,13 +66,10 @@ export class Recording implements Recorder {
   #logitVocabulary = Number.POSITIVE_INFINITY
 
   constructor(device: WebgpuDevice, capacity: Capacity) {
-    this.device = device
-    this.capacity = capacity
-    this.halves = new Halves(device)
-    this.#params = this.#createParams()
+    super(device, capacity)
     const usage = USAGE.storage | USAGE.copySrc
     this.outputs = device.buffer(4 * OUTPUT_WORDS * Math.max(1, capacity.samples), usage)
-    this.#own.push(this.outputs)
+    this.own.push(this.outputs)
   }
 
   /** What the numbers of a batch must stay below. */
@@ -98,61 +80,6 @@ export class Recording implements Recorder {
       penaltySlots: this.#penaltySlots,
       logitVocabulary: this.#logitVocabulary,
     }
-  }
-
-  #createParams(): GPUBuffer {
-    const buffer = this.device.buffer(FIRST_PARAMS_BYTES, USAGE.uniform | USAGE.copyDst)
-    this.#own.push(buffer)
-    return buffer
-  }
-
-  /** Parameters of one launch, in the order of the kernel's struct. */
-  params(words: readonly Word[]): GPUBufferBinding {
-    const data = new Uint32Array(Math.ceil(words.length / 4) * 4)
-    const floats = new Float32Array(data.buffer)
-    for (const [i, word] of words.entries())
-      if (typeof word === 'number') data[i] = word
-      else floats[i] = word.f32
-    if (this.#paramsEnd + data.byteLength > this.#params.size) {
-      this.#params = this.#createParams()
-      this.#paramsEnd = 0
-    }
-    const offset = this.#paramsEnd
-    this.#paramsEnd = Math.ceil((offset + data.byteLength) / PARAMS_UNIT) * PARAMS_UNIT
-    this.device.write(this.#params, offset, data)
-    return { buffer: this.#params, offset, size: data.byteLength }
-  }
-
-  bind(access: readonly Access[], params: GPUBufferBinding, buffers: readonly GPUBuffer[]): GPUBindGroup {
-    return this.device.bindGroup([PARAMS, ...access], [params, ...buffers])
-  }
-
-  kernel(file: string, access: readonly Access[], variant?: KernelVariant): GPUComputePipeline {
-    return this.device.pipeline(file, [COMMON, [PARAMS, ...access]], variant)
-  }
-
-  /** One kernel, whose workgroups are counted per step. */
-  launch(
-    file: string,
-    words: readonly Word[],
-    buffers: readonly (readonly [Access, GPUBuffer])[],
-    grid: (step: StepShape) => readonly [x: number, y: number],
-    variant: KernelVariant = {},
-  ): void {
-    const access = buffers.map(([one]) => one)
-    const pipeline = this.kernel(file, access, variant)
-    const bindings = this.bind(
-      access,
-      this.params(words),
-      buffers.map(([, buffer]) => buffer),
-    )
-    this.launches.push({
-      bindings,
-      plan(step) {
-        const [x, y] = grid(step)
-        return x > 0 && y > 0 ? { pipeline, x, y } : null
-      },
-    })
   }
 
   ops(): Ops {
@@ -175,19 +102,23 @@ export class Recording implements Recorder {
         const words = [tensorOf(h, tokens * C), tensorOf(prev, tokens * C), C, 0]
         const bases = base.map((one) => tensorOf(one, C))
         const all = [...words, ...eight(mixes), ...eight(bases)]
+        for (const start of mixes) this.keepers.delete(start)
         this.launch('ddlerp', all, [], (step) => [elements(C)(step)[0], mix.length])
       },
 
       gatedAdd: (x, gate, value) => {
         const C = x.shape[1]!
         const words = [x, gate, value].map((one) => tensorOf(one, tokens * C))
+        this.keepers.delete(words[0]!)
         this.launch('gated-add', [...words, C], [], elements(C))
       },
 
       gatherNorm: (out, x, norm) => {
         const C = norm.weight.shape[0]!
-        const words = [tensorOf(out, logits * C), tensorOf(x, tokens * C), C, ...normWords(norm, C)]
-        this.launch('gather-norm', words, [], ({ numLogits }) => [numLogits, 1], this.#sums())
+        const start = tensorOf(out, logits * C)
+        const keeper = this.keeper([start], C)
+        const words = () => [start, tensorOf(x, tokens * C), C, ...normWords(norm, C), keeper.wordOf(start)]
+        this.launchKept(keeper, 'gather-norm', words, [], ({ numLogits }) => [numLogits, 1], this.#sums())
       },
 
       logits: (y, x, weight) => recordLinear(this, [{ y, x, weight }], true),
@@ -200,6 +131,7 @@ export class Recording implements Recorder {
     const C = table.columns
     this.#vocabulary = Math.min(this.#vocabulary, table.rows)
     const dtype = DTYPES[table.type]
+    this.keepers.delete(tensorOf(x, this.capacity.tokens * C))
     for (const { first, rows, buffer, values } of table.parts) {
       const place = tensorOf(x, this.capacity.tokens * C)
       const words = [place, C, first, rows, ...normWords(norm, C), values / 4]
@@ -225,8 +157,9 @@ export class Recording implements Recorder {
       F,
     ]
     const buffer = this.device.buffer(tokens * s_emb.rowBytes, USAGE.storage | USAGE.copyDst)
-    this.#own.push(buffer)
+    this.own.push(buffer)
     this.hostRows.push({ table: s_emb, buffer })
+    this.keepers.delete(words[0]!)
     const parts = Math.ceil(F / this.device.threads)
     const grid = ({ numTokens }: StepShape) => [numTokens, numTokens < FEW_TOKENS ? parts : 1] as const
     const DTYPE = DTYPES[s_emb.type]
@@ -252,7 +185,9 @@ export class Recording implements Recorder {
     const pool = this.#states(states)
     const C = pool.shape.channels
     assert(out.length === mix.length && out.length <= 8, 'shiftMix: as many outputs as mixes')
-    const words = [
+    const starts = out.map((one) => tensorOf(one, tokens * C))
+    const keeper = this.keeper(starts, C)
+    const words = () => [
       tensorOf(x, tokens * C),
       C,
       ...normWords(norm, C),
@@ -263,14 +198,15 @@ export class Recording implements Recorder {
       0,
       0,
       0,
-      ...eight(out.map((one) => tensorOf(one, tokens * C))),
+      ...eight(starts),
       ...eight(mix.map((one) => tensorOf(one, C))),
+      ...eight(starts.map((start) => keeper.wordOf(start))),
     ]
     // Few tokens do not keep a GPU busy; of many, each norms its row once.
     const parts = Math.ceil(C / this.device.threads)
     const grid = ({ numTokens }: StepShape) => [numTokens, numTokens < FEW_TOKENS ? parts : 1] as const
     const slots = [['write', pool.layer(layer)]] as const
-    this.launch('shift-mix', words, slots, grid, {
+    this.launchKept(keeper, 'shift-mix', words, slots, grid, {
       constants: { OUTPUTS: out.length },
       ...this.#sums(),
     })
@@ -285,27 +221,32 @@ export class Recording implements Recorder {
   ): void {
     const pool = this.#states(states)
     const C = pool.shape.channels
-    const words = [
+    const start = tensorOf(out, this.capacity.tokens * C)
+    const keeper = this.keeper([start], C)
+    const scratch = this.#scratch(C)
+    const words = () => [
       ...[out, r, k, v, w, a, g, vGate ?? vFirst, vFirst].map((one) => tensorOf(one, this.capacity.tokens * C)),
       ...[k_k, k_a, r_k].map((one) => tensorOf(one, C)),
       ...normWords(ln_x, C),
       ...wkvWords(pool),
       vGate === undefined ? 0 : 1,
-      this.#scratch(C),
-      ...[0, 0, 0],
+      scratch,
+      keeper.wordOf(start),
+      ...[0, 0],
     ]
     const { heads, headSize: N } = pool.shape
     // Pairs of f16 are shared out whole.
     const parts = this.device.hasSubgroups && N % 32 === 0 ? 4 : 1
-    this.#launchHeads('wkv7', words, pool, layer, parts, (step) => !hasPrompts(step))
+    const slots = [['write', pool.layer(layer)]] as const
+    const alone = ({ numRows, ...step }: StepShape) => [heads, hasPrompts({ numRows, ...step }) ? 0 : numRows] as const
+    this.launchKept(keeper, 'wkv7', words, slots, alone, statesVariant(pool, { N }, parts))
     const ofTokens = (step: StepShape) => [heads, hasPrompts(step) ? step.numTokens : 0] as const
-    this.launch('wkv7-prepare', words, [], ofTokens, { constants: { N } })
+    this.launch('wkv7-prepare', words(), [], ofTokens, { constants: { N } })
     const rows = N % SCAN_ROWS === 0 ? SCAN_ROWS : SCAN_ROWS / 2
     const ofRows = (step: StepShape) => [(heads * N) / rows, hasPrompts(step) ? step.numRows : 0] as const
-    const slots = [['write', pool.layer(layer)]] as const
     const scan = statesVariant(pool, scanConstants(N, rows, parts), parts)
-    this.launch('wkv7-scan', words, slots, ofRows, scan)
-    this.launch('wkv7-finish', words, [], ofTokens, { constants: { N } })
+    this.launch('wkv7-scan', words(), slots, ofRows, scan)
+    this.launchKept(keeper, 'wkv7-finish', words, [], ofTokens, { constants: { N } })
   }
 
   /** [T, C], for one op at a time. */
@@ -329,21 +270,11 @@ export class Recording implements Recorder {
       ...normWords(ln_x, C),
       ...wkvWords(pool),
     ]
-    this.#launchHeads('wkv6', words, pool, layer, 1)
-  }
-
-  /** A workgroup for each head of each row. */
-  #launchHeads(
-    file: string,
-    words: readonly Word[],
-    pool: WebgpuStatePool,
-    layer: number,
-    parts: 1 | 4,
-    isFor: (step: StepShape) => boolean = () => true,
-  ): void {
+    this.keepers.delete(tensorOf(out, 1))
+    // A workgroup for each head of each row.
     const { heads, headSize: N } = pool.shape
-    const grid = (step: StepShape) => [heads, isFor(step) ? step.numRows : 0] as const
-    this.launch(file, words, [['write', pool.layer(layer)]], grid, statesVariant(pool, { N }, parts))
+    const grid = ({ numRows }: StepShape) => [heads, numRows] as const
+    this.launch('wkv6', words, [['write', pool.layer(layer)]], grid, statesVariant(pool, { N }, 1))
   }
 
   #sample(y: Tensor, penalties: PenaltyPool): void {
@@ -355,7 +286,7 @@ export class Recording implements Recorder {
     const scores = this.device.allocate(samples * V)
     const groups = Math.ceil(V / (SAMPLE_READS * this.device.threads))
     const bins = this.device.buffer(4 * samples * (BIN_WORDS + 2 * groups), USAGE.storage)
-    this.#own.push(bins)
+    this.own.push(bins)
     const words = [tensorOf(y, logits * V), scores, V, groups]
     const buffers = [seen, this.outputs, bins].map((buffer) => ['write', buffer] as const)
     const byGroups = ({ numSamples }: StepShape) => [groups, numSamples] as const
@@ -379,11 +310,6 @@ export class Recording implements Recorder {
     const { maxComputeInvocationsPerWorkgroup: most, maxComputeWorkgroupStorageSize: bytes } = gpu.limits
     const room = Math.min(most, Math.floor((bytes - SAMPLE_SHARED) / SAMPLE_SHARED_A_THREAD))
     return 2 ** Math.floor(Math.log2(room))
-  }
-
-  dispose(): void {
-    this.halves.dispose()
-    for (const buffer of this.#own) this.device.free(buffer)
   }
 }
 

@@ -8,13 +8,14 @@ import { createBatch } from '../batch.ts'
 import { landed } from '../flight.ts'
 import { createReferenceBackend } from '../reference/reference.ts'
 import type { MatrixSource } from '../weight-types.ts'
-import { LEAST_WIDE } from './linear.ts'
+import { LEAST_WIDE } from './products/forms.ts'
+import { LEAST_BY_MATRICES } from './products/halves.ts'
 import type { WebgpuBackend } from './webgpu.ts'
 
 const HEADS = 2
 const CHANNELS = 64 * HEADS
 /** Of a step; products of few tokens and of a prompt are computed in different ways. */
-const STEPS = [1, 3, LEAST_WIDE]
+const STEPS = [1, 3, LEAST_BY_MATRICES, LEAST_WIDE]
 /** A processor that plays a GPU computes one token as it does few. */
 const STEPS_IN_SOFTWARE = [3, LEAST_WIDE]
 const VOCABULARY = 96
@@ -39,7 +40,7 @@ async function testStep(backend: WebgpuBackend, numTokens: number): Promise<void
     size += expected.values[i]! ** 2
   }
   const error = Math.sqrt(difference / size)
-  const usesMatrices = backend.device.matrixSide !== null && numTokens >= LEAST_WIDE
+  const usesMatrices = backend.device.matrices !== null && numTokens >= LEAST_BY_MATRICES
   const tolerance = backend.wkv === 'f16' || usesMatrices ? TOLERANCE_OF_F16 : TOLERANCE
   // Not greater: NaN is wrong, too.
   if (error < tolerance && actual.tokens.join() === expected.tokens.join()) return

@@ -1,0 +1,156 @@
+/** Which kernel multiplies, in which tiles: found by measuring (docs/dev/webgpu.md). */
+import type { Matrices } from '../adapter.ts'
+import { BLOCK_ROWS, type HeldType, UNIT } from '../resources.ts'
+import { PADDED } from './halves.ts'
+
+/** What a launch multiplies by: blocks of all its jobs, inputs of the longest rows. */
+export interface Work {
+  readonly blocks: number
+  readonly columns: number
+  readonly type: HeldType
+  readonly isSoftware: boolean
+}
+
+/** A kernel, and the constants that it is compiled with. All but those of matrices give the same bits. */
+export interface Form {
+  readonly file: 'linear' | 'linear-one' | 'linear-wide' | 'linear-matrix' | 'linear-shared'
+  readonly constants: Readonly<Record<string, number>>
+  /** Tokens and blocks of outputs of a workgroup. */
+  readonly tokens: number
+  readonly blocks: number
+}
+
+/** NT tokens by R blocks; UNROLL units are on their way to a thread meanwhile. */
+function narrow(NT: number, R: number, UNROLL: number, LANES = 32): Form {
+  return { file: 'linear', constants: { NT, R, UNROLL, LANES }, tokens: NT, blocks: R }
+}
+
+/** Threads of a workgroup, and the runs that it makes of a row. */
+const THREADS = 256
+const RUNS = 32
+
+/** A token by R blocks; CHUNK units of each run at a time. */
+function ofOne(R: number, CHUNK: number, type: HeldType): Form {
+  const LOADS = Math.ceil((CHUNK * (UNIT[type] / 4) * RUNS) / THREADS)
+  return { file: 'linear-one', constants: { R, CHUNK, LOADS }, tokens: 1, blocks: R }
+}
+
+/** A processor switches between threads at every barrier: few of them. */
+function narrowInSoftware(tokens: number): Form {
+  return narrow([1, 2, 4].find((most) => tokens <= most) ?? 8, 1, 1, 4)
+}
+
+/** 256 threads, of 8 outputs by 8 tokens each; KQ quads of inputs at a time, of which each brings as many. */
+const WIDE: Form = {
+  file: 'linear-wide',
+  constants: { R: 8, FOURS: 2, KQ: 2, INPUTS: 1, WEIGHTS_EACH: 1 },
+  tokens: 128,
+  blocks: 16,
+}
+
+interface MatrixShape {
+  /** Subgroups of a team: so many below each other, and so many side by side. */
+  readonly high: number
+  readonly broad: number
+  /** Matrices of a subgroup: likewise. */
+  readonly down: number
+  readonly across: number
+  /** Each team multiplies `step` matrices' inputs of every `teams` times as many. */
+  readonly teams: number
+  readonly step: number
+  /** One saves shared memory, two a barrier of each step. */
+  readonly buffers: number
+  /** Whether inputs, too, go through shared memory: the larger a tile, the more subgroups read them. */
+  readonly shared?: boolean
+}
+
+/** A tile of tokens by outputs, by matrices of so many a side. */
+function byMatrices({ side, lanes }: Matrices, shape: MatrixShape): Form {
+  const { high, broad, down, across, teams, step, buffers } = shape
+  const threads = teams * high * broad * lanes
+  const outputs = broad * across * side
+  const tokens = high * down * side
+  const constants = {
+    SIDE: side,
+    LANES: lanes,
+    PADDED,
+    TEAMS: teams,
+    HIGH: high,
+    BROAD: broad,
+    DOWN: down,
+    ACROSS: across,
+    STEP: step,
+    BUFFERS: buffers,
+    WEIGHTS_EACH: (outputs * teams * step * side) / 8 / threads,
+    ...(shape.shared && { INPUTS_EACH: (tokens * teams * step * side) / 8 / threads }),
+  }
+  return { file: shape.shared ? 'linear-shared' : 'linear-matrix', constants, tokens, blocks: outputs / BLOCK_ROWS }
+}
+
+/** Workgroups that keep a large GPU busy. Fewer of more work each read less, but only where there are as many. */
+const MANY_GROUPS = 128
+/** Inputs of a row from which on more of its weights are asked for at a time. */
+const LONG_ROW = 4096
+/** Tokens from which on inputs and weights are shared in tiles. */
+export const LEAST_WIDE = 65
+/** Inputs from which on matrices pay for few tokens. */
+export const LEAST_COLUMNS = 1024
+
+/** Teams and steps decide the order of sums, so they do not depend on the number of tokens, nor on the others of a step. */
+function fewForm(matrices: Matrices, tokens: number): Form {
+  const down = [1, 2].find((most) => tokens <= most * matrices.side) ?? 4
+  return byMatrices(matrices, { high: 1, broad: 1, down, across: 1, teams: 8, step: 2, buffers: 1 })
+}
+
+/** Bytes of shared memory: operands with eight more to each row, and a matrix of sums for each subgroup. */
+function sharedOf({ file, tokens, blocks, constants }: Form): number {
+  const { SIDE = 0, STEP = 0, TEAMS = 0, BUFFERS = 0, HIGH = 0, BROAD = 0 } = constants
+  const rows = BLOCK_ROWS * blocks + (file === 'linear-shared' ? tokens : 0)
+  return 2 * BUFFERS * TEAMS * rows * (STEP * SIDE + 8) + 4 * TEAMS * HIGH * BROAD * SIDE ** 2
+}
+
+/** Larger tiles read less; more of them keep more of the GPU busy. All make the same sums in the same order. */
+const WIDE_TILES = [
+  { high: 2, broad: 2, down: 4, across: 4, buffers: 1, shared: true },
+  { high: 2, broad: 1, down: 4, across: 4, buffers: 2 },
+  { high: 2, broad: 1, down: 2, across: 4, buffers: 2 },
+] as const
+
+function wideForm(matrices: Matrices, tokens: number, blocks: number): Form {
+  const forms = WIDE_TILES.map((tile) => byMatrices(matrices, { ...tile, teams: 2, step: 2 })).filter(
+    (form) => sharedOf(form) <= matrices.sharedBytes,
+  )
+  return forms.find((form) => numGroups(form, tokens, blocks) >= MANY_GROUPS) ?? forms.at(-1)!
+}
+
+export function matrixForm(matrices: Matrices, tokens: number, blocks: number): Form {
+  return tokens < LEAST_WIDE ? fewForm(matrices, tokens) : wideForm(matrices, tokens, blocks)
+}
+
+/** Found by measuring on an H200 (docs/dev/webgpu.md); a small GPU is busy with any of them. */
+export function formFor(work: Work, tokens: number): Form {
+  const { blocks, isSoftware } = work
+  const isMany = tokens >= LEAST_WIDE
+  if (isMany && (isSoftware || numGroups(WIDE, tokens, blocks) >= MANY_GROUPS)) return WIDE
+  if (isSoftware) return narrowInSoftware(tokens)
+  if (tokens === 1) return formForOne(work)
+  const eight = narrow(8, 4, 1)
+  return tokens > 4 && numGroups(eight, tokens, blocks) >= MANY_GROUPS ? eight : narrow(4, 2, 2)
+}
+
+function formForOne({ blocks, columns, type }: Work): Form {
+  if (type === 'i8') return blocks >= 512 ? ofOne(2, 2, type) : ofOne(1, 2, type)
+  if (type === 'q4' || type === 'nf4') return blocks >= 512 ? ofOne(2, 1, type) : ofOne(1, 2, type)
+  if (columns >= LONG_ROW) return blocks >= 1024 ? ofOne(2, 4, type) : ofOne(1, 4, type)
+  return blocks >= 768 ? ofOne(2, 2, type) : ofOne(1, 4, type)
+}
+
+/** Workgroups that read the same weights follow each other. */
+export function gridOf(form: Form, tokens: number, blocks: number) {
+  return { x: Math.ceil(tokens / form.tokens), y: Math.ceil(blocks / form.blocks) }
+}
+
+function numGroups(form: Form, tokens: number, blocks: number): number {
+  const { x, y } = gridOf(form, tokens, blocks)
+  return x * y
+}

@@ -1,0 +1,267 @@
+/**
+ * Matrix products: jobs whose weights are of one type and in one buffer go in one launch. How many tokens a weight is read
+ * for at once depends on the step; the order in which an output is summed does not.
+ */
+/// <reference types="@webgpu/types" />
+import { assert } from '../../../errors.ts'
+import type { Epilogue, LinearJob } from '../../backend.ts'
+import type { Matrices } from '../adapter.ts'
+import type { Access } from '../device.ts'
+import type { Launch, Planned, Recorder, StepShape } from '../launch.ts'
+import { BLOCK_ROWS, type Part, tensorOf, UNIT, WebgpuMatrix } from '../resources.ts'
+import { type Form, formFor, gridOf, LEAST_COLUMNS, LEAST_WIDE, matrixForm } from './forms.ts'
+import { eightsOf, Keeper, keeping, LEAST_BY_MATRICES } from './halves.ts'
+
+/** Jobs that the parameters of a launch have room for. */
+const MAX_JOBS = 8
+/** Jobs begin at multiples of so many blocks: as many as a workgroup has at most. */
+const MOST_BLOCKS = 16
+
+const EPILOGUES: Readonly<Record<Epilogue, number>> = {
+  none: 0,
+  tanh: 1,
+  sigmoid: 2,
+  relu2: 3,
+  add: 4,
+}
+const NO_BIAS = 0xffffffff
+
+interface Product {
+  readonly job: LinearJob
+  readonly matrix: WebgpuMatrix
+  readonly part: Part
+}
+
+export function recordLinear(recording: Recorder, jobs: readonly LinearJob[], ofLogits: boolean) {
+  const products = jobs.flatMap((job): Product[] => {
+    const { weight } = job
+    assert(weight instanceof WebgpuMatrix, 'a matrix of another backend')
+    return weight.parts.map((part) => ({ job, matrix: weight, part }))
+  })
+  for (const group of together(products)) recordGroup(recording, group, ofLogits)
+}
+
+/** Products of one type and one buffer, and of whole vectors or not. */
+function together(products: readonly Product[]): Product[][] {
+  const groups: Product[][] = []
+  for (const product of products) {
+    const group = groups.find(
+      (other) =>
+        other.length < MAX_JOBS &&
+        other[0]!.matrix.type === product.matrix.type &&
+        other[0]!.part.buffer === product.part.buffer &&
+        isOfVectors(other[0]!) === isOfVectors(product),
+    )
+    if (group) group.push(product)
+    else groups.push([product])
+  }
+  return groups
+}
+
+function isOfVectors({ matrix }: Product): boolean {
+  return matrix.columns % UNIT[matrix.type] === 0 && matrix.rows % 4 === 0
+}
+
+/** Products of more than a few tokens are made by matrices, where the device has some. */
+function recordGroup(recording: Recorder, group: Product[], ofLogits: boolean): void {
+  const { type } = group[0]!.matrix
+  const { buffer } = group[0]!.part
+  const work = {
+    blocks: blocksOf(group),
+    columns: Math.max(...group.map(({ matrix }) => matrix.columns)),
+    type,
+    isSoftware: recording.device.isSoftware,
+  }
+  // f32 is for who wants every bit; rows that are no whole vectors are rare.
+  const matrices = type !== 'f32' && isOfVectors(group[0]!) ? recording.device.matrices : null
+  const least = work.columns < LEAST_COLUMNS ? LEAST_WIDE : LEAST_BY_MATRICES
+  const isByMatrices = (count: number) => matrices !== null && count >= least
+  for (const { job } of group) recording.keepers.delete(tensorOf(job.y, 1))
+  if (matrices !== null) recordByMatrices(recording, matrices, group, { ofLogits, least, blocks: work.blocks })
+  const access = ['read', 'read'] as const
+  const kernels = kernelsOf(recording, group, access)
+  recording.launches.push({
+    bindings: recording.bind(access, recording.params(jobWords(recording, group, ofLogits)), [buffer, buffer]),
+    plan: planner(ofLogits, (count) => {
+      if (count === 0 || isByMatrices(count)) return null
+      const form = formFor(work, count)
+      return { pipeline: kernels(form, false), ...gridOf(form, count, work.blocks) }
+    }),
+  })
+}
+
+interface ByMatrices {
+  readonly ofLogits: boolean
+  /** Tokens. */
+  readonly least: number
+  readonly blocks: number
+}
+
+/** Inputs are as f16 where the op before has kept them, or a launch of its own rounds them. */
+function recordByMatrices(recording: Recorder, matrices: Matrices, group: Product[], by: ByMatrices): void {
+  const { ofLogits, least, blocks } = by
+  const { buffer } = group[0]!.part
+  const kept = sourcesKept(recording, group, by)
+  const { of, sources } = kept ?? { of: 'rounded', sources: sourcesOf(recording, matrices, group, ofLogits) }
+  if (kept === null) recordHalves(recording, matrices, sources, by)
+  const keeper = new Keeper(recording, 'products', least)
+  // No launch writes the buffer that it reads.
+  if (of !== 'products')
+    for (const { job, matrix } of group) if (matrix.parts.length === 1) keeper.writes(tensorOf(job.y, 1), matrix.rows)
+  const access = ['read', 'read', 'read'] as const
+  const kernels = kernelsOf(recording, group, access)
+  recording.addLater(() => ({
+    bindings: recording.bind(access, recording.params(jobWords(recording, group, ofLogits, sources, keeper)), [
+      buffer,
+      buffer,
+      recording.halves[of].buffer,
+    ]),
+    ...keeper.bound,
+    plan: planner(ofLogits, (count) => {
+      if (count < least) return null
+      const form = matrixForm(matrices, count, blocks)
+      return { pipeline: kernels(form, keeper.keepsAny), ...gridOf(form, count, blocks) }
+    }),
+  }))
+}
+
+/** Keeps the plan as long as the number of tokens is the same. */
+function planner(ofLogits: boolean, planFor: (count: number) => Planned | null): Launch['plan'] {
+  let planned: Planned | null = null
+  let plannedFor = 0
+  return (step: StepShape) => {
+    const count = ofLogits ? step.numLogits : step.numTokens
+    if (count !== plannedFor) {
+      planned = planFor(count)
+      plannedFor = count
+    }
+    return planned
+  }
+}
+
+/** Of a launch; those of a job begin at a whole workgroup's. */
+function blocksOf(group: readonly Product[]): number {
+  return group.reduce((sum, { part }) => sum + blocksOfPart(part), 0)
+}
+
+function blocksOfPart({ rows }: Part): number {
+  return Math.ceil(rows / (MOST_BLOCKS * BLOCK_ROWS)) * MOST_BLOCKS
+}
+
+const JOB_WORDS = 16
+/** Of a launch that goes over vectors, in x; the API allows 65,535. */
+const MOST_GROUPS = 16_384
+
+/** Parameters of a launch. */
+function jobWords(
+  recording: Recorder,
+  group: readonly Product[],
+  ofLogits: boolean,
+  sources: readonly Source[] = [],
+  keeper?: Keeper,
+): number[] {
+  const room = roomOf(recording, ofLogits)
+  let blocks = 0
+  const words: number[] = [group.length, Number(ofLogits), 0, 0]
+  for (const { job, matrix, part } of group) {
+    const x = tensorOf(job.x, room * matrix.columns)
+    const y = tensorOf(job.y, room * matrix.rows)
+    words.push(
+      x,
+      y + part.first,
+      job.bias ? tensorOf(job.bias, matrix.rows) + part.first : NO_BIAS,
+      part.values / 16,
+      part.scales / 4,
+      part.rows,
+      matrix.columns,
+      matrix.units,
+      blocks,
+      EPILOGUES[job.epilogue ?? 'none'],
+      matrix.rows,
+      sources.find((source) => source.x === x)?.to ?? 0,
+      keeper?.wordOf(y) ?? 0,
+      ...[0, 0, 0],
+    )
+    blocks += blocksOfPart(part)
+  }
+  // The parameters end with the room for MAX_JOBS.
+  return [...words, ...new Array<number>(4 + JOB_WORDS * MAX_JOBS - words.length).fill(0)]
+}
+
+function roomOf({ capacity }: Recorder, ofLogits: boolean): number {
+  return ofLogits ? capacity.logits : capacity.tokens
+}
+
+/** Inputs of a launch, and where they are as f16, in vectors of eight; `eights` of a token, with its zeros. */
+interface Source {
+  readonly x: number
+  readonly columns: number
+  readonly to: number
+  readonly eights: number
+}
+
+/** Where the ops before keep all inputs of a group; null if they do not, or not in one buffer. */
+function sourcesKept(recording: Recorder, group: readonly Product[], { ofLogits, least }: ByMatrices) {
+  const room = roomOf(recording, ofLogits)
+  const inputs = group.map(({ job, matrix }) => {
+    const x = tensorOf(job.x, room * matrix.columns)
+    const keeper = recording.keepers.get(x)
+    return { x, columns: matrix.columns, keeper: keeper?.has(x, matrix.columns) ? keeper : undefined }
+  })
+  const of = inputs[0]!.keeper?.of
+  if (of === undefined || inputs.some(({ keeper }) => keeper?.of !== of || keeper.least > least)) return null
+  const sources = inputs.map(({ x, columns, keeper }) => ({ x, columns, to: keeper!.keep(x, room), eights: 0 }))
+  return { of, sources }
+}
+
+/** Where a launch of its own puts them; jobs that have the same inputs share a source. */
+function sourcesOf(recording: Recorder, { side }: Matrices, group: readonly Product[], ofLogits: boolean): Source[] {
+  const room = roomOf(recording, ofLogits)
+  const sources: Source[] = []
+  let end = 0
+  for (const { job, matrix } of group) {
+    const x = tensorOf(job.x, room * matrix.columns)
+    if (sources.some((source) => source.x === x)) continue
+    sources.push({ x, columns: matrix.columns, to: end, eights: eightsOf(1, matrix.columns, 1) })
+    end += eightsOf(room, matrix.columns, side)
+  }
+  recording.halves.rounded.reserve(end)
+  return sources
+}
+
+/** A launch of linear-halves.wgsl. */
+function recordHalves(recording: Recorder, { side }: Matrices, sources: readonly Source[], by: ByMatrices): void {
+  const { ofLogits, least } = by
+  const access = ['write'] as const
+  const words = sources.flatMap(({ x, columns, to, eights }) => [x, columns, to, eights])
+  const all = [Number(ofLogits), 0, 0, 0, ...words, ...new Array<number>(4 * (MAX_JOBS - sources.length)).fill(0)]
+  const most = Math.max(...sources.map(({ eights }) => eights))
+  const { threads } = recording.device
+  let pipeline: GPUComputePipeline | undefined
+  recording.addLater(() => ({
+    bindings: recording.bind(access, recording.params(all), [recording.halves.rounded.buffer]),
+    plan: planner(ofLogits, (count) => {
+      if (count < least) return null
+      pipeline ??= recording.kernel('linear-halves', access, { constants: { SIDE: side } })
+      const eights = Math.ceil(count / side) * side * most
+      return { pipeline, x: Math.min(MOST_GROUPS, Math.ceil(eights / threads)), y: sources.length }
+    }),
+  }))
+}
+
+function kernelsOf(recording: Recorder, group: readonly Product[], access: readonly Access[]) {
+  const files = {
+    OPERANDS: isOfVectors(group[0]!) ? 'linear-vectors' : 'linear-numbers',
+    WEIGHTS: `weights-${group[0]!.matrix.type}`,
+  }
+  const made = new Map<string, GPUComputePipeline>()
+  return ({ file, constants }: Form, isKept: boolean): GPUComputePipeline => {
+    const name = `${file} ${Object.values(constants).join()}`
+    let pipeline = made.get(name)
+    if (pipeline === undefined) {
+      pipeline = recording.kernel(file, access, keeping(recording.device, { constants, files }, isKept))
+      made.set(name, pipeline)
+    }
+    return pipeline
+  }
+}
