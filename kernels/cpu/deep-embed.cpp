@@ -12,10 +12,10 @@ constexpr int64_t kMaxSide = 64;
 
 struct DeepEmbed final : Elementwise {
   int64_t side;
-  float* u;               // [T, F]
-  const float *low, *own; // [T, S], [T, S·S]
-  const sk_table* table;  // [V, S·S]
-  const float *s2, *s0;   // [S, F], [F]
+  float* u;                // [T, F]
+  const float *low, *own;  // [T, S], [T, S·S]
+  const sk_table* table;   // [V, S·S]
+  const float *s2, *s0;    // [S, F], [F]
 
   void check(const Batch& batch) const override {
     for (int32_t t = 0; t < batch.num_tokens; t++)

@@ -17,7 +17,8 @@ struct GatherNorm final : Command {
 
   void check(const Batch& batch) const override {
     for (int32_t r = 0; r < batch.num_logits; r++) {
-      require(batch.blend_counts[r] <= batch.num_logits - r, "a blend reaches beyond the logit rows");
+      require(batch.blend_counts[r] <= batch.num_logits - r,
+              "a blend reaches beyond the logit rows");
     }
   }
 

@@ -1,5 +1,5 @@
-// Log-probabilities of given tokens and of the best ones, from rows of logits of any device, in double. Its oracle is
-// src/engine/answer/logprobs.ts.
+// Log-probabilities of given tokens and of the best ones, from rows of logits of any device, in
+// double. Its oracle is src/engine/answer/logprobs.ts.
 #include <cmath>
 
 #include "best.h"
@@ -9,8 +9,8 @@ namespace skein {
 
 namespace {
 
-/// Doubles of a vector, and vectors that are summed side by side: eight doubles on every level, and no fused products, so
-/// that all levels give the same bits.
+/// Doubles of a vector, and vectors that are summed side by side: eight doubles on every level, and
+/// no fused products, so that all levels give the same bits.
 constexpr int kDoubles = kLanes / 2;
 constexpr int kSums = 8 / kDoubles;
 
@@ -63,7 +63,8 @@ double sum_exponentials(const float* x, int64_t count, double best) {
   }
   double lanes[8];
   std::memcpy(lanes, sums, sizeof lanes);
-  return ((lanes[0] + lanes[4]) + (lanes[1] + lanes[5])) + ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7]));
+  return ((lanes[0] + lanes[4]) + (lanes[1] + lanes[5])) +
+         ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7]));
 }
 
 }  // namespace
@@ -72,9 +73,9 @@ double sum_exponentials(const float* x, int64_t count, double best) {
 
 using namespace skein;
 
-extern "C" int32_t sk_logprobs(const float* logits, int64_t rows, int32_t vocab, const int32_t* tokens,
-                               int32_t wanted, double* logprobs, int32_t* top_ids,
-                               double* top_logprobs) {
+extern "C" int32_t sk_logprobs(const float* logits, int64_t rows, int32_t vocab,
+                               const int32_t* tokens, int32_t wanted, double* logprobs,
+                               int32_t* top_ids, double* top_logprobs) {
   return guard([&] {
     require(wanted >= 0 && wanted <= std::min(vocab, SK_MAX_TOP_LOGPROBS), "too many top logprobs");
     for (int64_t row = 0; row < rows; row++) {

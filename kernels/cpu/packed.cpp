@@ -36,8 +36,7 @@ void read_six_bits(const uint8_t* bytes, int64_t group, PackedGroup& to) {
 /// halves the next.
 void read_q4_k(const uint8_t* block, const uint8_t* low, int64_t group, PackedGroup& to) {
   read_six_bits(block + 4, group, to);
-  for (int i = 0; i < 32; i++)
-    to.codes[i] = low[group / 2 * 32 + i] >> (group % 2 * 4) & 15;
+  for (int i = 0; i < 32; i++) to.codes[i] = low[group / 2 * 32 + i] >> (group % 2 * 4) & 15;
 }
 
 /// Layout: 128 bytes of low halves · 64 bytes of upper pairs of bits · 16 scales, one per 16

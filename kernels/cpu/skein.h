@@ -180,17 +180,19 @@ SK_API int32_t sk_record_sample(sk_program* program, const float* logits /* [R,V
 /* Runs the recorded ops for one batch; `Batch` in backend.ts documents the fields. num_bias is the
  * length of the bias arrays, num_masks the number of rows of masks. */
 SK_API int32_t sk_program_run(sk_program* program, int32_t num_tokens, int32_t num_rows,
-                              int32_t num_logits, int32_t num_samples, int32_t num_bias, int32_t num_masks,
-                              const int32_t* tokens, const int32_t* starts, const int32_t* slots,
-                              const int32_t* logit_rows, const int32_t* blend_counts,
-                              const float* blend_weights, const int32_t* sample_row,
-                              const int32_t* sample_slot, const float* sample_floats,
-                              const int32_t* sample_ints, const int32_t* bias_starts,
-                              const int32_t* bias_ids, const float* bias_values, const uint32_t* masks, int32_t* sampled,
+                              int32_t num_logits, int32_t num_samples, int32_t num_bias,
+                              int32_t num_masks, const int32_t* tokens, const int32_t* starts,
+                              const int32_t* slots, const int32_t* logit_rows,
+                              const int32_t* blend_counts, const float* blend_weights,
+                              const int32_t* sample_row, const int32_t* sample_slot,
+                              const float* sample_floats, const int32_t* sample_ints,
+                              const int32_t* bias_starts, const int32_t* bias_ids,
+                              const float* bias_values, const uint32_t* masks, int32_t* sampled,
                               float* sampled_logprob, int32_t* top_ids, float* top_logprobs);
 
-/* Of each row of logits [rows, V], from any device: the log-probability of tokens[row], and the `wanted` best ids with
- * theirs, best first, ties by id. All of a row are NaN when it has a NaN or +inf, or nothing finite. */
+/* Of each row of logits [rows, V], from any device: the log-probability of tokens[row], and the
+ * `wanted` best ids with theirs, best first, ties by id. All of a row are NaN when it has a NaN or
+ * +inf, or nothing finite. */
 SK_API int32_t sk_logprobs(const float* logits, int64_t rows, int32_t vocab, const int32_t* tokens,
                            int32_t wanted, double* logprobs /* [rows] */,
                            int32_t* top_ids /* [rows, wanted] */,
