@@ -67,21 +67,86 @@ bool all_finite(const float* x, int64_t count) {
   return finite;
 }
 
-/// The smallest x that is not the −inf of a banned token. At least one x is finite.
-float smallest_finite(const float* x, int64_t count) {
+/// The vocabulary is worked on in so many parts, which several threads may share. Sums are of whole
+/// parts, in order, so a draw does not depend on who did them.
+constexpr int kParts = 4;
+
+/// What is known of one part of the vocabulary.
+struct Part {
+  bool is_finite;               // the model's own logits
+  float best, worst;            // of `logits`; worst without the −inf of banned tokens
+  double total;                 // of `weights`
+  std::vector<int32_t> counts;  // [kBuckets]
+  std::vector<double> masses;   // [kBuckets]
+};
+
+/// The memory of one draw. Tokens are counted into buckets of descending logits.
+struct Scratch {
+  std::vector<float> logits;        // [V] after bias and penalties
+  std::vector<float> weights;       // [V] exp((logit − best)/temperature)
+  std::vector<uint16_t> buckets;    // [V]
+  std::vector<int32_t> candidates;  // of one bucket, best first
+  Part parts[kParts];
+
+  static constexpr int kBuckets = 2048;
+
+  explicit Scratch(int32_t vocab) : logits(vocab), weights(vocab), buckets(vocab) {
+    for (Part& part : parts) part.counts.resize(kBuckets), part.masses.resize(kBuckets);
+  }
+
+  int64_t vocab() const { return static_cast<int64_t>(logits.size()); }
+  /// The first token of a part; a multiple of kScan, but for the end of the vocabulary.
+  int64_t start(int part) const {
+    return std::min(div_up(vocab(), kParts * kScan) * kScan * part, vocab());
+  }
+  bool is_finite() const {
+    return std::all_of(parts, parts + kParts, [](const Part& part) { return part.is_finite; });
+  }
+  float best() const {
+    float best = -kInfinity;
+    for (const Part& part : parts) best = std::max(best, part.best);
+    return best;
+  }
+  float worst() const {
+    float worst = kInfinity;
+    for (const Part& part : parts) worst = std::min(worst, part.worst);
+    return worst;
+  }
+  double total() const {
+    double total = 0;
+    for (const Part& part : parts) total += part.total;
+    return total;
+  }
+  int64_t count(int bucket) const {
+    int64_t count = 0;
+    for (const Part& part : parts) count += part.counts[bucket];
+    return count;
+  }
+  double mass(int bucket) const {
+    double mass = 0;
+    for (const Part& part : parts) mass += part.masses[bucket];
+    return mass;
+  }
+};
+
+/// The largest and the smallest x of a part; −inf, of banned tokens, is not the smallest.
+void extremes(const float* x, int64_t count, Part& part) {
   int64_t i = 0;
-  vf worst = splat(kInfinity);
+  vf best = splat(-kInfinity), worst = splat(kInfinity);
   for (; i + kLanes <= count; i += kLanes) {
     const vf value = load(x + i);
+    best = value > best ? value : best;
     worst = ((value < worst) & (value > -kInfinity)) ? value : worst;
   }
-  float lanes[kLanes];
-  store(lanes, worst);
-  float result = *std::min_element(lanes, lanes + kLanes);
+  float lanes[2][kLanes];
+  store(lanes[0], best);
+  store(lanes[1], worst);
+  part.best = *std::max_element(lanes[0], lanes[0] + kLanes);
+  part.worst = *std::min_element(lanes[1], lanes[1] + kLanes);
   for (; i < count; i++) {
-    if (x[i] < result && x[i] > -kInfinity) result = x[i];
+    part.best = std::max(part.best, x[i]);
+    if (x[i] < part.worst && x[i] > -kInfinity) part.worst = x[i];
   }
-  return result;
 }
 
 /// Returns Σ exp((x − best)·factor), and stores the terms in `weights` unless it is null. Sums in
@@ -105,44 +170,37 @@ double exponentials(const float* x, int64_t count, float best, float factor, flo
   return total;
 }
 
-/// The memory that one thread needs to draw.
-struct Scratch {
-  std::vector<float> logits;        // [V] after bias and penalties
-  std::vector<float> weights;       // [V] exp((logit − best)/temperature)
-  std::vector<uint16_t> buckets;    // [V]
-  std::vector<int32_t> counts;      // [kBuckets]
-  std::vector<double> masses;       // [kBuckets]
-  std::vector<int32_t> candidates;  // of one bucket, best first
+/// Weighs the tokens of one part and counts them into the buckets.
+void weigh(Scratch& scratch, int index, float temperature) {
+  constexpr float kLast = Scratch::kBuckets - 1;
+  Part& part = scratch.parts[index];
+  const int64_t from = scratch.start(index), count = scratch.start(index + 1) - from;
+  const float* logits = scratch.logits.data() + from;
+  const float best = scratch.best();
+  // A lower temperature is greedy anyway. The bound avoids 0·∞.
+  temperature = std::max(temperature, 1e-20f);
+  part.total = exponentials(logits, count, best, 1.0f / temperature, scratch.weights.data() + from);
+  // e^-32 is below the resolution of the draw. All tokens further down share the last bucket.
+  const float range = std::max(std::min(best - scratch.worst(), 32 * temperature), 1e-30f);
+  const float scale = kLast / range;
+  uint16_t* buckets = scratch.buckets.data() + from;
+  for (int64_t i = 0; i < count; i++) {
+    const float place = std::min((best - logits[i]) * scale, kLast);
+    buckets[i] = static_cast<uint16_t>(static_cast<int32_t>(place));
+  }
+  std::fill(part.counts.begin(), part.counts.end(), 0);
+  std::fill(part.masses.begin(), part.masses.end(), 0.0);
+  for (int64_t i = 0; i < count; i++) {
+    part.counts[buckets[i]]++;
+    part.masses[buckets[i]] += scratch.weights[from + i];
+  }
+}
 
-  explicit Scratch(int32_t vocab)
-      : logits(vocab), weights(vocab), buckets(vocab), counts(kBuckets), masses(kBuckets) {}
-
-  static constexpr int kBuckets = 2048;
-};
-
-/// Gives the tokens from best to worst (ties by id) without sorting them all. Tokens are counted
-/// into buckets of descending logits; a bucket is sorted only if the order within it matters.
+/// Gives the tokens from best to worst (ties by id) without sorting them all: a bucket is sorted
+/// only if the order within it matters.
 class Ranking {
  public:
-  Ranking(Scratch& scratch, float best, float temperature) : scratch_(scratch) {
-    const float* logits = scratch.logits.data();
-    const int64_t vocab = static_cast<int64_t>(scratch.logits.size());
-    // e^-32 is below the resolution of the draw. All tokens further down share the last bucket.
-    const float range =
-        std::max(std::min(best - smallest_finite(logits, vocab), 32 * temperature), 1e-30f);
-    const float scale = (Scratch::kBuckets - 1) / range;
-    for (int64_t i = 0; i < vocab; i++) {
-      const float place =
-          std::min((best - logits[i]) * scale, static_cast<float>(Scratch::kBuckets - 1));
-      scratch.buckets[i] = static_cast<uint16_t>(static_cast<int32_t>(place));
-    }
-    std::fill(scratch.counts.begin(), scratch.counts.end(), 0);
-    std::fill(scratch.masses.begin(), scratch.masses.end(), 0.0);
-    for (int64_t i = 0; i < vocab; i++) {
-      scratch.counts[scratch.buckets[i]]++;
-      scratch.masses[scratch.buckets[i]] += scratch.weights[i];
-    }
-  }
+  explicit Ranking(Scratch& scratch) : scratch_(scratch) {}
 
   /// The tokens of one bucket, best first.
   const std::vector<int32_t>& sorted(int bucket) {
@@ -178,18 +236,20 @@ struct Kept {
   double mass;
 };
 
-Kept truncate(Scratch& scratch, Ranking& ranking, const Params& params, double total) {
-  const double wanted = params.floats[kTopP] < 1 ? params.floats[kTopP] * total : kInfinity;
+Kept truncate(Scratch& scratch, Ranking& ranking, const Params& params) {
+  const double wanted =
+      params.floats[kTopP] < 1 ? params.floats[kTopP] * scratch.total() : kInfinity;
   const float min_p = params.floats[kMinP];  // relative to the best token, whose weight is 1
   const int64_t top_k =
       params.ints[kTopK] > 0 ? params.ints[kTopK] : std::numeric_limits<int64_t>::max();
   Kept kept = {0, 0};
   for (int bucket = 0; bucket < Scratch::kBuckets; bucket++) {
-    const int32_t count = scratch.counts[bucket];
+    const int64_t count = scratch.count(bucket);
     if (count == 0) continue;
-    if (min_p <= 0 && kept.count + count <= top_k && kept.mass + scratch.masses[bucket] < wanted) {
+    const double mass = scratch.mass(bucket);
+    if (min_p <= 0 && kept.count + count <= top_k && kept.mass + mass < wanted) {
       kept.count += count;
-      kept.mass += scratch.masses[bucket];
+      kept.mass += mass;
       continue;
     }
     for (int32_t id : ranking.sorted(bucket)) {
@@ -208,9 +268,11 @@ int32_t find_token(Scratch& scratch, Ranking& ranking, int64_t count, double tar
   int32_t token = -1;
   double below = 0;
   for (int bucket = 0; bucket < Scratch::kBuckets && count > 0; bucket++) {
-    if (scratch.counts[bucket] < count && below + scratch.masses[bucket] <= target) {
-      below += scratch.masses[bucket];
-      count -= scratch.counts[bucket];
+    const int64_t in_bucket = scratch.count(bucket);
+    const double mass = scratch.mass(bucket);
+    if (in_bucket < count && below + mass <= target) {
+      below += mass;
+      count -= in_bucket;
       continue;
     }
     for (int32_t id : ranking.sorted(bucket)) {
@@ -242,30 +304,120 @@ int32_t draw_noisy(const std::vector<float>& scores, const Params& params) {
   return token;
 }
 
+/// Draws from the weighed tokens.
 int32_t draw(Scratch& scratch, const Params& params) {
-  const int64_t vocab = static_cast<int64_t>(scratch.logits.size());
-  const float best = largest(scratch.logits.data(), vocab);
+  const float best = scratch.best();
   if (!std::isfinite(best)) return -1;
   if (params.is_greedy()) {
     return static_cast<int32_t>(std::find(scratch.logits.begin(), scratch.logits.end(), best) -
                                 scratch.logits.begin());
   }
   if (params.floats[kNoise] > 0) return draw_noisy(scratch.logits, params);
-  // A lower temperature is greedy anyway. The bound avoids 0·∞.
-  const float temperature = std::max(params.floats[kTemperature], 1e-20f);
-  const double total =
-      exponentials(scratch.logits.data(), vocab, best, 1.0f / temperature, scratch.weights.data());
-  Ranking ranking(scratch, best, temperature);
-  const Kept kept = truncate(scratch, ranking, params, total);
+  Ranking ranking(scratch);
+  const Kept kept = truncate(scratch, ranking, params);
   const float u = philox_four(params.ints[kSeedLow], params.ints[kSeedHigh], params.ints[kPosition],
                               params.ints[kStream], 0)[0];
   return find_token(scratch, ranking, kept.count, static_cast<double>(u) * kept.mass);
 }
 
-struct Sample final : Command {
+/// What the commands of a draw share. With fewer draws than threads, a draw is spread over the
+/// threads: two commands prepare and weigh the parts of its vocabulary.
+struct Draws {
   const float* logits;  // [R, V]
   sk_penalties* penalties;
-  std::vector<Scratch> scratch;  // per thread
+  std::vector<Scratch> scratch;  // per thread, or per draw if these are spread
+
+  /// Draws of one slot follow one another, because an earlier one counts for the later ones.
+  bool is_spread(const Batch& batch, int threads) const {
+    if (batch.num_samples >= threads) return false;
+    for (int32_t s = 1; s < batch.num_samples; s++) {
+      if (std::find(batch.sample_slot, batch.sample_slot + s, batch.sample_slot[s]) !=
+          batch.sample_slot + s)
+        return false;
+    }
+    return true;
+  }
+
+  Params params_of(const Batch& batch, int64_t s) const {
+    return {batch.sample_floats + s * kSampleFloats, batch.sample_ints + s * SK_SAMPLE_INTS};
+  }
+
+  const float* raw(const Batch& batch, int64_t s) const {
+    return logits + int64_t{batch.sample_row[s]} * penalties->vocab;
+  }
+
+  /// Logits of one part of the vocabulary, after mask, bias and penalties.
+  void prepare(const Batch& batch, int64_t s, int index, Scratch& own) const {
+    const Params params = params_of(batch, s);
+    Part& part = own.parts[index];
+    const int64_t from = own.start(index), to = own.start(index + 1);
+    part.is_finite = all_finite(raw(batch, s) + from, to - from);
+    copy_allowed(batch, params.ints[kMask], raw(batch, s), from, to, own.logits.data());
+    for (int32_t i = batch.bias_starts[s]; i < batch.bias_starts[s + 1]; i++) {
+      const int32_t id = batch.bias_ids[i];
+      if (id >= from && id < to) own.logits[id] += batch.bias_values[i];
+    }
+    penalise(own.logits.data(), from, to, batch.sample_slot[s], params);
+    extremes(own.logits.data() + from, to - from, part);
+  }
+
+  void weigh(const Batch& batch, int64_t s, int index, Scratch& own) const {
+    const Params params = params_of(batch, s);
+    if (!own.is_finite() || !std::isfinite(own.best()) || params.is_greedy() ||
+        params.floats[kNoise] > 0)
+      return;
+    skein::weigh(own, index, params.floats[kTemperature]);
+  }
+
+  /// Copies the logits of the tokens that the mask allows, and −inf for the others. Mask 0 allows
+  /// all.
+  void copy_allowed(const Batch& batch, int32_t mask, const float* from_logits, int64_t from,
+                    int64_t to, float* into) const {
+    if (mask == 0) {
+      std::copy(from_logits + from, from_logits + to, into + from);
+      return;
+    }
+    const uint32_t* row = batch.masks + int64_t{mask - 1} * ((penalties->vocab + 31) / 32);
+    for (int64_t id = from; id < to; id++)
+      into[id] = (row[id >> 5] >> (id & 31) & 1) != 0 ? from_logits[id] : -kInfinity;
+  }
+
+  void penalise(float* adjusted, int64_t from, int64_t to, int32_t slot,
+                const Params& params) const {
+    const float repetition = params.floats[kRepetitionPenalty];
+    const float presence = params.floats[kPresencePenalty];
+    const float frequency = params.floats[kFrequencyPenalty];
+    if (repetition == 1 && presence == 0 && frequency == 0) return;
+    const float* counts = penalties->counts_of(slot);
+    const uint8_t* flags = penalties->flags_of(slot);
+    for (int32_t id : penalties->seen[slot]) {
+      if (id < from || id >= to) continue;
+      float x = adjusted[id];
+      if (repetition != 1) x = x > 0 ? x / repetition : x * repetition;
+      if (flags[id] & sk_penalties::kGenerated) x -= presence + frequency * counts[id];
+      adjusted[id] = x;
+    }
+  }
+};
+
+/// One part of the vocabulary of one draw is one item.
+struct SpreadDraw final : Command {
+  std::shared_ptr<Draws> draws;
+  void (Draws::*work)(const Batch&, int64_t, int, Scratch&) const;
+
+  int64_t items(const Batch& batch, int threads) const override {
+    return draws->is_spread(batch, threads) ? int64_t{batch.num_samples} * kParts : 0;
+  }
+
+  void run(const Batch& batch, int64_t item, int, int) override {
+    const int64_t s = item / kParts;
+    ((*draws).*work)(batch, s, static_cast<int>(item % kParts), draws->scratch[s]);
+  }
+};
+
+struct Sample final : Command {
+  std::shared_ptr<Draws> draws;
+  sk_penalties* penalties;
 
   void check(const Batch& batch) const override {
     for (int32_t s = 0; s < batch.num_samples; s++) {
@@ -298,67 +450,37 @@ struct Sample final : Command {
   int64_t items(const Batch& batch, int) const override { return batch.num_samples; }
 
   /// Samples of the same slot are drawn in order, by the item of the first of them.
-  void run(const Batch& batch, int64_t first, int thread, int) override {
+  void run(const Batch& batch, int64_t first, int thread, int threads) override {
+    if (draws->is_spread(batch, threads)) {
+      finish(batch, first, draws->scratch[first]);
+      return;
+    }
     const int32_t slot = batch.sample_slot[first];
     if (std::find(batch.sample_slot, batch.sample_slot + first, slot) != batch.sample_slot + first)
       return;
     for (int64_t s = first; s < batch.num_samples; s++) {
-      if (batch.sample_slot[s] == slot) sample(batch, s, scratch[thread]);
+      if (batch.sample_slot[s] == slot) sample(batch, s, draws->scratch[thread]);
     }
   }
 
   void sample(const Batch& batch, int64_t s, Scratch& own) const {
-    const Params params = {batch.sample_floats + s * kSampleFloats,
-                           batch.sample_ints + s * SK_SAMPLE_INTS};
-    const int32_t after = params.ints[kAfter];
+    const int32_t after = draws->params_of(batch, s).ints[kAfter];
     if (after > 0 && batch.sampled[s - 1] != after - 1) {
       batch.sampled[s] = -1;
       return;
     }
-    const int32_t slot = batch.sample_slot[s];
-    const float* raw = logits + int64_t{batch.sample_row[s]} * penalties->vocab;
-    int32_t token = -1;
-    if (all_finite(raw, penalties->vocab)) {
-      copy_allowed(batch, params.ints[kMask], raw, own.logits);
-      for (int32_t i = batch.bias_starts[s]; i < batch.bias_starts[s + 1]; i++) {
-        own.logits[batch.bias_ids[i]] += batch.bias_values[i];
-      }
-      penalise(own.logits.data(), slot, params);
-      token = draw(own, params);
-    }
+    for (int part = 0; part < kParts; part++) draws->prepare(batch, s, part, own);
+    for (int part = 0; part < kParts; part++) draws->weigh(batch, s, part, own);
+    finish(batch, s, own);
+  }
+
+  void finish(const Batch& batch, int64_t s, Scratch& own) const {
+    const Params params = draws->params_of(batch, s);
+    const int32_t token = own.is_finite() ? draw(own, params) : -1;
     batch.sampled[s] = token;
     if (params.ints[kTopLogprobs] >= 0)
-      write_logprobs(batch, s, raw, token, params.ints[kTopLogprobs]);
-    if (token >= 0) count(slot, token, params.floats[kPenaltyDecay]);
-  }
-
-  /// Copies the logits of the tokens that the mask allows, and −inf for the others. Mask 0 allows
-  /// all.
-  void copy_allowed(const Batch& batch, int32_t mask, const float* raw,
-                    std::vector<float>& to) const {
-    const int32_t vocab = penalties->vocab;
-    if (mask == 0) {
-      std::copy_n(raw, vocab, to.begin());
-      return;
-    }
-    const uint32_t* row = batch.masks + int64_t{mask - 1} * ((vocab + 31) / 32);
-    for (int32_t id = 0; id < vocab; id++)
-      to[id] = (row[id >> 5] >> (id & 31) & 1) != 0 ? raw[id] : -kInfinity;
-  }
-
-  void penalise(float* adjusted, int32_t slot, const Params& params) const {
-    const float repetition = params.floats[kRepetitionPenalty];
-    const float presence = params.floats[kPresencePenalty];
-    const float frequency = params.floats[kFrequencyPenalty];
-    if (repetition == 1 && presence == 0 && frequency == 0) return;
-    const float* counts = penalties->counts_of(slot);
-    const uint8_t* flags = penalties->flags_of(slot);
-    for (int32_t id : penalties->seen[slot]) {
-      float x = adjusted[id];
-      if (repetition != 1) x = x > 0 ? x / repetition : x * repetition;
-      if (flags[id] & sk_penalties::kGenerated) x -= presence + frequency * counts[id];
-      adjusted[id] = x;
-    }
+      write_logprobs(batch, s, draws->raw(batch, s), token, params.ints[kTopLogprobs]);
+    if (token >= 0) count(batch.sample_slot[s], token, params.floats[kPenaltyDecay]);
   }
 
   void count(int32_t slot, int32_t token, float decay) const {
@@ -400,10 +522,19 @@ using namespace skein;
 extern "C" int32_t sk_record_sample(sk_program* program, const float* logits,
                                     sk_penalties* penalties) {
   return guard([&] {
+    auto draws = std::make_shared<Draws>();
+    draws->logits = logits;
+    draws->penalties = penalties;
+    draws->scratch.assign(program->context->pool.threads(), Scratch(penalties->vocab));
+    for (const auto work : {&Draws::prepare, &Draws::weigh}) {
+      auto spread = std::make_unique<SpreadDraw>();
+      spread->draws = draws;
+      spread->work = work;
+      program->commands.push_back(std::move(spread));
+    }
     auto command = std::make_unique<Sample>();
-    command->logits = logits;
+    command->draws = std::move(draws);
     command->penalties = penalties;
-    command->scratch.assign(program->context->pool.threads(), Scratch(penalties->vocab));
     program->commands.push_back(std::move(command));
   });
 }

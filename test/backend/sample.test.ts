@@ -10,10 +10,11 @@ import {
   SampleFloat,
   SampleInt,
 } from '../../src/backend/batch.ts'
+import { createCpuBackend } from '../../src/backend/cpu/cpu.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import { samplingNumbers } from '../../src/sampling.ts'
 import { DRAWS, drawOf } from './draws.ts'
-import { DEVICES, normals, run, uniforms } from './kit.ts'
+import { DEVICES, LEVELS, normals, run, uniforms } from './kit.ts'
 
 type Spec = Partial<Record<keyof typeof SampleFloat, number>> & {
   readonly row?: number
@@ -336,4 +337,34 @@ describe.each(DEVICES)('sample on $name', (device) => {
     await expect(sampler.run(batch)).rejects.toThrow(/mask row/)
     expect(() => sampler.penalties.reset(0, Int32Array.of(64))).toThrow(/prompt token/)
   })
+})
+
+test.each(LEVELS)('on %s threads that share a draw draw what one thread does', async (isa) => {
+  const specs: Spec[] = [
+    ...DRAWS.map(([, spec]) => spec),
+    { allowed: [3, 5, 4098], bias: [[5, 2]] },
+    { bias: [0, 1023, 1024, 4098].map((id) => [id, id === 1024 ? Number.NEGATIVE_INFINITY : 3] as const) },
+    { repetitionPenalty: 1.5, frequencyPenalty: 0.5, presencePenalty: 0.5 },
+  ]
+  for (const V of [1, 100, 4099]) {
+    const draws: unknown[] = []
+    for (const threads of [1, 2, 7]) {
+      const backend = createCpuBackend({ isa, threads })
+      const sampler = new Sampler(backend, normals(V, V, 2), 1)
+      sampler.penalties.reset(
+        0,
+        Int32Array.from({ length: Math.min(V, 50) }, (_, i) => i),
+      )
+      const own: unknown[] = []
+      for (const [i, { allowed, bias, ...spec }] of specs.entries()) {
+        const known = { bias: bias?.filter(([id]) => id < V) ?? [], ...(allowed && V > 4098 ? { allowed } : {}) }
+        const drawn = await sampler.draw([{ ...spec, ...known, slot: 0, seed: i, position: i, topLogprobs: 5 }])
+        own.push([drawn.sampled[0], drawn.sampledLogprob[0], [...drawn.topIds.subarray(0, 5)]])
+      }
+      draws.push(own)
+      backend.dispose()
+    }
+    expect(draws[1], `V ${V}`).toEqual(draws[0])
+    expect(draws[2], `V ${V}`).toEqual(draws[0])
+  }
 })
