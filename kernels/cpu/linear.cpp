@@ -2,6 +2,7 @@
 // all jobs. For i8, q4, nf4 and GGUF weights a command before this one quantises each distinct
 // input once.
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "packed-tile.h"
@@ -204,25 +205,72 @@ Kernels kernels_for(int32_t type) {
   }
 }
 
-/// Unpacking 16 weights takes two instructions of the units that multiply, and a block of tokens does
-/// it for itself. From so many tokens on, a tile is unpacked once for all blocks, if it then fits
-/// half of a small L2 cache. Neither changes a bit.
-constexpr int64_t kUnpackedTokens = 24, kUnpackedBytes = 512 << 10;
+/// From so many tokens on, a tile is unpacked once for all blocks of tokens, if it then fits half
+/// of a small L2 cache. Neither changes a bit.
+constexpr int64_t kUnpackedBytes = 512 << 10;
 
-bool is_unpacked(const sk_matrix& weight, int64_t tokens) {
-  const bool is_short = weight.type == SK_F16 || weight.type == SK_BF16;
-  return is_short && tokens >= kUnpackedTokens && weight.columns * kTileRows * 4 <= kUnpackedBytes;
+/// Unpacking 16 weights of 16 bits takes two instructions of the units that multiply. GGUF's codes
+/// of 8 bits are bytes already. The other types keep their form.
+constexpr int64_t unpacked_from(int32_t type) {
+  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+#if defined(__AVX512VNNI__)
+  constexpr int64_t kPackedTokens = 16;
+#else
+  constexpr int64_t kPackedTokens = 32;
+#endif
+  if (type == SK_F16 || type == SK_BF16) return 24;
+  return is_packed(type) && type != SK_Q8_0 ? kPackedTokens : kNever;
 }
 
-/// The tile in f32, in memory of this thread.
+/// Calls `what` with the form of unpacked weights: F32Weights, or DecodedWeights of GGUF's types.
+template <class What>
+auto with_unpacked(int32_t type, What&& what) {
+  if (!is_packed(type)) return what(F32Weights{});
+  const PackedFormat format = packed_format(type);
+  if (format.group_scales == 2) return what(DecodedWeights<2, false>{});
+  if (format.minimum != 0) return what(DecodedWeights<1, true>{});
+  return what(DecodedWeights<1, false>{});
+}
+
+int64_t unpacked_bytes(const sk_matrix& weight) {
+  return with_unpacked(weight.type, [&](auto form) { return form.tile_bytes(weight.columns); });
+}
+
+bool is_unpacked(const sk_matrix& weight, int64_t tokens) {
+  return tokens >= unpacked_from(weight.type) && unpacked_bytes(weight) <= kUnpackedBytes;
+}
+
+void unpack_tile(int32_t type, const uint8_t* tile, int64_t columns, uint8_t* to) {
+  switch (type) {
+    case SK_Q4_0:
+      return PackedWeights<SK_Q4_0>::decode(tile, columns, to);
+    case SK_Q4_1:
+      return PackedWeights<SK_Q4_1>::decode(tile, columns, to);
+    case SK_Q5_0:
+      return PackedWeights<SK_Q5_0>::decode(tile, columns, to);
+    case SK_Q5_1:
+      return PackedWeights<SK_Q5_1>::decode(tile, columns, to);
+    case SK_Q4_K:
+      return PackedWeights<SK_Q4_K>::decode(tile, columns, to);
+    case SK_Q5_K:
+      return PackedWeights<SK_Q5_K>::decode(tile, columns, to);
+    case SK_Q6_K:
+      return PackedWeights<SK_Q6_K>::decode(tile, columns, to);
+    default: {
+      const uint16_t* from = reinterpret_cast<const uint16_t*>(tile);
+      float* floats = reinterpret_cast<float*>(to);
+      for (int64_t i = 0; i < columns * kTileRows; i += kLanes)
+        store(floats + i, type == SK_F16 ? load_f16(from + i) : load_bf16(from + i));
+    }
+  }
+}
+
+/// The tile in its unpacked form, in memory of this thread.
 const uint8_t* unpack(const sk_matrix& weight, int64_t tile) {
   static thread_local Buffer room;
-  const int64_t count = weight.columns * kTileRows;
-  if (static_cast<int64_t>(room.size()) < count * 4) room = Buffer(static_cast<size_t>(count) * 4);
-  const uint16_t* from = reinterpret_cast<const uint16_t*>(weight.tile(tile));
-  float* to = room.as<float>();
-  for (int64_t i = 0; i < count; i += kLanes)
-    store(to + i, weight.type == SK_F16 ? load_f16(from + i) : load_bf16(from + i));
+  const int64_t bytes = unpacked_bytes(weight);
+  if (static_cast<int64_t>(room.size()) < bytes) room = Buffer(static_cast<size_t>(bytes));
+  unpack_tile(weight.type, weight.tile(tile), weight.columns, room.as<uint8_t>());
   return room.as<uint8_t>();
 }
 
@@ -245,12 +293,31 @@ struct Linear final : Command {
     return tokens_of(batch, of_logits) == 0 ? 0 : tiles * chunks(batch, threads);
   }
 
+  /// The job of a tile, and the tile's index in its matrix.
+  std::pair<const Job*, int64_t> job_of(int64_t tile) const {
+    const Job* job = jobs.data();
+    for (; tile >= job->weight->tiles(); job++) tile -= job->weight->tiles();
+    return {job, tile};
+  }
+
+  /// Only at few tokens, where a product is bound by memory. Which weights a product with a sparse
+  /// input reads is not known before.
+  Soon first_read(const Batch& batch, int thread, int threads) const override {
+    constexpr int64_t kMostTokens = 8, kMostBytes = 128 << 10;
+    const int64_t tokens = tokens_of(batch, of_logits), first = tiles * thread / threads;
+    if (tokens == 0 || tokens > kMostTokens || first == tiles) return {};
+    const auto [job, tile] = job_of(first);
+    const sk_matrix& weight = *job->weight;
+    if (job->skips_zeros && tokens <= kernels_for(weight.type).sparse_rows) return {};
+    const int64_t own = std::min(weight.tiles(), tile + tiles * (thread + 1) / threads - first);
+    const int64_t bytes = std::min((own - tile) * weight.tile_stride, kMostBytes);
+    return {weight.tile(tile), weight.tile(tile) + bytes};
+  }
+
   void run(const Batch& batch, int64_t item, int, int threads) override {
     const int64_t count = chunks(batch, threads), tokens = tokens_of(batch, of_logits);
     const int64_t chunk = item % count;
-    int64_t tile = item / count;
-    const Job* job = jobs.data();
-    for (; tile >= job->weight->tiles(); job++) tile -= job->weight->tiles();
+    const auto [job, tile] = job_of(item / count);
     const bool is_last_chunk = chunk + 1 == count;
     multiply(*job, tile, tokens * chunk / count, tokens * (chunk + 1) / count, is_last_chunk);
   }
@@ -264,7 +331,9 @@ struct Linear final : Command {
     const uint8_t* base = inputs.first;
     const bool unpacks = is_unpacked(*job.weight, to - from);
     const uint8_t* weights = unpacks ? unpack(*job.weight, tile) : job.weight->tile(tile);
-    const Kernels kernels = kernels_for(unpacks ? SK_F32 : type);
+    const Kernels kernels =
+        unpacks ? with_unpacked(type, [](auto form) { return kernels_of<decltype(form)>(); })
+                : kernels_for(type);
     if (job.skips_zeros && to - from <= kernels.sparse_rows) {
       inputs.first = base + from * inputs.stride;
       kernels.sparse[to - from - 1](job, tile, weights, inputs, from);

@@ -36,7 +36,7 @@ constexpr int kNf4Zero = 7;  // the code of 0
 
 inline bool is_quantised(int32_t type) { return type >= SK_I8 && type <= SK_NF4; }
 /// Whether the type is one of GGUF's block formats.
-inline bool is_packed(int32_t type) { return type >= SK_Q4_0; }
+constexpr bool is_packed(int32_t type) { return type >= SK_Q4_0; }
 
 /// Inputs of a row that share one scale.
 constexpr int64_t scale_inputs(int32_t type) { return type == SK_NF4 ? 2 * kGroup : kGroup; }

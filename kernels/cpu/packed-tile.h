@@ -10,6 +10,8 @@
 // Activations have 16 bits, so the products are as accurate as with f16 weights (activations.h).
 #pragma once
 
+#include <type_traits>
+
 #include "packed.h"
 #include "tile.h"
 
@@ -63,6 +65,119 @@ struct FineTotals {
 #endif
 };
 
+/// Of one token: the scale of group g, and the sums of the two halves of its integers.
+struct FineToken {
+  float scale;
+  int32_t halves[2];
+
+  FineToken(const Inputs& inputs, const FineLayout& layout, int row, int64_t g) {
+    const uint8_t* token = inputs.first + row * inputs.stride;
+    scale = reinterpret_cast<const float*>(token + layout.scales_at)[g];
+    std::memcpy(halves, token + layout.sums_at + g * 8, 8);
+  }
+  int32_t sum(int part, int parts) const {
+    return parts == 1 ? halves[0] + halves[1] : halves[part];
+  }
+};
+
+/// A tile whose codes are bytes and whose scales are f32, with the same results to the bit.
+/// Decoding a tile pays when many tokens are multiplied with it. Layout: 64 bytes with the offset
+/// of the codes; per group of 32 inputs [Parts][64] scales, [64] minimums if any, [8][64][4] codes.
+template <int Parts, bool HasMinimum>
+struct DecodedWeights {
+  static constexpr int kRegisters = sizeof(Quad) / sizeof(vi);
+#if defined(__AVX512VNNI__)
+  static constexpr int kSums = 2, kMaxRows = 3;
+#else
+  static constexpr int kSums = 1, kMaxRows = 4;
+#endif
+  static constexpr int kUnitInputs = 4, kUnitWords = 2, kSparseRows = 0;
+  static constexpr int kQuads = kGroup / 4;
+  static constexpr int64_t kFloats = (Parts + (HasMinimum ? 1 : 0)) * kTileRows;
+  static constexpr int64_t kGroupBytes = kFloats * 4 + kTileRows * kGroup;
+
+  static constexpr int64_t tile_bytes(int64_t columns) {
+    return 64 + columns / kGroup * kGroupBytes;
+  }
+  template <class Byte>
+  static auto* scales(Byte* tile, int64_t g) {
+    using Float = std::conditional_t<std::is_const_v<Byte>, const float, float>;
+    return reinterpret_cast<Float*>(tile + 64 + g * kGroupBytes);
+  }
+  template <class Byte>
+  static auto* minimums(Byte* tile, int64_t g) {
+    return scales(tile, g) + Parts * kTileRows;
+  }
+  template <class Byte>
+  static Byte* quad(Byte* tile, int64_t g, int index) {
+    return tile + 64 + g * kGroupBytes + kFloats * 4 + index * kTileRows * 4;
+  }
+
+  template <int Rows, int Vectors>
+  static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t from,
+                       int64_t to, Sums<Rows, Vectors>& sums) {
+    const FineLayout layout(inputs.columns);
+    int32_t offset;
+    std::memcpy(&offset, tile, sizeof offset);
+    for (int64_t g = from / kGroup; g * kGroup < to; g++) {
+      inputs.ahead.fetch(g);
+#pragma GCC unroll 2
+      for (int part = 0; part < Parts; part++) {
+        FineTotals<Rows, Vectors> totals;
+        sum_products(tile, output, inputs, layout, g, part, offset, totals);
+        const float* scale_at = scales(tile, g) + part * kTileRows + output;
+#pragma GCC unroll 6
+        for (int row = 0; row < Rows; row++) {
+          const vf scale = splat(FineToken(inputs, layout, row, g).scale);
+#pragma GCC unroll 16
+          for (int n = 0; n < Vectors; n++)
+            sums.at[row][n] = fma(to_float(totals.sum(row, n)), load(scale_at + n * kLanes) * scale,
+                                  sums.at[row][n]);
+        }
+      }
+      if constexpr (HasMinimum) {
+#pragma GCC unroll 6
+        for (int row = 0; row < Rows; row++) {
+          const FineToken token(inputs, layout, row, g);
+          const vf sum = splat(static_cast<float>(token.sum(0, 1)) * token.scale);
+#pragma GCC unroll 16
+          for (int n = 0; n < Vectors; n++)
+            sums.at[row][n] =
+                fma(load(minimums(tile, g) + output + n * kLanes), sum, sums.at[row][n]);
+        }
+      }
+    }
+  }
+
+ private:
+  template <int Rows, int Vectors>
+  static void sum_products(const uint8_t* tile, int64_t output, const Inputs& inputs,
+                           const FineLayout& layout, int64_t g, int part, int32_t offset,
+                           FineTotals<Rows, Vectors>& totals) {
+    constexpr int kPartQuads = kQuads / Parts;
+#pragma GCC unroll 6
+    for (int row = 0; row < Rows; row++) {
+      const int32_t sum = FineToken(inputs, layout, row, g).sum(part, Parts);
+#pragma GCC unroll 16
+      for (int n = 0; n < Vectors; n++) totals.start(row, n, splat_int(-offset * sum));
+    }
+#pragma GCC unroll 8
+    for (int i = part * kPartQuads; i < (part + 1) * kPartQuads; i++) {
+      Quad weights[Vectors];
+#pragma GCC unroll 16
+      for (int n = 0; n < Vectors; n++)
+        weights[n] = quad_of(load_int(quad(tile, g, i) + (output + n * kLanes) * 4));
+#pragma GCC unroll 6
+      for (int row = 0; row < Rows; row++) {
+        const FineQuad& x =
+            reinterpret_cast<const FineQuad*>(inputs.first + row * inputs.stride)[g * kQuads + i];
+#pragma GCC unroll 16
+        for (int n = 0; n < Vectors; n++) totals.add(row, n, weights[n], x);
+      }
+    }
+  }
+};
+
 template <int32_t Type>
 struct PackedWeights {
   static constexpr PackedTile kTile = packed_tile(Type);
@@ -75,6 +190,9 @@ struct PackedWeights {
 #endif
   static constexpr int kUnitInputs = 4, kUnitWords = 2;
   static constexpr int kSparseRows = kFormat.bits == 8 ? 1 : 0;
+  /// Parts of a group that each have their own scale.
+  static constexpr int kParts = kFormat.group_scales == 2 ? 2 : 1;
+  using Decoded = DecodedWeights<kParts, kFormat.minimum != 0>;
 
   template <int Rows, int Vectors>
   static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t from,
@@ -89,13 +207,34 @@ struct PackedWeights {
         start(inputs, layout, g, part, totals);
 #pragma GCC unroll 8
         for (int quad = part * kPartQuads; quad < (part + 1) * kPartQuads; quad++) {
-          if constexpr (Rows == 1 && kFetches)
-            fetch<kQuadShare>(group.integers + quad * kQuadShare + kFetched);
+          if constexpr (Rows == 1) fetch<kQuadShare>(group.integers + quad * kQuadShare + kFetched);
           add_quad(group, inputs, g, quad, totals);
         }
         add_scaled(group, totals, inputs, layout, g, part, sums);
       }
       if constexpr (kFormat.minimum != 0) add_minimums(group, inputs, layout, g, sums);
+    }
+  }
+
+  /// Writes the tile in the form of DecodedWeights.
+  static void decode(const uint8_t* tile, int64_t columns, uint8_t* to) {
+    const int32_t offset = kOffset;
+    std::memcpy(to, &offset, sizeof offset);
+    for (int64_t g = 0; g * kGroup < columns; g++) {
+      const Group group(tile, g, 0);
+      float* scales = Decoded::scales(to, g);
+      for (int n = 0; n < kTileVectors; n++) {
+        for (int part = 0; part < kParts; part++)
+          store(scales + part * kTileRows + n * kLanes, group.scale(n, part));
+        if constexpr (kFormat.minimum != 0)
+          store(Decoded::minimums(to, g) + n * kLanes, group.minimum(n) * kFormat.minimum);
+      }
+      for (int quad = 0; quad < kQuads; quad++) {
+        vi bytes[kTileVectors];
+        load_bytes(group, quad, bytes);
+        for (int n = 0; n < kTileVectors; n++)
+          std::memcpy(Decoded::quad(to, g, quad) + n * kLanes * 4, &bytes[n], sizeof(vi));
+      }
     }
   }
 
@@ -126,11 +265,8 @@ struct PackedWeights {
   static constexpr int kQuads = kGroup / 4;
   /// Bytes of a tile per quad, with its share of the scales and the upper bits.
   static constexpr int kQuadShare = kTile.block_bytes() / kTile.groups() / kQuads;
-  /// Whether products with one token prefetch weights, as in tile.h. Other types gained nothing.
-  static constexpr bool kFetches = Type == SK_Q6_K;
+  /// How many bytes ahead products with one token prefetch weights, as in tile.h.
   static constexpr int64_t kFetched = 4096;
-  /// Parts of a group that each have their own scale.
-  static constexpr int kParts = kFormat.group_scales == 2 ? 2 : 1;
   static constexpr int kPartQuads = kQuads / kParts;
   /// The offset of the codes in a tile: code − kOffset is the integer they stand for.
   static constexpr int kOffset = kFormat.bits == 8 ? kWeightOffset : kFormat.offset;
@@ -178,10 +314,10 @@ struct PackedWeights {
     }
   };
 
+  /// The codes of a quad, a byte each.
   template <int Vectors>
-  static void load(const Group& group, int quad, Quad (&to)[Vectors]) {
+  static void load_bytes(const Group& group, int quad, vi (&bytes)[Vectors]) {
     const uint8_t* values = group.quads + quad * kTile.quad_bytes();
-    vi bytes[Vectors];
     if constexpr (kFormat.bits == 8) {
 #pragma GCC unroll 16
       for (int n = 0; n < Vectors; n++)
@@ -189,11 +325,18 @@ struct PackedWeights {
     } else {
       load_halves(values, static_cast<int>(group.output) / kLanes, bytes);
     }
+    if constexpr (kTile.planes() != 0) {
 #pragma GCC unroll 16
-    for (int n = 0; n < Vectors; n++) {
-      if constexpr (kTile.planes() != 0) bytes[n] |= group.upper_bits(n, quad);
-      to[n] = quad_of(bytes[n]);
+      for (int n = 0; n < Vectors; n++) bytes[n] |= group.upper_bits(n, quad);
     }
+  }
+
+  template <int Vectors>
+  static void load(const Group& group, int quad, Quad (&to)[Vectors]) {
+    vi bytes[Vectors];
+    load_bytes(group, quad, bytes);
+#pragma GCC unroll 16
+    for (int n = 0; n < Vectors; n++) to[n] = quad_of(bytes[n]);
   }
 
   /// Starts the totals with the correction for the offset of the codes.
@@ -202,10 +345,10 @@ struct PackedWeights {
                     FineTotals<Rows, Vectors>& totals) {
 #pragma GCC unroll 6
     for (int row = 0; row < Rows; row++) {
-      const Token token(inputs, layout, row, g);
+      const FineToken token(inputs, layout, row, g);
 #pragma GCC unroll 16
       for (int n = 0; n < Vectors; n++)
-        totals.start(row, n, splat_int(kOffset == 0 ? 0 : -kOffset * token.sum(part)));
+        totals.start(row, n, splat_int(kOffset == 0 ? 0 : -kOffset * token.sum(part, kParts)));
     }
   }
 
@@ -223,19 +366,6 @@ struct PackedWeights {
     }
   }
 
-  /// Of one token: the scale of group g, and the sums of the two halves of its integers.
-  struct Token {
-    float scale;
-    int32_t halves[2];
-
-    Token(const Inputs& inputs, const FineLayout& layout, int row, int64_t g) {
-      const uint8_t* token = inputs.first + row * inputs.stride;
-      scale = reinterpret_cast<const float*>(token + layout.scales_at)[g];
-      std::memcpy(halves, token + layout.sums_at + g * 8, 8);
-    }
-    int32_t sum(int part) const { return kParts == 1 ? halves[0] + halves[1] : halves[part]; }
-  };
-
   template <int Rows, int Vectors>
   static void add_scaled(const Group& group, const FineTotals<Rows, Vectors>& totals,
                          const Inputs& inputs, const FineLayout& layout, int64_t g, int part,
@@ -245,7 +375,7 @@ struct PackedWeights {
     for (int n = 0; n < Vectors; n++) scales[n] = group.scale(n, part);
 #pragma GCC unroll 6
     for (int row = 0; row < Rows; row++) {
-      const Token token(inputs, layout, row, g);
+      const FineToken token(inputs, layout, row, g);
       const vf scale = splat(token.scale);
 #pragma GCC unroll 16
       for (int n = 0; n < Vectors; n++)
@@ -261,11 +391,10 @@ struct PackedWeights {
     for (int n = 0; n < Vectors; n++) minimums[n] = group.minimum(n);
 #pragma GCC unroll 6
     for (int row = 0; row < Rows; row++) {
-      const Token token(inputs, layout, row, g);
-      const vf sum = splat(static_cast<float>(kFormat.minimum * token.sum(0)) * token.scale);
+      const FineToken token(inputs, layout, row, g);
+      const vf sum = splat(static_cast<float>(kFormat.minimum * token.sum(0, 1)) * token.scale);
 #pragma GCC unroll 16
-      for (int n = 0; n < Vectors; n++)
-        sums.at[row][n] = fma(minimums[n], sum, sums.at[row][n]);
+      for (int n = 0; n < Vectors; n++) sums.at[row][n] = fma(minimums[n], sum, sums.at[row][n]);
     }
   }
 };

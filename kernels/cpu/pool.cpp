@@ -93,10 +93,11 @@ void Pool::run_erased(Body body) {
   over_.store(false, std::memory_order_relaxed);
   begin(0);
   FlushDenormals flush;
+  Soon soon;
   while (!over_.load(std::memory_order_acquire)) {
     const uint32_t seen = number_.load(std::memory_order_acquire);
-    take(0, seen);
-    wait_for_phase(seen, true);
+    take(0, seen, soon);
+    wait_for_phase(seen, true, soon);
   }
   if (failed_.load(std::memory_order_relaxed)) throw std::bad_alloc();
 }
@@ -128,7 +129,7 @@ void Pool::begin(int phase) {
 
 /// Runs the items that are left of phase `number`; does nothing once it is over. Every thread
 /// begins with its own contiguous share, then helps with the shares of the others.
-void Pool::take(int thread, uint32_t number) {
+void Pool::take(int thread, uint32_t number, Soon& soon) {
   const int phase = phase_.load(std::memory_order_relaxed);
   const int64_t items = items_.load(std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_acquire);
@@ -137,7 +138,11 @@ void Pool::take(int thread, uint32_t number) {
   int64_t done = 0;
   for (int step = 0; step < threads(); step++)
     done += take_share(thread, (thread + step) % threads(), number, phase, items);
-  if (done > 0 && left_.fetch_sub(done, std::memory_order_acq_rel) == done) begin(phase + 1);
+  if (done == 0) return;
+  // Asked while this thread still holds the phase open. What is fetched already stays fetched.
+  const Soon next = body_.soon(body_.body, phase, thread);
+  if (next.end != soon.end) soon = next;
+  if (left_.fetch_sub(done, std::memory_order_acq_rel) == done) begin(phase + 1);
 }
 
 /// A thread that takes an item holds its phase open until the item is done. So a thread that comes
@@ -169,19 +174,21 @@ int64_t Pool::take_share(int thread, int owner, uint32_t number, int phase, int6
 
 void Pool::serve(int thread) {
   FlushDenormals flush;
-  for (uint32_t seen = 0; wait_for_phase(seen, false);) {
+  Soon soon;
+  for (uint32_t seen = 0; wait_for_phase(seen, false, soon);) {
     seen = number_.load(std::memory_order_acquire);
-    take(thread, seen);
+    take(thread, seen, soon);
   }
 }
 
 /// Waits for another phase than `seen` or, in the thread that began the run, for its end; returns
 /// false when the pool stops.
-bool Pool::wait_for_phase(uint32_t seen, bool is_first) {
+bool Pool::wait_for_phase(uint32_t seen, bool is_first, Soon& soon) {
   const auto is_waiting = [&] {
     return number_.load() == seen && !(is_first && over_.load()) && !stopping_.load();
   };
   const auto since = std::chrono::steady_clock::now();
+  for (; soon.at < soon.end && is_waiting();) soon.fetch();
   for (int spins = 1; is_waiting(); spins++) {
     pause(spins);
     if (spins % 64 != 0) continue;

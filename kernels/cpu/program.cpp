@@ -35,6 +35,18 @@ void check_batch(const sk_program& program, const Batch& batch) {
   }
 }
 
+/// What a thread reads first in one of the commands after `command`; those of the next step follow
+/// the last.
+Soon first_read_after(const std::vector<std::unique_ptr<Command>>& commands, int command,
+                      const Batch& batch, int thread, int threads) {
+  constexpr size_t kLooks = 8;  // from the head to the next step's first product it is seven
+  for (size_t i = 1; i <= std::min(kLooks, commands.size()); i++) {
+    const Soon soon = commands[(command + i) % commands.size()]->first_read(batch, thread, threads);
+    if (soon.at < soon.end) return soon;
+  }
+  return {};
+}
+
 }  // namespace
 
 }  // namespace skein
@@ -88,13 +100,14 @@ int32_t sk_program_run(sk_program* program, int32_t num_tokens, int32_t num_rows
                        const float* blend_weights, const int32_t* sample_row,
                        const int32_t* sample_slot, const float* sample_floats,
                        const int32_t* sample_ints, const int32_t* bias_starts,
-                       const int32_t* bias_ids, const float* bias_values, const uint32_t* masks, int32_t* sampled,
-                       float* sampled_logprob, int32_t* top_ids, float* top_logprobs) {
-  const Batch batch = {num_tokens,    num_rows,      num_logits, num_samples, num_bias,
-                       num_masks,     tokens,        starts,     slots,       logit_rows,
-                       blend_counts,  blend_weights, sample_row, sample_slot, sample_floats,
-                       sample_ints,   bias_starts,   bias_ids,   bias_values, masks,
-                       sampled,       sampled_logprob, top_ids,  top_logprobs};
+                       const int32_t* bias_ids, const float* bias_values, const uint32_t* masks,
+                       int32_t* sampled, float* sampled_logprob, int32_t* top_ids,
+                       float* top_logprobs) {
+  const Batch batch = {num_tokens,   num_rows,        num_logits, num_samples, num_bias,
+                       num_masks,    tokens,          starts,     slots,       logit_rows,
+                       blend_counts, blend_weights,   sample_row, sample_slot, sample_floats,
+                       sample_ints,  bias_starts,     bias_ids,   bias_values, masks,
+                       sampled,      sampled_logprob, top_ids,    top_logprobs};
   return guard([&] {
     check_batch(*program, batch);
     for (const auto& command : program->commands) command->check(batch);
@@ -104,7 +117,8 @@ int32_t sk_program_run(sk_program* program, int32_t num_tokens, int32_t num_rows
     pool.run(
         static_cast<int>(commands.size()),
         [&](int c) { return commands[c]->items(batch, threads); },
-        [&](int c, int64_t item, int thread) { commands[c]->run(batch, item, thread, threads); });
+        [&](int c, int64_t item, int thread) { commands[c]->run(batch, item, thread, threads); },
+        [&](int c, int thread) { return first_read_after(commands, c, batch, thread, threads); });
   });
 }
 

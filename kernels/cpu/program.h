@@ -36,6 +36,8 @@ struct Command {
   virtual void check(const Batch&) const {}
   virtual int64_t items(const Batch& batch, int threads) const = 0;
   virtual void run(const Batch& batch, int64_t item, int thread, int threads) = 0;
+  /// The first of the weights that a thread will read. Nothing if they are few, or not known yet.
+  virtual Soon first_read(const Batch&, int /*thread*/, int /*threads*/) const { return {}; }
 };
 
 }  // namespace skein

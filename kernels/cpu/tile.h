@@ -60,6 +60,8 @@ struct FloatWeights {
   static constexpr int kRegisters = 1, kSums = 1, kMaxRows = 6;
   static constexpr int kUnitInputs = 1, kUnitWords = 1, kSparseRows = 2;
 
+  static constexpr int64_t tile_bytes(int64_t columns) { return columns * kUnitBytes; }
+
   template <int Rows, int Vectors>
   static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t from,
                        int64_t to, Sums<Rows, Vectors>& sums) {
@@ -81,7 +83,7 @@ struct FloatWeights {
  private:
   static constexpr int kUnitBytes = kTileRows * sizeof(Element);
   /// How many inputs ahead weights are prefetched at one token, which is bound by memory.
-  static constexpr int64_t kFetched = 16;
+  static constexpr int64_t kFetched = 32;
 
   template <int Rows, int Vectors>
   static void add_input(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t k,
@@ -224,8 +226,7 @@ struct IntegerWeights {
       start(inputs, layout, g, totals);
 #pragma GCC unroll 8
       for (int64_t quad = 0; quad < kQuads; quad++) {
-        // The hardware prefetcher keeps up with i8. It does not with codes that are unpacked.
-        if constexpr (Rows == 1 && Format::kType != SK_I8)
+        if constexpr (Rows == 1)
           fetch<Format::kQuadBytes>(quad_at(tile, g * kQuads + quad) + kFetched);
         add_quad(tile, output, inputs, g * kQuads + quad, totals);
       }
@@ -255,7 +256,7 @@ struct IntegerWeights {
 
  private:
   /// How many bytes ahead weights are prefetched at one token, which is bound by memory.
-  static constexpr int64_t kFetched = 2048;
+  static constexpr int64_t kFetched = 4096;
   static constexpr int64_t kGroupsPerBlock = scale_inputs(Format::kType) / kGroup;
   static constexpr int64_t kQuads = kGroup / 4;  // per group
 
