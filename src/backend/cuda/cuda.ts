@@ -27,8 +27,7 @@ import { logBytes } from './state-log.ts'
 import { CudaPenaltyPool, CudaStatePool } from './states.ts'
 
 /**
- * Steps of 7.2B in f16 (docs/dev/measurements.md, On a GPU; up to eight tokens: docs/dev/kernels-log.md 63; 16 and 64 tokens
- * are between their neighbours). Those of 1.5B cost up to a third more. Of integers, those in q4.
+ * Steps of 7.2B in f16 (docs/dev/measurements.md, On a GPU). Those of 1.5B cost up to a third more. Of integers, those in q4.
  */
 const GUESSING: Guessing = {
   rows: 32,

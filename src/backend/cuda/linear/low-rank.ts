@@ -34,7 +34,7 @@ export const TILES: readonly Tile[] = [
 ]
 /** Powers of two, since clusters of other sizes leave multiprocessors of a GPC idle; at most MAX_SPLITS of low-rank.cu. */
 const SPLITS = [1, 2, 4, 8]
-/** Of the largest tile, of which fourteen clusters of eight took twice what is reckoned (docs/dev/kernels-log.md 64). */
+/** Of the largest tile, of which fourteen clusters of eight took twice what is reckoned (docs/dev/kernels-log.md, mixed steps by op). */
 const MOST_SPLITS_OF_LARGEST = 4
 /**
  * Fitted to the times of an H200 (docs/dev/kernels.md), in nanoseconds: the least for a chunk, an output of it at the tensor
