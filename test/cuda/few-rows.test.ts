@@ -11,7 +11,7 @@ import { FewRowsLayers } from '../../src/backend/cuda/ops/fused-layers.ts'
 import type { Way } from '../../src/backend/cuda/ops/fused-layers-plan.ts'
 import { CudaProgram } from '../../src/backend/cuda/program.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
-import type { WeightType } from '../../src/backend/weight-types.ts'
+import type { PackedType, WeightType } from '../../src/backend/weight-types.ts'
 import { openCheckpoint } from '../../src/model/checkpoint.ts'
 import { ModelRunner } from '../../src/model/run/model-runner.ts'
 import type { SampleSpec } from '../../src/model/runner.ts'
@@ -170,7 +170,7 @@ function modelOf(shape: RandomRwkv7Options): string {
   return writeRandomRwkv7(join(folder, 'few.pth'), { ...shape, dtype: 'bf16' })
 }
 
-function ggufOf({ type, ...shape }: (typeof PACKED)[number]): string {
+function ggufOf({ type, ...shape }: RandomRwkv7Options & { readonly type: PackedType }): string {
   const source = modelOf(shape)
   const path = source.replace(/pth$/, 'gguf')
   writeAsGguf(path, readTensors(source), { architecture: 'rwkv7', type, repeats: 2 ** 15 })
@@ -258,29 +258,42 @@ function feedSchedule(runner: ModelRunner, schedule: readonly (readonly number[]
   return ROWS.map((_, row) => ({ logits: logits[row]!, state: runner.readState(row).result() }))
 }
 
+/** Steps of one and two tokens before and after steps of more. */
+const MIXED_SCHEDULE = [
+  [1, 0, 0],
+  [0, 1, 1],
+  [3, 2, 2],
+  [1, 0, 0],
+  [1, 3, 3],
+] as const
+
 /** Three to eight tokens, of rows of any length, are near the reference, and each has the same bits whatever is beside it. */
-function checkEight(path: string, backendFor: (options: CudaOptions) => Backend): void {
-  const reference = runnerOf(referenceBackend(), path)
+function checkEight(path: string, backendFor: (options: CudaOptions) => Backend, weightType?: WeightType): void {
+  const reference = runnerOf(referenceBackend(), path, weightType)
   const exact = feedSchedule(reference, SCHEDULES[0])
   reference.dispose()
   for (const options of [{}, { wkv: 'f16' }, { graphs: false }] as const) {
     const backend = backendFor(options)
-    const runner = runnerOf(backend, path)
+    const runner = runnerOf(backend, path, weightType)
     const expected = feedSchedule(runner, SCHEDULES[0])
     const what = JSON.stringify(options)
     const tolerance = 'wkv' in options ? 1e-2 : 3e-3
-    for (const [row, { logits, state }] of expected.entries()) {
-      for (const [i, one] of logits.entries())
-        expect(rmsRatio(one, exact[row]!.logits[i]!), `${what} token ${i}`).toBeLessThan(tolerance)
-      for (const [i, array] of state.entries())
-        expect(rmsRatio(array, exact[row]!.state[i]!), what).toBeLessThan(tolerance)
-    }
+    for (const actual of [expected, feedSchedule(runner, MIXED_SCHEDULE)])
+      for (const [row, { logits, state }] of actual.entries()) {
+        for (const [i, one] of logits.entries())
+          expect(rmsRatio(one, exact[row]!.logits[i]!), `${what} token ${i}`).toBeLessThan(tolerance)
+        for (const [i, array] of state.entries())
+          expect(rmsRatio(array, exact[row]!.state[i]!), what).toBeLessThan(tolerance)
+      }
     // Twice: a shape's graph is made when it comes again.
     for (const schedule of [...SCHEDULES, ...SCHEDULES]) expect(feedSchedule(runner, schedule)).toEqual(expected)
     runner.dispose()
     backend.dispose()
   }
 }
+
+/** Tokens of the steps of SCHEDULES and MIXED_SCHEDULE: each is one launch. */
+const EIGHT_SIZES = new Set([1, 2, 3, 4, 5, 6, 7, 8])
 
 /** Models that eight-rows.cu takes: one to five stages of a row, of one part and of two; 16 and 32 columns of ffn.value. */
 const EIGHT_MODELS = [
@@ -289,6 +302,28 @@ const EIGHT_MODELS = [
   { layers: 2, channels: 2560, ffn: 2560, ranks: { w: 96, a: 96, v: 64, g: 320 } },
   { layers: 2, channels: 4096, ffn: 4096, ranks: { w: 128, a: 128, v: 96, g: 480 } },
 ] as const
+
+/**
+ * Quantised models that eight-rows.cu takes: rows in one stage and in two, parts that some warps have more of than others
+ * or none of, ffn.value in one chunk and in two.
+ */
+const EIGHT_ROUNDED = (['i8', 'q4', 'nf4', 'fp8'] as const).flatMap((type) => [
+  { type, layers: 2, channels: 1024, ffn: 2048, ranks: LOW },
+  { type, layers: 2, channels: 2560, ffn: 2560, ranks: { w: 96, a: 96, v: 64, g: 320 } },
+  { type, layers: 1, channels: 4096, ffn: 8192, ranks: { w: 128, a: 128, v: 96, g: 480 } },
+])
+const EIGHT_PACKED = [
+  ...(['Q8_0', 'Q5_0', 'Q5_1', 'Q4_K', 'Q6_K'] as const).map((type) => ({
+    type,
+    layers: 2,
+    channels: 1024,
+    ranks: LOW,
+  })),
+  ...(['Q5_K', 'Q6_K'] as const).map((type) => ({
+    ...{ type, layers: 1, channels: 4096, ffn: 4096 },
+    ranks: { w: 128, a: 128, v: 96, g: 480 },
+  })),
+]
 
 /** A backend without memory for copies of ffn.value. */
 const WITHOUT_COPIES: CudaOptions = { graphs: false }
@@ -360,7 +395,19 @@ describeCuda('few rows through all layers at once', () => {
   test.each(EIGHT_MODELS)('$channels channels, three to eight tokens', TIMES, (shape) => {
     const run = vi.spyOn(FewRowsLayers.prototype, 'run')
     checkEight(modelOf(shape), (options) => backendOf('feed', options))
-    expect(Math.min(...run.mock.calls.map(([, tokens]) => tokens))).toBeGreaterThan(2)
+    expect(new Set(run.mock.calls.map(([, tokens]) => tokens))).toEqual(EIGHT_SIZES)
+  })
+
+  test.each(EIGHT_ROUNDED)('$channels channels of $type, three to eight tokens', TIMES, ({ type, ...shape }) => {
+    const run = vi.spyOn(FewRowsLayers.prototype, 'run')
+    checkEight(modelOf(shape), createCudaBackend, type)
+    expect(new Set(run.mock.calls.map(([, tokens]) => tokens))).toEqual(EIGHT_SIZES)
+  })
+
+  test.each(EIGHT_PACKED)("$channels channels of GGUF's $type, three to eight tokens", TIMES, (one) => {
+    const run = vi.spyOn(FewRowsLayers.prototype, 'run')
+    checkEight(ggufOf(one), createCudaBackend)
+    expect(new Set(run.mock.calls.map(([, tokens]) => tokens))).toEqual(EIGHT_SIZES)
   })
 
   test('a row that draws twice fits in the space of two rows', TIMES, () => {

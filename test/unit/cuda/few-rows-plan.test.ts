@@ -83,12 +83,31 @@ test('three to eight tokens of wide models in f16 are one launch, where a block 
     expect(defines).toMatchObject({ TOKENS: 8, SPLIT: split, RING: ring })
     expect(defines.FIXED + sharedBytes).toBeLessThanOrEqual(H200.sharedBytes)
     expect(planOfEight(...partsOf(channels, { ...H200, numSms: 55 }, ranks))).toBeNull()
-    expect(planOfEight(...partsOf(channels, H200, ranks, 'i8'))).toBeNull()
   }
   expect(planOfEight(...partsOf(1024, H200))).toBeNull()
   expect(planOfEight(...partsOf(4096, { ...H200, sharedBytes: 99 << 10 }, WIDE))).toBeNull()
   // A block would have 64 columns of ffn.value.
   expect(planOfEight(...partsOf(4096, { ...H200, numSms: 108 }, WIDE))).toBeNull()
+})
+
+test('three to eight tokens of quantised weights: a stage has 16 rows, or half of their columns where those are more than 44 KB', () => {
+  for (const [channels, type, ranks, split, ring] of [
+    [1024, 'q4', RANKS, 1, 6],
+    [2048, 'i8', RANKS, 1, 5],
+    [2560, 'i8', { ...RANKS, g: 320 }, 1, 4],
+    [4096, 'i8', WIDE, 2, 5],
+    [4096, 'q4', WIDE, 1, 5],
+    [4096, 'fp8', WIDE, 2, 5],
+    [4096, 'q6', WIDE, 2, 5],
+  ] as const) {
+    const { defines, sharedBytes, threads } = planOfEight(...partsOf(channels, H200, ranks, type, 32))!
+    expect(defines).toMatchObject({ TOKENS: 8, FEED: 2, ROUNDED_SPLIT: split, RING: ring })
+    expect(threads).toBe(608)
+    expect(defines.FIXED + sharedBytes).toBeLessThanOrEqual(H200.sharedBytes)
+  }
+  // Columns of ffn.value do not limit the number of blocks.
+  expect(planOfEight(...partsOf(4096, { ...H200, numSms: 108 }, WIDE, 'i8'))).not.toBeNull()
+  expect(planOfEight(...partsOf(768, H200, RANKS, 'i8'))).toBeNull()
 })
 
 test('blocks read as many bytes of r, k, v and the inner low ranks, which stay f16', () => {

@@ -245,53 +245,72 @@ export function planOf(
   return null
 }
 
-/**
- * Of eight-rows.cu: tokens, rows of a stage, columns of a stage that a warp has at a time, and bytes of a head's operands
- * for each token.
- */
+/** Of eight-rows.cu: tokens, rows per stage, columns of f16 in a stage per warp, and bytes of a head's operands per token. */
 const EIGHT = 8
 const TILE_ROWS = 16
 const TILE_COLUMNS = 32
 const HEAD_TOKEN_BYTES = 1536
-/** Sums of a head's outer low ranks, and of two tiles; both lie in one place. */
+/** Sums of a head's outer low ranks, and of two tiles, which use the same memory. */
 const EIGHT_SUMS = 4096
-/** Shared of eight-rows.cu, less its sums, with rings of up to 16 stages. */
+/** Shared of eight-rows.cu without its sums, with rings of up to 16 stages. */
 const EIGHT_SHARED_BYTES = 1792
-/** Columns of value that a block can have. */
+/** Columns of a transposed ffn.value that a block can have. */
 const MOST_COLUMNS = 32
+/** Bytes of a stage with 16 quantised rows of CHANNELS columns, at most. Rows with more bytes are split into stages. */
+const MAX_ROUNDED_STAGE_BYTES = 44 << 10
 
 /**
- * The macros of eight-rows.cu and its dynamic shared memory, or null where it does not fit. Only models that few-rows.cu reads
- * by feeding take it, on chips with as much shared memory as Hopper: others are not measured.
+ * The macros of eight-rows.cu and its dynamic shared memory, or null if it does not fit. Only models that few-rows.cu reads
+ * by feeding take it, and all quantised ones, on chips with as much shared memory as Hopper: others are not measured.
  */
 export function planOfEight(device: CudaDevice, layers: readonly Rwkv7Layer[], choose = wayFor) {
   const [layer] = layers
-  if (layer === undefined || device.computeCapability[0] < 9 || layer.type !== 'f16') return null
+  if (layer === undefined || device.computeCapability[0] < 9) return null
+  const { type } = layer
   const { channels } = layer.states.shape
   const KEYS = layer.key.rows
   const stageColumns = WARPS * TILE_COLUMNS * (channels % (2 * WARPS * TILE_COLUMNS) === 0 ? 2 : 1)
-  if (channels > MAX_CHANNELS || channels % stageColumns > 0 || KEYS % 32 > 0 || choose(channels) !== 'feed')
-    return null
+  if (channels > MAX_CHANNELS || channels % stageColumns > 0 || KEYS % 32 > 0) return null
+  if (type === 'f16' && choose(channels) !== 'feed') return null
+  const rounded = type === 'f16' ? null : roundedTiles(type, channels, KEYS)
+  if (type !== 'f16' && rounded === null) return null
   const first = firstRows(layers)
   const ranks = LOW_NAMES.map((name) => innerOf(layers, name)?.weight.rows ?? 0)
-  const stageBytes = 2 * TILE_ROWS * stageColumns
+  const stageBytes = Math.max(2 * TILE_ROWS * stageColumns, rounded?.bytes ?? 0)
   if (ranks.some((rank) => rank % RANK_STEP > 0 || 2 * TILE_ROWS * rank > stageBytes)) return null
   const blocks = device.numSms
-  const columns = valueColumns(channels, blocks)
-  // A block for each mix of each token.
+  const columns = type === 'f16' ? valueColumns(channels, blocks) : 0
+  // One mix of each token per block.
   if (blocks < IN_NAMES.length * EIGHT || columns > MOST_COLUMNS) return null
-  const IN_ROWS = Math.max(...sharesOfIn(first, blocks, { large: 1, low: 1 }).map(({ begin, end }) => end - begin))
+  const weights = { large: rounded?.macros.IN_WEIGHT ?? 1, low: rounded === null ? 1 : channels / 8 }
+  const IN_ROWS = Math.max(...sharesOfIn(first, blocks, weights).map(({ begin, end }) => end - begin))
   const low = first.at(-1)! - first[3]!
   const REGION = Math.max(EIGHT * HEAD_TOKEN_BYTES, 2 * EIGHT * (low + 32))
   const sums = Math.max(EIGHT_SUMS, WARPS * columns * EIGHT)
-  const used = EIGHT_SHARED_BYTES + 4 * sums
+  // Two layers' addresses are there, too.
+  const used = EIGHT_SHARED_BYTES + 2 * (layerBytes(type) - LAYER_BYTES) + 4 * sums
   const FIXED = LINE_BYTES * Math.ceil(used / LINE_BYTES)
-  const rest = REGION + MATRICES_BYTES * layers.length
+  const rest = REGION + (MATRICES_BYTES + layerBytes(type) - LAYER_BYTES) * layers.length
   const RING = Math.min(16, Math.floor((device.info.sharedBytesPerBlock - FIXED - rest) / stageBytes))
   if (RING < 3) return null
   const STATE_F16 = Number(layer.states.wkvType === 'f16')
   const widths = { BLOCKS: blocks, WARPS, CHANNELS: channels, KEYS, IN_ROWS }
-  const reading = { FEED: 1, STAGE_ROWS: TILE_ROWS, SPLIT: channels / stageColumns, RING }
-  const defines = { TOKENS: EIGHT, ...widths, ...reading, REGION, FIXED, STATE_F16 }
-  return { defines, threads: 32 * (WARPS + 2), sharedBytes: stageBytes * RING + rest }
+  const FEED = rounded === null ? 1 : ROUNDED_FEED
+  const reading = { FEED, STAGE_ROWS: TILE_ROWS, SPLIT: channels / stageColumns, RING }
+  const defines = { TOKENS: EIGHT, ...widths, ...reading, REGION, FIXED, STATE_F16, ...rounded?.macros }
+  return { defines, threads: 32 * (WARPS + 1 + FEED), sharedBytes: stageBytes * RING + rest }
+}
+
+/** The stages of quantised rows, as eight-rows-rounded.cuh lays them out; null if rows cannot be read 16 bytes at a time. */
+function roundedTiles(type: Layout, channels: number, keys: number) {
+  const { values, scales } = rowBytesOf(type, channels)
+  const ROUNDED_SPLIT =
+    [1, 2, 4].find((split) => (TILE_ROWS * (values + scales)) / split <= MAX_ROUNDED_STAGE_BYTES) ?? 0
+  if (channels % (ROUNDED_SPLIT * PART_INPUTS[type]) !== 0 || keys % channels !== 0) return null
+  const [rowValues, rowScales] = [values / ROUNDED_SPLIT, scales / ROUNDED_SPLIT]
+  if (rowScales % 16 !== 0) return null
+  const valueStride = 128 * Math.floor((rowValues + 63) / 128) + 64
+  const scaleStride = rowScales === 0 ? 0 : 16 * ((rowScales / 16) | 1)
+  const bytes = LINE_BYTES * Math.ceil((TILE_ROWS * (valueStride + scaleStride)) / LINE_BYTES)
+  return { macros: { QUANT: QUANT_CODES[type], ROUNDED_SPLIT, IN_WEIGHT: (values + scales) / 16 }, bytes }
 }

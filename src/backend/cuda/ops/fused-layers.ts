@@ -87,17 +87,15 @@ interface Variant {
   readonly threads: number
   readonly sharedBytes: number
   readonly site: object
+  /** `FewRows`, and what eight-rows.cu has beside it. */
+  readonly args: readonly (Uint8Array | DevicePointer)[]
 }
 
 /** ffn.value. */
 type ValueMatrix = Pick<CudaMatrix, 'address' | 'scales'>
 
-/** Arguments that the kernels share; `mixed` is that of eight-rows.cu alone. */
-interface Shared {
-  readonly struct: Uint8Array
-  readonly mixed: DevicePointer
-  readonly memory: readonly DevicePointer[]
-}
+/** Memory that the kernels share; `mixed` is that of eight-rows.cu alone. */
+type Shared = Readonly<Record<'y' | 'u' | 'mixed' | 'arrivals', DevicePointer>>
 
 export class FewRowsLayers {
   readonly members: StepCommand[] = []
@@ -113,6 +111,10 @@ export class FewRowsLayers {
   /** By size, from the first step of it on; null where it cannot be. */
   readonly #variants = new Map<number, Variant | null>()
   #shared: Shared | null = null
+  /** `FewRows` with ffn.value as it is, and with it turned round. */
+  readonly #structs = new Map<boolean, Uint8Array>()
+  /** Device memory to free at the end. */
+  readonly #memory: DevicePointer[] = []
 
   /** `choose` decides how models with so many channels are read. */
   constructor(device: CudaDevice, capacity: Capacity, copies: CopyBudget, choose = wayFor) {
@@ -182,7 +184,12 @@ export class FewRowsLayers {
         : device.kernel('few-rows', 'few_rows', defines)
     if (device.blocksPerSm(kernel, threads, sharedBytes) < 1) return null
     this.#shared ??= this.#share()
-    return { kernel, threads, sharedBytes, site: {} }
+    const shared = this.#shared
+    const args =
+      size === FEW_TOKENS
+        ? [this.#structFor(shared, false), shared.mixed]
+        : [this.#structFor(shared, this.#turned != null)]
+    return { kernel, threads, sharedBytes, site: {}, args }
   }
 
   /** Copies of ffn.value are made for a plan that uses them. */
@@ -215,56 +222,52 @@ export class FewRowsLayers {
     return turned
   }
 
-  #share(): Shared {
-    const device = this.#device
-    const memory: DevicePointer[] = []
-    const alloc = (bytes: number) => {
-      const address = device.alloc(bytes)
-      memory.push(address)
-      return address
-    }
-    try {
-      const bytes = layerBytes(this.#layers[0]!.type)
-      const table = alloc(bytes * this.#layers.length)
-      for (const [i, layer] of this.#layers.entries())
-        device.upload(table, layerStruct(this.#capacity, layer, this.#valueOf(i)), i * bytes)
-      const most = SIZES.at(-1)!
-      // f16 [T, rows of in] and [T, rows of key]; counts of the barrier, u32.
-      const y = alloc(2 * most * firstRows(this.#layers).at(-1)!)
-      const u = alloc(2 * most * this.#layers[0]!.key.rows)
-      // f16 [inner matrices, T, C].
-      const mixed = alloc(2 * most * IN_NAMES.length * this.#layers[0]!.states.shape.channels)
-      const arrivals = alloc(16)
-      device.fill(arrivals, 0, 16)
-      const struct = fewRowsStruct(this.#capacity, this.#layers, { table, y, u, arrivals })
-      return { struct, mixed, memory }
-    } catch (error) {
-      for (const address of memory) device.free(address)
-      throw error
-    }
+  #alloc(bytes: number): DevicePointer {
+    const address = this.#device.alloc(bytes)
+    this.#memory.push(address)
+    return address
   }
 
-  /** ffn.value of layer `i` as the kernel reads it. */
-  #valueOf(i: number): ValueMatrix {
-    const { value } = this.#layers[i]!
-    const address = this.#values[i] ?? value.address
-    return this.#turned?.[i] ?? { address, scales: value.scales }
+  #share(): Shared {
+    const most = SIZES.at(-1)!
+    const layer = this.#layers[0]!
+    // f16 [T, rows of in] and [T, rows of key]; f16 [inner matrices, T, C]; counts of the barrier, u32.
+    const y = this.#alloc(2 * most * firstRows(this.#layers).at(-1)!)
+    const u = this.#alloc(2 * most * layer.key.rows)
+    const mixed = this.#alloc(2 * most * IN_NAMES.length * layer.states.shape.channels)
+    const arrivals = this.#alloc(16)
+    this.#device.fill(arrivals, 0, 16)
+    return { y, u, mixed, arrivals }
+  }
+
+  /** `FewRows` with a table of the layers' addresses. */
+  #structFor(shared: Shared, isTurned: boolean): Uint8Array {
+    const known = this.#structs.get(isTurned)
+    if (known !== undefined) return known
+    const bytes = layerBytes(this.#layers[0]!.type)
+    const table = this.#alloc(bytes * this.#layers.length)
+    for (const [i, layer] of this.#layers.entries()) {
+      const plain = { address: this.#values[i] ?? layer.value.address, scales: layer.value.scales }
+      const value = isTurned ? this.#turned![i]! : plain
+      this.#device.upload(table, layerStruct(this.#capacity, layer, value), i * bytes)
+    }
+    const struct = fewRowsStruct(this.#capacity, this.#layers, { ...shared, table })
+    this.#structs.set(isTurned, struct)
+    return struct
   }
 
   run(stream: StepStream, tokens: number): void {
     const variant = this.#variantFor(tokens)
-    const shared = this.#shared
-    assert(variant && shared, 'few rows run before they were made')
-    const { site, kernel, threads, sharedBytes } = variant
+    assert(variant, 'few rows run before they were made')
+    const { site, kernel, threads, sharedBytes, args } = variant
     const grid = [this.#device.numSms, 1, 1] as const
-    const options = { ...COOPERATIVE, sharedBytes }
-    const { struct, mixed } = shared
-    stream.launch(site, kernel, grid, threads, () => (tokens > 2 ? [struct, mixed] : [struct]), options)
+    stream.launch(site, kernel, grid, threads, () => [...args], { ...COOPERATIVE, sharedBytes })
   }
 
   dispose(): void {
-    for (const address of this.#shared?.memory ?? []) this.#device.free(address)
+    for (const address of this.#memory.splice(0)) this.#device.free(address)
     this.#shared = null
+    this.#structs.clear()
     for (const turned of this.#turned ?? []) turned.dispose()
     this.#turned = undefined
     for (const size of SIZES) this.#variants.set(size, null)
