@@ -223,8 +223,11 @@ const MAX_BYTES = 2 ** 28
  * (docs/dev/house.md). Whoever still has a state that was given back finds arrays of length 0, never another's numbers.
  */
 export class StateMemory {
-  #free: StateData[] = []
+  /** Given back. */
+  readonly #free: StateData[] = []
   #bytes = 0
+  /** Made ahead, and never written: it takes no room, so it does not count as free. */
+  readonly #made: StateData[] = []
   /** What may still be made ahead. */
   #bytesToMake: number
 
@@ -240,22 +243,21 @@ export class StateMemory {
     const bytes = stateBytesOf(shape)
     if (bytes < LEAST_BYTES || bytes > this.#bytesToMake) return false
     try {
-      // What has been written before is used first.
-      this.#free.unshift(createState(shape))
+      this.#made.push(createState(shape))
     } catch {
       // Room that the system refuses now is asked for again when a state needs it.
       this.#bytesToMake = 0
       return false
     }
     this.#bytesToMake -= bytes
-    this.#bytes += bytes
     return true
   }
 
-  /** Memory of a state, with old numbers in it; undefined when there is none. */
+  /** Memory of a state, with old numbers in it; undefined when there is none. What has been written before goes first. */
   take(): StateData | undefined {
     const state = this.#free.pop()
-    if (state !== undefined) this.#bytes -= bytesOf(state)
+    if (state === undefined) return this.#made.pop()
+    this.#bytes -= bytesOf(state)
     return state
   }
 

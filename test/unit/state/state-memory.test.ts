@@ -60,6 +60,14 @@ test('memory is made ahead up to its bytes, and used after what has been written
   expect(memory.take()).toBeUndefined()
 })
 
+test('however much is made ahead, what was written is kept and used first', () => {
+  const shape = { layers: 1, channels: 4, heads: 1, headSize: 512 }
+  const memory = new StateMemory(40 * stateBytesOf(shape))
+  while (memory.make(shape));
+  memory.giveBack([Float32Array.of(7)])
+  expect(memory.take()).toEqual([Float32Array.of(7)])
+})
+
 test('no memory is made ahead for small states', () => {
   expect(new StateMemory(2 ** 30).make({ layers: 1, channels: 4, heads: 1, headSize: 64 })).toBe(false)
 })
