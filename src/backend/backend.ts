@@ -52,13 +52,13 @@ export interface Norm {
   readonly eps: number
 }
 
+/** From one slot to another. */
+export type SlotCopy = readonly [from: number, to: number]
+
 /**
  * The recurrent states of all slots. Kernels index it by the batch's `slots`; nothing else names a state. Whatever is asked
  * of a pool takes effect in the order in which it is asked, launched steps included, and no call waits for the device.
  */
-/** From one slot to another. */
-export type SlotCopy = readonly [from: number, to: number]
-
 export interface StatePool {
   readonly shape: StateShape
   readonly numSlots: number
