@@ -144,8 +144,10 @@ export function hasSubgroups({ device, language }: OpenedDevice): boolean {
   return device.features.has('subgroups') && language.has('subgroup_id')
 }
 
-/** Shared memory of linear-matrix.wgsl. */
+/** Shared memory of linear-matrix.wgsl, its subgroups, and threads that each side of a matrix has weights for. */
 const MATRIX_SHARED = 32_768
+const MATRIX_SUBGROUPS = 8
+const LANES_OF_SIDE = 4
 
 /** What an adapter says of its matrices; not in the types, as no standard has it. */
 interface MatrixConfig {
@@ -164,22 +166,24 @@ export interface Matrices {
   readonly sharedBytes: number
 }
 
-/** The largest that there are; null where a device has none, or none of a known size. */
+/** The largest that there are; null where a device has none, or none of a known size for its subgroups. */
 export function matricesOf(opened: OpenedDevice): Matrices | null {
   const { adapter, device } = opened
   const needed = ['shader-f16', SUBGROUP_MATRICES]
   if (!hasSubgroups(opened) || !needed.every((name) => device.features.has(name))) return null
-  const { maxComputeWorkgroupStorageSize: sharedBytes } = device.limits
+  const { maxComputeWorkgroupStorageSize: sharedBytes, maxComputeInvocationsPerWorkgroup: threads } = device.limits
   if (sharedBytes < MATRIX_SHARED) return null
   const { subgroupMinSize, subgroupMaxSize, subgroupMatrixConfigs } = adapter.info as GPUAdapterInfo & {
     readonly subgroupMatrixConfigs?: readonly MatrixConfig[]
   }
-  if (subgroupMinSize !== subgroupMaxSize) return null
+  const lanes = subgroupMinSize
+  if (lanes !== subgroupMaxSize || MATRIX_SUBGROUPS * lanes > threads) return null
   const sides = [...(subgroupMatrixConfigs ?? [])]
     .filter((one) => one.componentType === 'f16' && one.resultComponentType === 'f32')
     .filter(({ M, N, K }) => M === N && N === K && (M === 8 || M === 16))
     .map(({ M }) => M)
-  return sides.length > 0 ? { side: Math.max(...sides), lanes: subgroupMinSize, sharedBytes } : null
+    .filter((side) => lanes <= LANES_OF_SIDE * side)
+  return sides.length > 0 ? { side: Math.max(...sides), lanes, sharedBytes } : null
 }
 
 /** A device with all that its adapter offers of what kernels choose by. */

@@ -1,4 +1,5 @@
 /** Which kernel multiplies, in which tiles: found by measuring (docs/dev/webgpu.md). */
+import { assert } from '../../../errors.ts'
 import type { Matrices } from '../adapter.ts'
 import { BLOCK_ROWS, type HeldType, UNIT } from '../resources.ts'
 import { PADDED } from './halves.ts'
@@ -70,6 +71,8 @@ function byMatrices({ side, lanes }: Matrices, shape: MatrixShape): Form {
   const threads = teams * high * broad * lanes
   const outputs = broad * across * side
   const tokens = high * down * side
+  const weights = (outputs * teams * step * side) / 8 / threads
+  assert(Number.isInteger(weights), `${outputs} outputs by ${threads} threads`)
   const constants = {
     SIDE: side,
     LANES: lanes,
@@ -81,7 +84,7 @@ function byMatrices({ side, lanes }: Matrices, shape: MatrixShape): Form {
     ACROSS: across,
     STEP: step,
     BUFFERS: buffers,
-    WEIGHTS_EACH: (outputs * teams * step * side) / 8 / threads,
+    WEIGHTS_EACH: weights,
     ...(shape.shared && { INPUTS_EACH: (tokens * teams * step * side) / 8 / threads }),
   }
   return { file: shape.shared ? 'linear-shared' : 'linear-matrix', constants, tokens, blocks: outputs / BLOCK_ROWS }
@@ -96,10 +99,14 @@ export const LEAST_WIDE = 65
 /** Inputs from which on matrices pay for few tokens. */
 export const LEAST_COLUMNS = 1024
 
+/** Inputs of a team's step: of smaller matrices more, so that each thread brings weights. */
+const STEP_OF_FEW = 32
+
 /** Teams and steps decide the order of sums, so they do not depend on the number of tokens, nor on the others of a step. */
 function fewForm(matrices: Matrices, tokens: number): Form {
   const down = [1, 2].find((most) => tokens <= most * matrices.side) ?? 4
-  return byMatrices(matrices, { high: 1, broad: 1, down, across: 1, teams: 8, step: 2, buffers: 1 })
+  const step = STEP_OF_FEW / matrices.side
+  return byMatrices(matrices, { high: 1, broad: 1, down, across: 1, teams: 8, step, buffers: 1 })
 }
 
 /** Bytes of shared memory: operands with eight more to each row, and a matrix of sums for each subgroup. */

@@ -1,0 +1,42 @@
+import { expect, test } from 'vitest'
+import { type Matrices, matricesOf, type OpenedDevice } from '../../src/backend/webgpu/adapter.ts'
+import { LEAST_WIDE, matrixForm } from '../../src/backend/webgpu/products/forms.ts'
+import { LEAST_BY_MATRICES } from '../../src/backend/webgpu/products/halves.ts'
+
+/** A device whose subgroups of `lanes` threads multiply matrices of `side` rows, in workgroups of up to `threads`. */
+function matricesFor(side: number, lanes: number, threads = 1024): Matrices | null {
+  const features = new Set(['subgroups', 'shader-f16', 'chromium-experimental-subgroup-matrix'])
+  const limits = { maxComputeWorkgroupStorageSize: 49_152, maxComputeInvocationsPerWorkgroup: threads }
+  const config = { componentType: 'f16', resultComponentType: 'f32', M: side, N: side, K: side }
+  const info = { subgroupMinSize: lanes, subgroupMaxSize: lanes, subgroupMatrixConfigs: [config] }
+  const opened = { adapter: { info }, device: { features, limits }, language: new Set(['subgroup_id']) }
+  // What is asked of a device, and no more.
+  return matricesOf(opened as unknown as OpenedDevice)
+}
+
+test.each([
+  [16, 32],
+  [16, 64],
+  [8, 32],
+  [8, 16],
+])('matrices of %i a side by subgroups of %i threads: every operand of a tile is brought', (side, lanes) => {
+  const matrices = matricesFor(side, lanes)!
+  for (const tokens of [LEAST_BY_MATRICES, 20, 64, LEAST_WIDE, 512])
+    for (const blocks of [16, 256, 2048]) {
+      const form = matrixForm(matrices, tokens, blocks)
+      const { TEAMS, STEP, HIGH, BROAD, WEIGHTS_EACH, INPUTS_EACH, PADDED } = form.constants as Record<string, number>
+      const threads = TEAMS! * HIGH! * BROAD! * lanes
+      const eights = (TEAMS! * STEP! * side) / 8
+      expect(Number.isInteger(WEIGHTS_EACH)).toBe(true)
+      expect(WEIGHTS_EACH! * threads).toBe(8 * form.blocks * eights)
+      if (INPUTS_EACH !== undefined) expect(INPUTS_EACH * threads).toBe(form.tokens * eights)
+      // Inputs end with zeros to whole steps.
+      expect(PADDED! % (8 * eights)).toBe(0)
+    }
+})
+
+test('subgroups of more threads than a matrix has work for, or than fit in a workgroup, do without', () => {
+  expect(matricesFor(8, 64)).toBeNull()
+  expect(matricesFor(16, 64, 256)).toBeNull()
+  expect(matricesFor(16, 32, 256)).toMatchObject({ side: 16, lanes: 32 })
+})
