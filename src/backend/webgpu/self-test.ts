@@ -8,7 +8,7 @@ import { createBatch } from '../batch.ts'
 import { landed } from '../flight.ts'
 import { createReferenceBackend } from '../reference/reference.ts'
 import type { MatrixSource } from '../weight-types.ts'
-import { LEAST_WIDE } from './products/forms.ts'
+import { LEAST_COLUMNS, LEAST_WIDE } from './products/forms.ts'
 import { LEAST_BY_MATRICES } from './products/halves.ts'
 import type { WebgpuBackend } from './webgpu.ts'
 
@@ -64,6 +64,7 @@ async function play(backend: Backend, numTokens: number) {
   const logits = backend.tensor([1, VOCABULARY])
   const [r, k, v, w, a, g] = Array.from({ length: 6 }, activation) as Six
   const mixed = Array.from({ length: 6 }, activation) as Six
+  const long = backend.activation([numTokens, LEAST_COLUMNS])
   const program = backend.record(capacity, (ops) => {
     ops.embed(x, table, norm)
     const mixes = mixed.map((_, i) => vector(10 + i))
@@ -81,6 +82,11 @@ async function play(backend: Backend, numTokens: number) {
     ops.wkv7(y, { r, k, v, w, a, g, vFirst: activation() }, weights, states, 0)
     const output = backend.matrix(source(CHANNELS, CHANNELS, 40), 'f16')
     ops.linear([{ y: x, x: y, weight: output, epilogue: 'add' }])
+    // Few tokens are multiplied by matrices only where rows are long.
+    const key = backend.matrix(source(LEAST_COLUMNS, CHANNELS, 60), 'f16')
+    ops.linear([{ y: long, x: y, weight: key, epilogue: 'relu2' }])
+    const value = backend.matrix(source(CHANNELS, LEAST_COLUMNS, 64), 'f16')
+    ops.linear([{ y: x, x: long, weight: value, epilogue: 'add' }])
     ops.gatherNorm(hidden, x, norm)
     ops.logits(logits, hidden, backend.matrix(source(VOCABULARY, CHANNELS, 50), 'f16'))
     ops.sample(logits, penalties)
