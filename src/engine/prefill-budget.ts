@@ -69,11 +69,11 @@ export class PrefillBudget {
     this.#chunk = Math.min(suits.firstChunk, most)
   }
 
-  /** Prompt tokens of the next step, which has `answers` tokens of answers. */
-  tokensBeside(answers: number): number {
+  /** Prompt tokens of the next step, which has `answers` tokens of answers. `isLearned`: how long it takes will be told. */
+  tokensBeside(answers: number, isLearned = true): number {
     if (this.#prefillChunk !== null) return Math.max(1, this.#prefillChunk)
     const { leastMs, mostMs } = this.#target
-    if (answers > 0 && leastMs < mostMs && this.#numSince >= LOOK_EVERY) return 0
+    if (isLearned && answers > 0 && leastMs < mostMs && this.#numSince >= LOOK_EVERY) return 0
     const least = Math.max(this.#target.leastChunk, Math.ceil(LEAST_SHARE * answers))
     return Math.max(least, Math.floor(this.#chunk))
   }

@@ -288,7 +288,8 @@ export class Scheduler {
     const [numDecode] = tokensOf(plan)
     const free = this.#runner.maxTokens - numDecode
     const isAnswering = this.#isAnswering
-    const [prefilling, most] = this.turns.prompts(waiting, isAnswering ? this.prefill.tokensBeside(numDecode) : free)
+    const beside = isAnswering ? this.prefill.tokensBeside(numDecode, !this.turns.isShort) : free
+    const [prefilling, most] = this.turns.prompts(waiting, beside)
     const room = Math.min(free, most)
     const left = prefilling.reduce((sum, { promptLeft }) => sum + promptLeft, 0)
     const share = promptShare(this.#runner, left, room)

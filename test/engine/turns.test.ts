@@ -78,3 +78,22 @@ test('where a row of a short step takes longer, all short steps together cost a 
   expect(lost).toBeLessThan(0.05 * ms + 500 + 120)
   expect(lost).toBeGreaterThan(500)
 })
+
+test('a newcomer is answered whenever it comes, beside a few answers and many prompts of one with more than its part', () => {
+  // One step in 33 has no prompts, to measure answers alone.
+  for (let before = 0; before < 34; before++) {
+    const runner = new Watched(0, 0.1)
+    const engine = engineOver(runner, { now: () => runner.ms }, null, 'plain')
+    const collected = new Collected()
+    for (let i = 0; i < 10; i++) engine.submit(askedBy('bob', i, 60_000))
+    for (let i = 0; i < 10; i++) collected.add(engine.step())
+    for (let i = 10; i < 40; i++) engine.submit({ ...askedBy('bob', i, 1), prompt: promptOf(2000, i) })
+    for (let i = 0; i < before; i++) collected.add(engine.step())
+    const request = askedBy('newcomer', 0, 4)
+    engine.submit(request)
+    let steps = 0
+    for (; collected.answer(request.id) === null && steps < 100; steps++) collected.add(engine.step())
+    expect({ before, steps }).toEqual({ before, steps: 4 })
+    engine.dispose()
+  }
+})
