@@ -62,12 +62,6 @@ __device__ __forceinline__ void feed_large(Feeder& f, const Matrices& m, int mat
 #endif
 }
 
-/** The block's rows of a matrix of `in`. */
-__device__ __forceinline__ Place rows_of(const FewRows& op, Place in, int j) {
-  const int first = op.first[j];
-  return {max(in.begin, first) - first, min(in.end, op.first[j + 1]) - first};
-}
-
 /** Run by the warps beyond THREADS: requests all that the block reads, in the order of the phases,
  * except a transposed ffn.value. */
 __device__ __forceinline__ void feed_all(const FewRows& op, StreamShared& sh,

@@ -117,8 +117,7 @@ __device__ __forceinline__ void feed_layers(const FewRows& op, StreamShared& sh,
 #pragma unroll 1
     for (int j = 0; j < kIn; j++) {
       if (m.of[j] == nullptr) continue;
-      const int first = op.first[j];
-      const Place rows = {max(in.begin, first) - first, min(in.end, op.first[j + 1]) - first};
+      const Place rows = rows_of(op, in, j);
       if (j < kFirstLow)
         feed_large(f, m, j, j, rows);
       else

@@ -101,9 +101,7 @@ __device__ __forceinline__ void list_runs(const FewRows& op, StreamShared& sh, H
   const Place in = share_of_in(op);
 #pragma unroll 1
   for (int j = 0; j < kIn; j++)
-    count = list_rows(
-        runs, count, j,
-        {max(in.begin, op.first[j]) - op.first[j], min(in.end, op.first[j + 1]) - op.first[j]});
+    count = list_rows(runs, count, j, rows_of(op, in, j));
 #pragma unroll 1
   for (int i = 0; tasks.has(tasks.at(i)); i++)
 #pragma unroll 1

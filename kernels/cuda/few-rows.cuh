@@ -130,6 +130,12 @@ __device__ __forceinline__ Place share_of_in(const FewRows& op) {
   return {row_at(own.begin), row_at(own.end)};
 }
 
+/** The block's rows of matrix `j` of `in`; `in`: those of all. */
+__device__ __forceinline__ Place rows_of(const FewRows& op, Place in, int j) {
+  const int first = op.first[j];
+  return {max(in.begin, first) - first, min(in.end, op.first[j + 1]) - first};
+}
+
 /** The warp's units of a row. */
 __device__ __forceinline__ Place slice_of_warp() {
   const int warp = threadIdx.x >> 5;
