@@ -26,7 +26,7 @@ test('a sampling parameter is named only in its row, its definition, the kernels
   expect(all.filter((path) => !own.test(path))).toEqual([
     'src/backend/reference/sample.ts',
     'src/sampling.ts',
-    'kernels/cpu/sample.cpp',
+    'kernels/cpu/draw.h',
     'kernels/cuda/sample-draw.cuh',
     'kernels/cuda/sample-scores.cuh',
     'kernels/webgpu/draw.wgsl',

@@ -23,7 +23,7 @@ function columnsOf(columns: Readonly<Record<string, number>>): string[] {
   return entries.map(([name]) => name)
 }
 
-test.each(['cpu/sample.cpp', 'cuda/sample-scores.cuh'])('the columns of %s are those of sampling.ts', (file) => {
+test.each(['cpu/draw.h', 'cuda/sample-scores.cuh'])('the columns of %s are those of sampling.ts', (file) => {
   expect(enumOf(file, 'kTemperature')).toEqual([...columnsOf(SampleFloat), 'sampleFloats'])
   const ints = columnsOf(SampleInt)
   expect(enumOf(file, 'kTopK').slice(0, ints.length)).toEqual(ints)
