@@ -25,12 +25,13 @@ import {
 } from './resources.ts'
 import { logBytes } from './state-log.ts'
 import { CudaPenaltyPool, CudaStatePool } from './states.ts'
+import { MAX_GUESSING_ROWS } from './step-graphs.ts'
 
 /**
  * Steps of 7.2B in f16 (docs/dev/measurements.md, On a GPU). Those of 1.5B cost up to a third more. Of integers, those in q4.
  */
 const GUESSING: Guessing = {
-  rows: 32,
+  rows: MAX_GUESSING_ROWS,
   costs: [
     [1, 1],
     [2, 1.27],
@@ -45,7 +46,8 @@ const GUESSING: Guessing = {
   costsOfIntegers: [
     [1, 1],
     [2, 1.4],
-    [8, 1.48],
+    [4, 1.3],
+    [8, 1.46],
     [16, 1.8],
     [32, 2.4],
     [64, 2.9],

@@ -16,8 +16,8 @@ export const MAX_GRAPH_ROWS = 1024
 const MAX_SHAPES = 32
 /** Rows of neither one token nor many that a step is captured for at least. */
 const MIN_SHORT_ROWS = 4
-/** Rows of steps in which some may have guesses (GUESSING of cuda.ts). */
-const MAX_GUESSING_ROWS = 32
+/** Rows of steps in which some may have guesses. */
+export const MAX_GUESSING_ROWS = 32
 
 export interface CapturedStep {
   readonly buffer: StepBuffer
