@@ -15,7 +15,7 @@ import {
   type TokenLogprob,
 } from '../model/runner.ts'
 import { AnswerText, type TokenBytes } from './answer/answer-text.ts'
-import { biasOf, createDraw, type Mutable, NO_SLOT, stopTokensOf } from './answer/draw-numbers.ts'
+import { biasOf, createDraw, drawsFrom, type Mutable, NO_SLOT, stopTokensOf } from './answer/draw-numbers.ts'
 import { EmbeddingSum } from './answer/embedding-sum.ts'
 import { withBytes } from './answer/logprobs.ts'
 import { StopStrings } from './answer/stop-strings.ts'
@@ -180,6 +180,7 @@ export class Sequence {
   /** The same two objects serve every decode step: a step allocates nothing per row. */
   readonly #draw: Mutable<SampleSpec>
   readonly #decodeRow: Mutable<BatchRow>
+  readonly #guessDraws: Mutable<SampleSpec>[] = []
   #slot: number | null = null
   #place: number | null = null
   /** Slots that count for its tenant until it has ended, even one that a session has kept by then. */
@@ -349,11 +350,10 @@ export class Sequence {
     const unfed = this.drawn.slice(this.#numSent)
     this.#numBefore = this.#numSent
     this.#numSent = this.numDrawn + guesses.length
-    const draw = this.#drawAt(this.numDrawn)
     return {
       ...this.#decodeRow,
       tokens: Int32Array.of(...unfed, ...guesses),
-      samples: [...guesses, null].map((_, i) => ({ ...draw, position: draw.position + i })),
+      samples: drawsFrom(this.#guessDraws, this.#drawAt(this.numDrawn), guesses.length + 1),
       guesses: { count: guesses.length, spare },
     }
   }

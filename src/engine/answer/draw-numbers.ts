@@ -27,6 +27,17 @@ export function createDraw({ request, seed, bias }: Drawing, stream: number): Mu
   }
 }
 
+/** `count` draws from this one on; `kept` has those of the last time, so that they are the same objects again. */
+export function drawsFrom(kept: Mutable<SampleSpec>[], draw: SampleSpec, count: number): SampleSpec[] {
+  while (kept.length < count) kept.push({ ...draw })
+  const draws = kept.slice(0, count)
+  for (const [i, one] of draws.entries()) {
+    one.position = draw.position + i
+    one.slot = draw.slot
+  }
+  return draws
+}
+
 /** A token that is both biased and banned is banned; of two biases of one token the later holds. */
 export function biasOf({ sampling }: GenerateRequest): ReadonlyMap<number, number> | null {
   const bias = new Map(sampling.logitBias)

@@ -200,12 +200,8 @@ function packSample(batch: Batch, s: number, logitRow: number, after: number, sp
   batch.sampleSlot[s] = spec.slot
   const i = s * SAMPLE_INTS
   ints[i + SampleInt.mask] = spec.mask === undefined ? 0 : packMask(batch, spec.mask)
-  ints[i + SampleInt.seedLow] = Number(BigInt.asIntN(32, spec.seed))
-  ints[i + SampleInt.seedHigh] = Number(BigInt.asIntN(32, spec.seed >> 32n))
   ints[i + SampleInt.after] = after
   ints[i + SampleInt.position] = spec.position
-  ints[i + SampleInt.stream] = spec.stream
-  ints[i + SampleInt.topLogprobs] = spec.logprobs === null ? -1 : Math.min(spec.logprobs, MAX_TOP_LOGPROBS)
 }
 
 /**
@@ -223,8 +219,13 @@ function lastSpecsOf(batch: Batch): SampleSpec[] {
 }
 
 function packNumbers({ sampleFloats, sampleInts }: Batch, s: number, spec: SampleSpec): void {
+  const i = s * SAMPLE_INTS
+  sampleInts[i + SampleInt.seedLow] = Number(BigInt.asIntN(32, spec.seed))
+  sampleInts[i + SampleInt.seedHigh] = Number(BigInt.asIntN(32, spec.seed >> 32n))
+  sampleInts[i + SampleInt.stream] = spec.stream
+  sampleInts[i + SampleInt.topLogprobs] = spec.logprobs === null ? -1 : Math.min(spec.logprobs, MAX_TOP_LOGPROBS)
   for (const [column, name] of FLOAT_NAMES.entries()) sampleFloats[s * SAMPLE_FLOATS + column] = spec[name]
-  for (const [column, name] of INT_NAMES.entries()) sampleInts[s * SAMPLE_INTS + column] = spec[name]
+  for (const [column, name] of INT_NAMES.entries()) sampleInts[i + column] = spec[name]
 }
 
 /** Which row of the masks it is, from 1. */
