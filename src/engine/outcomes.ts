@@ -114,11 +114,13 @@ export class Outcomes {
     this.#events = this.#events.filter((event) => event.id !== id)
   }
 
-  /** Ends every live request with this error; nothing else changes. */
+  /** Ends every live request; nothing else changes. Those that still wait can be repeated, and their error says so. */
   failAll(error: SkeinError): void {
-    for (const id of this.live.keys()) {
+    const begun = new Set(this.#scheduler.running)
+    const retry = new SkeinError('model_not_loaded', 'the model failed before this request had begun; retry')
+    for (const [id, live] of this.live) {
       this.counters.failed++
-      this.#events.push({ type: 'error', id, error: error.toShape() })
+      this.#events.push({ type: 'error', id, error: (begun.has(live) ? error : retry).toShape() })
     }
     this.live.clear()
   }

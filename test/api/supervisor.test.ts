@@ -90,6 +90,20 @@ test('a worker that dies costs each of its streams one error event, and is resta
   expect(lines.join('')).toContain('signal SIGABRT')
 })
 
+test('a worker that fails and does not end is not asked any more, and killed', async () => {
+  const { supervisor } = supervise(['lost-gpu'])
+  await supervisor.start()
+  const app = appOver(supervisor)
+  const begun = performance.now()
+  expect((await postTo(app, COMPLETIONS, { prompt: 'A' })).statusCode).toBe(500)
+  await expect.poll(() => supervisor.state, { interval: 5 }).toBe('restarting')
+  expect(performance.now() - begun).toBeLessThan(900)
+  expect((await app.inject({ url: '/readyz' })).statusCode).toBe(503)
+  await expect.poll(() => supervisor.state, { timeout: 5000 }).toBe('ready')
+  expect(supervisor.exitCode).toBe(-9)
+  expect((await postTo(app, COMPLETIONS, { prompt: 'hi' })).statusCode).toBe(200)
+})
+
 test('the start options of a worker are computed anew at each start', async () => {
   const modes = ['crash', 'crash', 'serve']
   const { supervisor, printed } = supervise(() => [modes.shift()!])
@@ -99,19 +113,20 @@ test('the start options of a worker are computed anew at each start', async () =
 })
 
 test.each([
-  ['full-disk', 'disk is full'],
-  ['full-gpu', 'device memory asked for'],
+  ['full-disk', 'disk is full', 'room for its store'],
+  ['full-gpu', 'device memory asked for', 'enough memory for the model'],
 ])(
   'a worker that has served before waits for room, however long there is none: %s',
   {
     tags: 'night',
   },
-  async (shortage, message) => {
+  async (shortage, message, wanted) => {
     const full = Array.from({ length: 5 }, () => shortage)
     const modes = ['serve', ...full, 'serve', 'serve']
     const { supervisor } = supervise(() => [modes.shift()!], { maxCrashes: 3 })
     await supervisor.start()
     await postTo(appOver(supervisor), COMPLETIONS, { prompt: 'A' })
+    await expect.poll(() => supervisor.reason, { interval: 2 }).toContain(wanted)
     await expect.poll(() => modes.length, { timeout: 10_000 }).toBe(1)
     await expect.poll(() => supervisor.state).toBe('ready')
     expect(supervisor.restarts).toBe(6)
@@ -247,7 +262,7 @@ function routed(args: readonly string[], timing: Partial<SupervisorTiming> = {})
   const replica = {
     id: 'w',
     numInFlight: 0,
-    numRecent: 0,
+    numGiven: 0,
     neverServed: false,
     get client() {
       return supervisor.client

@@ -280,6 +280,19 @@ describe('worker', () => {
     expect(worker.sent.at(-1)).toMatchObject({ type: 'fatal', error: { code: 'kernel_failed' } })
   })
 
+  test('a broken step lets requests that still wait be repeated', async () => {
+    const { client, runner } = await setUpRemote()
+    const open = Array.from({ length: 12 }, (_, i) => codeOf(collect(client.generate(requestOf({ id: `${i}` })))))
+    runner.onStep = () => {
+      throw new SkeinError('kernel_failed', 'illegal address')
+    }
+    const codes = await Promise.all(open)
+    const { numSlots } = client.info
+    const begun = codes.slice(0, numSlots).map(() => 'kernel_failed')
+    expect(codes).toEqual([...begun, ...codes.slice(numSlots).map(() => 'model_not_loaded')])
+    expect(numSlots).toBeLessThan(12)
+  })
+
   test('draining finishes running requests, refuses new ones, then ends', async () => {
     const { client, gateway, exitCode, runner } = await setUpRemote()
     const request = requestOf({ maxTokens: 60 })

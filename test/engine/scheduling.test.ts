@@ -219,7 +219,7 @@ describe('faults', () => {
     expect(engine.failure).toBeNull()
   })
 
-  test('an error in a step ends the engine and is reported to everyone', () => {
+  test('an error in a step ends the engine and is reported to everyone; who has not begun may try again', () => {
     const { engine, runner } = setUp({ numSlots: 2 })
     engine.submit(requestOf({ id: 'runs', n: 2 }))
     engine.submit(requestOf({ id: 'waits' }))
@@ -229,7 +229,7 @@ describe('faults', () => {
     }
     const collected = new Collected()
     collected.add(engine.step())
-    expect([collected.error('runs'), collected.error('waits')]).toEqual(['internal', 'internal'])
+    expect([collected.error('runs'), collected.error('waits')]).toEqual(['internal', 'model_not_loaded'])
     expect(engine.failure?.message).toBe('the device fell off the bus')
     expect(engine.hasWork).toBe(false)
     expect(engine.step()).toEqual([])

@@ -6,7 +6,7 @@
 // busy: is ready, and computes from then on without looking at anything
 // hold-once: on its first start, takes requests and answers none · load-for-ever: never gets ready
 // deaf: ignores being asked and told to stop
-// sick: fails every request but its first · saving: takes a second to save its states, and says how many are left
+// lost-gpu: the prompt "A" breaks it: it says so, closes its channel and does not end · sick: fails every request but its first · saving: takes a second to save its states, and says how many are left
 import { existsSync, writeFileSync } from 'node:fs'
 
 const [mode, file] = process.argv.slice(2)
@@ -56,6 +56,16 @@ process.on('message', (message) => {
   if (mode === 'sick' && numRequests > 1) {
     const error = { code: 'kernel_failed', message: 'NaN in the logits' }
     step([{ type: 'error', id, error }], 0)
+    return
+  }
+  if (mode === 'lost-gpu' && prompt[0] === 66) {
+    const error = { code: 'kernel_failed', message: 'illegal address' }
+    step([{ type: 'error', id, error }], 0)
+    process.send({ type: 'fatal', error }, () => {
+      process.removeAllListeners('disconnect')
+      process.disconnect()
+      setInterval(() => {}, 1000)
+    })
     return
   }
   const isFatal = !isProbe && prompt.length === 1 && prompt[0] === 66

@@ -74,6 +74,14 @@ const PERMANENT: readonly ErrorCode[] = [
 const SHORTAGE = /\b(?:EMFILE|ENFILE|EAGAIN|ENOMEM|ENOSPC|EDQUOT)\b/
 const ENDED = 'the worker ended and is started again'
 
+/** What a worker that has served waits for. Everyone with a key may read this. */
+const WAITS = 'the worker is started again as soon as there is'
+const SHORTAGES: Partial<Record<ErrorCode, string>> = {
+  out_of_memory: `${WAITS} enough memory for the model`,
+  state_unavailable: `${WAITS} room for its store`,
+}
+const OTHER_SHORTAGE = `${WAITS} enough memory, disk or open files`
+
 export class Supervisor implements WorkerHandle {
   readonly #options: SupervisorOptions
   readonly #timing: SupervisorTiming
@@ -204,7 +212,8 @@ export class Supervisor implements WorkerHandle {
       }
       this.#restarts++
       const pauseMs = this.#pauseMs(this.#crashes + waits)
-      this.#enter('restarting', `the worker ended and is started again (crash ${this.#crashes})`)
+      const crash = `${ENDED} (crash ${this.#crashes})`
+      this.#enter('restarting', waitsForRoom ? (SHORTAGES[code] ?? OTHER_SHORTAGE) : crash)
       logger.error({ worker: name, crashes: this.#crashes, pauseMs }, `worker ended: ${message}`)
       this.#say(`${message}; started again in ${pauseMs} ms`)
       await delay(pauseMs, undefined, { signal: this.#stopping.signal }).catch(() => {})
@@ -236,6 +245,10 @@ export class Supervisor implements WorkerHandle {
     // Runs before the process's requests fail, so that their retries do not go to a process that has gone.
     worker.channel.onClose(() => {
       if (this.#state === 'ready') this.#enter('restarting', ENDED)
+    })
+    // A worker whose device has failed says so, and ends when it has saved what it can.
+    worker.channel.onMessage(({ type }) => {
+      if (type === 'fatal' && this.#state === 'ready') this.#enter('restarting', ENDED)
     })
     const loading = this.#watchLoading(worker)
     try {

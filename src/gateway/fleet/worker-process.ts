@@ -25,6 +25,9 @@ interface OutputLines {
   readonly onError: (line: string) => void
 }
 
+/** A worker that has closed its channel has saved everything. Ending can take longer: a driver may wait for a GPU that failed. */
+const EXIT_MS = 1000
+
 /** Time to read the last output of a dead worker, unless another process holds the pipe open. */
 const LAST_LINES_MS = 1000
 
@@ -47,6 +50,10 @@ export class WorkerProcess {
     this.#child = child
     child.once('exit', (code, signal) => {
       this.#exitCode = code ?? -(signal === null ? 1 : constants.signals[signal])
+    })
+    child.once('disconnect', () => {
+      const late = setTimeout(() => child.kill('SIGKILL'), EXIT_MS)
+      child.once('exit', () => clearTimeout(late))
     })
     this.channel = channelToChild(child)
     child.on('message', () => {
