@@ -7,7 +7,7 @@ export class FakeReplica implements RoutedReplica {
   readonly id: string
   readonly fake: FakeEngineClient
   numInFlight = 0
-  numRecent = 0
+  numGiven = 0
   neverServed = false
   isReady = true
   isGone = false

@@ -131,20 +131,38 @@ test('the slack covers random differences of load', async () => {
   expect(await routeOf(router, inSession('s'))).toBe(other!.id)
 })
 
-test('a worker that recently had more than its share loses one session, and is measured again', async () => {
+test('a worker that was given more than another loses one session to it while it is busier', async () => {
   const { router, a, b, memory } = fleetOf('a', 'b')
   b.isReady = false
-  const hot = inSession('hot')
-  await routeOf(router, hot)
+  await routeOf(router, inSession('hot'))
   await routeOf(router, inSession('cold'))
   b.isReady = true
-  // With nothing in flight at each time.
-  const routes: (string | undefined)[] = []
-  for (let i = 0; i < 8; i++) routes.push(await routeOf(router, inSession('hot')))
-  expect(routes.join('')).toBe('aaaaaaab')
-  expect(Math.abs(a.numRecent - b.numRecent)).toBeLessThan(2)
+  const routes = async (count: number) => {
+    const all: (string | undefined)[] = []
+    for (let i = 0; i < count; i++) all.push(await routeOf(router, inSession('hot')))
+    return all.join('')
+  }
+  // Nothing is in flight, so nobody would gain.
+  expect(await routes(20)).toBe('a'.repeat(20))
+  a.numGiven = 2
+  a.numInFlight = 1
+  expect(await routes(8)).toBe('aaaaaaab')
   expect(await routeOf(router, inSession('cold'))).toBe('a')
-  expect(memory.counts).toMatchObject({ sessionHits: 8, sessionSpills: 1 })
+  expect(memory.counts).toMatchObject({ sessionHits: 28, sessionSpills: 1 })
+})
+
+test('a worker that comes back is given what is new, and is not far behind', async () => {
+  const { router, a, b, c } = fleetOf('a', 'b', 'c')
+  c.isReady = false
+  for (let i = 0; i < 200; i++) await routeOf(router, request())
+  expect([a.numGiven, b.numGiven]).toEqual([100, 100])
+  c.isReady = true
+  const routes = await Promise.all(Array.from({ length: 36 }, () => routeOf(router, request({ cache: 'no-store' }))))
+  const counts = ['a', 'b', 'c'].map((id) => routes.filter((route) => route === id).length)
+  // All at once: in flight they differ by two at most.
+  expect(Math.max(...counts) - Math.min(...counts)).toBeLessThanOrEqual(2)
+  expect(counts[2]).toBeGreaterThanOrEqual(12)
+  expect(c.numGiven).toBeGreaterThanOrEqual(76 + 12)
 })
 
 describe('retries', () => {

@@ -181,6 +181,16 @@ describe('the reserved slots', () => {
     expect(admitAll(line, 1)).toHaveLength(1)
   })
 
+  test('are none for requests of nobody, which probe a worker', () => {
+    const { line } = setUp()
+    const probe: Item = { name: 'probe', numSlots: 1, request: {} }
+    line.push(probe)
+    admitAll(line, 16)
+    line.release(probe)
+    for (let i = 0; i < 40; i++) line.push(item('x'))
+    expect(admitAll(line, 16)).toHaveLength(16)
+  })
+
   test('never stop a tenant that has nothing yet, however much it wants', () => {
     const { line } = setUp()
     line.push(item('x'))

@@ -46,6 +46,8 @@ interface Tenant<T> {
   lastSeen: number
 }
 
+/** The tenant of requests without one: those of the supervisor, and of a process that has the engine to itself. */
+const NOBODY = ''
 /** For how long a tenant's last requests keep slots free for its next ones. */
 const LATELY_MS = 60_000
 /** The same where an answer gave its slot to such a request: it can be asked to do so again. */
@@ -190,11 +192,11 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
     return peakAt < this.#now() - LATELY_MS ? numHeld + numWanted : peak
   }
 
-  /** Tenants that have something here or had it lately; the others are forgotten. */
+  /** Tenants that have something here or had it lately; the others are forgotten, and nobody, whose requests are probes, at once. */
   #recent(): Tenant<T>[] {
     const since = this.#now() - LATELY_MS
     for (const [name, { waiting, numHeld, lastSeen }] of this.#tenants) {
-      if (waiting.length + numHeld === 0 && lastSeen < since) this.#tenants.delete(name)
+      if (waiting.length + numHeld === 0 && (name === NOBODY || lastSeen < since)) this.#tenants.delete(name)
     }
     return [...this.#tenants.values()]
   }
@@ -209,7 +211,7 @@ export class WaitingLine<T extends Queued> implements Iterable<T> {
     return levels.length === 0 ? this.#level : Math.min(...levels)
   }
 
-  #tenantOf({ request: { tenant: name = '' } }: Queued): Tenant<T> {
+  #tenantOf({ request: { tenant: name = NOBODY } }: Queued): Tenant<T> {
     let tenant = this.#tenants.get(name)
     if (tenant === undefined) {
       const now = this.#now()

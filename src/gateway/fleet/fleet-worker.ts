@@ -30,7 +30,7 @@ export class FleetWorker implements RoutedReplica {
   readonly log: WorkerLog
   readonly createdAt = Date.now()
   numInFlight = 0
-  numRecent = 0
+  numGiven = 0
   readonly #options: FleetWorkerOptions
   #launch: Launch
   #tokenizer: TextCodec

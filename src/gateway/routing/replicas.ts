@@ -10,8 +10,8 @@ export interface Replica {
   readonly engine: EngineClient | null
   /** Requests that a router has sent or is about to send there, and that have not ended. */
   numInFlight: number
-  /** Recent requests sent there; older ones count less. */
-  numRecent: number
+  /** Requests sent there. Only how many more one has than another matters. */
+  numGiven: number
 }
 
 /**
@@ -21,34 +21,36 @@ export interface Replica {
  */
 export const slackAt = (meanInFlight: number): number => 2 + Math.round(1.5 * Math.sqrt(meanInFlight))
 
-/** If a worker's count of recent requests exceeds this, all counts are halved, so that new workers soon compare. */
-const MAX_RECENT = 256
+/** Above this mean of requests in flight nobody is idle for long, and a new request may go where there is one more. */
+const BUSY_MEAN = 1.5
+/** A worker that comes, or comes back, has at most so many fewer: sessions move there bit by bit. */
+const MOST_BEHIND = 24
+
+export function meanInFlight(replicas: readonly Replica[]): number {
+  return replicas.reduce((sum, { numInFlight }) => sum + numInFlight, 0) / replicas.length
+}
 
 /**
- * Of the replicas with the fewest requests in flight, the one with the fewest recent requests. Null without replicas.
+ * The replica that a request goes to which none has a state for: of those with the fewest requests in flight the one that
+ * has been given fewest. Null without replicas.
  */
 export function leastBusy(replicas: readonly Replica[]): Replica | null {
+  const top = Math.max(...replicas.map(({ numGiven }) => numGiven))
+  for (const replica of replicas) replica.numGiven = Math.max(replica.numGiven, top - MOST_BEHIND)
   const fewest = Math.min(...replicas.map(({ numInFlight }) => numInFlight))
-  const idle = replicas.filter(({ numInFlight }) => numInFlight === fewest)
-  if (replicas.some(({ numRecent }) => numRecent > MAX_RECENT)) for (const replica of replicas) replica.numRecent /= 2
-  return idle.sort((a, b) => a.numRecent - b.numRecent)[0] ?? null
+  const slack = meanInFlight(replicas) < BUSY_MEAN ? 0 : 1
+  return leastGiven(replicas.filter(({ numInFlight }) => numInFlight <= fewest + slack))
 }
 
-/** The replica with the fewest recent requests, of at least one. */
-export function leastRecent(replicas: readonly Replica[]): Replica {
-  return replicas.reduce((least, other) => (other.numRecent < least.numRecent ? other : least))
-}
-
-/** Evens the counts after a session moved, so that no further session moves until new requests show a difference. */
-export function evenRecent(from: Replica, to: Replica): void {
-  const half = (from.numRecent + to.numRecent) / 2
-  from.numRecent = half
-  to.numRecent = half
+/** Between equals the one with fewer requests in flight. */
+export function leastGiven(replicas: readonly Replica[]): Replica | null {
+  const order = (a: Replica, b: Replica) => a.numGiven - b.numGiven || a.numInFlight - b.numInFlight
+  return replicas.toSorted(order)[0] ?? null
 }
 
 export function take(replica: Replica): void {
   replica.numInFlight++
-  replica.numRecent++
+  replica.numGiven++
 }
 
 export function leave(replica: Replica): void {

@@ -19,17 +19,18 @@ import { SkeinError } from '../../errors.ts'
 import { PrefixHomes, prefixPoints } from './prefix-affinity.ts'
 import type { EngineSource } from './registry.ts'
 import { type Opened, opened, Relay } from './relay.ts'
-import { evenRecent, leastBusy, leastRecent, leave, mergedInfo, type Replica, slackAt, take } from './replicas.ts'
+import { leastBusy, leastGiven, leave, meanInFlight, mergedInfo, type Replica, slackAt, take } from './replicas.ts'
 import { SessionAffinity } from './session-affinity.ts'
 import { SessionCalls } from './session-calls.ts'
 
 /**
  * Requests in flight are not the whole load: turns whose state is at hand end quickly, so the worker with the busiest
- * sessions would attract more and more of them. Above this ratio of recent requests a session moves to the worker with
- * the fewest.
+ * sessions would attract more and more of them. A worker that has been given this many requests more than one with fewer
+ * in flight loses a session to it.
  */
-const EVEN_SHARE = 1.15
-const EVEN_COUNT = 8
+const MOST_AHEAD = 8
+/** By so many requests that session counts as moved already, or others would follow it at once. */
+const MOVED = 2
 /** Time that a request waits for another worker if its own died before it began. */
 const RETRY_WAIT_MS = 60_000
 const RETRY_POLL_MS = 50
@@ -192,17 +193,15 @@ export class Router implements EngineSource, EngineClient {
     return worker !== null && ready.includes(worker) ? worker : this.#leastBusy(ready)
   }
 
-  /** `holder` unless it is gone, too busy, or has recently had more than its share. */
+  /** `holder` unless it is gone, too busy, or has lately been given more than another one that is less busy. */
   #affine(holder: Replica | null, ready: readonly Replica[]): Replica {
     const least = this.#leastBusy(ready)
     if (holder === null || !ready.includes(holder)) return least
-    const total = ready.reduce((sum, { numInFlight }) => sum + numInFlight, 0)
-    const most = least.numInFlight + slackAt(total / ready.length)
-    if (holder.numInFlight > most) return least
-    const spared = leastRecent(ready)
-    const isEven = holder.numRecent <= EVEN_SHARE * spared.numRecent + EVEN_COUNT
-    if (isEven || spared.numInFlight > most) return holder
-    evenRecent(holder, spared)
+    if (holder.numInFlight > least.numInFlight + slackAt(meanInFlight(ready))) return least
+    const spared = leastGiven(ready.filter(({ numInFlight }) => numInFlight < holder.numInFlight))
+    if (spared === null || holder.numGiven <= spared.numGiven + MOST_AHEAD) return holder
+    holder.numGiven -= MOVED
+    spared.numGiven += MOVED
     return spared
   }
 
