@@ -42,7 +42,7 @@ const CAPABILITIES = {
   'several machines: cluster, shared states, leases, front gateways':
     'cluster/ gateway/cluster/ state/shared/ state/model-key.ts gateway/access/caller-seal.ts gateway/access/keys-shared.ts gateway/access/rates-shared.ts host/membership.ts host/front.ts cli/cluster-check.ts cli/gateway.ts settings/network.ts engine/sessions/imports.ts engine/sessions/links.ts gateway/routing/turn-origin.ts',
   'agents: Anthropic, Responses, tools, thinking, transcripts':
-    'api/anthropic/ api/responses/ api/chat/conversation.ts api/chat/markdown-tools.ts api/chat/told.ts api/chat/tool-format.ts api/chat/tool-formats.ts api/chat/tool-splitter.ts api/chat/tool-text.ts api/openai/asks/thinking.ts api/openai/asks/tools.ts api/sessions/transcript.ts',
+    'api/anthropic/ api/responses/ api/chat/conversation.ts api/chat/markdown-tools.ts api/chat/told.ts api/chat/tool-format.ts api/chat/tool-splitter.ts api/chat/tool-text.ts api/openai/asks/thinking.ts api/openai/asks/tools.ts api/sessions/transcript.ts',
   'structured output: grammars, masks of tokens': 'grammar/ api/openai/asks/formats.ts',
   'dialects of Ollama, llama.cpp, ai00': 'api/ollama/ api/llama/ api/ai00/',
   batches: 'batches/ api/batches/ gateway/http/batch-rows.ts',
@@ -55,7 +55,7 @@ const CAPABILITIES = {
   'states that move beside the steps, shared prefixes':
     'backend/flight.ts backend/state-shape.ts backend/cuda/state-lanes.ts backend/cuda/device/downloads.ts engine/state-transfers.ts engine/kept/late-store.ts engine/kept/prefix-sharing.ts',
   'fairness, urgency, preemption':
-    'engine/fairness/preemption.ts engine/prefill-budget.ts gateway/access/urgency.ts api/urgency.ts',
+    'engine/fairness/preemption.ts engine/prefill-budget.ts gateway/access/urgency.ts',
   'a front that hostile clients cannot stop':
     'threads/ gateway/body/json-scan.ts gateway/body/read-body.ts host/watchdog.ts host/watchdog-thread.ts host/notify.ts',
   'kernels compiled ahead, cards told apart':

@@ -43,3 +43,18 @@ export function BoundedInteger(minimum: number, maximum: number) {
 
 /** An object of whatever its sender puts into it. */
 export const AnyObject = Type.Record(Type.String(), Type.Unknown(), { type: 'object' })
+
+/** Least and greatest; a higher one is served before a lower one. */
+export const PRIORITIES = [-100, 100] as const
+
+/** Seconds, greater than 0. */
+export const LONGEST_TIMEOUT = 86_400
+
+export function urgencyFields() {
+  return {
+    priority: Maybe(BoundedInteger(...PRIORITIES)),
+    timeout: Maybe(Type.Number({ exclusiveMinimum: 0, maximum: LONGEST_TIMEOUT })),
+  }
+}
+
+export type UrgencyFields = Static<ReturnType<typeof Type.Object<ReturnType<typeof urgencyFields>>>>

@@ -1,7 +1,7 @@
 /** Checkpoints of EmbeddingRWKV: names below `rwkv.`, a token after each text, heads for three tasks. */
 import { join } from 'node:path'
 import { beforeAll, expect, test } from 'vitest'
-import { embedAll } from '../../src/api/embeddings/vectors.ts'
+import { embedAll } from '../../src/api/embeddings/embeddings.ts'
 import { LocalEngineClient } from '../../src/engine/client/local-client.ts'
 import type { EmbeddingTask } from '../../src/engine/messages.ts'
 import { loadEngine, loadRunner } from '../../src/host/load.ts'

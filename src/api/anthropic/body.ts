@@ -1,15 +1,22 @@
-/** The body of a message request, and what its fields ask of the answer. */
-
+/** The body of a message request, what its fields ask of the answer, and its messages of blocks as a conversation. */
 import { SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import type { Constraint } from '../../grammar/constraint.ts'
-import { type Thinking, type Tool, type ToolChoice, thinking, thinkingOf } from '../chat/conversation.ts'
+import {
+  type Conversation,
+  type Message,
+  type Thinking,
+  type Tool,
+  type ToolCall,
+  type ToolChoice,
+  thinking,
+  thinkingOf,
+} from '../chat/conversation.ts'
 import { notRead, type UnreadFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
 import { invalid, present } from '../openai/sampling.ts'
 import type { Call } from '../route.ts'
-import { AnyObject, Bounded, BoundedInteger, Maybe, OneOf } from '../schema.ts'
-import { urgencyFields } from '../urgency.ts'
+import { AnyObject, Bounded, BoundedInteger, Maybe, OneOf, urgencyFields } from '../schema.ts'
 
 /** A part of a message; which fields it has depends on its type. */
 const Block = Type.Object({
@@ -85,11 +92,11 @@ export function messageBody(limits: RequestLimits) {
 }
 
 export type MessageBody = Static<ReturnType<typeof messageBody>>
-export type PromptBody = Pick<
+type PromptBody = Pick<
   MessageBody,
   'model' | 'messages' | 'system' | 'tools' | 'tool_choice' | 'thinking' | 'output_config' | 'output_format'
 >
-export type WireBlock = Static<typeof Block>
+type WireBlock = Static<typeof Block>
 
 export const UNREAD: UnreadFields = {
   harmless: [
@@ -166,4 +173,77 @@ export function choiceOf({ tool_choice, tools }: PromptBody): ToolChoice {
   throw new SkeinError('invalid_request', 'tool_choice.name: it is none of `tools`', {
     param: 'tool_choice.name',
   })
+}
+
+export function conversationOf(body: PromptBody): Conversation {
+  const { system, messages, tool_choice } = body
+  const said = textOf(system ?? '', 'system')
+  const rest = messages.flatMap((message, i) => messagesOf(message, `messages[${i}]`))
+  if (rest.at(-1)?.role === 'assistant') {
+    throw notRead(`messages[${messages.length - 1}].role`, 'end with a user message: an answer is not continued here')
+  }
+  return {
+    messages: said === '' ? rest : [{ role: 'system', content: said }, ...rest],
+    tools: toolsOf(body),
+    choice: choiceOf(body),
+    parallel: tool_choice?.disable_parallel_tool_use !== true,
+  }
+}
+
+type WireMessage = PromptBody['messages'][number]
+
+function messagesOf({ role, content }: WireMessage, at: string): Message[] {
+  if (role === 'assistant') return [answerOf(content, at)]
+  if (role === 'system') return [{ role, content: textOf(content, `${at}.content`) }]
+  if (role !== 'user') throw invalid(`${at}.role`, 'expected user, assistant or system')
+  if (typeof content === 'string') return [{ role, content }]
+  return userMessages(content, at)
+}
+
+/** Results of tools are messages of their own; the texts between them are what the user says. */
+function userMessages(blocks: readonly WireBlock[], at: string): Message[] {
+  const messages: Message[] = []
+  const texts: string[] = []
+  for (const [i, block] of blocks.entries()) {
+    const param = `${at}.content[${i}]`
+    if (block.type === 'tool_result') messages.push({ role: 'tool', content: resultOf(block, param) })
+    else texts.push(textOf([block], `${at}.content`, i))
+  }
+  if (texts.length > 0 || messages.length === 0) {
+    messages.push({ role: 'user', content: texts.join('\n') })
+  }
+  return messages
+}
+
+function resultOf({ content, is_error }: WireBlock, param: string): string {
+  const text = textOf(content ?? '', `${param}.content`)
+  return is_error === true ? `Error: ${text}` : text
+}
+
+const THOUGHTS = ['thinking', 'redacted_thinking']
+
+function answerOf(content: WireMessage['content'], at: string): Message {
+  if (typeof content === 'string') return { role: 'assistant', content }
+  const calls: ToolCall[] = []
+  const texts: string[] = []
+  for (const [i, block] of content.entries()) {
+    const { type, id, name, input } = block
+    if (THOUGHTS.includes(type)) continue
+    if (type !== 'tool_use') texts.push(textOf([block], `${at}.content`, i))
+    else if (present(name)) {
+      calls.push({ id: id ?? '', name, arguments: JSON.stringify(input ?? {}) })
+    } else throw invalid(`${at}.content[${i}].name`, 'missing; it is required')
+  }
+  return { role: 'assistant', content: texts.join('\n'), calls }
+}
+
+/** `first` is the place of the first block in the list that the client sent. */
+function textOf(content: string | readonly Pick<WireBlock, 'type' | 'text'>[], at: string, first = 0): string {
+  if (typeof content === 'string') return content
+  const texts = content.map(({ type, text }, i) => {
+    if (type === 'text' && present(text)) return text
+    const param = `${at}[${first + i}]`
+    throw notRead(`${param}.type`, `${JSON.stringify(type.slice(0, 40))} blocks are not read; send text`)
+  })
+  return texts.join('\n')
 }

@@ -1,4 +1,5 @@
 /** The answer as blocks: the events of a stream that open, fill and close them, and the blocks themselves at the end. */
+import { argumentsIn } from '../chat/conversation.ts'
 import type { ReplyPiece } from '../chat/reply.ts'
 
 /** Clients send thoughts back with the signature they came with. Nothing here depends on it. */
@@ -46,7 +47,7 @@ export class Content {
       if (block.type === 'thinking') {
         return { type: 'thinking', thinking: block.text, signature: SIGNATURE }
       }
-      return { type: 'tool_use', id: block.id, name: block.name, input: parsed(block.text) }
+      return { type: 'tool_use', id: block.id, name: block.name, input: argumentsIn(block.text) }
     })
   }
 
@@ -82,13 +83,4 @@ function emptyOf(block: Block): object {
   if (block.type === 'text') return { type: 'text', text: '' }
   if (block.type === 'thinking') return { type: 'thinking', thinking: '', signature: '' }
   return { type: 'tool_use', id: block.id, name: block.name, input: {} }
-}
-
-/** An answer that was cut off may have half of an object. */
-function parsed(written: string): unknown {
-  try {
-    return JSON.parse(written)
-  } catch {
-    return {}
-  }
 }

@@ -20,6 +20,15 @@ export interface ToolCall {
   readonly arguments: string
 }
 
+/** The arguments as a value; an answer that was cut off may have half of an object. */
+export function argumentsIn(written: string): unknown {
+  try {
+    return JSON.parse(written)
+  } catch {
+    return {}
+  }
+}
+
 export type Message =
   | { readonly role: 'system' | 'user'; readonly content: string }
   | {

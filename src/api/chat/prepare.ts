@@ -2,7 +2,7 @@
  * A conversation to the one request that the engine takes: its prompt in the trained form, what the answer may be, and how
  * the answer is to be read. Every dialect with chats goes through here.
  */
-import type { GenerateRequest, SessionUse, StopParams } from '../../engine/messages.ts'
+import type { GenerateRequest, SessionUse, StopParams, ToolTemplate } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
 import type { Constraint } from '../../grammar/constraint.ts'
 import { boundariesAt, checkPrompt, encodePrompt, encodeTexts } from '../encode.ts'
@@ -10,10 +10,10 @@ import type { ServedModel } from '../models.ts'
 import { encodeTurn } from '../sessions/use.ts'
 import { type Layout, renderTurns, type ThinkMode, type Turn, turnEnds } from '../template.ts'
 import type { Conversation, Message, Thinking, Tool } from './conversation.ts'
+import { MARKDOWN_TOOLS } from './markdown-tools.ts'
 import type { AnswerForm, PreparedChat } from './reply.ts'
 import { newInSession } from './told.ts'
 import { argumentsOf, callBegin, callOf, G1_TOOLS, sequence, type ToolFormat, text } from './tool-format.ts'
-import { toolFormatOf } from './tool-formats.ts'
 
 type Settings = Pick<GenerateRequest, 'id' | 'n' | 'maxTokens' | 'sampling' | 'logprobs' | 'tenant' | 'cache'>
 
@@ -239,4 +239,13 @@ export async function encodeChat(
   }
   const prompt = await encodePrompt(model, whole, param, signal)
   return { prompt, boundaries: boundariesAt(prompt, model.tokenizer, turnEnds(turns, layout)) }
+}
+
+const TOOL_FORMATS: Readonly<Record<ToolTemplate, ToolFormat>> = {
+  g1: G1_TOOLS,
+  'vllm-rwkv': MARKDOWN_TOOLS,
+}
+
+export function toolFormatOf({ client }: ServedModel): ToolFormat {
+  return TOOL_FORMATS[client.info.toolTemplate ?? 'g1']
 }

@@ -6,8 +6,10 @@ import { randomBytes } from 'node:crypto'
 import type { EngineEvent, FinishReason, GenerateRequest, SessionPosition, TokenText } from '../../engine/messages.ts'
 import type { GuessesBy } from '../../engine/stats.ts'
 import { mapped, runAll } from '../answers.ts'
+import type { LiveCalls, LiveHandle } from '../live-calls.ts'
 import type { ServedModel, TextCodec } from '../models.ts'
 import type { ThinkMode } from '../template.ts'
+import type { ToolCall } from './conversation.ts'
 import { ThoughtSplitter } from './thought-splitter.ts'
 import { type AnswerPiece, ToolSplitter } from './tool-splitter.ts'
 
@@ -171,4 +173,55 @@ class ReplyReader {
 
 function thoughtOf(text: string): ReplyPiece[] {
   return text === '' ? [] : [{ type: 'reasoning', text }]
+}
+
+/** Where a chat came in, and what ends it. */
+export interface LiveOptions {
+  readonly live: LiveCalls
+  readonly path: string
+  readonly signal: AbortSignal
+  /** What the client calls it; absent: as its reply does. */
+  readonly name?: string | undefined
+}
+
+export function enterChat({ request, model }: PreparedChat, { live, path, signal, name }: LiveOptions): LiveHandle {
+  const { tenant = '', n: numRows } = request
+  const call = { id: name ?? request.id, tenant, path, model: model.id, numRows, canPause: false }
+  return live.enter({ ...call, startedAt: Date.now() }, signal)
+}
+
+export async function* liveReply(chat: PreparedChat, where: LiveOptions): AsyncGenerator<ReplyEvent> {
+  const handle = enterChat(chat, where)
+  try {
+    yield* replyEvents(chat, handle.signal)
+  } catch (thrown) {
+    throw handle.failureOf(thrown)
+  } finally {
+    handle.leave()
+  }
+}
+
+/** The text of an answer so far. */
+export class WholeReply {
+  reasoning = ''
+  text = ''
+  readonly calls: ToolCall[] = []
+
+  add(piece: ReplyPiece): void {
+    switch (piece.type) {
+      case 'reasoning':
+        this.reasoning += piece.text
+        break
+      case 'text':
+        this.text += piece.text
+        break
+      case 'call':
+        this.calls.push({ id: piece.id, name: piece.name, arguments: '' })
+        break
+      case 'arguments': {
+        const call = this.calls[piece.call]!
+        this.calls[piece.call] = { ...call, arguments: call.arguments + piece.text }
+      }
+    }
+  }
 }

@@ -12,9 +12,8 @@ import type { UnreadFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
 import { type Call, json, post, type Route } from '../route.ts'
-import { BoundedInteger, Maybe, OneOf } from '../schema.ts'
-import { urgencyFields } from '../urgency.ts'
-import { checkEmbeds, dot, embedAll, ended, READ_ONLY } from './vectors.ts'
+import { BoundedInteger, Maybe, OneOf, urgencyFields } from '../schema.ts'
+import { checkEmbeds, dot, embedAll, ended, READ_ONLY } from './embeddings.ts'
 
 const PATHS = ['/v1/rerank', '/rerank', '/v2/rerank']
 

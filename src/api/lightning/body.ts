@@ -1,25 +1,25 @@
 /**
- * The fields that the lightning routes share, and how they become the engine's settings. They are those of the
- * OpenAI routes (so nothing a client sends is ignored in silence) with the ranges and names of rwkv_lightning.
+ * The fields that the lightning routes share, their defaults, and how they become the engine's settings. They are those of
+ * the OpenAI routes (so nothing a client sends is ignored in silence) with the ranges and names of rwkv_lightning.
  */
-
 import type { GenerateRequest, StopParams } from '../../engine/messages.ts'
+import type { SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import type { RequestLimits } from '../limits.ts'
-import type { ServedModel } from '../models.ts'
+import type { ModelRegistry, ServedModel } from '../models.ts'
 import { refuseUnread } from '../openai/parameters.ts'
 import {
   cacheOf,
   checkFormat,
   invalid,
   present,
+  type SamplingDefaults,
   type SamplingFields,
   samplingFields,
   toSampling,
   toStop,
 } from '../openai/sampling.ts'
 import { BoundedInteger, Matching, Maybe } from '../schema.ts'
-import type { Family } from './families.ts'
 
 /** Names a call for /v1/server/stop, pause and resume. */
 export const RequestName = Matching('^[A-Za-z0-9._-]{1,128}$', '1 to 128 of A-Za-z0-9._-')
@@ -125,4 +125,81 @@ function turnEnds({ tokenizer }: ServedModel): Pick<StopParams, 'strings' | 'tok
 export function contentsOf({ contents }: { contents?: readonly string[] | null }): readonly string[] {
   if (!present(contents) || contents.length === 0) throw invalid('contents', 'Empty prompts list')
   return contents
+}
+
+interface Named {
+  readonly model?: string | null | undefined
+}
+
+/** Clients of these routes get back the name they sent, or the one they always did. */
+export function modelNameOf({ model }: Named): string {
+  return model || 'rwkv7'
+}
+
+/** Without a name: the only model; of several, the one called `rwkv7`. */
+export function modelOf({ models, body }: { models: ModelRegistry; body: Named }): ServedModel {
+  return models.get(modelNameOf(body))
+}
+
+/** The error of the lightning routes: one string. Its refusal of a key has one wording, which clients look for. */
+export function renderStringError(error: SkeinError): object {
+  const isRefused = error.code === 'unauthorized'
+  return { error: isRefused ? 'Unauthorized: invalid or missing password' : error.message }
+}
+
+export interface Family extends SamplingDefaults {
+  readonly maxTokens: number
+  /** Tokens of a row that a stream gathers before it sends them. */
+  readonly chunkSize: number
+}
+
+/** /v1, /v2, /state and /multi_state: raw prompts (rwkv_lightning of April 2026). */
+export const CONTENTS: Family = {
+  maxTokens: 8192,
+  chunkSize: 4,
+  topK: 50,
+  topP: 0.6,
+  presencePenalty: 2,
+  frequencyPenalty: 0.2,
+  penaltyDecay: 0.996,
+}
+
+/** /v3 and FIM (January 2026): greedy unless asked otherwise, and short. */
+export const SHORT: Family = {
+  maxTokens: 50,
+  chunkSize: 4,
+  topK: 1,
+  topP: 0.3,
+  presencePenalty: 0.5,
+  frequencyPenalty: 0.5,
+  penaltyDecay: 0.996,
+}
+
+/** /big_batch: the model's own distribution at a temperature, nothing cut, no penalties. */
+export const BIG_BATCH: Family = {
+  maxTokens: 8192,
+  chunkSize: 4,
+  penaltyDecay: 1,
+}
+
+/** /v1/batch/completions of rwkv_lightning_cuda. */
+export const CUDA_BATCH: Family = {
+  maxTokens: 8192,
+  chunkSize: 8,
+  topK: 20,
+  topP: 0.3,
+  presencePenalty: 2,
+  frequencyPenalty: 0.2,
+  penaltyDecay: 0.996,
+}
+
+/** /openai/v1/chat/completions. */
+export const OPENAI_ROUTE: Family = {
+  maxTokens: 4096,
+  chunkSize: 1,
+  topK: 20,
+  topP: 0.6,
+  presencePenalty: 1,
+  frequencyPenalty: 0.1,
+  penaltyDecay: 0.996,
 }

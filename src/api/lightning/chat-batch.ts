@@ -14,10 +14,8 @@ import { Maybe } from '../schema.ts'
 import { refuseSession } from '../sessions/use.ts'
 import { CHAT_STOPS, renderTurns, type Turn, turnEnds } from '../template.ts'
 import { batchReply } from './batch.ts'
-import { Contents, contentsOf, lightningFields, settingsOf } from './body.ts'
+import { Contents, contentsOf, lightningFields, modelOf, SHORT, settingsOf } from './body.ts'
 import { labelOf, passwordRoute, planFor, STATE_ROUTE } from './contents.ts'
-import { SHORT } from './families.ts'
-import { modelOf } from './model-name.ts'
 
 /** The endings of this route, byte for byte; its clients see the ">" that follows an open one. */
 const TAILS = { open: 'Assistant: <think', closed: 'Assistant: <think>\n</think>' } as const

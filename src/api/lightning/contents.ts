@@ -14,9 +14,20 @@ import { type Call, json, post, type Reply, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'
 import { refuseSession } from '../sessions/use.ts'
 import { type BatchPlan, batchReply, choiceOf, pausedFields, rowsOf, runBatch, runToEnd } from './batch.ts'
-import { Contents, contentsOf, type LightningFields, lightningFields, type Settings, settingsOf } from './body.ts'
-import { BIG_BATCH, CONTENTS, CUDA_BATCH, type Family } from './families.ts'
-import { modelNameOf, modelOf } from './model-name.ts'
+import {
+  BIG_BATCH,
+  CONTENTS,
+  Contents,
+  CUDA_BATCH,
+  contentsOf,
+  type Family,
+  type LightningFields,
+  lightningFields,
+  modelNameOf,
+  modelOf,
+  type Settings,
+  settingsOf,
+} from './body.ts'
 import type { Row } from './row.ts'
 
 export const STATE_ROUTE = 'use /state/chat/completions'

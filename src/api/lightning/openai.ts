@@ -14,10 +14,8 @@ import { type Call, get, json, post, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'
 import { sessionFields, sessionUse } from '../sessions/use.ts'
 import { CHAT_LAYOUT, CHAT_STOPS, chatTail, type Turn } from '../template.ts'
-import { Contents, lightningFields, settingsOf } from './body.ts'
+import { Contents, lightningFields, modelOf, OPENAI_ROUTE, settingsOf } from './body.ts'
 import { passwordRoute } from './contents.ts'
-import { OPENAI_ROUTE } from './families.ts'
-import { modelOf } from './model-name.ts'
 
 const SHARED_PATH = '/v1/chat/completions'
 

@@ -6,8 +6,7 @@ import { checkFields, notRead, type UnreadFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
 import { invalid, numberFieldsBut, present, type SamplingFields, usualNumbers } from '../openai/sampling.ts'
 import type { Call } from '../route.ts'
-import { AnyObject, BoundedInteger, Maybe, OneOf, TokenId } from '../schema.ts'
-import { urgencyFields } from '../urgency.ts'
+import { AnyObject, BoundedInteger, Maybe, OneOf, TokenId, urgencyFields } from '../schema.ts'
 
 const RENAMED = { repetition_penalty: 'repeat_penalty' } as const
 
@@ -129,7 +128,10 @@ function biasesOf({ logit_bias }: CompletionBody): [id: number, bias: number | f
 }
 
 /** −1 and −2 are "until it ends"; there is a limit all the same. */
-export function maxTokensOf({ n_predict, max_tokens }: CompletionBody, limits: RequestLimits): number {
+export function maxTokensOf(
+  { n_predict, max_tokens }: Pick<CompletionBody, 'n_predict' | 'max_tokens'>,
+  limits: RequestLimits,
+): number {
   const asked = n_predict ?? max_tokens ?? -1
   return asked < 0 ? limits.defaultChatTokens : asked
 }

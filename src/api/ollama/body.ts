@@ -18,8 +18,7 @@ import {
   usualNumbers,
 } from '../openai/sampling.ts'
 import type { Call } from '../route.ts'
-import { AnyObject, BoundedInteger, Maybe, OneOf } from '../schema.ts'
-import { urgencyFields } from '../urgency.ts'
+import { AnyObject, BoundedInteger, Maybe, OneOf, urgencyFields } from '../schema.ts'
 
 /** Ollama's own, but for `repeat_penalty`: 1.1 over a whole conversation drives an RWKV model off its words. */
 export const OLLAMA_DEFAULTS: SamplingDefaults = { temperature: 0.8, topK: 40, topP: 0.9 }

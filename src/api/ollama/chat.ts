@@ -1,6 +1,6 @@
 /** POST /api/chat: a conversation as one prompt, the answer in objects of Ollama's shape. */
 import { type Static, Type } from '../../files/schema-types.ts'
-import type { Conversation, Message, Tool, ToolCall } from '../chat/conversation.ts'
+import { argumentsIn, type Conversation, type Message, type Tool, type ToolCall } from '../chat/conversation.ts'
 import { prepareChat } from '../chat/prepare.ts'
 import type { PreparedChat } from '../chat/reply.ts'
 import type { UnreadFields } from '../fields.ts'
@@ -10,7 +10,7 @@ import { invalid } from '../openai/sampling.ts'
 import { type Call, json, post, type Reply, type Route } from '../route.ts'
 import { AnyObject, Maybe } from '../schema.ts'
 import { chatSettings, checkOptions, refuseImages, sharedFields } from './body.ts'
-import { modelOf } from './names.ts'
+import { modelOf } from './models.ts'
 import { type Part, replyOf } from './reply.ts'
 
 const PATH = '/api/chat'
@@ -152,14 +152,5 @@ function messageWith({ reasoning, text, calls }: Part): object {
 
 /** Without its id: Zed takes a call with nothing beside the function, and results follow their calls in order. */
 function wireCall({ name, arguments: written }: ToolCall): object {
-  return { function: { name, arguments: parsed(written) } }
-}
-
-/** An answer that was cut off may have half of an object. */
-function parsed(written: string): unknown {
-  try {
-    return JSON.parse(written)
-  } catch {
-    return {}
-  }
+  return { function: { name, arguments: argumentsIn(written) } }
 }

@@ -1,7 +1,7 @@
 /** The dialect of Ollama: its routes, streams of a JSON object a line, and errors that are one string. */
 import type { SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
-import { embedAll } from '../embeddings/vectors.ts'
+import { embedAll } from '../embeddings/embeddings.ts'
 import { checkPrompt, encodeTexts } from '../encode.ts'
 import type { UnreadFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
@@ -13,8 +13,7 @@ import { NDJSON } from '../stream-form.ts'
 import { chatRoute } from './chat.ts'
 import { fileRoutes } from './files.ts'
 import { generateRoute } from './generate.ts'
-import { modelRoutes } from './models.ts'
-import { modelOf } from './names.ts'
+import { modelOf, modelRoutes } from './models.ts'
 
 export function ollamaDialect(limits: RequestLimits, live: LiveCalls): Dialect {
   return {

@@ -6,8 +6,7 @@ import { Type } from '../../files/schema-types.ts'
 import type { FetchProgress, ModelFetcher } from '../models.ts'
 import { del, json, post, type Reply, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'
-import { nameOf } from './models.ts'
-import { modelOf, untagged } from './names.ts'
+import { modelOf, nameOf, untagged } from './models.ts'
 
 const BEGIN = { status: 'pulling manifest' }
 const DONE = { status: 'success' }

@@ -1,12 +1,14 @@
-/** The served models in Ollama's form: /api/tags, /api/ps, /api/show and /api/version. */
+/**
+ * The served models in Ollama's form: /api/tags, /api/ps, /api/show and /api/version. Its clients write names with a tag,
+ * `:latest` where there is no other.
+ */
 import { createHash } from 'node:crypto'
 import type { EngineInfo } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
 import { Type } from '../../files/schema-types.ts'
-import type { ModelEntry, ModelRegistry } from '../models.ts'
+import type { ModelEntry, ModelRegistry, ServedModel } from '../models.ts'
 import { get, json, post, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'
-import { modelOf, tagged } from './names.ts'
 
 /** The Ollama whose API this is: clients ask before they send tools, schemas and `think`. */
 const API_VERSION = '0.12.6'
@@ -123,5 +125,25 @@ function shown(models: ModelRegistry, name: string): object {
       ...['completion', 'insert', 'tools', 'thinking'],
       ...(info.embeddings === undefined ? [] : ['embedding']),
     ],
+  }
+}
+
+const TAG = ':latest'
+
+export function tagged(id: string): string {
+  return id.includes(':') ? id : `${id}${TAG}`
+}
+
+export function untagged(name: string): string {
+  return name.endsWith(TAG) ? name.slice(0, -TAG.length) : name
+}
+
+export function modelOf(models: ModelRegistry, name: string): ServedModel {
+  try {
+    return models.get(name)
+  } catch (thrown) {
+    const isUnknown = thrown instanceof SkeinError && thrown.code === 'not_found'
+    if (!isUnknown || !name.endsWith(TAG)) throw thrown
+    return models.get(untagged(name))
   }
 }

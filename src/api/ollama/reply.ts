@@ -2,8 +2,7 @@
 
 import type { FinishReason } from '../../engine/messages.ts'
 import type { ToolCall } from '../chat/conversation.ts'
-import { type LiveOptions, liveReply, WholeReply } from '../chat/live.ts'
-import type { PreparedChat, ReplyPiece } from '../chat/reply.ts'
+import { type LiveOptions, liveReply, type PreparedChat, type ReplyPiece, WholeReply } from '../chat/reply.ts'
 import { chatLogprob } from '../openai/logprobs.ts'
 import { json, type Reply } from '../route.ts'
 
@@ -29,9 +28,12 @@ async function whole(chat: PreparedChat, where: LiveOptions, shape: Shape): Prom
   const reply = new WholeReply()
   let last: object = {}
   for await (const event of liveReply(chat, where)) {
-    reply.add(event)
-    if (event.type === 'prompt') figures.read(event.promptTokens)
-    else if (event.type === 'pieces') logprobs.push(...(event.logprobs ?? []).map(chatLogprob))
+    if (event.type === 'prompt') {
+      figures.read(event.promptTokens)
+      continue
+    }
+    for (const piece of event.pieces) reply.add(piece)
+    if (event.type === 'pieces') logprobs.push(...(event.logprobs ?? []).map(chatLogprob))
     else last = figures.end(event.reason, event.completionTokens)
   }
   return shape(reply, { ...(chat.request.logprobs === null ? {} : { logprobs }), ...last })
@@ -41,11 +43,11 @@ async function* streamed(chat: PreparedChat, where: LiveOptions, shape: Shape): 
   const figures = new Figures()
   const reply = new WholeReply()
   for await (const event of liveReply(chat, where)) {
-    reply.add(event)
     if (event.type === 'prompt') {
       figures.read(event.promptTokens)
       continue
     }
+    for (const piece of event.pieces) reply.add(piece)
     const logprobs = event.type === 'pieces' ? (event.logprobs ?? []).map(chatLogprob) : []
     const text = textOf(event.pieces, 'text')
     const reasoning = textOf(event.pieces, 'reasoning')

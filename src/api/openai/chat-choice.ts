@@ -4,7 +4,7 @@
  */
 import type { GenerateRequest, TokenText } from '../../engine/messages.ts'
 import type { GuessesBy } from '../../engine/stats.ts'
-import type { AnswerForm, ChoiceEnd, ReplyEvent, ReplyPiece } from '../chat/reply.ts'
+import { type AnswerForm, type ChoiceEnd, type ReplyEvent, type ReplyPiece, WholeReply } from '../chat/reply.ts'
 import { chatLogprob } from './logprobs.ts'
 
 type PiecesEvent = Extract<ReplyEvent, { type: 'pieces' }>
@@ -14,12 +14,6 @@ interface ChatSettings {
   readonly request: Pick<GenerateRequest, 'logprobs'>
   readonly form: AnswerForm
   readonly chunkTokens: number
-}
-
-interface KeptCall {
-  readonly id: string
-  readonly name: string
-  arguments: string
 }
 
 export class ChatChoice {
@@ -33,25 +27,21 @@ export class ChatChoice {
   readonly #logprobs: object[] | null
   /** Log-probabilities of tokens whose text is still held back; they leave with the next delta. */
   #pending: TokenText[] = []
-  /** The message, when it is kept. */
-  #reasoning = ''
-  #content = ''
-  readonly #calls: KeptCall[] = []
+  /** The message. Null: a stream has given its deltas away, and does not ask for it. */
+  readonly #kept: WholeReply | null
   #reason: EndReason | null = null
 
   /** Pieces that wait until `#chunkTokens` have gathered. */
   #waiting: ReplyPiece[] = []
   #numWaiting = 0
   readonly #chunkTokens: number
-  readonly #isKept: boolean
 
-  /** Not kept: a stream has given its deltas away, and does not ask for the message. */
   constructor(index: number, { request, form, chunkTokens }: ChatSettings, isKept: boolean) {
     this.index = index
     this.#chunkTokens = chunkTokens
     this.#hasThought = form.think === 'open'
     this.#logprobs = request.logprobs !== null && isKept ? [] : null
-    this.#isKept = isKept
+    this.#kept = isKept ? new WholeReply() : null
   }
 
   /** The first chunk of the stream. */
@@ -62,7 +52,7 @@ export class ChatChoice {
   /** The text of an event that is no more than one delta of text, and needs no `add`; else null. */
   plainText({ pieces, logprobs }: PiecesEvent): string | null {
     const [piece] = pieces
-    const isAlone = pieces.length === 1 && logprobs === null && this.#chunkTokens <= 1 && !this.#isKept
+    const isAlone = pieces.length === 1 && logprobs === null && this.#chunkTokens <= 1 && this.#kept === null
     return isAlone && piece?.type === 'text' ? piece.text : null
   }
 
@@ -92,15 +82,16 @@ export class ChatChoice {
 
   /** The entry of `choices` in a reply that is not streamed. */
   message(): object {
-    const calls = this.#calls.map(({ id, name, arguments: json }) => wireCall(id, name, json))
-    const isCallAlone = calls.length > 0 && this.#content === ''
+    const { reasoning, text, calls: kept } = this.#kept ?? new WholeReply()
+    const calls = kept.map(({ id, name, arguments: json }) => wireCall(id, name, json))
+    const isCallAlone = calls.length > 0 && text === ''
     return {
       index: this.index,
       message: {
         role: 'assistant',
-        content: isCallAlone ? null : this.#content,
+        content: isCallAlone ? null : text,
         refusal: null,
-        ...(this.#hasThought ? { reasoning_content: this.#reasoning } : {}),
+        ...(this.#hasThought ? { reasoning_content: reasoning } : {}),
         ...(calls.length > 0 ? { tool_calls: calls } : {}),
       },
       logprobs: this.#logprobs === null ? null : { content: this.#logprobs, refusal: null },
@@ -113,24 +104,8 @@ export class ChatChoice {
     const pieces = joined(this.#waiting)
     this.#waiting = []
     this.#numWaiting = 0
-    if (this.#isKept) for (const piece of pieces) this.#keep(piece)
+    for (const piece of pieces) this.#kept?.add(piece)
     return pieces.map((piece) => this.#chunk(deltaOf(piece), null))
-  }
-
-  #keep(piece: ReplyPiece): void {
-    switch (piece.type) {
-      case 'reasoning':
-        this.#reasoning += piece.text
-        break
-      case 'text':
-        this.#content += piece.text
-        break
-      case 'call':
-        this.#calls.push({ id: piece.id, name: piece.name, arguments: '' })
-        break
-      case 'arguments':
-        this.#calls[piece.call]!.arguments += piece.text
-    }
   }
 
   #chunk(delta: object, reason: EndReason | null): object {

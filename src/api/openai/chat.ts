@@ -5,9 +5,16 @@
 import type { SessionPosition } from '../../engine/messages.ts'
 import { Type } from '../../files/schema-types.ts'
 import { prepareChat } from '../chat/prepare.ts'
-import { type PreparedChat, type PromptRead, replyEvents } from '../chat/reply.ts'
+import {
+  enterChat,
+  type LiveOptions,
+  liveReply,
+  type PreparedChat,
+  type PromptRead,
+  replyEvents,
+} from '../chat/reply.ts'
 import type { RequestLimits } from '../limits.ts'
-import type { LiveCalls, LiveHandle } from '../live-calls.ts'
+import type { LiveCalls } from '../live-calls.ts'
 import { type Call, json, longJson, post, type Reply, type Route } from '../route.ts'
 import { checkSession, sessionUse, wirePosition } from '../sessions/use.ts'
 import { writerOf } from '../stream-form.ts'
@@ -68,21 +75,11 @@ export interface Chat extends PreparedChat {
   readonly includeUsage: boolean
   readonly created: number
   readonly signal: AbortSignal
-  /** What the client calls it; absent: as its reply does. */
-  readonly name?: string | undefined
+  readonly name?: LiveOptions['name']
 }
 
 /** One that can be ended by its name. */
-interface LiveChat extends Chat {
-  readonly path: string
-  readonly live: LiveCalls
-}
-
-function enter({ live, path, request, model, signal, name = request.id }: LiveChat): LiveHandle {
-  const { tenant = '', n: numRows } = request
-  const call = { id: name, tenant, path, model: model.id, numRows, canPause: false }
-  return live.enter({ ...call, startedAt: Date.now() }, signal)
-}
+type LiveChat = Chat & LiveOptions
 
 type OwnBody = ChatBody & ToolFields & FormatFields & ThinkingFields & PredictionFields
 
@@ -127,20 +124,13 @@ async function whole(chat: LiveChat): Promise<object> {
   const choices = choicesOf(chat, true)
   let read: PromptRead | null = null
   let position: SessionPosition | null = null
-  const handle = enter(chat)
-  try {
-    for await (const event of replyEvents(chat, handle.signal)) {
-      if (event.type === 'prompt') read = event
-      else if (event.type === 'pieces') choices[event.index]!.add(event)
-      else {
-        choices[event.index]!.finish(event)
-        position = event.session
-      }
+  for await (const event of liveReply(chat, chat)) {
+    if (event.type === 'prompt') read = event
+    else if (event.type === 'pieces') choices[event.index]!.add(event)
+    else {
+      choices[event.index]!.finish(event)
+      position = event.session
     }
-  } catch (thrown) {
-    throw handle.failureOf(thrown)
-  } finally {
-    handle.leave()
   }
   return {
     ...headOf(chat, 'chat.completion'),
@@ -162,7 +152,7 @@ async function* streamed(chat: LiveChat): AsyncGenerator<object> {
   // The gateway sends such an event at once; those of several choices leave together.
   const write = only !== undefined && choices.length === 1 ? writerOf((text) => chunk(only.textDelta(text))) : null
   let read: PromptRead | null = null
-  const handle = enter(chat)
+  const handle = enterChat(chat, chat)
   try {
     for await (const event of replyEvents(chat, handle.signal)) {
       if (event.type === 'prompt') {

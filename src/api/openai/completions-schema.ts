@@ -3,13 +3,13 @@
 import type { SessionUse } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
-import { fimPrompt } from '../fim/settings.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
 import { type Entry, listOf, numPrompts, promptList, tokensOfAll } from '../prompt-list.ts'
 import { BoundedInteger, Maybe } from '../schema.ts'
 import { checkSession, sessionFields, sessionUse } from '../sessions/use.ts'
 import { formatFields } from './asks/formats.ts'
+import { fimPrompt } from './fim.ts'
 import { invalid, oneMaxTokens, present, samplingFields } from './sampling.ts'
 
 export function completionBody(limits: RequestLimits) {

@@ -16,8 +16,7 @@ import {
 } from '../../sampling.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
-import { Bounded, BoundedInteger, Maybe, OneOf, TokenId } from '../schema.ts'
-import { urgencyFields } from '../urgency.ts'
+import { Bounded, BoundedInteger, Maybe, OneOf, TokenId, urgencyFields } from '../schema.ts'
 
 /** The decay of RWKV's own tools; only requests that use their field names get it unasked. */
 const RWKV_DECAY = 0.996

@@ -7,8 +7,7 @@ import { notRead, type UnreadFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
 import { invalid, present } from '../openai/sampling.ts'
 import type { Call } from '../route.ts'
-import { AnyObject, Bounded, BoundedInteger, Matching, Maybe, OneOf } from '../schema.ts'
-import { urgencyFields } from '../urgency.ts'
+import { AnyObject, Bounded, BoundedInteger, Matching, Maybe, OneOf, urgencyFields } from '../schema.ts'
 
 const Parts = OneOf(
   'a string or a list of parts',

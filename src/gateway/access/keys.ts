@@ -5,7 +5,7 @@
  */
 import { createHash, randomBytes } from 'node:crypto'
 import { ROLES, type Role } from '../../api/route.ts'
-import { LONGEST_TIMEOUT, PRIORITIES } from '../../api/urgency.ts'
+import { LONGEST_TIMEOUT, PRIORITIES } from '../../api/schema.ts'
 import { SkeinError } from '../../errors.ts'
 import { problemsOf } from '../../files/problems.ts'
 import { type Static, type TSchema, Type } from '../../files/schema-types.ts'

@@ -4,7 +4,7 @@
  */
 import type { ModelRegistry, ServedModel } from '../../api/models.ts'
 import type { Route } from '../../api/route.ts'
-import type { UrgencyFields } from '../../api/urgency.ts'
+import type { UrgencyFields } from '../../api/schema.ts'
 import type { EngineClient } from '../../engine/client.ts'
 import type { EngineEvent, GenerateRequest } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'

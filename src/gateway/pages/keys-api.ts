@@ -4,8 +4,7 @@
  */
 
 import { type Dialect, del, get, json, post, type Role, type Route } from '../../api/route.ts'
-import { BoundedInteger, Matching, Maybe } from '../../api/schema.ts'
-import { urgencyFields } from '../../api/urgency.ts'
+import { BoundedInteger, Matching, Maybe, urgencyFields } from '../../api/schema.ts'
 import { SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import type { NamedKeys } from '../access/key-index.ts'
