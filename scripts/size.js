@@ -40,26 +40,25 @@ const CAPABILITIES = {
   'WebGPU backend': 'backend/webgpu/',
   'a model in a page': 'browser/',
   'several machines: cluster, shared states, leases, front gateways':
-    'cluster/ gateway/cluster/ state/shared/ state/model-key.ts gateway/access/caller-seal.ts gateway/access/keys-shared.ts gateway/access/rates-shared.ts host/membership.ts host/front.ts cli/cluster-check.ts cli/gateway.ts settings/network.ts engine/sessions/imports.ts engine/sessions/links.ts gateway/routing/turn-origin.ts',
+    'cluster/ gateway/cluster/ state/shared/ state/model-key.ts gateway/access/caller-seal.ts gateway/access/keys-shared.ts host/membership.ts host/front.ts cli/cluster-check.ts cli/gateway.ts settings/network.ts engine/sessions/imports.ts gateway/routing/turn-origin.ts',
   'agents: Anthropic, Responses, tools, thinking, transcripts':
     'api/anthropic/ api/responses/ api/chat/conversation.ts api/chat/markdown-tools.ts api/chat/told.ts api/chat/tool-format.ts api/chat/tool-splitter.ts api/chat/tool-text.ts api/openai/asks/thinking.ts api/openai/asks/tools.ts api/sessions/transcript.ts',
   'structured output: grammars, masks of tokens': 'grammar/ api/openai/asks/formats.ts',
   'dialects of Ollama, llama.cpp, ai00': 'api/ollama/ api/llama/ api/ai00/',
   batches: 'batches/ api/batches/ gateway/http/batch-rows.ts',
   'embeddings and reranking':
-    'api/embeddings/ engine/answer/embedding-sum.ts engine/answer/ranking.ts model/run/embedding-heads.ts model/run/reranker.ts',
+    'api/embeddings/ engine/answer/embedding-sum.ts engine/answer/ranking.ts model/run/reranker.ts',
   'drafts, lookup and predictions':
     'engine/speculation/ model/run/speculate-choice.ts backend/host-guessing.ts backend/cuda/state-log.ts backend/cuda/ops/take-draws.ts bench/guessed.ts',
-  'GGUF blocks as they are, small blocks': 'model/formats/gguf/packed-source.ts model/formats/gguf/small-blocks.ts',
-  'RWKV-7a': 'backend/cuda/ops/deep-embed.ts',
+  'GGUF blocks as they are, small blocks': 'model/formats/gguf/packed-source.ts',
   'states that move beside the steps, shared prefixes':
     'backend/flight.ts backend/state-shape.ts backend/cuda/state-lanes.ts backend/cuda/device/downloads.ts engine/state-transfers.ts engine/kept/late-store.ts engine/kept/prefix-sharing.ts',
   'fairness, urgency, preemption':
     'engine/fairness/preemption.ts engine/prefill-budget.ts gateway/access/urgency.ts',
   'a front that hostile clients cannot stop':
-    'threads/ gateway/body/json-scan.ts gateway/body/read-body.ts host/watchdog.ts host/watchdog-thread.ts host/notify.ts',
+    'threads/ gateway/body/json-scan.ts gateway/body/read-body.ts host/watchdog.ts host/watchdog-thread.ts',
   'kernels compiled ahead, cards told apart':
-    'backend/cuda/kernel/ahead.ts backend/cuda/kinds/compile-thread.ts backend/cuda/kernel/seal.ts backend/cuda/kernel/shipped.ts backend/cuda/kinds/absent.ts backend/cuda/driver/cards.ts',
+    'backend/cuda/kernel/ahead.ts backend/cuda/kinds/compile-thread.ts backend/cuda/kernel/seal.ts backend/cuda/kinds/absent.ts backend/cuda/driver/cards.ts',
   'chat in the terminal, launch, completion, servers by name':
     'cli/chat/conversation.ts cli/chat/markdown.ts cli/chat/prompt.ts cli/chat/slash.ts cli/chat/talk.ts cli/launch/ cli/completion.ts cli/remote.ts cli/models/fetch.ts',
   'models found, fetched and quantised by the dashboard':

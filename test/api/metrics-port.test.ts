@@ -1,7 +1,6 @@
 import http from 'node:http'
 import { afterEach, expect, test, vi } from 'vitest'
-import { Metrics } from '../../src/gateway/figures/metrics.ts'
-import { type MetricsServer, startMetricsServer } from '../../src/gateway/figures/metrics-port.ts'
+import { Metrics, type MetricsServer, startMetricsServer } from '../../src/gateway/figures/metrics.ts'
 import { FakeEngineClient, fakeRegistry } from '../helpers/fake-engine.ts'
 
 const open: MetricsServer[] = []

@@ -8,7 +8,7 @@ import { runInNewContext } from 'node:vm'
 import type { FastifyInstance } from 'fastify'
 import { pino } from 'pino'
 import { afterEach, expect, test } from 'vitest'
-import { limitUnsentBytes } from '../../src/gateway/http/unsent-bytes.ts'
+import { limitUnsentBytes } from '../../src/gateway/http/connection.ts'
 import { answer, endless } from '../helpers/fake-engine.ts'
 import { CHAT, COMPLETIONS, HELLO, serve } from './kit.ts'
 

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import { nativeScores } from '../../src/backend/cpu/logprobs.ts'
+import { nativeScores } from '../../src/backend/cpu/cpu.ts'
 import { scoreRows } from '../../src/engine/answer/logprobs.ts'
 import { LEVELS, normals } from './kit.ts'
 

@@ -3,8 +3,7 @@ import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vit
 import { Database } from '../../src/cluster/database.ts'
 import type { Principal } from '../../src/gateway/access/auth.ts'
 import { NO_LIMITS } from '../../src/gateway/access/keys.ts'
-import { RateLimits } from '../../src/gateway/access/rate-limits.ts'
-import { SharedRates } from '../../src/gateway/access/rates-shared.ts'
+import { RateLimits, SharedRates } from '../../src/gateway/access/rate-limits.ts'
 import { NO_POSTGRES, type Postgres, startPostgres } from '../helpers/postgres.ts'
 
 const LIMITS = { ...NO_LIMITS, requestsPerMinute: 10 }

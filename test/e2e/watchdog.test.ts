@@ -7,7 +7,7 @@ import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import { expect, test } from 'vitest'
 import { openLibrary } from '../../src/backend/ffi.ts'
-import { openNotifier } from '../../src/host/notify.ts'
+import { openNotifier } from '../../src/host/watchdog.ts'
 
 const WATCHDOG = pathToFileURL(join(import.meta.dirname, '../../dist/host/watchdog.js')).href
 

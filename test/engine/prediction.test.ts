@@ -1,7 +1,7 @@
 /** Guesses from the prediction of a request: what is guessed, and the effect on the answer. */
 import { expect, test } from 'vitest'
 import { Engine } from '../../src/engine/engine.ts'
-import { PREDICTION } from '../../src/engine/speculation/prediction.ts'
+import { PREDICTION } from '../../src/engine/speculation/lookup.ts'
 import type { BatchRow } from '../../src/model/runner.ts'
 import { DeferredRunner } from '../helpers/deferred-runner.ts'
 import { FakeRunner } from '../helpers/fake-runner.ts'

@@ -5,8 +5,7 @@ import type { SourceType } from '../../src/backend/weight-types.ts'
 import { writeRandomRwkv6Weights, writeRandomWeights } from '../../src/bench/random-model.ts'
 import type { Rwkv6Ranks } from '../../src/model/formats/rwkv6-layout.ts'
 import type { Rwkv7Ranks } from '../../src/model/formats/rwkv7-layout.ts'
-import { type PthOptions, writePth as writePthFile } from '../../src/model/formats/torch/pth-writer.ts'
-import { ZipWriter } from '../../src/model/formats/torch/zip-writer.ts'
+import { type PthOptions, writePth as writePthFile, ZipWriter } from '../../src/model/formats/torch/pth-writer.ts'
 
 export interface PthTensorValues {
   readonly name: string

@@ -6,8 +6,8 @@ import { assert } from '../../errors.ts'
 import type { Backend, Flight, Tensor } from '../backend.ts'
 import { doneFlight } from '../flight.ts'
 import { HOST_GUESSING } from '../host-guessing.ts'
-import { CpuContext } from './context.ts'
-import { chooseLevel, chooseThreads, type IsaLevel } from './isa.ts'
+import { CpuContext, check, openNative } from './context.ts'
+import { chooseLevel, chooseThreads, type IsaLevel, libraryPath } from './isa.ts'
 import { CpuProgram } from './program.ts'
 import { CpuMatrix, CpuPenaltyPool, CpuStatePool, CpuTable, CpuTensor } from './resources.ts'
 
@@ -81,4 +81,19 @@ function readTensor(context: CpuContext, tensor: Tensor, start = 0, count?: numb
   assert(start >= 0 && start + values.length <= tensor.count, 'readTensor beyond its tensor')
   context.native.sk_tensor_read(tensor.pointer, start, values, values.length)
   return doneFlight(values)
+}
+
+/** What engine/answer/logprobs.ts computes, to the last few digits of a double; the same bits at every level. */
+export function nativeScores(isa?: string) {
+  const native = openNative(libraryPath(chooseLevel(isa)))
+  return (logits: Float32Array, vocabSize: number, tokens: Int32Array, k: number) => {
+    const rows = tokens.length
+    assert(logits.length >= rows * vocabSize, `${logits.length} logits of ${rows} rows of ${vocabSize}`)
+    const logprobs = new Float64Array(rows)
+    const topIds = new Int32Array(rows * k)
+    const topLogprobs = new Float64Array(rows * k)
+    const status = native.sk_logprobs(logits, rows, vocabSize, tokens, k, logprobs, topIds, topLogprobs)
+    check(native, status, 'logprobs')
+    return { logprobs, topIds, topLogprobs }
+  }
 }

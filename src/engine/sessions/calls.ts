@@ -6,12 +6,16 @@ import type { Saver } from '../../state/saver.ts'
 import { sealing } from '../../state/seal.ts'
 import { transcriptOf } from '../../state/snapshot.ts'
 import { encoding } from '../../state/snapshot-file.ts'
-import type { SessionName, SessionRecord, StoredSession, TurnRecord } from '../../state/store/store.ts'
-import { expiresAt } from '../../state/store/store.ts'
+import {
+  expiresAt,
+  type SessionName,
+  type SessionRecord,
+  type StoredSession,
+  type TurnRecord,
+} from '../../state/store/store.ts'
 import type { CallHandlers, EngineCall, SessionInfo, SessionRef } from '../messages.ts'
 import { busy } from './claims.ts'
-import { decodeImported, decodeOwn, type ImportContext, importSession } from './imports.ts'
-import { openLink, sealLink } from './links.ts'
+import { decodeImported, decodeOwn, type ImportContext, importSession, openLink, sealLink } from './imports.ts'
 import type { SessionTurns } from './turns.ts'
 import { refuseVersion, unknownSession } from './writers.ts'
 

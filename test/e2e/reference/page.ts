@@ -3,7 +3,7 @@
  * and its reply for each route, and a list of all routes.
  */
 import stringify from 'json-stringify-pretty-compact'
-import type { ApiExample } from '../../../src/gateway/http/examples.ts'
+import type { ApiExample } from '../../../src/gateway/http/openapi.ts'
 
 const HEAD = `# API reference by example
 

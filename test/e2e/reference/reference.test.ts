@@ -6,7 +6,7 @@ import { copyFileSync, existsSync, mkdirSync, readFileSync, writeFileSync } from
 import { basename, join } from 'node:path'
 import stringify from 'json-stringify-pretty-compact'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import type { ApiExample } from '../../../src/gateway/http/examples.ts'
+import type { ApiExample } from '../../../src/gateway/http/openapi.ts'
 import { DEMO, type RunningServer, serve } from '../../helpers/cli.ts'
 import { type FakeHub, startFakeHub } from '../../helpers/fake-hub.ts'
 import { temporaryFolder } from '../../helpers/temporary-folder.ts'

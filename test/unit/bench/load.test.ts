@@ -1,6 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { expect, test } from 'vitest'
-import { runLoad } from '../../../src/bench/serve/load.ts'
+import { runLoad } from '../../../src/bench/serve/bench.ts'
 
 const never = new AbortController().signal
 

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest'
+import { gemmCalls } from '../../../src/backend/cuda/linear/linear.ts'
 import type { Product } from '../../../src/backend/cuda/linear/product.ts'
-import { gemmCalls } from '../../../src/backend/cuda/linear/product-batches.ts'
 import type { CudaTensor } from '../../../src/backend/cuda/resources.ts'
 
 /** Only the fields that are read. */

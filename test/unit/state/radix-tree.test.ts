@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { RadixTree } from '../../../src/state/radix-tree.ts'
+import { RadixTree } from '../../../src/state/prefix-cache.ts'
 import { trials } from '../../helpers/slow.ts'
 
 const tokens = fc.array(fc.nat(1), { maxLength: 6 }).map((ids) => Int32Array.from(ids))

@@ -1,6 +1,6 @@
 /**
  * The element types of GGUF that are read here: three of plain numbers and the blocks that pack several weights under
- * common scales. How a block is read is in `blocks.ts` and `small-blocks.ts`.
+ * common scales. How a block is read is in `blocks.ts`.
  */
 
 import { PACKED_BLOCKS } from '../../../backend/quantised.ts'

@@ -4,10 +4,12 @@
  * memory can be written. Knows nothing of what the tensors mean.
  */
 
+import { closeSync, rmSync, writeSync } from 'node:fs'
+import { crc32 } from 'node:zlib'
 import { BYTES_PER_ELEMENT } from '../../../backend/half.ts'
 import type { SourceType } from '../../../backend/weight-types.ts'
+import { openToWrite, putInPlace } from '../open-file.ts'
 import { contiguousStrides } from './tensors.ts'
-import { ZipWriter } from './zip-writer.ts'
 
 export interface PthTensor {
   readonly name: string
@@ -130,4 +132,162 @@ function integer(value: number): Buffer {
   bytes.writeUInt16LE(0x088a) // LONG1 of 8 bytes
   bytes.writeBigInt64LE(BigInt(value), 2)
   return bytes
+}
+
+/**
+ * Writes a zip of stored (uncompressed) entries to a file, in pieces, each entry's bytes at a multiple of 64 as
+ * torch aligns them. Zip64 records appear where a size or offset needs them, or everywhere on request. Knows nothing
+ * of what the entries mean.
+ */
+
+const ALIGNMENT = 64
+const UINT32_MAX = 0xffffffff
+const FLAG_UTF8_NAME = 0x800
+/** 1980-01-01: equal contents give equal files. */
+const DOS_DATE = 0x21
+
+interface WrittenEntry {
+  readonly name: Buffer
+  readonly size: number
+  readonly checksum: number
+  readonly offset: number
+}
+
+/** Writes beside the wanted path; `close` puts the complete file there or leaves nothing, as `abandon` does. */
+export class ZipWriter {
+  readonly #path: string
+  readonly #partialPath: string
+  readonly #file: number
+  readonly #forceZip64: boolean
+  readonly #entries: WrittenEntry[] = []
+  #position = 0
+
+  constructor(path: string, options: { readonly zip64?: boolean } = {}) {
+    this.#path = path
+    this.#partialPath = `${path}.${process.pid}.partial`
+    this.#file = openToWrite(this.#partialPath)
+    this.#forceZip64 = options.zip64 ?? false
+  }
+
+  /** `size` is known beforehand because the header precedes the bytes; the checksum is filled in afterwards. */
+  add(name: string, size: number, chunks: Iterable<Uint8Array>): void {
+    const entry = { name: Buffer.from(name), size, checksum: 0, offset: this.#position }
+    this.#append(this.#localHeader(entry))
+    let checksum = 0
+    let written = 0
+    for (const chunk of chunks) {
+      checksum = crc32(chunk, checksum)
+      written += chunk.byteLength
+      this.#append(chunk)
+    }
+    if (written !== size) throw new RangeError(`${name}: ${written} bytes given, ${size} announced`)
+    const crcField = Buffer.alloc(4)
+    crcField.writeUInt32LE(checksum)
+    writeSync(this.#file, crcField, 0, 4, entry.offset + 14)
+    this.#entries.push({ ...entry, checksum })
+  }
+
+  close(): void {
+    try {
+      const start = this.#position
+      for (const entry of this.#entries) this.#append(this.#centralHeader(entry))
+      this.#append(this.#endRecords(start, this.#position - start))
+    } catch (error) {
+      this.abandon()
+      throw error
+    }
+    putInPlace(this.#file, this.#partialPath, this.#path)
+  }
+
+  abandon(): void {
+    closeSync(this.#file)
+    rmSync(this.#partialPath, { force: true })
+  }
+
+  #append(bytes: Uint8Array): void {
+    let done = 0
+    while (done < bytes.byteLength) {
+      done += writeSync(this.#file, bytes, done, bytes.byteLength - done, this.#position + done)
+    }
+    this.#position += done
+  }
+
+  #isLarge(value: number): boolean {
+    return this.#forceZip64 || value >= UINT32_MAX
+  }
+
+  #localHeader(entry: WrittenEntry): Buffer {
+    const large = this.#isLarge(entry.size)
+    const zip64 = large ? extraField(0x0001, [entry.size, entry.size]) : Buffer.alloc(0)
+    const unpadded = entry.offset + 30 + entry.name.length + zip64.length + 4
+    const padding = Buffer.alloc(4 + ((ALIGNMENT - (unpadded % ALIGNMENT)) % ALIGNMENT))
+    padding.write('FB', 'latin1') // the extra field id that torch pads with
+    padding.writeUInt16LE(padding.length - 4, 2)
+    const header = Buffer.alloc(30)
+    header.writeUInt32LE(0x04034b50, 0)
+    header.writeUInt16LE(large ? 45 : 20, 4)
+    header.writeUInt16LE(FLAG_UTF8_NAME, 6)
+    header.writeUInt16LE(DOS_DATE, 12)
+    header.writeUInt32LE(large ? UINT32_MAX : entry.size, 18)
+    header.writeUInt32LE(large ? UINT32_MAX : entry.size, 22)
+    header.writeUInt16LE(entry.name.length, 26)
+    header.writeUInt16LE(zip64.length + padding.length, 28)
+    return Buffer.concat([header, entry.name, zip64, padding])
+  }
+
+  #centralHeader(entry: WrittenEntry): Buffer {
+    const largeSize = this.#isLarge(entry.size)
+    const largeOffset = this.#isLarge(entry.offset)
+    const fields = [...(largeSize ? [entry.size, entry.size] : []), ...(largeOffset ? [entry.offset] : [])]
+    const zip64 = fields.length > 0 ? extraField(0x0001, fields) : Buffer.alloc(0)
+    const header = Buffer.alloc(46)
+    header.writeUInt32LE(0x02014b50, 0)
+    header.writeUInt16LE(45, 4)
+    header.writeUInt16LE(fields.length > 0 ? 45 : 20, 6)
+    header.writeUInt16LE(FLAG_UTF8_NAME, 8)
+    header.writeUInt16LE(DOS_DATE, 14)
+    header.writeUInt32LE(entry.checksum, 16)
+    header.writeUInt32LE(largeSize ? UINT32_MAX : entry.size, 20)
+    header.writeUInt32LE(largeSize ? UINT32_MAX : entry.size, 24)
+    header.writeUInt16LE(entry.name.length, 28)
+    header.writeUInt16LE(zip64.length, 30)
+    header.writeUInt32LE(largeOffset ? UINT32_MAX : entry.offset, 42)
+    return Buffer.concat([header, entry.name, zip64])
+  }
+
+  #endRecords(start: number, size: number): Buffer {
+    const count = this.#entries.length
+    const end = Buffer.alloc(22)
+    end.writeUInt32LE(0x06054b50, 0)
+    if (!this.#isLarge(start + size) && count < 0xffff) {
+      end.writeUInt16LE(count, 8)
+      end.writeUInt16LE(count, 10)
+      end.writeUInt32LE(size, 12)
+      end.writeUInt32LE(start, 16)
+      return end
+    }
+    end.fill(0xff, 8, 20)
+    const record = Buffer.alloc(56)
+    record.writeUInt32LE(0x06064b50, 0)
+    record.writeBigUInt64LE(44n, 4)
+    record.writeUInt16LE(45, 12)
+    record.writeUInt16LE(45, 14)
+    record.writeBigUInt64LE(BigInt(count), 24)
+    record.writeBigUInt64LE(BigInt(count), 32)
+    record.writeBigUInt64LE(BigInt(size), 40)
+    record.writeBigUInt64LE(BigInt(start), 48)
+    const locator = Buffer.alloc(20)
+    locator.writeUInt32LE(0x07064b50, 0)
+    locator.writeBigUInt64LE(BigInt(start + size), 8)
+    locator.writeUInt32LE(1, 16)
+    return Buffer.concat([record, locator, end])
+  }
+}
+
+function extraField(id: number, values: readonly number[]): Buffer {
+  const field = Buffer.alloc(4 + 8 * values.length)
+  field.writeUInt16LE(id, 0)
+  field.writeUInt16LE(8 * values.length, 2)
+  for (const [i, value] of values.entries()) field.writeBigUInt64LE(BigInt(value), 4 + 8 * i)
+  return field
 }
