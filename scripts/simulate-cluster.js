@@ -11,9 +11,9 @@ import { parseArgs } from 'node:util'
 import { Lease } from '../dist/cluster/lease.js'
 import { Members } from '../dist/cluster/members.js'
 import { ownerOf, take } from '../dist/cluster/ownership.js'
+import { pauseAfter } from '../dist/gateway/cluster/node.js'
 import { Nodes } from '../dist/gateway/cluster/nodes.js'
 import { RequestRoute, SessionOwners } from '../dist/gateway/cluster/route.js'
-import { pauseAfter } from '../dist/gateway/cluster/node.js'
 import { VirtualDatabase } from './virtual-database.js'
 
 const { values } = parseArgs({

@@ -53,8 +53,7 @@ const CAPABILITIES = {
   'GGUF blocks as they are, small blocks': 'model/formats/gguf/packed-source.ts',
   'states that move beside the steps, shared prefixes':
     'backend/flight.ts backend/state-shape.ts backend/cuda/state-lanes.ts backend/cuda/device/downloads.ts engine/state-transfers.ts engine/kept/late-store.ts engine/kept/prefix-sharing.ts',
-  'fairness, urgency, preemption':
-    'engine/fairness/preemption.ts engine/prefill-budget.ts gateway/access/urgency.ts',
+  'fairness, urgency, preemption': 'engine/fairness/preemption.ts engine/prefill-budget.ts gateway/access/urgency.ts',
   'a front that hostile clients cannot stop':
     'threads/ gateway/body/json-scan.ts gateway/body/read-body.ts host/watchdog.ts host/watchdog-thread.ts',
   'kernels compiled ahead, cards told apart':

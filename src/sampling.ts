@@ -152,7 +152,6 @@ export const SAMPLING_ROWS: readonly (readonly [SamplingName, SamplingParameter]
   // Its keys are the names.
   Object.entries(SAMPLING) as [SamplingName, SamplingParameter][]
 
-/** Makes a number for every row. */
 export function samplingNumbers(numberOf: (name: SamplingName, row: SamplingParameter) => number): SamplingNumbers {
   // One entry per name.
   return Object.fromEntries(

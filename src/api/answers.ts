@@ -12,12 +12,10 @@ import type { EngineEvent, GenerateRequest } from '../engine/messages.ts'
 import { SkeinError } from '../errors.ts'
 
 export interface Answered {
-  /** Which of the call's prompts. */
   readonly prompt: number
   readonly event: Exclude<EngineEvent, { type: 'error' }>
 }
 
-/** A prompt that got no answer. */
 interface Unanswered {
   readonly prompt: number
   readonly error: SkeinError

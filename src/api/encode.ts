@@ -22,7 +22,6 @@ export async function encodePrompt(
   return checkPrompt(tokens!, model, param)
 }
 
-/** The same for a list of them. */
 export async function encodePrompts(
   model: ServedModel,
   texts: readonly string[],

@@ -10,7 +10,6 @@ export interface UnreadFields {
   readonly harmless: readonly string[]
   /** They would change the reply. Field → the values at which it means nothing. */
   readonly refused: Readonly<Record<string, readonly unknown[]>>
-  /** A remedy for each field. */
   readonly instead?: Readonly<Record<string, string>>
 }
 
@@ -37,7 +36,6 @@ export function checkFields(
   }
 }
 
-/** The refusal of a field that would change the reply. */
 export function notRead(param: string, instead = 'leave it out'): SkeinError {
   const message = `${param}: this route does not implement it, and ignoring it would change the reply; ${instead}`
   return new SkeinError('unsupported_parameter', message, { param })

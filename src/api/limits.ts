@@ -7,7 +7,6 @@
 export const DEFAULT_REQUEST_LIMITS = {
   /** Answers per prompt. */
   n: 16,
-  /** Prompts per request. */
   prompts: 512,
   /** Texts of a request for embeddings, and documents of one to rank. */
   embeddingInputs: 2048,

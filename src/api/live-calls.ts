@@ -8,7 +8,6 @@ import { SkeinError } from '../errors.ts'
 
 export type Ending = 'stopped' | 'paused'
 
-/** A call under way. */
 export interface LiveCall {
   readonly id: string
   readonly tenant: string
@@ -47,7 +46,6 @@ export interface PausedCall {
   readonly owed: readonly OwedText[]
 }
 
-/** The handle of a call under way. */
 export interface LiveHandle {
   readonly signal: AbortSignal
   readonly ending: Ending | null

@@ -72,11 +72,9 @@ export interface ModelRegistry {
   get(name: string | null | undefined): ServedModel
 }
 
-/** A model to be served. */
 export interface ModelChoice {
   /** A file of the server's folder of models, as the client names it. */
   readonly file: string
-  /** The name it will have. */
   readonly id: string
   /** How matrices are held; null: as the server does by itself. */
   readonly quant: string | null
@@ -86,7 +84,6 @@ export interface ModelChoice {
   readonly param: string
 }
 
-/** An adapter in the folder of models. */
 export interface AdapterFile {
   readonly file: string
   /** The factor of its product; null: as `--lora` without one. */
@@ -136,7 +133,6 @@ export interface ModelAdmin {
   remove(id: string | null): Promise<void>
   /** All of them or none, while requests go on. Start states of the same names are replaced. */
   addStartStates(choice: StartStatesChoice): Promise<void>
-  /** Removes the start states of all models. */
   removeStartStates(): Promise<void>
 }
 

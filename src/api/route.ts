@@ -84,7 +84,6 @@ export interface Route {
   readonly takesForm?: boolean
   /** The body is a file (application/octet-stream) and arrives as a Uint8Array. */
   readonly takesBytes?: boolean
-  /** The reply is bytes, too. */
   readonly givesBytes?: boolean
   /** Absent: `header`. */
   readonly access?: Access
@@ -142,7 +141,6 @@ export function post<T extends TSchema>(
   }
 }
 
-/** For a route whose body has no required field. */
 export function mayLackBody(route: Route): Route {
   return { ...route, mayLackBody: true }
 }
@@ -155,12 +153,10 @@ export function del(path: string, summary: string, handle: (call: Call) => Promi
   return { ...get(path, summary, handle), method: 'DELETE' }
 }
 
-/** The route, for operators only. */
 export function operators(route: Route): Route {
   return { ...route, role: 'operator' }
 }
 
-/** A filter for the routes that one kind of answerer has. */
 export function inCluster(answerer: NonNullable<Route['inCluster']>): (route: Route) => Route {
   return (route) => ({ ...route, inCluster: answerer })
 }

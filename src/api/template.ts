@@ -15,7 +15,6 @@ export interface Turn {
   readonly content: string
 }
 
-/** How turns are told. */
 export interface Layout {
   /** The beginning of a turn, by role. */
   readonly heads: Readonly<Record<Role, string>>
@@ -35,7 +34,6 @@ export interface Layout {
  */
 export type ThinkMode = 'none' | 'open' | 'closed' | 'done'
 
-/** The beginning of a turn, by role. */
 export type Heads = Layout['heads']
 
 const HEADS: Heads = {
@@ -99,7 +97,6 @@ export function renderChat(turns: readonly Turn[], think: ThinkMode): string {
   return renderTurns(turns, chatTail(think))
 }
 
-/** How the turn of the answer begins. */
 export function chatTail(think: ThinkMode): string {
   return TAILS[think]
 }

@@ -295,7 +295,6 @@ export interface ProgramFlight {
  */
 export type GuessCosts = readonly (readonly [tokens: number, cost: number])[]
 
-/** What a proposer of guesses must know about a backend. */
 export interface Guessing {
   /** Rows of a step that may have guesses. */
   readonly rows: number

@@ -89,7 +89,6 @@ export interface NativeLibrary {
   readonly path: string
   /** Binds one function; its TypeScript type is the caller's word. */
   bind<F extends (...args: never[]) => unknown>(name: string, result: NativeType, args: readonly NativeType[]): F
-  /** Whether the library exports the name. */
   has(name: string): boolean
 }
 

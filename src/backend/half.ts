@@ -35,7 +35,6 @@ export function decodeFloats(bytes: Uint8Array, dtype: SourceType): Float32Array
   return floats
 }
 
-/** The value of an f16, given its 16 bits. */
 export function f16ToFloat(bits: number): number {
   return f16Table()[bits]!
 }

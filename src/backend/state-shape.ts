@@ -51,7 +51,6 @@ export function stateBytesOf(shape: StateShape): number {
   return 4 * lengthsOf(shape).reduce((sum, length) => sum + length, 0)
 }
 
-/** A state of zeros. */
 export function createState(shape: StateShape): StateData {
   return lengthsOf(shape).map((length) => new Float32Array(length))
 }

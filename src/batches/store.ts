@@ -67,7 +67,6 @@ export interface Counts {
   readonly failed: number
 }
 
-/** The result files, if there are any. */
 export interface ResultFiles {
   readonly output: FileRow | null
   readonly error: FileRow | null
@@ -81,7 +80,6 @@ export interface Advance {
   readonly now: number
 }
 
-/** The content of a file. */
 export interface FileReader {
   /** Fills `into` from this position as far as the file goes; returns the number of bytes. */
   read(into: Uint8Array, at: number): Promise<number>
@@ -125,7 +123,6 @@ export interface BatchStore {
   countsOf(batch: BatchRow): Promise<Counts>
   /** Turns the results into these files and ends the batch, atomically. False if another owner has it. */
   finish(ended: BatchRow, owner: string, files: ResultFiles): Promise<boolean>
-  /** Deletes expired files. */
   tidy(now: number): Promise<void>
   close(): void
 }

@@ -43,7 +43,6 @@ function numTokens({ kind, batch, tokens }: BenchCase): number {
   return kind === 'mixed' ? batch + tokens : batch * tokens
 }
 
-/** Times of one decode step or one whole prefill. */
 interface Timing {
   readonly milliseconds: number
   readonly lowMilliseconds: number

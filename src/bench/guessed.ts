@@ -8,7 +8,6 @@ import type { EngineClient } from '../engine/client.ts'
 import { type GenerateRequest, PLAIN_SAMPLING } from '../engine/messages.ts'
 import type { SampleSpec } from '../model/runner.ts'
 
-/** A source of guesses, in the engine's interface. */
 interface Source {
   readonly guessMs?: number | undefined
   readonly mostAnswers?: number
@@ -34,7 +33,6 @@ interface GuessedRate {
   /** Probability that a guess is right if those before it were. */
   readonly likely: number
   readonly tokensPerSecond: number
-  /** Share of all guesses that were accepted. */
   readonly accepted: number
 }
 
@@ -53,7 +51,6 @@ export class ScriptedGuesses {
   likely: number | null = null
   /** Right answers by request id. */
   truth = new Map<string, readonly number[]>()
-  /** Likelihoods to measure. */
   readonly cases: readonly number[]
   readonly sources: readonly CaseSource[]
 

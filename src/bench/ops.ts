@@ -109,7 +109,6 @@ function* benchShape(
   program.dispose()
 }
 
-/** Measures after one run that warms caches and threads. */
 function measure(run: () => void, minSeconds: number): { best: number; repeats: number } {
   run()
   let best = Number.POSITIVE_INFINITY

@@ -74,7 +74,6 @@ export function compareLogits(
   })
 }
 
-/** The logits after each token. */
 function positionsOf(runner: ScoringRunner, tokens: Int32Array): Float32Array[] {
   const V = runner.info.vocabSize
   const [result] = runner.step([{ slot: 0, tokens, samples: [], allLogits: true }])

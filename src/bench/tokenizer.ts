@@ -93,7 +93,6 @@ function mixedText(): string {
   return passages.join('\n')
 }
 
-/** Measures after one run to warm up. */
 function medianSeconds(work: () => void): number {
   work()
   const seconds = Array.from({ length: REPEATS }, () => {

@@ -21,7 +21,6 @@ export class Steps {
     this.#runner = runner
   }
 
-  /** Maximum tokens of a row. */
   get maxTokens(): number {
     return this.#runner.maxTokens
   }

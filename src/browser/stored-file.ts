@@ -41,7 +41,6 @@ export async function openStored(url: string, options: StoreOptions = {}): Promi
   return inMemory(url, await fetchPieces(url, options))
 }
 
-/** Deletes everything that was stored. */
 export async function forgetStored(): Promise<void> {
   if (typeof caches !== 'undefined') await caches.delete(FOLDER)
   if (typeof navigator === 'undefined' || !navigator.storage?.getDirectory) return

@@ -67,7 +67,6 @@ function clock(what: string, skewMs: number, whose: string): Finding {
   }
 }
 
-/** Writes a blob, reads it and deletes it. */
 async function checkBlobs(url: string): Promise<Finding> {
   try {
     const blobs = openBlobs(url)

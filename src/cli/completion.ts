@@ -35,7 +35,6 @@ interface Case {
   readonly completions: readonly { readonly word: string; readonly about: string }[]
 }
 
-/** The subcommands and flags of each command. */
 function casesOf(command: Command, path: readonly string[] = []): Case[] {
   const options = command.createHelp().visibleOptions(command)
   const flags = options.map(({ long, description }) => ({ word: long!, about: description }))

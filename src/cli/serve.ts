@@ -142,7 +142,6 @@ function noteMissingFolder(path: string | undefined): void {
   )
 }
 
-/** Parses all settings. Throws for the first wrong one. */
 export function servePlan(settings: ServeSettings) {
   const { file, models, raw, words } = settings
   refuseEmptyKeys(raw)
@@ -214,7 +213,6 @@ function networkUrls(url: string, host: string): string[] {
 
 type ModelEntry = ReturnType<Server['models']['registry']['list']>[number]
 
-/** A first request, ready to paste into a shell. */
 function suggest(url: string, models: readonly ModelEntry[], needsKey: boolean): string {
   // In double quotes, so that the shell inserts the key.
   const key = needsKey ? ' -H "authorization: Bearer $SKEIN_API_KEY"' : ''

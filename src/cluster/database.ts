@@ -14,11 +14,9 @@ export type Value = string | number | boolean | null | Uint8Array | readonly (st
 
 export interface Result<Row> {
   readonly rows: readonly Row[]
-  /** Rows affected by the statement. */
   readonly count: number
 }
 
-/** Runs one statement. */
 export interface Connection {
   query<Row = never>(sql: string, values?: readonly Value[]): Promise<Result<Row>>
 }
@@ -75,7 +73,6 @@ export class Database implements Connection {
     }
   }
 
-  /** Runs `work` in a transaction. */
   async transaction<T>(work: (connection: Connection) => Promise<T>): Promise<T> {
     try {
       return await withClient(this.#pool, async (client) => {
@@ -116,7 +113,6 @@ export class Database implements Connection {
   }
 }
 
-/** A connection that waits for notifications. */
 class Listener {
   readonly #config: pg.ClientConfig
   readonly #channel: string
@@ -247,7 +243,6 @@ const POLL_MS = 100
 /** Advisory lock: "skein" in ASCII. Others wait for it and find the work done. */
 const LOCK = 0x73_6b_65_69_6e
 
-/** The driver's client. */
 interface Client {
   query(sql: string, values?: unknown[]): Promise<{ rows: unknown[] }>
 }

@@ -29,7 +29,6 @@ export interface WorkerFacts {
 
 const ID_BYTES = 8
 
-/** An unused id for a worker of a node. */
 export function newWorkerId(node: string): string {
   return `${node}-${randomBytes(ID_BYTES).toString('hex')}`
 }

@@ -17,7 +17,6 @@ export interface PastMove extends Move {
   readonly at: number
 }
 
-/** Number of moves that are kept with details. */
 const MAX_KEPT = 1000
 
 export async function noteMove(on: Connection, move: Move): Promise<void> {

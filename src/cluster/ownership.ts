@@ -4,7 +4,6 @@
  */
 import type { Connection } from './database.ts'
 
-/** Identifies a session among all models and tenants. */
 export interface SessionKey {
   /** A worker's fingerprint. */
   readonly model: string

@@ -323,7 +323,6 @@ export interface EngineCalls {
 
 export type EngineCall = keyof EngineCalls
 
-/** One function per method. */
 export type CallHandlers = {
   readonly [M in EngineCall]: (
     params: EngineCalls[M]['params'],

@@ -157,7 +157,6 @@ export class Scheduler {
     return this.waiting.length > 0 || this.running.some((live) => live.canSendChunk || live.sequences.some(isOther))
   }
 
-  /** Frees the slot of a sequence that has ended. */
   releaseSlot(sequence: Sequence): void {
     this.preemption.drop(sequence)
     this.#speculation.close(sequence)
@@ -173,7 +172,6 @@ export class Scheduler {
     for (; sequence.numHeld > 0; sequence.numHeld--) this.waiting.release(sequence.owner)
   }
 
-  /** Removes a request in any phase, with all its slots. */
   remove(live: LiveRequest): void {
     for (const sequence of live.sequences) this.releaseSlot(sequence)
     this.waiting.remove(live)

@@ -127,7 +127,6 @@ export class LiveRequest {
     return this.numChunksSent === 0 || !isLookedAt
   }
 
-  /** It has rows in flight. */
   get hasRows(): boolean {
     return this.numChunksSent > 0 || this.sequences.some(({ numAwaited }) => numAwaited > 0)
   }

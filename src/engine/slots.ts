@@ -50,7 +50,6 @@ export class SlotPool {
     return this.#free.length
   }
 
-  /** A slot to be filled. */
   acquire(): number {
     const slot = this.#free.pop()
     assert(slot !== undefined, 'a slot was acquired when none is free')

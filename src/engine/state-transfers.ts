@@ -30,7 +30,6 @@ export interface ReadEvents {
   dropped?(): void
 }
 
-/** A read that is under way. */
 export interface Read {
   /** Nobody wants the copy any more. */
   cancel(): void
@@ -193,7 +192,6 @@ export class StateTransfers {
     if (this.#waiting.includes(transfer)) this.#drop(transfer)
   }
 
-  /** Removes a transfer that has not begun. */
   #drop(transfer: Transfer): void {
     this.#waiting = this.#waiting.filter((one) => one !== transfer)
     if (transfer.freesSlot) this.#slots.release(transfer.slot)

@@ -162,7 +162,6 @@ function metricsOf<R extends Rows>(rows: R, part: (stats: EngineStats) => Counts
   )
 }
 
-/** The statistics of several engines as one. */
 export function summedStats(all: readonly EngineStats[]): EngineStats {
   if (all.length === 1) return all[0]!
   const states = all.flatMap(({ states: own }) => (own === undefined ? [] : [own]))
@@ -172,7 +171,6 @@ export function summedStats(all: readonly EngineStats[]): EngineStats {
   }
 }
 
-/** The statistics of an engine before its first request. */
 export function idleStats(numSlots: number): EngineStats {
   return { ...summed(ENGINE_ROWS, []), numSlots, freeSlots: numSlots }
 }

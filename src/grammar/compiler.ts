@@ -69,7 +69,6 @@ export class GrammarCompiler {
     }
   }
 
-  /** The constraint in xgrammar's format. */
   #formatOf(constraint: Constraint): object {
     switch (constraint.type) {
       case 'text':

@@ -53,7 +53,6 @@ interface Waiting {
   readonly reject: (error: SkeinError) => void
 }
 
-/** A constraint that compiles. */
 interface Grammar {
   readonly key: string
   readonly constraint: Constraint
@@ -62,7 +61,6 @@ interface Grammar {
 /** Applies a grammar to the tokens of a request's answers. */
 export interface AnswerRules {
   open(): Matcher
-  /** Reports a drawn token. */
   advance(matcher: Matcher, token: number): void
   close(matcher: Matcher): void
 }

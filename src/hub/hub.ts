@@ -49,7 +49,6 @@ export function isOffline(environment: Environment = process.env): boolean {
   return /^(1|true|yes|on)$/i.test(environment.HF_HUB_OFFLINE ?? '')
 }
 
-/** Lists every file of the main revision. */
 export async function listFiles(hub: Hub, repository: string): Promise<HubFile[]> {
   const files: HubFile[] = []
   let url: URL | null = hubUrl(hub, `api/models/${repository}/tree/main?recursive=true`)
@@ -74,7 +73,6 @@ export async function readJson(hub: Hub, path: string): Promise<unknown> {
   }
 }
 
-/** The licence of a repository, as the hub reports it. */
 export async function licenceOf(hub: Hub, repository: string): Promise<string | null> {
   const url = hubUrl(hub, `api/models/${repository}`)
   const found = /"license:([\w.-]{1,64})"/.exec(await limitedText(await request(hub, url), url))
@@ -102,7 +100,6 @@ export async function request(hub: Hub, url: URL, offset = 0): Promise<Response>
   throw unexpected(url, `redirects more than ${MAX_REDIRECTS} times`)
 }
 
-/** The target of a redirect, if it may be followed. */
 export function nextHop(endpoint: URL, from: URL, location: string): URL {
   const url = parseUrl(location, from)
   const isAllowed =

@@ -47,7 +47,6 @@ export function listModels(folder: string): CachedModel[] {
     .flatMap((name) => modelsOf(join(folder, name), name.replace(SEPARATOR, '/')))
 }
 
-/** The pulled model of a name, if there is one. */
 export function findModel(folder: string, name: string): CachedModel | undefined {
   const models = listModels(folder).filter(({ isPartial }) => !isPartial)
   const reference = findModelName(name)

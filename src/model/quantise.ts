@@ -23,7 +23,6 @@ interface QuantiseOptions {
   readonly onProgress?: ((doneBytes: number, totalBytes: number) => void) | undefined
 }
 
-/** Bytes read at a time. */
 const PIECE_BYTES = 16 << 20
 
 export function quantiseCheckpoint(

@@ -157,7 +157,6 @@ export interface Runner {
   readonly maxFlights: number
   /** Whether rows may feed draws of the flight before. Where not, flights of different sequences keep a runner busy. */
   readonly feedsDraws: boolean
-  /** Whether rows may draw later. */
   readonly drawsLater: boolean
   /**
    * Puts one forward pass on its way; the result has a row's results in its place. Flights end in the order in which they

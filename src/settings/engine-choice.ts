@@ -60,7 +60,6 @@ export function adapterChoices({
 
 type Devices = Partial<Values<Pick<typeof SETTINGS, 'device' | 'backend' | 'pp-devices'>>>
 
-/** The device that --device (or --backend) names. */
 export function deviceChoice({ device, backend }: Devices): DeviceChoice | undefined {
   if (device !== undefined && backend !== undefined && device !== backend)
     throw refusal('backend', `the same as --device (${device}), or leave one of them out`)

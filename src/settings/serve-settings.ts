@@ -25,7 +25,6 @@ export interface ServeSettings extends Resolution {
   readonly words: readonly string[]
 }
 
-/** The flags and arguments of a command line. */
 interface CommandLine {
   readonly given: ReadonlyMap<string, Raw>
   readonly words: readonly string[]

@@ -89,7 +89,6 @@ function listOf(value: unknown, each: (item: string) => string): string {
   return (value as readonly unknown[]).map((item) => each(String(item))).join(',')
 }
 
-/** Converts a value of the environment. */
 export function fromVariable({ flag, kind }: Setting, value: string): Raw {
   if (kind.type !== 'switch') return value
   if (/^(1|true|yes)$/i.test(value)) return true

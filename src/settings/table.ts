@@ -186,7 +186,6 @@ const RUNNING = {
   }),
 } satisfies Flags
 
-/** Every flag of `serve`. */
 export const SETTINGS = {
   ...grouped('Network and access', NETWORK),
   ...grouped('The model', MODEL),
@@ -210,13 +209,11 @@ export function settingsCalled<const N extends keyof typeof SETTINGS>(
   return Object.fromEntries(names.map((name) => [name, SETTINGS[name]])) as Pick<typeof SETTINGS, N>
 }
 
-/** The flags that load a model. */
 export const MODEL_FLAGS = {
   ...settingsCalled('device', 'backend', 'quant', 'wkv', 'lora', 'lora-init'),
   ...settingsCalled('pp-devices', 'threads', 'memory-gb'),
 }
 
-/** The flags of an engine. */
 export const ENGINE_FLAGS = {
   ...MODEL_FLAGS,
   ...settingsCalled('vocab', 'slots', 'max-waiting', 'max-prompt-tokens', 'step-tokens'),

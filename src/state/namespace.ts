@@ -6,7 +6,6 @@ import { createHmac } from 'node:crypto'
 
 export const SECRET_BYTES = 32
 
-/** The namespace of a tenant's sessions. */
 export function sessionNamespace(secret: Uint8Array, tenant: string): string {
   return namespaceOf(secret, 'session', tenant)
 }

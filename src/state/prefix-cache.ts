@@ -112,7 +112,6 @@ export class RadixTree<T> {
   readonly #root: Node<T> = createNode(new Int32Array(0))
   #size = 0
 
-  /** Values held. */
   get size(): number {
     return this.#size
   }

@@ -211,7 +211,6 @@ export class Saver {
     return taken
   }
 
-  /** Waits for the commit under way. */
   async settled(): Promise<void> {
     await this.#run
   }

@@ -68,7 +68,6 @@ export class Sessions {
     return this.#count
   }
 
-  /** States that turns hold. */
   get numStates(): number {
     return this.#states.size
   }

@@ -45,5 +45,4 @@ export class Turns {
   }
 }
 
-/** The instance of this thread's event loop. */
 export const turns = new Turns()

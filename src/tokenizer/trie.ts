@@ -115,7 +115,6 @@ class DoubleArray {
   }
 }
 
-/** A copy that threads can share. */
 function shared(array: Int32Array): Int32Array {
   const copy = sharedInts(array.length)
   copy.set(array)

@@ -12,9 +12,9 @@ import { LeaseView } from '../../src/cluster/lease-view.ts'
 import { SharedStore } from '../../src/state/shared/shared-store.ts'
 import type { ModelIdentity } from '../../src/state/snapshot.ts'
 import { type DatabaseOptions, StoreDatabase } from '../../src/state/store/database.ts'
+import { openSecret } from '../../src/state/store/secret.ts'
 import { openDatabase } from '../../src/state/store/sqlite.ts'
 import type { SessionName, Store, StoreChange, StoredSession } from '../../src/state/store/store.ts'
-import { openSecret } from '../../src/state/store/thread.ts'
 import { type Postgres, startPostgres } from './postgres.ts'
 
 /** The identity of a small model. */

@@ -12,7 +12,6 @@ type Block =
 
 export class Content {
   readonly #blocks: Block[] = []
-  /** Whether thoughts are shown. */
   readonly #showsThoughts: boolean
   #isOpen = false
 

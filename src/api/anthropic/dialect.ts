@@ -127,7 +127,6 @@ async function* streamed(chat: PreparedChat, where: LiveOptions, message: Messag
   }
 }
 
-/** One message while it grows. */
 class Message {
   readonly content: Content
   readonly #id: string

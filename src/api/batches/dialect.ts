@@ -238,7 +238,6 @@ function tooLarge(message: string): SkeinError {
   return new SkeinError('too_large', message, { param: 'file' })
 }
 
-/** Files and batches as OpenAI writes them. */
 function wireFile({ id, filename, purpose, bytes, created, expires }: FileRow): object {
   return {
     id,

@@ -18,7 +18,6 @@ import {
 import { SkeinError } from '../../errors.ts'
 import { checkLines, findLines, type LineBounds, type LinePlace, readLine } from './input.ts'
 
-/** The outcome of one request. */
 export interface RowOutcome {
   readonly status: number
   readonly requestId: string
@@ -26,7 +25,6 @@ export interface RowOutcome {
   readonly warnings: string | null
 }
 
-/** A request of a batch. */
 export interface AskedRow {
   readonly endpoint: string
   readonly body: object

@@ -52,7 +52,6 @@ export interface Conversation {
   readonly areToolsTold?: boolean
 }
 
-/** One without tools. */
 export function plainConversation(messages: readonly Message[]): Conversation {
   return { messages, tools: [], choice: 'none', parallel: true }
 }

@@ -75,7 +75,6 @@ function startWithTools({ client, mixture }: ServedModel): Pick<GenerateRequest,
 
 interface Rendered {
   readonly turns: readonly Turn[]
-  /** The beginning of the answer's turn. */
   readonly tail: string
   readonly layout: Layout
   readonly stops: readonly string[]
@@ -124,7 +123,6 @@ function isOfTools(message: Message): boolean {
   return message.role === 'tool' || ('calls' in message && (message.calls ?? []).length > 0)
 }
 
-/** Tools that this answer may call. */
 function offered({ tools, choice }: Conversation): readonly Tool[] {
   if (choice === 'none') return []
   if (typeof choice === 'string') return tools

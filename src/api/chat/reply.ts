@@ -67,7 +67,6 @@ export interface ChoiceEnd {
   readonly matched: string | number | null
   readonly completionTokens: number
   readonly guesses: GuessesBy
-  /** Tokens of its thought. */
   readonly reasoningTokens: number
   readonly session: SessionPosition | null
 }
@@ -100,14 +99,12 @@ export function replyEvents(
   })
 }
 
-/** Reads one choice. */
 class ReplyReader {
   readonly #thought: ThoughtSplitter
   /** Null where no tools were sent. */
   readonly #tools: ToolSplitter | null
   readonly #codec: TextCodec
   #reasoningTokens = 0
-  /** Ids of the calls so far. */
   readonly #calls: string[] = []
 
   constructor({ think, tools }: AnswerForm, codec: TextCodec) {

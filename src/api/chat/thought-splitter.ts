@@ -33,7 +33,6 @@ export class ThoughtSplitter {
     this.#mode = mode
   }
 
-  /** Whether the next token belongs to a thought. */
   get isReasoning(): boolean {
     return this.#mode === 'open' && (this.#phase === 'start' || this.#phase === 'reasoning')
   }

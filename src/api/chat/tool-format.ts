@@ -16,7 +16,6 @@ export interface ToolFormat {
   readonly joinsSystems: boolean
   /** The part of the system's text that tells of the tools. */
   list(conversation: Conversation): string
-  /** Calls of an earlier answer. */
   calls(calls: readonly ToolCall[]): string
   /** Of the calls of one answer. */
   results(contents: readonly string[]): readonly Turn[]

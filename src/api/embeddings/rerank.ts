@@ -73,7 +73,6 @@ async function ranked(call: RerankCall): Promise<object> {
 }
 
 interface Scores {
-  /** One score per document. */
   readonly scores: readonly number[]
   readonly numTokens: number
 }

@@ -23,7 +23,6 @@ export interface BatchPlan {
   readonly resumed?: PausedCall
 }
 
-/** How the reply describes itself. */
 interface BatchLabel {
   readonly id: string
   readonly object: string

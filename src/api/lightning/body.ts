@@ -58,7 +58,6 @@ export function Contents(limits: RequestLimits) {
  */
 const READ = ['enable_think', 'noise', 'pad_zero']
 
-/** Everything of a request but its prompt. */
 export type Settings = Omit<GenerateRequest, 'id' | 'prompt'>
 
 export function settingsOf(

@@ -41,7 +41,6 @@ function optionFields(limits: RequestLimits) {
   }
 }
 
-/** Fields of both routes. */
 export function sharedFields(limits: RequestLimits) {
   return {
     model: Type.String(),
@@ -117,7 +116,6 @@ export function samplingFieldsOf(options: Options): SamplingFields {
   return { ...same, ...usualNumbers(options, RENAMED) }
 }
 
-/** Settings that both routes pass to the chat template. */
 export function chatSettings({ body, id, limits, signal, tenant }: Call<SharedBody>, model: ServedModel) {
   const options = body.options ?? {}
   return {

@@ -44,7 +44,6 @@ export class ChatChoice {
     this.#kept = isKept ? new WholeReply() : null
   }
 
-  /** The first chunk of the stream. */
   role(): object {
     return this.#chunk({ role: 'assistant', content: '' }, null)
   }
@@ -56,7 +55,6 @@ export class ChatChoice {
     return isAlone && piece?.type === 'text' ? piece.text : null
   }
 
-  /** A delta of text, as `add` makes it. */
   textDelta(text: string): object {
     return this.#chunk({ content: text }, null)
   }

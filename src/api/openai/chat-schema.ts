@@ -53,7 +53,6 @@ export interface PredictionFields {
   readonly prediction?: Static<(typeof PREDICTION_FIELDS)['prediction']>
 }
 
-/** The text of the prediction; null without one. */
 export function predictionOf({ prediction }: PredictionFields): string | null {
   return present(prediction) ? textOf(prediction, 'prediction') : null
 }

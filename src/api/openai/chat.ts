@@ -78,7 +78,6 @@ export interface Chat extends PreparedChat {
   readonly name?: LiveOptions['name']
 }
 
-/** One that can be ended by its name. */
 type LiveChat = Chat & LiveOptions
 
 type OwnBody = ChatBody & ToolFields & FormatFields & ThinkingFields & PredictionFields

@@ -58,7 +58,6 @@ interface Completion {
   readonly tenant: string
   readonly model: ServedModel
   readonly prompts: readonly PromptText[]
-  /** One per prompt. */
   readonly requests: readonly GenerateRequest[]
   readonly n: number
   readonly echo: boolean
@@ -110,7 +109,6 @@ async function prepare(call: Call<CompletionBody>): Promise<Completion> {
   }
 }
 
-/** A completion that can be ended by the id in its reply. */
 interface LiveCompletion extends Completion {
   readonly live: LiveCalls
 }

@@ -27,7 +27,6 @@ function finite(logprob: number): number {
   return Math.max(logprob, -9999)
 }
 
-/** One entry of chat's `logprobs.content`. */
 export function chatLogprob(token: TokenText): object {
   return {
     ...entry(token.bytes, token.logprob),

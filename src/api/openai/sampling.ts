@@ -33,7 +33,6 @@ function NumberField({ min, max, int }: SamplingParameter) {
   return Maybe(int === undefined ? Bounded(min, max) : BoundedInteger(min, max))
 }
 
-/** Every name of a number is a field. */
 function numberFields(): NumberFields {
   const fields = SAMPLING_ROWS.flatMap(([, row]) => row.fields.map((field) => [field, NumberField(row)]))
   // SamplingField is the union of what the rows list.

@@ -31,7 +31,6 @@ export function responsesDialect(limits: RequestLimits, live: LiveCalls): Dialec
 }
 
 const PATH = '/v1/responses'
-/** How long a stored response is kept. */
 const KEPT_SECONDS = 86_400
 
 type ResponseCall = Call<ResponseBody>

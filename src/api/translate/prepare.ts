@@ -15,7 +15,6 @@ export interface Texts {
 }
 
 interface Prepared {
-  /** The language of each text. */
   readonly languages: readonly string[]
   readonly parts: readonly (readonly Part[])[]
 }

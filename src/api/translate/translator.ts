@@ -15,7 +15,6 @@ export interface Piece {
   readonly text: string
 }
 
-/** A piece so far. */
 export interface Written {
   /** `keyOf` the piece. */
   readonly key: string

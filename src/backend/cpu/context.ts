@@ -102,7 +102,6 @@ const SIGNATURES = {
   sk_vector_function: ['void', [I, P, P, L]],
 } as const satisfies Signatures
 
-/** Every function of skein.h, by its name. */
 type Native = Bound<typeof SIGNATURES>
 
 /** Binds a library built from this repository's kernels; one of another version is refused. */
@@ -137,7 +136,6 @@ export function check(native: Native, status: number, what: string): void {
   if (status !== 0) throw failure(native, what)
 }
 
-/** Throws on null. */
 function checkPointer(native: Native, pointer: Pointer | null, what: string): Pointer {
   if (pointer === null) throw failure(native, what)
   return pointer

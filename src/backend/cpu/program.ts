@@ -326,7 +326,6 @@ function recordGatedAdd(
   context.check(status, 'gatedAdd')
 }
 
-/** Addresses as an array of C pointers. */
 function addresses(pointers: readonly (Pointer | null)[]): BigUint64Array {
   return BigUint64Array.from(pointers, (pointer) => pointer ?? 0n)
 }

@@ -61,7 +61,6 @@ export class RefStatePool implements StatePool {
   }
 }
 
-/** What one slot's sampler has seen. */
 export interface Seen {
   readonly prompt: Set<number>
   /** Decayed count of each generated token; a token stays here however small its count. */

@@ -17,7 +17,6 @@ interface RefMatrix extends Matrix, Table {
   readonly values: Float32Array
 }
 
-/** The values of a tensor of this backend. */
 export function valuesOf(tensor: Tensor): Float64Array {
   // Every Tensor that reaches this backend was made by it: a Tensor of another backend is a bug of the caller.
   return (tensor as RefTensor).values
@@ -39,7 +38,6 @@ export function createTensor(shape: readonly number[], values?: Float32Array): R
   return { shape, values: values ? Float64Array.from(values) : new Float64Array(size) }
 }
 
-/** The first `count` values, unrounded. */
 export function copyValues(to: Tensor, from: Tensor, count: number): void {
   valuesOf(to).set(valuesOf(from).subarray(0, count))
 }

@@ -19,9 +19,7 @@ export interface AskSettings {
   readonly extra: Readonly<Record<string, unknown>>
 }
 
-/** New content of one answer. */
 export interface Piece {
-  /** Index of the answer within the request. */
   readonly answer: number
   /** New text; may be empty. */
   readonly text: string
@@ -44,7 +42,6 @@ export interface Said {
 
 export interface Endpoint {
   readonly path: string
-  /** Whether one request can hold many prompts. */
   readonly takesBatch: boolean
   body(prompts: readonly Prompt[], settings: AskSettings): object
 }

@@ -119,7 +119,6 @@ class Reading {
       throw new ExchangeError('bad reply', `${this.#ended.size} of ${length} answers: ${excerpt(body)}`)
   }
 
-  /** Throws an error that the server reports. */
   #parse(data: string): readonly Piece[] {
     const said = readReply(jsonOf(data))
     if (said === null) throw new ExchangeError('bad reply', `no JSON object: ${excerpt(data)}`)

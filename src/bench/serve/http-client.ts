@@ -61,7 +61,6 @@ export class HttpClient {
     return Promise.race([head, failure])
   }
 
-  /** Ends all running exchanges. */
   dispose(): void {
     this.#agent.destroy()
   }
@@ -96,7 +95,6 @@ function replyOf(response: IncomingMessage, failure: Promise<never>): Reply {
   }
 }
 
-/** A whole body as JSON, or as text if it is not JSON. */
 export async function readJson(reply: Reply): Promise<unknown> {
   const text = await readText(reply)
   try {

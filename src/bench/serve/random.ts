@@ -14,12 +14,10 @@ export function seededRandom(seed: number): Random {
   }
 }
 
-/** A whole number, both ends included. */
 export function integerBetween(random: Random, min: number, max: number): number {
   return min + Math.floor(random() * (max - min + 1))
 }
 
-/** Fisher-Yates shuffle. */
 export function shuffled<T>(random: Random, values: readonly T[]): T[] {
   const result = [...values]
   for (let i = result.length - 1; i > 0; i--) {

@@ -187,7 +187,6 @@ function hasUsableCuda(): boolean {
   return hasCard && problems.length === 0
 }
 
-/** Parses cases of two numbers joined by a sign. */
 function pairs(given: readonly string[], flag: string, sign: string, example: string): [number, number][] {
   return given
     .filter((part) => part !== '')
@@ -214,7 +213,6 @@ interface Found {
   readonly stepTokens: number
   readonly limits: Limits
   readonly rows: readonly BenchRow[]
-  /** Rates of the decode cases. */
   readonly served: readonly number[]
   /** Empty if nothing is guessed. */
   readonly guessed: readonly GuessRates[]

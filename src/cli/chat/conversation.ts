@@ -57,7 +57,6 @@ export class Conversation {
     return name
   }
 
-  /** Switches to a branch. Returns whether it exists. */
   go(name: string): boolean {
     const messages = this.#others.get(name)
     if (messages === undefined) return name === this.#branch

@@ -24,7 +24,6 @@ export class TerminalMarkdown {
     this.#paint = paint
   }
 
-  /** Takes text and returns what can be printed now. */
   write(text: string): string {
     this.#pending += text
     let shown = ''
@@ -32,7 +31,6 @@ export class TerminalMarkdown {
     return shown
   }
 
-  /** Returns the rest at the end of the text. */
   end(): string {
     if (this.#pending === '' && this.#table.length === 0) return ''
     const shown = this.write(this.#pending.endsWith('\n') ? '' : '\n') + this.#endTable()
@@ -115,7 +113,6 @@ export class TerminalMarkdown {
     )
   }
 
-  /** Makes columns as wide as their widest cell. */
   #endTable(): string {
     const rows = this.#table.map((row) => cellsOf(this.#spans(row)))
     this.#table = []

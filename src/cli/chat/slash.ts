@@ -3,7 +3,6 @@ import { SkeinError } from '../../errors.ts'
 import { closest } from '../../files/closest.ts'
 import { type Conversation, readJson } from './conversation.ts'
 
-/** What commands read and change. */
 export interface Talk {
   readonly conversation: Conversation
   model: string | undefined
@@ -11,7 +10,6 @@ export interface Talk {
   isThinking: boolean
   /** Prints a message that is no part of the conversation. */
   readonly say: (message: string) => void
-  /** Names that `model` accepts. */
   models(): Promise<readonly string[]>
   ask(question: string): Promise<void>
   leave(): void

@@ -40,7 +40,6 @@ type ChatPiece =
   /** The last piece: the calls that the model makes, and the number of tokens. */
   | { readonly type: 'end'; readonly calls: readonly ToolCall[]; readonly tokens: number }
 
-/** The parts of a chunk that are used. */
 interface Chunk {
   readonly choices?: readonly {
     readonly delta?: {
@@ -140,7 +139,6 @@ async function failureOf(response: Response): Promise<SkeinError> {
   return new SkeinError('invalid_request', message)
 }
 
-/** Yields the data of each server-sent event. */
 async function* serverSentEvents(response: Response): AsyncIterable<string> {
   const decoder = new TextDecoder()
   let pending = ''

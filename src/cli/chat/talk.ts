@@ -93,7 +93,6 @@ export class TerminalTalk implements Talk {
     this.say('/help lists the commands; """ starts a message of several lines; Ctrl-D exits')
   }
 
-  /** Shows the error of a failed command; the chat goes on. */
   async #command(line: string): Promise<void> {
     try {
       await runSlashCommand(this, line)

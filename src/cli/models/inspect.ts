@@ -99,7 +99,6 @@ function memoryOf(checkpoint: Checkpoint): string {
   return `as in the file ${formatBytes(own)}${others}${host}`
 }
 
-/** Where `serve` would find the vocabulary. */
 function vocabularyOf({ path }: Checkpoint): string {
   try {
     return vocabularyPath({ model: path })
@@ -128,7 +127,6 @@ function countOf({ dtype, tensors }: CheckpointSummary['dtypes'][number]): strin
   return `${dtype} (${tensors} tensors)`
 }
 
-/** A name, or values with their names. */
 function describeItem(value: unknown): string {
   if (typeof value !== 'object' || value === null) return String(value)
   return Object.entries(value)

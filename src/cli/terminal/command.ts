@@ -46,7 +46,6 @@ export function defineCommand<const F extends Flags, const W extends Words>(defi
   return { words: {}, flags: {}, commands: {}, ...definition, run }
 }
 
-/** A name with subcommands. */
 export function defineCommands(commands: CommandSpec['commands'], examples: CommandSpec['examples'] = []): CommandSpec {
   return { words: {}, flags: {}, commands, examples, run: null }
 }
@@ -75,7 +74,6 @@ export function newProgram(name: string, columns = process.stdout.columns ?? 100
   return program
 }
 
-/** Adds a command's arguments, flags and subcommands. */
 export function equip(command: Command, spec: CommandSpec, argv: readonly string[] = []): void {
   if (spec.description !== undefined) command.description(spec.description)
   addExamples(command, spec.examples ?? [])
@@ -179,7 +177,6 @@ export function complaintOf(error: CommanderError, program: Command): SkeinError
   }
 }
 
-/** The first argument that the command does not take. */
 function strayOf(command: Command): string {
   const child = command.commands.find(({ args }) => args.length > 0)
   return child === undefined ? (command.args[command.registeredArguments.length] ?? '') : strayOf(child)

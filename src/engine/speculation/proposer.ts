@@ -3,7 +3,6 @@ import type { SampleSpec } from '../../model/runner.ts'
 import type { GenerateRequest } from '../messages.ts'
 import type { ProposerName } from '../stats.ts'
 
-/** Guesses for one answer. */
 export interface Proposer {
   /** The answer has one token more. */
   add(token: number): void
@@ -17,7 +16,6 @@ export interface Proposer {
   close?(): void
 }
 
-/** One kind of proposer, for all answers of an engine. */
 export interface ProposerSource {
   readonly name: ProposerName
   /**

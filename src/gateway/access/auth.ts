@@ -27,7 +27,6 @@ interface AuthDecision {
   readonly keys: readonly string[]
   /** Generated because the address is public and no key was given. Print it once; it is stored nowhere. */
   readonly generatedKey: string | null
-  /** One line for the operator. */
   readonly message: string
 }
 
@@ -73,7 +72,6 @@ export function isLoopback(host: string): boolean {
 /** The tenant of all callers on a server without keys, and of callers that need none. */
 export const PUBLIC_TENANT = 'public'
 
-/** The caller of a request. */
 export interface Principal {
   /** The owner of states and requests. It stays the same as long as the key exists, even if the secret changes. */
   readonly tenant: string

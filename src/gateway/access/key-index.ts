@@ -15,7 +15,6 @@ export interface NamedKeys {
   readonly isInUse: boolean
   /** Finds the key with a secret of this SHA-256, in constant time. */
   find(digest: Buffer): FollowedKey | null
-  /** Checks for changes by others. */
   refresh(): void | Promise<void>
   /** Replaces the list with the result of `change`, and returns that result. Nothing is written if it throws. */
   change<T extends { readonly keys: readonly KeyRecord[] }>(change: (keys: readonly KeyRecord[]) => T): Promise<T>

@@ -125,7 +125,6 @@ function readText(path: string): string | null {
 
 const CHECK_EVERY_MS = 2000
 
-/** The current keys of a file. */
 export class KeyRing extends KeyIndex implements NamedKeys {
   readonly path: string
   readonly #onProblem: (error: SkeinError) => void

@@ -182,7 +182,6 @@ function parseJson(text: string): unknown {
   }
 }
 
-/** Parses a role in any letter case. */
 export function parseRole(given: string): Role {
   const role = ROLES.find((candidate) => candidate === given)
   if (role !== undefined) return role

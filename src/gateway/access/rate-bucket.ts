@@ -57,7 +57,6 @@ export class Bucket {
     this.#at = this.#now()
   }
 
-  /** Time until `count` are available. */
   msUntil(count: number): number {
     return (Math.max(0, count - this.level) * MINUTE_MS) / this.#capacity
   }

@@ -71,7 +71,6 @@ export class RateLimits {
     for (const [tenant, account] of this.#accounts) if (account.isAsNew) this.#accounts.delete(tenant)
   }
 
-  /** The buckets of all accounts with limits per minute. */
   *buckets(): Generator<{ tenant: string; kind: 'requests' | 'tokens'; bucket: Bucket }> {
     for (const [tenant, { requests, tokens }] of this.#accounts) {
       if (requests !== null) yield { tenant, kind: 'requests', bucket: requests }
@@ -99,7 +98,6 @@ export class RateLimits {
 /** Above this number, accounts of revoked keys and idle ones are dropped, as that makes no difference. */
 const MANY_ACCOUNTS = 1000
 
-/** The usage of one key. */
 class Account {
   requests: Bucket | null = null
   tokens: Bucket | null = null

@@ -92,7 +92,6 @@ function networkOf(ip: string): string {
   return ip.split(':').slice(0, 4).join(':')
 }
 
-/** The memory that one request holds. */
 class HeldBody {
   readonly #memory: BodyMemory
   readonly #request: FastifyRequest

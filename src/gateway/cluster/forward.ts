@@ -126,7 +126,6 @@ export function headersToNode(
   )
 }
 
-/** A node's headers for the client. */
 export function headersToClient(headers: IncomingHttpHeaders): Record<string, string | string[]> {
   const dropped = new Set(OF_CONNECTION.filter((name) => name !== 'content-length'))
   return Object.fromEntries(

@@ -58,7 +58,6 @@ export function endCutStream({ raw }: FastifyReply, dialect: Dialect, node: stri
   raw.end(form.frame(dialect.renderError(new SkeinError('model_not_loaded', message))))
 }
 
-/** The raw bytes of a body. */
 export function bytesOf(request: FastifyRequest): Uint8Array | null {
   if (request.body instanceof Uint8Array) return request.body
   return request.bodyBytes

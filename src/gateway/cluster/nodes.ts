@@ -48,7 +48,6 @@ export class Nodes {
     return this.#members
   }
 
-  /** Names of the models, sorted. */
   get models(): readonly string[] {
     return [...this.#byModel.keys()].sort()
   }

@@ -62,7 +62,6 @@ interface Exchange {
 
 type Asking = Pick<Step, 'mayTake'> & { readonly node: Pick<Step['node'], 'id' | 'url'> }
 
-/** One request in transit. */
 export class Passage {
   readonly #options: FrontOptions
   readonly #forwarder: Forwarder

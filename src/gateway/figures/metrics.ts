@@ -220,7 +220,6 @@ function workersOf({ workers }: MeasuredFleet): MeasuredEngine[] {
   })
 }
 
-/** Measures the time between the tokens of one request. */
 class RequestClock {
   readonly #start = performance.now()
   readonly #last: (number | null)[]

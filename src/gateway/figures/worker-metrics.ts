@@ -4,7 +4,6 @@ import type { EngineClient } from '../../engine/client.ts'
 import type { WorkerPhase } from '../contract.ts'
 import type { RouterCounts } from '../routing/router.ts'
 
-/** The figures of a fleet. */
 export interface MeasuredFleet {
   readonly workers: readonly MeasuredWorker[]
   routerCounts(): ReadonlyMap<string, RouterCounts>

@@ -25,7 +25,6 @@ interface Route {
 }
 
 export class Fleet {
-  /** The served models by name. */
   readonly registry: ModelRegistry
   readonly #options: FleetOptions
   readonly #workers: FleetWorker[] = []

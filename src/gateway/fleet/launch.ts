@@ -51,9 +51,7 @@ export function launchOf(spec: WorkerSpec & { readonly model_name: string }, fou
 }
 
 interface LaunchObserver {
-  /** Called for each line that the worker prints. */
   readonly onLine: (line: string) => void
-  /** Called when the state, reason or progress changes. */
   readonly onChange: () => void
 }
 

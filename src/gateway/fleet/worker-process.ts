@@ -11,7 +11,6 @@ import type { FromWorker, ToWorker } from '../../engine/messages.ts'
 import { forwardLines } from './worker-log.ts'
 
 export interface WorkerCommand {
-  /** JavaScript file that Node runs. */
   readonly entry: string
   readonly args: readonly string[]
   /** Options of Node; absent: those of this process. */

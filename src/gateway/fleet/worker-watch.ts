@@ -22,9 +22,7 @@ export type Illness = 'stalled' | 'silent' | 'failing' | 'too large'
 
 interface WatchOptions {
   readonly pid: number
-  /** Sends a ping. */
   readonly ping: () => void
-  /** Time of the last message. */
   readonly heardAt: () => number
   readonly timing: WatchTiming
   /** Memory that the process may use; null: no limit. */

@@ -20,7 +20,6 @@ const GENERIC: Partial<Record<ErrorCode, string>> = {
   corrupt_weights: 'the model could not be loaded',
 }
 
-/** The error as the client may see it. */
 export function publicError(error: SkeinError, requestId: string, isOperators: boolean): SkeinError {
   const generic = (isOperators ? UNFORESEEN : GENERIC)[error.code]
   if (generic === undefined) return error

@@ -217,7 +217,6 @@ function entryOf({ entry }: FastifyRequest): Entry {
   return entry
 }
 
-/** One request and its response. */
 class Exchange {
   readonly #entry: Entry
   readonly #context: MountContext

@@ -40,7 +40,6 @@ export function mountOwn(app: FastifyInstance, routes: readonly OwnRoute[]): voi
   }
 }
 
-/** A named parameter of the route's path. */
 export function paramOf({ params }: FastifyRequest, name: string): string {
   // Parameters of a path are strings.
   return (params as Record<string, string>)[name]!

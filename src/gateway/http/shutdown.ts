@@ -9,7 +9,6 @@ import type { Drain } from './drain.ts'
 interface ShutdownOptions {
   readonly app: FastifyInstance
   readonly drain: Drain
-  /** Ends the worker processes. */
   readonly stopWorkers: () => Promise<void>
   /** Time that streams get to finish. */
   readonly timeoutMs: number

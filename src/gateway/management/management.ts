@@ -48,11 +48,9 @@ interface ModelChanges {
   list(): readonly PullRecord[]
   /** Returns at once. Throws for an invalid name, and while another download runs. */
   start(name: string): PullRecord
-  /** The same for quantising a file. */
   quantise(file: string, asked: ModelQuantisation): PullRecord
   /** Returns the bytes freed. Throws for a model that was not pulled or is in use. */
   remove(name: string, isUsed: (path: string) => boolean): number
-  /** Searches the hub. */
   search(words: string): Promise<readonly HubRepository[]>
   modelsOf(repository: string): Promise<readonly HubModel[]>
 }

@@ -146,7 +146,6 @@ export class Mixtures {
   }
 }
 
-/** Names of the mixture's start states. */
 function partsOf(mixture: Mixture | undefined): string[] {
   return mixture?.states.flatMap(({ startState }) => startState ?? []) ?? []
 }

@@ -105,7 +105,6 @@ export class ModelHost implements ModelAdmin {
     return [adapter.scale === null ? { path } : { path, scale: adapter.scale }]
   }
 
-  /** The name of a model. */
   #find(id: string | null): string {
     const { names } = this.#fleet
     const only = id === null && names.length === 1 ? names[0] : undefined

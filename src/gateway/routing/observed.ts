@@ -8,7 +8,6 @@ import type { EngineCall, EngineCalls, EngineEvent, GenerateRequest } from '../.
 import { type Ending, opened, Relay } from './relay.ts'
 import { wrapClient } from './wrap-client.ts'
 
-/** An observer's view of one request. */
 export interface Watch {
   /** The request to send to the engine instead. */
   readonly request?: GenerateRequest

@@ -80,7 +80,6 @@ function meansTheOnlyOne(name: string | null | undefined): boolean {
   return !name || GENERIC_NAMES.includes(name)
 }
 
-/** Maximum names in an error message. */
 const MOST_NAMES = 10
 
 /** A failed model is listed, so that people see why, but no generic name means it. */

@@ -148,7 +148,6 @@ class StepFlight implements Flight<RowResult[]> {
     return this.#flying === null || this.#flying.isOver()
   }
 
-  /** Drawn tokens of all rows. */
   get drawn(): readonly number[] {
     this.result()
     return this.#drawn

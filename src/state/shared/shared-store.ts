@@ -143,7 +143,6 @@ export class SharedStore {
     return rows.usage(this.#database, this.#elsewhere(namespace))
   }
 
-  /** See Store. */
   async claim(name: SessionName, mayCreate: boolean): Promise<Claim> {
     this.lease.check()
     const gap = this.#options.isToldFirst ? GAP : 0
@@ -190,13 +189,11 @@ export class SharedStore {
     }
   }
 
-  /** See Store. */
   offer({ key, floats, namespace, isForeign, ...text }: StatePut): void {
     const { identity } = this.#options
     this.#handover.offer(key, snapshotParts({ ...text, floats }, identity, { namespace, isForeign, key }))
   }
 
-  /** See Store. */
   async commit({ puts, sessions, deleteKeys, releases = [] }: StoreChange): Promise<SessionName[]> {
     const changes = this.#changesOf(sessions, releases)
     const given = changes.filter(({ fence }) => fence !== NO_FENCE)

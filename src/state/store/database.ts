@@ -113,7 +113,6 @@ export class StoreDatabase {
     return this.#rows.usage({ namespace, owner: this.owner, now: this.#now() })
   }
 
-  /** See Store. */
   claim(name: SessionName, mayCreate: boolean): Claim {
     try {
       const [session, removed] = this.#locked(() => {

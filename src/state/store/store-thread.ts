@@ -28,7 +28,6 @@ export interface StoreOptions {
   readonly isDurable: boolean
 }
 
-/** Opens or makes the store of a model. */
 export async function openStore(options: StoreOptions): Promise<Store> {
   const folder = join(options.dataFolder, modelKeyOf(options.identity))
   const numReads = new Int32Array(new SharedArrayBuffer(4))

@@ -4,17 +4,13 @@
  * written, and one for what requests wait for, so that these do not wait for a write of tens of megabytes.
  */
 
-import { randomBytes } from 'node:crypto'
-import { linkSync, readFileSync } from 'node:fs'
-import { join } from 'node:path'
 import { parentPort, workerData } from 'node:worker_threads'
 import { assert, type ErrorShape, SkeinError } from '../../errors.ts'
-import { makeFolder } from '../../files/make-folder.ts'
-import { SECRET_BYTES } from '../namespace.ts'
 import type { SharedStoreOptions } from '../shared/shared-store.ts'
 import type { Snapshot } from '../snapshot.ts'
 import { type DatabaseOptions, StoreDatabase } from './database.ts'
-import { filesWith, realFiles } from './files.ts'
+import { filesWith } from './files.ts'
+import { openSecret } from './secret.ts'
 import type {
   Claim,
   ListPage,
@@ -311,42 +307,4 @@ try {
 } catch (error) {
   post({ type: 'failed', id: null, error: SkeinError.from(error).toShape() })
   port.close()
-}
-
-/** Reads the secret, or makes it. If several processes make it at once, one wins and all return the same. */
-export function openSecret(folder: string): Uint8Array {
-  makeFolder(folder, 0o700)
-  const path = join(folder, 'secret')
-  return read(path) ?? create(folder, path)
-}
-
-function read(path: string): Uint8Array | null {
-  let secret: Uint8Array
-  try {
-    secret = readFileSync(path)
-  } catch (error) {
-    // Errors of the file system carry a code.
-    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return null
-    throw error
-  }
-  if (secret.length === SECRET_BYTES) return secret
-  throw new SkeinError(
-    'state_unavailable',
-    `${path} has ${secret.length} bytes, not ${SECRET_BYTES}; restore it, or remove the data folder with its sessions`,
-  )
-}
-
-function create(folder: string, path: string): Uint8Array {
-  const temporary = `${path}-${process.pid}`
-  realFiles.remove(temporary)
-  realFiles.write(temporary, [randomBytes(SECRET_BYTES)])
-  try {
-    linkSync(temporary, path)
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error
-  } finally {
-    realFiles.remove(temporary)
-  }
-  realFiles.syncFolder(folder)
-  return read(path)!
 }

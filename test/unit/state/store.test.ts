@@ -9,9 +9,9 @@ import { SkeinError } from '../../../src/errors.ts'
 import type { ModelIdentity, Snapshot } from '../../../src/state/snapshot.ts'
 import { type DatabaseOptions, StoreDatabase } from '../../../src/state/store/database.ts'
 import { type FileLayer, realFiles } from '../../../src/state/store/files.ts'
+import { openSecret } from '../../../src/state/store/secret.ts'
 import { openDatabase } from '../../../src/state/store/sqlite.ts'
 import type { StoreChange, StoredSession } from '../../../src/state/store/store.ts'
-import { openSecret } from '../../../src/state/store/thread.ts'
 import { newFolder } from '../../helpers/direct-store.ts'
 
 const IDENTITY: ModelIdentity = {

@@ -31,7 +31,6 @@ const METHOD_NAMES: Readonly<Record<number, string>> = {
   93: 'zstandard',
 }
 
-/** Entries by name. */
 export function readZip(source: ByteSource): ReadonlyMap<string, ZipEntry> {
   const directory = findDirectory(source)
   const entries = new Map<string, ZipEntry>()
