@@ -59,6 +59,7 @@ class Call<T> implements AsyncIterableIterator<Answered | T> {
   readonly #leaving = new AbortController()
   readonly #streams: readonly AsyncGenerator<Answered | T>[]
   readonly #source: AsyncGenerator<Answered | T>
+  readonly #clientSignal: AbortSignal
 
   constructor(
     client: EngineClient,
@@ -66,7 +67,11 @@ class Call<T> implements AsyncIterableIterator<Answered | T> {
     clientSignal: AbortSignal,
     failed: (unanswered: Unanswered) => T,
   ) {
-    const signal = AbortSignal.any([clientSignal, this.#leaving.signal])
+    this.#clientSignal = clientSignal
+    const { signal } = this.#leaving
+    // AbortSignal.any() takes ten times as long, and every request comes here.
+    if (clientSignal.aborted) this.#clientLeft()
+    else clientSignal.addEventListener('abort', this.#clientLeft)
     // Every prompt listens; that is no leak, whatever Node's warning at eleven of them thinks.
     setMaxListeners(0, signal)
     const run: Run<T> = { client, signal, failed, isAdmitted: false }
@@ -82,12 +87,19 @@ class Call<T> implements AsyncIterableIterator<Answered | T> {
   }
 
   next(): Promise<IteratorResult<Answered | T>> {
-    return this.#source.next().catch(this.#leaveAfter)
+    return this.#source.next().then(this.#passOn, this.#leaveAfter)
   }
 
   async return(): Promise<IteratorResult<Answered | T>> {
     await this.#leave()
     return { value: undefined, done: true }
+  }
+
+  readonly #clientLeft = () => this.#leaving.abort(this.#clientSignal.reason)
+
+  readonly #passOn = (result: IteratorResult<Answered | T>): IteratorResult<Answered | T> => {
+    if (result.done) this.#clientSignal.removeEventListener('abort', this.#clientLeft)
+    return result
   }
 
   readonly #leaveAfter = async (thrown: unknown): Promise<never> => {
@@ -97,6 +109,7 @@ class Call<T> implements AsyncIterableIterator<Answered | T> {
 
   async #leave(): Promise<void> {
     // Before return(): a generator that waits for its next event only hears the signal.
+    this.#clientSignal.removeEventListener('abort', this.#clientLeft)
     this.#leaving.abort(LEFT)
     await Promise.allSettled(this.#streams.map((stream) => stream.return(undefined)))
   }
