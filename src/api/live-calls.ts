@@ -99,9 +99,7 @@ export class LiveCalls {
       )
     }
     if (this.#live.has(key)) {
-      throw new SkeinError('conflict', 'request_id: a request of that id is under way', {
-        param: 'request_id',
-      })
+      throw new SkeinError('conflict', 'request_id: a request of that id is under way', { param: 'request_id' })
     }
     const entry: Entry = { call, controller: new AbortController(), ending: null }
     this.#live.set(key, entry)

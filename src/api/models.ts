@@ -34,10 +34,7 @@ export interface Mixture {
   /** Weights add up to 1. */
   readonly states: readonly MixedState[]
   /** For requests that do not set these. */
-  readonly defaults: {
-    readonly temperature: number | null
-    readonly topP: number | null
-  }
+  readonly defaults: { readonly temperature: number | null; readonly topP: number | null }
 }
 
 export type ModelState = 'loading' | 'ready' | 'restarting' | 'failed' | 'stopped'

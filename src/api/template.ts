@@ -36,12 +36,7 @@ export type ThinkMode = 'none' | 'open' | 'closed' | 'done'
 
 export type Heads = Layout['heads']
 
-const HEADS: Heads = {
-  system: 'System:',
-  user: 'User:',
-  assistant: 'Assistant:',
-  tool: 'User:',
-}
+const HEADS: Heads = { system: 'System:', user: 'User:', assistant: 'Assistant:', tool: 'User:' }
 
 const TAILS: Readonly<Record<ThinkMode, string>> = {
   none: 'Assistant:',
@@ -64,33 +59,16 @@ const LINE_STARTS = /[\n\r\v\f\u0085\u2028\u2029]( *)/gu
 
 /** Puts one space before every line that begins like a head, and takes it away. */
 export function escapeOf(forged: RegExp, escaped: RegExp): Pick<Layout, 'escape' | 'unescape'> {
-  return {
-    escape: (content) => content.replace(forged, ' '),
-    unescape: (content) => content.replace(escaped, ''),
-  }
+  return { escape: (content) => content.replace(forged, ' '), unescape: (content) => content.replace(escaped, '') }
 }
 
-export const CHAT_LAYOUT: Layout = {
-  heads: HEADS,
-  gap: ' ',
-  between: '\n\n',
-  ...escapeOf(FORGED, ESCAPED),
-}
+export const CHAT_LAYOUT: Layout = { heads: HEADS, gap: ' ', between: '\n\n', ...escapeOf(FORGED, ESCAPED) }
 
 /** A layout with other names for the speakers, where they have some. */
 export function layoutOf(names: Readonly<Partial<Record<Exclude<Role, 'tool'>, string | null | undefined>>>): Layout {
   const headOf = (role: keyof typeof names) => (names[role] ? `${names[role]}:` : HEADS[role])
-  const heads = {
-    system: headOf('system'),
-    user: headOf('user'),
-    assistant: headOf('assistant'),
-    tool: headOf('user'),
-  }
-  return {
-    ...CHAT_LAYOUT,
-    heads,
-    escape: (content) => escapeHeads(CHAT_LAYOUT.escape(content), heads),
-  }
+  const heads = { system: headOf('system'), user: headOf('user'), assistant: headOf('assistant'), tool: headOf('user') }
+  return { ...CHAT_LAYOUT, heads, escape: (content) => escapeHeads(CHAT_LAYOUT.escape(content), heads) }
 }
 
 export function renderChat(turns: readonly Turn[], think: ThinkMode): string {

@@ -93,11 +93,7 @@ export async function benchEngine(
   const cases: BenchCase[] = [
     ...plan.decode.map((batch) => ({ kind: 'decode' as const, batch, tokens: 1 })),
     ...plan.mixed.map(({ rows, tokens }) => ({ kind: 'mixed' as const, batch: rows, tokens })),
-    ...plan.prefill.map(({ prompts, tokens }) => ({
-      kind: 'prefill' as const,
-      batch: prompts,
-      tokens,
-    })),
+    ...plan.prefill.map(({ prompts, tokens }) => ({ kind: 'prefill' as const, batch: prompts, tokens })),
   ]
   const rows: BenchRow[] = []
   for (const one of cases) {

@@ -178,10 +178,7 @@ function llmOf(home: StateHome, close: () => void): Llm {
     tokenizer: home.tokenizer,
     generate,
     chat: (turns, { think = 'none', ...options } = {}) =>
-      generate(renderChat(turns, think), {
-        ...options,
-        stop: [...CHAT_STOPS, ...(options.stop ?? [])],
-      }),
+      generate(renderChat(turns, think), { ...options, stop: [...CHAT_STOPS, ...(options.stop ?? [])] }),
     begin: () => LlmState.begin(home),
     restore: (file) => LlmState.restore(home, file),
     close,

@@ -200,15 +200,7 @@ export class LlmState {
   /** Consumes the tail's last token and returns the next drawn one. */
   async #draw(sampling: SamplingNumbers, seed: bigint, position: number): Promise<number> {
     const slot = this.#slot!
-    const sample: SampleSpec = {
-      ...sampling,
-      slot,
-      seed,
-      position,
-      stream: 0,
-      logprobs: null,
-      bias: null,
-    }
+    const sample: SampleSpec = { ...sampling, slot, seed, position, stream: 0, logprobs: null, bias: null }
     const { drawn } = await this.#home.steps.run({ slot, tokens: this.#tail, samples: [sample] })
     this.#took(1)
     const { token } = drawn[0]!
@@ -250,9 +242,7 @@ function samplingOf(options: SamplingOptions): SamplingNumbers {
   return samplingNumbers((name, row) => {
     const value = options[name] ?? row.ownDefault ?? row.off
     if (value >= row.min && value <= row.max) return value
-    throw new SkeinError('invalid_request', `${name} must be ${row.min} to ${row.max}`, {
-      param: name,
-    })
+    throw new SkeinError('invalid_request', `${name} must be ${row.min} to ${row.max}`, { param: name })
   })
 }
 

@@ -50,11 +50,7 @@ export const config = defineCommands({ check, schema }, [
 ])
 
 interface Found {
-  readonly models: readonly {
-    readonly name: string
-    readonly file: string
-    readonly workers: number
-  }[]
+  readonly models: readonly { readonly name: string; readonly file: string; readonly workers: number }[]
   readonly access: string
   readonly notes: readonly string[]
 }

@@ -87,11 +87,7 @@ function processor(): Finding {
 }
 
 function memory(): Finding {
-  return {
-    what: 'memory',
-    found: `${formatBytes(freemem())} free of ${formatBytes(totalmem())}`,
-    fix: null,
-  }
+  return { what: 'memory', found: `${formatBytes(freemem())} free of ${formatBytes(totalmem())}`, fix: null }
 }
 
 function compiler(): Finding {

@@ -10,10 +10,7 @@ import { defineCommand } from './terminal/command.ts'
 import { printJson, printTable } from './terminal/output.ts'
 
 export const SERVER_FLAGS = {
-  url: text('Server to talk to when no FILE is given', {
-    default: 'http://127.0.0.1:8000',
-    hint: 'URL',
-  }),
+  url: text('Server to talk to when no FILE is given', { default: 'http://127.0.0.1:8000', hint: 'URL' }),
   'api-key': text('Key of the server (default: $SKEIN_API_KEY)', { hint: 'KEY' }),
 }
 
@@ -39,10 +36,7 @@ const POLL_MS = 100
 
 const FLAGS = {
   url: { ...SERVER_FLAGS.url, description: 'The server' },
-  'api-key': {
-    ...SERVER_FLAGS['api-key'],
-    description: 'Key of an operator (default: $SKEIN_API_KEY)',
-  },
+  'api-key': { ...SERVER_FLAGS['api-key'], description: 'Key of an operator (default: $SKEIN_API_KEY)' },
 }
 
 export const ps = defineCommand({
@@ -73,9 +67,7 @@ export const ps = defineCommand({
 
 export const stop = defineCommand({
   examples: [['skein stop goose', 'all workers of the model goose']],
-  words: {
-    name: { description: 'Name of a model, or a worker as skein ps shows it', isRequired: true },
-  },
+  words: { name: { description: 'Name of a model, or a worker as skein ps shows it', isRequired: true } },
   flags: FLAGS,
   async run({ args }) {
     const server = serverOf(args)

@@ -245,11 +245,7 @@ export interface SessionRef {
 export interface EngineCalls {
   /** Most recently used first. `after` is the last id of the previous page. */
   'sessions.list': {
-    params: {
-      readonly tenant: string
-      readonly limit?: number | undefined
-      readonly after?: string | undefined
-    }
+    params: { readonly tenant: string; readonly limit?: number | undefined; readonly after?: string | undefined }
     result: readonly SessionInfo[]
   }
   'sessions.get': { params: SessionRef; result: SessionInfo }
@@ -264,10 +260,7 @@ export interface EngineCalls {
   }
   /** Makes `turn` the head; 'undo' means the parent of the head. No turn is lost, so rewinding forward is possible. */
   'sessions.rewind': {
-    params: SessionRef & {
-      readonly turn: number | 'undo'
-      readonly ifVersion?: number | undefined
-    }
+    params: SessionRef & { readonly turn: number | 'undo'; readonly ifVersion?: number | undefined }
     result: SessionInfo
   }
   /** Deletes from every tier. A request that is writing to the session still answers, and saves nothing. */
@@ -278,10 +271,7 @@ export interface EngineCalls {
    */
   'sessions.release': { params: SessionRef; result: null }
   /** A turn (default: the head) as a self-describing file. */
-  'sessions.export': {
-    params: SessionRef & { readonly turn?: number | undefined }
-    result: Uint8Array
-  }
+  'sessions.export': { params: SessionRef & { readonly turn?: number | undefined }; result: Uint8Array }
   /** Tokens of the conversation up to and with a turn: those from `start` to before `end`. */
   'sessions.tokens': {
     params: SessionRef & { readonly turn: number; readonly start: number; readonly end: number }
@@ -310,11 +300,7 @@ export interface EngineCalls {
    * Adds a tuned start state from a file. `conflict` if the name is taken and may not be replaced. Returns the names.
    */
   'startStates.add': {
-    params: {
-      readonly name: string
-      readonly path: string
-      readonly replace?: boolean | undefined
-    }
+    params: { readonly name: string; readonly path: string; readonly replace?: boolean | undefined }
     result: readonly string[]
   }
   /** Requests that already began with it are still answered. Returns the names that are left. */

@@ -20,14 +20,7 @@ export class Outcomes {
   readonly live = new Map<string, LiveRequest>()
   /** Cancelled requests with rows in flight. */
   readonly leaving = new Set<LiveRequest>()
-  readonly counters = {
-    promptTokens: 0,
-    generatedTokens: 0,
-    finishedStop: 0,
-    finishedLength: 0,
-    aborted: 0,
-    failed: 0,
-  }
+  readonly counters = { promptTokens: 0, generatedTokens: 0, finishedStop: 0, finishedLength: 0, aborted: 0, failed: 0 }
   readonly #runner: Runner
   readonly #vocabSize: number
   readonly #tokenBytes: TokenBytes
@@ -372,10 +365,7 @@ export class Outcomes {
     const { owner, index, finish, numDrawn } = sequence
     const { id } = owner
     assert(finish !== null, 'an answer was reported before its end')
-    const more = {
-      ...this.#speculation.countsOf(sequence),
-      ...(session === null ? {} : { session }),
-    }
+    const more = { ...this.#speculation.countsOf(sequence), ...(session === null ? {} : { session }) }
     this.#events.push({ type: 'finish', id, index, ...finish, completionTokens: numDrawn, ...more })
     if (finish.reason === 'stop') this.counters.finishedStop++
     else this.counters.finishedLength++

@@ -197,12 +197,7 @@ export class Sequence {
     this.text = text
     this.#tokenBytes = tokenBytes
     this.#draw = createDraw(owner, index)
-    this.#decodeRow = {
-      slot: NO_SLOT,
-      tokens: new Int32Array(1),
-      samples: [this.#draw],
-      stops: owner.stopTokens,
-    }
+    this.#decodeRow = { slot: NO_SLOT, tokens: new Int32Array(1), samples: [this.#draw], stops: owner.stopTokens }
   }
 
   /** Null before admission, after the end, and while others have the slot. */

@@ -104,14 +104,7 @@ export class StateTransfers {
 
   /** Puts a state into a slot, which must not be used before `done`. */
   write(slot: number, state: StateData, done: () => void): void {
-    this.#add({
-      ...NEW,
-      slot,
-      kind: 'write',
-      state,
-      begin: () => this.#runner.writeState(slot, state),
-      landed: done,
-    })
+    this.#add({ ...NEW, slot, kind: 'write', state, begin: () => this.#runner.writeState(slot, state), landed: done })
   }
 
   /** Nobody has this state any more: its memory is that of a later copy, unless it is just being written to a slot. */
@@ -199,14 +192,7 @@ export class StateTransfers {
   }
 }
 
-const NEW = {
-  state: null,
-  freesSlot: false,
-  isCancelled: false,
-  flight: null,
-  begun: () => {},
-  dropped: () => {},
-}
+const NEW = { state: null, freesSlot: false, isCancelled: false, flight: null, begun: () => {}, dropped: () => {} }
 
 /** Smaller states cost the collector little. */
 const LEAST_BYTES = 2 ** 20

@@ -16,10 +16,7 @@ const ENGINE_ROWS = {
   waiting: { help: 'Requests in the queue', metric: 'num_requests_waiting' },
   running: { help: 'Requests with a slot', metric: 'num_requests_running' },
   prefilling: { help: 'Running requests whose prompt is still being read' },
-  preempted: {
-    help: 'Answers whose slots other requests have for a while',
-    metric: 'num_answers_preempted',
-  },
+  preempted: { help: 'Answers whose slots other requests have for a while', metric: 'num_answers_preempted' },
   preemptions: {
     help: 'Times that an answer gave up its slot to another request',
     metric: 'preemptions',
@@ -30,16 +27,8 @@ const ENGINE_ROWS = {
   steps: { help: 'Steps since the worker started', metric: 'engine_steps', isTotal: true },
   promptTokens: { help: 'Prompt tokens read', isTotal: true },
   generatedTokens: { help: 'Tokens drawn', isTotal: true },
-  guessedTokens: {
-    help: 'Tokens guessed before they were drawn',
-    metric: 'guessed_tokens',
-    isTotal: true,
-  },
-  acceptedTokens: {
-    help: 'Guessed tokens that were drawn',
-    metric: 'accepted_tokens',
-    isTotal: true,
-  },
+  guessedTokens: { help: 'Tokens guessed before they were drawn', metric: 'guessed_tokens', isTotal: true },
+  acceptedTokens: { help: 'Guessed tokens that were drawn', metric: 'accepted_tokens', isTotal: true },
   predictionGuessed: {
     help: 'Guessed tokens from predictions in requests',
     metric: 'prediction_guessed_tokens',
@@ -60,11 +49,7 @@ const ENGINE_ROWS = {
     metric: 'lookup_accepted_tokens',
     isTotal: true,
   },
-  draftGuessed: {
-    help: 'Guessed tokens from the draft model',
-    metric: 'draft_guessed_tokens',
-    isTotal: true,
-  },
+  draftGuessed: { help: 'Guessed tokens from the draft model', metric: 'draft_guessed_tokens', isTotal: true },
   draftAccepted: {
     help: 'Guessed tokens from the draft model that were drawn',
     metric: 'draft_accepted_tokens',
@@ -75,11 +60,7 @@ const ENGINE_ROWS = {
   aborted: { help: 'Requests cancelled', isTotal: true },
   failed: { help: 'Requests that ended in an error', isTotal: true },
   lastBatchTokens: { help: 'Tokens of the last step', metric: 'last_batch_tokens' },
-  busySeconds: {
-    help: 'Seconds inside steps since the worker started',
-    metric: 'engine_busy_seconds',
-    isTotal: true,
-  },
+  busySeconds: { help: 'Seconds inside steps since the worker started', metric: 'engine_busy_seconds', isTotal: true },
 } as const satisfies Rows
 
 /** Counters and gauges of kept states. */
@@ -92,11 +73,7 @@ const STATE_ROWS = {
   prefixes: { help: 'Prompt prefixes whose state is kept', metric: 'prefixes' },
   prefixBytes: { help: 'Bytes of the states of prompt prefixes', metric: 'prefix_bytes' },
   cachedTokens: { help: 'Prompt tokens not computed, thanks to kept states', isTotal: true },
-  prefixHits: {
-    help: 'Prompts that continued from a kept prefix',
-    metric: 'prefix_hits',
-    isTotal: true,
-  },
+  prefixHits: { help: 'Prompts that continued from a kept prefix', metric: 'prefix_hits', isTotal: true },
   prefixMisses: {
     help: 'Prompts that found no kept prefix, except short ones',
     metric: 'prefix_misses',
@@ -107,17 +84,9 @@ const STATE_ROWS = {
     metric: 'prefix_fetches',
     isTotal: true,
   },
-  prefixesPublished: {
-    help: 'Prefixes offered to other workers',
-    metric: 'prefixes_published',
-    isTotal: true,
-  },
+  prefixesPublished: { help: 'Prefixes offered to other workers', metric: 'prefixes_published', isTotal: true },
   saves: { help: 'States written to disk', metric: 'state_saves', isTotal: true },
-  failedSaves: {
-    help: 'States that could not be written',
-    metric: 'state_save_failures',
-    isTotal: true,
-  },
+  failedSaves: { help: 'States that could not be written', metric: 'state_save_failures', isTotal: true },
   loads: { help: 'States read back from disk', metric: 'state_loads', isTotal: true },
   storeFailing: { help: 'Workers that cannot write states at present', metric: 'store_failing' },
 } as const satisfies Rows
@@ -165,10 +134,7 @@ function metricsOf<R extends Rows>(rows: R, part: (stats: EngineStats) => Counts
 export function summedStats(all: readonly EngineStats[]): EngineStats {
   if (all.length === 1) return all[0]!
   const states = all.flatMap(({ states: own }) => (own === undefined ? [] : [own]))
-  return {
-    ...summed(ENGINE_ROWS, all),
-    ...(states.length === 0 ? {} : { states: summed(STATE_ROWS, states) }),
-  }
+  return { ...summed(ENGINE_ROWS, all), ...(states.length === 0 ? {} : { states: summed(STATE_ROWS, states) }) }
 }
 
 export function idleStats(numSlots: number): EngineStats {

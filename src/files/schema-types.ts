@@ -24,15 +24,8 @@ const MAKERS = {
   Null: of('null'),
   Unknown: (options: Options = {}): Schema => ({ ...options }),
   Unsafe: (schema: Schema): Schema => ({ ...schema }),
-  Literal: (value: unknown, options: Options = {}): Schema => ({
-    type: typeof value,
-    const: value,
-    ...options,
-  }),
-  Enum: (values: readonly unknown[], options: Options = {}): Schema => ({
-    enum: [...values],
-    ...options,
-  }),
+  Literal: (value: unknown, options: Options = {}): Schema => ({ type: typeof value, const: value, ...options }),
+  Enum: (values: readonly unknown[], options: Options = {}): Schema => ({ enum: [...values], ...options }),
   Union: (anyOf: readonly Schema[], options: Options = {}): Schema => ({ anyOf, ...options }),
   Array: (items: Schema, options: Options = {}): Schema => ({ type: 'array', items, ...options }),
   Record: (key: Schema, value: Schema, options: Options = {}): Schema => ({
@@ -43,12 +36,7 @@ const MAKERS = {
   Optional: (schema: Schema): Schema => Object.defineProperty({ ...schema }, OPTIONAL, { value: true }),
   Object: (properties: Readonly<Record<string, Schema>>, options: Options = {}): Schema => {
     const required = Object.keys(properties).filter((name) => !(OPTIONAL in properties[name]!))
-    return {
-      type: 'object',
-      ...(required.length === 0 ? {} : { required }),
-      properties,
-      ...options,
-    }
+    return { type: 'object', ...(required.length === 0 ? {} : { required }), properties, ...options }
   },
 }
 

@@ -229,11 +229,7 @@ export interface WorkerSample {
 export interface Sample {
   readonly at: number
   readonly workers: Readonly<Record<string, WorkerSample>>
-  readonly requests: {
-    readonly open: number
-    readonly per_second: number
-    readonly errors_per_second: number
-  }
+  readonly requests: { readonly open: number; readonly per_second: number; readonly errors_per_second: number }
   readonly ttft_ms: Percentiles
   readonly itl_ms: Percentiles
   readonly event_loop_delay_ms: Percentiles

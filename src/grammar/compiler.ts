@@ -90,13 +90,7 @@ export class GrammarCompiler {
         const tags = constraint.tags.map(({ begin, content, end }) => {
           return { type: 'tag', begin, content: this.#formatOf(content), end }
         })
-        return {
-          type: 'triggered_tags',
-          triggers,
-          tags,
-          at_least_one: false,
-          stop_after_first: isLast,
-        }
+        return { type: 'triggered_tags', triggers, tags, at_least_one: false, stop_after_first: isLast }
       }
     }
   }

@@ -20,12 +20,7 @@ export interface RowsOptions {
 }
 
 export type ToRows =
-  | {
-      readonly type: 'compile'
-      readonly id: number
-      readonly key: string
-      readonly constraint: Constraint
-    }
+  | { readonly type: 'compile'; readonly id: number; readonly key: string; readonly constraint: Constraint }
   | {
       readonly type: 'open'
       readonly row: number

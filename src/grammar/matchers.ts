@@ -183,10 +183,7 @@ export class Matchers {
 
   #share() {
     const { numRows, vocabSize, tokens } = this.#options
-    this.#shared ??= {
-      masks: new SharedMasks(numRows, Math.ceil(vocabSize / 32)),
-      tokens: tokens(),
-    }
+    this.#shared ??= { masks: new SharedMasks(numRows, Math.ceil(vocabSize / 32)), tokens: tokens() }
     return this.#shared
   }
 
@@ -373,10 +370,7 @@ function startThread(options: RowsOptions, events: ThreadEvents): RowsThread {
   worker.unref()
   worker.on('message', (compiled: Compiled) => events.compiled(compiled))
   worker.on('error', (error) => events.ended(error.message))
-  return {
-    post: (message) => worker.postMessage(message),
-    end: () => void worker.terminate(),
-  }
+  return { post: (message) => worker.postMessage(message), end: () => void worker.terminate() }
 }
 
 function tooSlow(): SkeinError {

@@ -38,10 +38,7 @@ export class Vocabulary {
   readonly #trie: Trie
 
   constructor({ bytes, ends }: TokenTable) {
-    const tokens = Array.from(ends, (end, id) => ({
-      id,
-      bytes: bytes.subarray(id === 0 ? 0 : ends[id - 1]!, end),
-    }))
+    const tokens = Array.from(ends, (end, id) => ({ id, bytes: bytes.subarray(id === 0 ? 0 : ends[id - 1]!, end) }))
     this.strings = tokens.map((token) => Array.from(token.bytes, (byte) => LETTERS[byte]).join(''))
     const own = new Map(tokens.map((token) => [this.strings[token.id], token]))
     own.delete('')

@@ -89,10 +89,7 @@ export async function prepareDevice(options: BackendOptions): Promise<void> {
   if (device === 'auto') return prepareBest(options)
   if (!isWebgpu(device)) return
   const index = adapterOf(device)
-  const backend = await openWebgpuBackend(index, {
-    quantise: quantiseByCpu(),
-    wkv: wkvType(wkv),
-  })
+  const backend = await openWebgpuBackend(index, { quantise: quantiseByCpu(), wkv: wkvType(wkv) })
   await testBackend(backend)
   prepared.set(index, backend)
 }

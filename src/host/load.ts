@@ -108,10 +108,7 @@ export async function loadEngine(
     const scoreRows = scoresOf(choice)
     const scoring = scoreRows === undefined ? {} : { scoreRows }
     const given = { ...limits, ...scoring, reranker, proposers: proposersOf(choice, draft) }
-    return {
-      engine: await engineOver(runner, choice, given, tokenizer, startStates, warmUp),
-      tokenizer,
-    }
+    return { engine: await engineOver(runner, choice, given, tokenizer, startStates, warmUp), tokenizer }
   } catch (error) {
     // After kernel_failed no call on the device succeeds any more.
     if (SkeinError.from(error).code !== 'kernel_failed') runner.dispose()
@@ -227,15 +224,7 @@ function proposersOf({ speculate = 'off' }: EngineChoice, draft: ModelRunner | n
 /** Opened on the model's device, whose states it reads; with several devices on the last. */
 function openReranker(choice: EngineChoice, path: string): Reranker {
   const { ppDevices = [], device = ppDevices.at(-1) } = choice
-  const place = {
-    ...choice,
-    device,
-    ppDevices: [],
-    slots: 1,
-    maxTokens: 2,
-    speculate: undefined,
-    draft: undefined,
-  }
+  const place = { ...choice, device, ppDevices: [], slots: 1, maxTokens: 2, speculate: undefined, draft: undefined }
   const opened = [openCheckpoint(choice.model)]
   try {
     const { layers, channels, heads, headSize } = rwkv7Dimensions(opened[0]!)
@@ -340,10 +329,7 @@ function statesOf(choice: EngineChoice, { hash }: Tokenizer, store: Store | null
     prefixBytes: choice.prefixCacheBytes ?? Math.min(MAX_DEFAULT_PREFIX_BYTES, share),
     sizes: {
       slots: choice.slotStates ?? sizes.slots,
-      memory: {
-        count: choice.memoryStates ?? unnamed,
-        bytes: memoryStateBytes ?? sizes.memory.bytes,
-      },
+      memory: { count: choice.memoryStates ?? unnamed, bytes: memoryStateBytes ?? sizes.memory.bytes },
     },
     limits: {
       maxSessions: choice.maxSessions ?? limits.maxSessions,

@@ -221,12 +221,7 @@ function modelFolderOf(model: string | null, { modelDir }: ServerOptions): Model
 /** One worker of the chosen model, if no others are requested. */
 function workerOf({ model, startStates = [] }: ServedChoice): Launch[] {
   if (model === null) return []
-  const spec = {
-    ...DEFAULT_SPEC,
-    model_path: model,
-    model_name: nameOf(model),
-    states: startStates,
-  }
+  const spec = { ...DEFAULT_SPEC, model_path: model, model_name: nameOf(model), states: startStates }
   return [launchOf(spec, { file: realPath(model) })]
 }
 

@@ -117,12 +117,7 @@ const WORLD_RELEASE = /^rwkv-(x0[67]0)-world-(\d+(?:\.\d+)?b\d?)-v[\d.]+-(\d{8})
 
 /** rwkv-g1k-7b-3563.pth: without "7", date and context, and with a rounded size. */
 const SHORT_RELEASE = /^rwkv-(g\d)([a-z]\d?)-(1b|3b|7b|13b)-(\d+)\.pth$/i
-const SHORT_SIZES: Readonly<Record<string, string>> = {
-  '1b': '1.5b',
-  '3b': '2.9b',
-  '7b': '7.2b',
-  '13b': '13.3b',
-}
+const SHORT_SIZES: Readonly<Record<string, string>> = { '1b': '1.5b', '3b': '2.9b', '7b': '7.2b', '13b': '13.3b' }
 
 function parseRelease(path: string): Release | undefined {
   const short = SHORT_RELEASE.exec(path)

@@ -26,12 +26,7 @@ const MOST_FOUND = 20
 
 /** Most downloaded first. */
 export async function searchHub(hub: Hub, words: string): Promise<HubRepository[]> {
-  const query = new URLSearchParams({
-    search: words,
-    sort: 'downloads',
-    direction: '-1',
-    limit: String(MOST_FOUND),
-  })
+  const query = new URLSearchParams({ search: words, sort: 'downloads', direction: '-1', limit: String(MOST_FOUND) })
   const found = await readJson(hub, `api/models?${query}`)
   if (!Array.isArray(found)) throw new SkeinError('unsupported_weights', `${hub.endpoint.host} answered with no list`)
   return found.slice(0, MOST_FOUND).flatMap((one: unknown) => repositoryOf(one))

@@ -83,12 +83,7 @@ function roundedTensors(
   }
   return [
     { name, shape: [rows, valueBytes(type, columns)], dtype: type === 'i8' ? 'i8' : 'u8', chunks },
-    {
-      name: name + SCALE_SUFFIX,
-      shape: [rows, numScales(type, columns)],
-      dtype: 'bf16',
-      chunks: () => scales,
-    },
+    { name: name + SCALE_SUFFIX, shape: [rows, numScales(type, columns)], dtype: 'bf16', chunks: () => scales },
   ]
 }
 

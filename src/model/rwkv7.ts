@@ -112,13 +112,7 @@ function loadBlock(load: WeightLoader, i: number, isDeep: boolean): Block {
       g1: load.lowRank(`${att}g1`),
       g2: load.lowRank(`${att}g2`),
       value_residual:
-        i === 0
-          ? null
-          : {
-              v0: load.vector(`${att}v0`),
-              v1: load.lowRank(`${att}v1`),
-              v2: load.lowRank(`${att}v2`),
-            },
+        i === 0 ? null : { v0: load.vector(`${att}v0`), v1: load.lowRank(`${att}v1`), v2: load.lowRank(`${att}v2`) },
       k_k: load.vector(`${att}k_k`),
       k_a: load.vector(`${att}k_a`),
       r_k: load.vector(`${att}r_k`),
@@ -162,14 +156,7 @@ function createBuffers(backend: Backend, blocks: readonly Block[], T: number, C:
     /** The residual stream is kept in f32 on every backend. */
     x: backend.tensor([T, C]),
     // r, k and v one after the other, here and below: a backend can make the three products of one.
-    mixed: {
-      r: channels(),
-      k: channels(),
-      v: channels(),
-      w: channels(),
-      a: channels(),
-      g: channels(),
-    },
+    mixed: { r: channels(), k: channels(), v: channels(), w: channels(), a: channels(), g: channels() },
     low: {
       w: rank(({ att }) => att.w1),
       a: rank(({ att }) => att.a1),

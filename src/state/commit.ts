@@ -109,10 +109,7 @@ function recordOf(session: Session, coming: ReadonlySet<KeptState>): SessionReco
   const head = headAmong(session, isSaved)
   const turns = saved.map(({ turn, parent, createdAt: at, state, origin, note }) => {
     const { key, numTokens, bytes, isForeign } = state
-    const made = {
-      ...(origin === undefined ? {} : { origin }),
-      ...(note === undefined ? {} : { note }),
-    }
+    const made = { ...(origin === undefined ? {} : { origin }), ...(note === undefined ? {} : { note }) }
     return { turn, parent, createdAt: at, key, numTokens, bytes, isForeign, ...made }
   })
   return { version, head, nextTurn, createdAt, updatedAt, ttlMs, turns }

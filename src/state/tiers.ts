@@ -188,13 +188,7 @@ export class Tiers {
 
   #factsOf({ tokens, tail }: SnapshotText, namespace: string, isForeign: boolean): StateFacts {
     const numTokens = tokens.length + tail.length
-    return {
-      key: newKey(),
-      namespace,
-      isForeign,
-      numTokens,
-      bytes: this.#bytesPerState + 4 * numTokens,
-    }
+    return { key: newKey(), namespace, isForeign, numTokens, bytes: this.#bytesPerState + 4 * numTokens }
   }
 
   async #read(kept: KeptState): Promise<void> {

@@ -170,9 +170,7 @@ export function choiceOf({ tool_choice, tools }: PromptBody): ToolChoice {
     throw invalid('tool_choice', 'expected a type auto, any, none, or tool with a name')
   }
   if (tools.some((tool) => tool.name === name)) return { name }
-  throw new SkeinError('invalid_request', 'tool_choice.name: it is none of `tools`', {
-    param: 'tool_choice.name',
-  })
+  throw new SkeinError('invalid_request', 'tool_choice.name: it is none of `tools`', { param: 'tool_choice.name' })
 }
 
 export function conversationOf(body: PromptBody): Conversation {

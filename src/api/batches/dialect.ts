@@ -31,10 +31,7 @@ export function batchesDialect(limits: RequestLimits, service: BatchService | nu
   }
 }
 
-const EXPIRY = Type.Object({
-  anchor: Type.Literal('created_at'),
-  seconds: BoundedInteger(HOUR, 30 * DAY),
-})
+const EXPIRY = Type.Object({ anchor: Type.Literal('created_at'), seconds: BoundedInteger(HOUR, 30 * DAY) })
 
 const BATCH = Type.Object({
   input_file_id: Type.String(),

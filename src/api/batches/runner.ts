@@ -302,10 +302,7 @@ export class BatchRunner {
       const row = { id, tenant, filename, purpose: 'batch_output', bytes: 0, created: now, expires }
       return count === 0 ? null : row
     }
-    const files = {
-      output: fileOf('output', counts.completed),
-      error: fileOf('error', counts.failed),
-    }
+    const files = { output: fileOf('output', counts.completed), error: fileOf('error', counts.failed) }
     const ended: BatchRow = {
       ...batch,
       status,

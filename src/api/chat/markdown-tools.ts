@@ -13,12 +13,7 @@ const ESCAPED =
   /(?<=^|[\n\r\v\f\u0085\u2028\u2029]) (?= *(?:(?:system|user|assistant|human|bot)[ \t]*[:：]|### *(?:system|user|assistant|tool output)\b))/giu
 
 export const MARKDOWN_LAYOUT: Layout = {
-  heads: {
-    system: '### System',
-    user: '### User',
-    assistant: '### Assistant',
-    tool: '### Tool Output',
-  },
+  heads: { system: '### System', user: '### User', assistant: '### Assistant', tool: '### Tool Output' },
   gap: '\n',
   between: '\n',
   ...escapeOf(FORGED, ESCAPED),

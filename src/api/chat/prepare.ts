@@ -239,10 +239,7 @@ export async function encodeChat(
   return { prompt, boundaries: boundariesAt(prompt, model.tokenizer, turnEnds(turns, layout)) }
 }
 
-const TOOL_FORMATS: Readonly<Record<ToolTemplate, ToolFormat>> = {
-  g1: G1_TOOLS,
-  'vllm-rwkv': MARKDOWN_TOOLS,
-}
+const TOOL_FORMATS: Readonly<Record<ToolTemplate, ToolFormat>> = { g1: G1_TOOLS, 'vllm-rwkv': MARKDOWN_TOOLS }
 
 export function toolFormatOf({ client }: ServedModel): ToolFormat {
   return TOOL_FORMATS[client.info.toolTemplate ?? 'g1']

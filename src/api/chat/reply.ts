@@ -89,13 +89,7 @@ export function replyEvents(
     const reader = readers[index]!
     if (event.type === 'finish') return reader.finish(event)
     const { tokens, logprobs } = event
-    return {
-      type: 'pieces',
-      index,
-      pieces: reader.read(event),
-      numTokens: tokens.length,
-      logprobs,
-    }
+    return { type: 'pieces', index, pieces: reader.read(event), numTokens: tokens.length, logprobs }
   })
 }
 

@@ -66,15 +66,8 @@ export function onlyNew(
   const isListed = tools.length > 0 && choice !== 'none'
   const areToolsTold = isListed && [all, list].includes(before.tools ?? '')
   return {
-    conversation: {
-      ...conversation,
-      messages: isSame ? messages.slice(1) : messages,
-      areToolsTold,
-    },
-    told: {
-      instructions: own ?? before.instructions,
-      tools: isListed && !areToolsTold ? list : before.tools,
-    },
+    conversation: { ...conversation, messages: isSame ? messages.slice(1) : messages, areToolsTold },
+    told: { instructions: own ?? before.instructions, tools: isListed && !areToolsTold ? list : before.tools },
   }
 }
 

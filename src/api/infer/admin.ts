@@ -153,11 +153,7 @@ function isEmpty(value: unknown): value is null | undefined | '' {
 }
 
 function loadStateRoute(last: LastLoaded): Route {
-  const body = Type.Object({
-    state_filename: FileName,
-    state_viewname: ViewName,
-    model_viewname: Maybe(ViewName),
-  })
+  const body = Type.Object({ state_filename: FileName, state_viewname: ViewName, model_viewname: Maybe(ViewName) })
   const summary = 'Give a model a tuned start state'
   return change('/loadstatemodel', summary, body, (admin, asked, models) =>
     admin.addStartStates({
@@ -192,21 +188,14 @@ function loadMixtureRoute(last: LastLoaded): Route {
       files: asked.state_filenames,
       withOriginal: /^true$/i.test(String(asked.contain_originalstate ?? false)),
       weights: asked.state_gatingweight ?? null,
-      defaults: {
-        temperature: asked.default_temperature ?? null,
-        topP: asked.default_top_p ?? null,
-      },
+      defaults: { temperature: asked.default_temperature ?? null, topP: asked.default_top_p ?? null },
       param: 'state_filenames',
     }),
   )
 }
 
 function weightsRoute(last: LastLoaded): Route {
-  const body = Type.Object({
-    state_viewname: ViewName,
-    state_gatingweight: Weights,
-    model_viewname: Maybe(ViewName),
-  })
+  const body = Type.Object({ state_viewname: ViewName, state_gatingweight: Weights, model_viewname: Maybe(ViewName) })
   const summary = 'Change the weights of a mixture'
   return change('/mrss_set_gatingweight', summary, body, (admin, asked, models) =>
     admin.setMixtureWeights(last.unless(asked.model_viewname, models), asked.state_viewname, asked.state_gatingweight),

@@ -138,11 +138,7 @@ async function prepare(call: Call<InferBody>): Promise<Chat> {
   }
   checkCombinations(body)
   const model = call.models.get(body.model)
-  const layout = layoutOf({
-    system: body.system_name,
-    user: body.user_name,
-    assistant: body.assistant_name,
-  })
+  const layout = layoutOf({ system: body.system_name, user: body.user_name, assistant: body.assistant_name })
   const turns = toTurns(body.messages.map(withoutRag))
   const { heads } = layout
   const text = renderTurns(turns, heads.assistant, layout)

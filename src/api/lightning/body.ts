@@ -175,11 +175,7 @@ export const SHORT: Family = {
 }
 
 /** /big_batch: the model's own distribution at a temperature, nothing cut, no penalties. */
-export const BIG_BATCH: Family = {
-  maxTokens: 8192,
-  chunkSize: 4,
-  penaltyDecay: 1,
-}
+export const BIG_BATCH: Family = { maxTokens: 8192, chunkSize: 4, penaltyDecay: 1 }
 
 /** /v1/batch/completions of rwkv_lightning_cuda. */
 export const CUDA_BATCH: Family = {

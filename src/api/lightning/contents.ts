@@ -35,10 +35,7 @@ const CHAT_PATH = '/v1/chat/completions'
 const BATCH_ID = 'rwkv7-batch'
 
 function contentsBody(limits: RequestLimits) {
-  return Type.Object({
-    ...lightningFields(limits),
-    contents: Maybe(Contents(limits)),
-  })
+  return Type.Object({ ...lightningFields(limits), contents: Maybe(Contents(limits)) })
 }
 
 type ContentsBody = Static<ReturnType<typeof contentsBody>>
@@ -55,10 +52,7 @@ export function contentsRoutes(limits: RequestLimits, live: LiveCalls): readonly
       }),
     )
   return [
-    {
-      ...batch(CHAT_PATH, 'Continue a list of raw prompts', { family: CONTENTS }),
-      claims: isContentsOnly,
-    },
+    { ...batch(CHAT_PATH, 'Continue a list of raw prompts', { family: CONTENTS }), claims: isContentsOnly },
     batch('/v2/chat/completions', 'Continue a list of raw prompts, each after token 0', {
       family: CONTENTS,
       padsUnasked: true,

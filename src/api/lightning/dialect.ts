@@ -36,11 +36,7 @@ export function lightningDialect(limits: RequestLimits, live: LiveCalls): Dialec
 function fimRoute(limits: RequestLimits, live: LiveCalls): Route {
   const path = '/FIM/v1/batch-FIM'
   const summary = 'Fill in between each prefix and its suffix'
-  const body = Type.Object({
-    ...lightningFields(limits),
-    prefix: Contents(limits),
-    suffix: Contents(limits),
-  })
+  const body = Type.Object({ ...lightningFields(limits), prefix: Contents(limits), suffix: Contents(limits) })
   const route = post(path, summary, body, async (call) => {
     const { prefix, suffix, ...settled } = call.body
     if (prefix.length === 0) throw invalid('prefix', 'Empty prompts list')

@@ -33,12 +33,7 @@ export function openAiRoutes(limits: RequestLimits, live: LiveCalls): readonly R
     get('/openai/v1/models', 'List the served models', ({ models }) =>
       json({
         object: 'list',
-        data: models.list().map(({ id, created }) => ({
-          id,
-          object: 'model',
-          created,
-          owned_by: 'rwkv_lightning',
-        })),
+        data: models.list().map(({ id, created }) => ({ id, object: 'model', created, owned_by: 'rwkv_lightning' })),
       }),
     ),
   ]

@@ -53,10 +53,7 @@ function steering(route: Route): Route {
   return { ...passwordRoute(mayLackBody(route)), inCluster: 'every' }
 }
 
-const nameBody = Type.Object({
-  password: Maybe(Type.String()),
-  request_id: Maybe(RequestName),
-})
+const nameBody = Type.Object({ password: Maybe(Type.String()), request_id: Maybe(RequestName) })
 
 function namedOr({ request_id }: { request_id?: string | null }, all: readonly LiveCall[]) {
   return present(request_id) ? [request_id] : all.map(({ id }) => id)
@@ -128,10 +125,7 @@ function statusRoute(live: LiveCalls): Route {
         })),
         active_request: active[0] ?? null,
         active_requests: active,
-        paused_requests: live.paused(tenant).map(({ id, rows }) => ({
-          request_id: id,
-          rows: rows.length,
-        })),
+        paused_requests: live.paused(tenant).map(({ id, rows }) => ({ request_id: id, rows: rows.length })),
         api_version: 1,
       })
     },

@@ -30,11 +30,7 @@ export function stateRoutes(limits: RequestLimits, live: LiveCalls): readonly Ro
 }
 
 function stateBody(limits: RequestLimits) {
-  return Type.Object({
-    ...lightningFields(limits),
-    contents: Maybe(Contents(limits)),
-    session_id: Maybe(SessionId),
-  })
+  return Type.Object({ ...lightningFields(limits), contents: Maybe(Contents(limits)), session_id: Maybe(SessionId) })
 }
 
 type StateBody = Static<ReturnType<typeof stateBody>>
@@ -74,11 +70,7 @@ export function newTurn([row]: readonly Row[]) {
   // A paused row has not become one.
   if (!present(position)) return null
   const { id, turn } = position
-  const event = {
-    object: 'multi_state.dialogue_idx',
-    session_id: `${id}:${turn}`,
-    dialogue_idx: turn,
-  }
+  const event = { object: 'multi_state.dialogue_idx', session_id: `${id}:${turn}`, dialogue_idx: turn }
   return { fields: { dialogue_idx: turn }, event }
 }
 

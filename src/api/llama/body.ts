@@ -29,9 +29,7 @@ export function completionBody(limits: RequestLimits) {
     logit_bias: Maybe(
       OneOf(
         'a list of [token id, bias or false], or an object',
-        Type.Array(Type.Array(Type.Unknown(), { minItems: 2, maxItems: 2 }), {
-          maxItems: limits.logitBias,
-        }),
+        Type.Array(Type.Array(Type.Unknown(), { minItems: 2, maxItems: 2 }), { maxItems: limits.logitBias }),
         AnyObject,
       ),
     ),

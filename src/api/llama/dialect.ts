@@ -108,13 +108,7 @@ function slotsOf({ client }: ServedModel): object {
   }))
 }
 
-const LLAMA_DEFAULTS: SamplingDefaults = {
-  temperature: 0.8,
-  topK: 40,
-  topP: 0.95,
-  minP: 0.05,
-  penaltyDecay: 1,
-}
+const LLAMA_DEFAULTS: SamplingDefaults = { temperature: 0.8, topK: 40, topP: 0.95, minP: 0.05, penaltyDecay: 1 }
 
 function completionRoute(limits: RequestLimits): Route {
   const summary = 'Continue a prompt, as llama.cpp does'

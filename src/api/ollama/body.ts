@@ -104,10 +104,7 @@ function samplingOf(
   limits: RequestLimits,
 ): { readonly sampling: SamplingParams; readonly stop: StopParams } {
   const fields = samplingFieldsOf(options)
-  return {
-    sampling: toSampling(fields, model, OLLAMA_DEFAULTS),
-    stop: toStop(fields, [], model, limits),
-  }
+  return { sampling: toSampling(fields, model, OLLAMA_DEFAULTS), stop: toStop(fields, [], model, limits) }
 }
 
 /** In the words of the OpenAI dialect. */

@@ -23,10 +23,7 @@ export const UNREAD_CHAT: UnreadFields = {
 
 const WireCall = Type.Object({
   id: Maybe(Type.String()),
-  function: Type.Object({
-    name: Type.String(),
-    arguments: Maybe(AnyObject),
-  }),
+  function: Type.Object({ name: Type.String(), arguments: Maybe(AnyObject) }),
 })
 
 function chatBody(limits: RequestLimits) {
@@ -85,23 +82,14 @@ export function loaded(
   empty: object,
 ): Reply {
   const reason = body.keep_alive === 0 || body.keep_alive === '0' ? 'unload' : 'load'
-  return json({
-    model: body.model,
-    created_at: new Date().toISOString(),
-    ...empty,
-    done: true,
-    done_reason: reason,
-  })
+  return json({ model: body.model, created_at: new Date().toISOString(), ...empty, done: true, done_reason: reason })
 }
 
 async function prepare(call: Call<ChatBody>): Promise<PreparedChat> {
   const { body, limits } = call
   checkOptions(body.options ?? {}, limits, call)
   const model = modelOf(call.models, body.model)
-  return await prepareChat(conversationOf(body), {
-    ...chatSettings(call, model),
-    param: 'messages',
-  })
+  return await prepareChat(conversationOf(body), { ...chatSettings(call, model), param: 'messages' })
 }
 
 function conversationOf({ messages, tools }: ChatBody): Conversation {

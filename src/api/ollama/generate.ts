@@ -28,10 +28,7 @@ const PATH = '/api/generate'
 export const UNREAD_GENERATE: UnreadFields = {
   harmless: ['truncate', 'shift'],
   refused: { template: [''], context: [[]] },
-  instead: {
-    template: 'send the finished prompt with "raw": true',
-    context: 'send the conversation to /api/chat',
-  },
+  instead: { template: 'send the finished prompt with "raw": true', context: 'send the conversation to /api/chat' },
 }
 
 function generateBody(limits: RequestLimits) {
@@ -80,10 +77,7 @@ async function prepare(call: Call<GenerateBody>): Promise<PreparedChat> {
   const model = modelOf(call.models, body.model)
   const said = present(body.system) && body.system !== '' ? [{ role: 'system' as const, content: body.system }] : []
   const asked = { role: 'user' as const, content: body.prompt ?? '' }
-  return await prepareChat(plainConversation([...said, asked]), {
-    ...chatSettings(call, model),
-    param: 'prompt',
-  })
+  return await prepareChat(plainConversation([...said, asked]), { ...chatSettings(call, model), param: 'prompt' })
 }
 
 /** Without a template, so without what belongs to one. */

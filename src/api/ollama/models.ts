@@ -41,11 +41,7 @@ export const modelRoutes: readonly Route[] = [
 ]
 
 function showBody() {
-  return Type.Object({
-    model: Maybe(Type.String()),
-    name: Maybe(Type.String()),
-    verbose: Maybe(Type.Boolean()),
-  })
+  return Type.Object({ model: Maybe(Type.String()), name: Maybe(Type.String()), verbose: Maybe(Type.Boolean()) })
 }
 
 /** `name` is what `model` was called once. */

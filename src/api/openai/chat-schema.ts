@@ -45,9 +45,7 @@ export function chatBody(limits: RequestLimits) {
 }
 
 /** OpenAI's field for the expected answer. */
-export const PREDICTION_FIELDS = {
-  prediction: Maybe(Type.Object({ type: Type.Literal('content'), content: Content })),
-}
+export const PREDICTION_FIELDS = { prediction: Maybe(Type.Object({ type: Type.Literal('content'), content: Content })) }
 
 export interface PredictionFields {
   readonly prediction?: Static<(typeof PREDICTION_FIELDS)['prediction']>

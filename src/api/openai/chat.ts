@@ -142,11 +142,7 @@ async function whole(chat: LiveChat): Promise<object> {
 async function* streamed(chat: LiveChat): AsyncGenerator<object> {
   const choices = choicesOf(chat, false)
   const head = headOf(chat, 'chat.completion.chunk')
-  const chunk = (choice: object) => ({
-    ...head,
-    choices: [choice],
-    ...(chat.includeUsage ? { usage: null } : {}),
-  })
+  const chunk = (choice: object) => ({ ...head, choices: [choice], ...(chat.includeUsage ? { usage: null } : {}) })
   const [only] = choices
   // The gateway sends such an event at once; those of several choices leave together.
   const write = only !== undefined && choices.length === 1 ? writerOf((text) => chunk(only.textDelta(text))) : null

@@ -204,13 +204,7 @@ function concerned(choices: readonly Choice[], { prompt, event }: Answered, n: n
 
 function headOf({ id, created, model }: Completion) {
   const fingerprint = systemFingerprint(model.client.info.model.fingerprint)
-  return {
-    id,
-    object: 'text_completion',
-    created,
-    model: model.id,
-    system_fingerprint: fingerprint,
-  }
+  return { id, object: 'text_completion', created, model: model.id, system_fingerprint: fingerprint }
 }
 
 /** One answer while it grows. Stream and whole reply are made of the same pieces. */

@@ -62,9 +62,7 @@ function cancelRoute(live: LiveCalls): Route {
     const isLive = live.end(tenant, id, 'stopped')
     // A call that is paused, or not yet read by a resume, is forgotten.
     if (live.drop(tenant, id) || isLive) return json({ status: 'cancelled', request_id: id })
-    throw new SkeinError('not_found', 'no request of that id is under way or paused', {
-      param: 'id',
-    })
+    throw new SkeinError('not_found', 'no request of that id is under way or paused', { param: 'id' })
   })
   return { ...route, inCluster: 'every' }
 }

@@ -10,9 +10,7 @@ const TYPES: Partial<Record<ErrorCode, string>> = {
 
 export function renderOpenAiError(error: SkeinError): object {
   const type = TYPES[error.code] ?? (error.status >= 500 ? 'server_error' : 'invalid_request_error')
-  return {
-    error: { message: error.message, type, param: error.param ?? null, code: codeOf(error) },
-  }
+  return { error: { message: error.message, type, param: error.param ?? null, code: codeOf(error) } }
 }
 
 /** Our own code, except where clients look for a word of OpenAI's. */

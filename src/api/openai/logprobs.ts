@@ -58,12 +58,7 @@ export class CompletionLogprobsBuilder {
     tokens: readonly (TokenText | null)[],
     bytesOf: (index: number) => Uint8Array,
   ): Promise<CompletionLogprobs> {
-    const out: CompletionLogprobs = {
-      tokens: [],
-      token_logprobs: [],
-      top_logprobs: [],
-      text_offset: [],
-    }
+    const out: CompletionLogprobs = { tokens: [], token_logprobs: [], top_logprobs: [], text_offset: [] }
     for (let from = 0; from < tokens.length; from += AT_ONCE) {
       const end = Math.min(tokens.length, from + AT_ONCE)
       await turns.do(() => {

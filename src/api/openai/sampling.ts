@@ -104,10 +104,7 @@ export type SamplingFields = Static<ReturnType<typeof Type.Object<ReturnType<typ
 
 export function toSampling(body: SamplingFields, model: ServedModel, defaults: SamplingDefaults = {}): SamplingParams {
   const usesRwkvNames = present(body.alpha_presence) || present(body.alpha_frequency)
-  const named: SamplingDefaults = {
-    ...(usesRwkvNames && { penaltyDecay: RWKV_DECAY }),
-    ...defaults,
-  }
+  const named: SamplingDefaults = { ...(usesRwkvNames && { penaltyDecay: RWKV_DECAY }), ...defaults }
   const own: Readonly<Record<string, number | null>> = model.mixture?.defaults ?? {}
   const numbers = samplingNumbers(
     (name, { fields, off }) => oneOfNames(body, fields) ?? own[name] ?? named[name] ?? off,
@@ -171,10 +168,7 @@ export function oneMaxTokens(
   {
     max_tokens: old,
     max_completion_tokens: current,
-  }: {
-    readonly max_tokens?: number | null
-    readonly max_completion_tokens?: number | null
-  },
+  }: { readonly max_tokens?: number | null; readonly max_completion_tokens?: number | null },
   limits: RequestLimits,
 ): number | null {
   if (present(old) && present(current) && old !== current) {
@@ -212,11 +206,7 @@ export function checkLogprobs(
     numAnswers,
     maxTokens,
     logprobs,
-  }: {
-    readonly numAnswers: number
-    readonly maxTokens: number
-    readonly logprobs: number | null
-  },
+  }: { readonly numAnswers: number; readonly maxTokens: number; readonly logprobs: number | null },
   limits: RequestLimits,
 ): void {
   if (stream === true || logprobs === null) return

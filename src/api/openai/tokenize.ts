@@ -30,11 +30,7 @@ export function tokenizeRoutes(limits: RequestLimits): readonly Route[] {
         ? renderChat(toTurns(messages), thinkModeOf(enable_think))
         : (prompt ?? content ?? '')
       const tokens = text === '' ? [] : [...(await encodePrompt(model, text, param, call.signal))]
-      return json({
-        count: tokens.length,
-        max_model_len: model.client.info.maxPromptTokens,
-        tokens,
-      })
+      return json({ count: tokens.length, max_model_len: model.client.info.maxPromptTokens, tokens })
     }),
     post('/detokenize', 'Tokens to text', detokenizeBody, async (call) => {
       const model = call.models.get(call.body.model)
@@ -46,7 +42,4 @@ export function tokenizeRoutes(limits: RequestLimits): readonly Route[] {
   ]
 }
 
-const detokenizeBody = Type.Object({
-  model: Maybe(Type.String()),
-  tokens: Type.Array(TokenId),
-})
+const detokenizeBody = Type.Object({ model: Maybe(Type.String()), tokens: Type.Array(TokenId) })

@@ -21,12 +21,7 @@ export async function conversationOf(body: ResponseBody, find: FindItem): Promis
       addItem(messages, isReference ? await find(item.id ?? '', `${at}.id`) : item, at)
     }
   }
-  return {
-    messages,
-    tools: toolsOf(body),
-    choice: choiceOf(body),
-    parallel: parallel_tool_calls !== false,
-  }
+  return { messages, tools: toolsOf(body), choice: choiceOf(body), parallel: parallel_tool_calls !== false }
 }
 
 function addItem(messages: Message[], item: WireItem, at: string): void {

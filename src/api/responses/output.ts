@@ -73,10 +73,7 @@ export class Output {
     const closed = this.close('completed')
     this.#items.push(item)
     this.#isOpen = true
-    const added = {
-      type: 'response.output_item.added',
-      item: this.#wire(this.#index, 'in_progress'),
-    }
+    const added = { type: 'response.output_item.added', item: this.#wire(this.#index, 'in_progress') }
     if (item.type === 'function_call') return [...closed, this.#at(added)]
     const part = { type: 'response.content_part.added', part: partOf(item) }
     return [...closed, this.#at(added), this.#inPart(part)]

@@ -73,16 +73,8 @@ function deleteRoute(): Route {
 }
 
 function changeRoutes(): Route[] {
-  const forkBody = Type.Object({
-    model: Maybe(Type.String()),
-    new_id: SessionId,
-    turn: Maybe(TurnNumber),
-  })
-  const rewindBody = Type.Object({
-    model: Maybe(Type.String()),
-    turn: TurnNumber,
-    if_version: Maybe(TurnNumber),
-  })
+  const forkBody = Type.Object({ model: Maybe(Type.String()), new_id: SessionId, turn: Maybe(TurnNumber) })
+  const rewindBody = Type.Object({ model: Maybe(Type.String()), turn: TurnNumber, if_version: Maybe(TurnNumber) })
   const undoBody = Type.Object({ model: Maybe(Type.String()), if_version: Maybe(TurnNumber) })
   return [
     post('/v1/sessions/:id/fork', 'A new session that begins as this one', forkBody, async (call) => {
@@ -179,9 +171,7 @@ const TITLE_TOKENS = 256
 
 function unknownTurn({ id, turns }: SessionInfo, turn: number): SkeinError {
   const kept = turns.map((one) => one.turn).join(', ')
-  return new SkeinError('not_found', `session ${id} has no turn ${turn}; kept are: ${kept}`, {
-    param: 'turn',
-  })
+  return new SkeinError('not_found', `session ${id} has no turn ${turn}; kept are: ${kept}`, { param: 'turn' })
 }
 
 function numberIn(text: string | undefined, param: string, max: number, what: string) {
@@ -229,10 +219,7 @@ function shareRoutes(): Route[] {
     turn: Maybe(TurnNumber),
     ttl_seconds: Maybe(Type.Number({ minimum: 1, maximum: 366 * DAY_SECONDS })),
   })
-  const openBody = Type.Object({
-    model: Maybe(Type.String()),
-    token: Type.String({ minLength: 1, maxLength: 4096 }),
-  })
+  const openBody = Type.Object({ model: Maybe(Type.String()), token: Type.String({ minLength: 1, maxLength: 4096 }) })
   return [
     mayLackBody(
       post('/v1/sessions/:id/share', 'A link to a copy of a turn', shareBody, async (call) => {

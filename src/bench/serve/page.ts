@@ -123,12 +123,7 @@ function itlChart({ requests }: ServeBench): Chart {
 /** Counts from 0 to the 99th percentile; the top one percent would flatten the rest. */
 function histogram(title: string, values: readonly number[], yLabel: string): Chart {
   const points = values.length === 0 ? [] : bins(Float64Array.from(values).sort())
-  return {
-    title: `${title}, up to its p99`,
-    xLabel: 'ms',
-    yLabel,
-    series: [{ name: title, kind: 'bars', points }],
-  }
+  return { title: `${title}, up to its p99`, xLabel: 'ms', yLabel, series: [{ name: title, kind: 'bars', points }] }
 }
 
 function bins(sorted: Float64Array): Point[] {

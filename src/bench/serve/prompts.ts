@@ -136,10 +136,7 @@ export async function pickPrompts(
   for (const { text, answer, maxTokens } of order) {
     const asked = lengths.outputTokens ?? maxTokens
     const recorded = answer === undefined || asked !== undefined ? undefined : answer
-    picked.push({
-      text,
-      maxTokens: asked ?? (recorded === undefined ? lengths.otherwise : await lengthOf(recorded)),
-    })
+    picked.push({ text, maxTokens: asked ?? (recorded === undefined ? lengths.otherwise : await lengthOf(recorded)) })
   }
   return Array.from({ length: count }, (_, i) => picked[i % picked.length]!)
 

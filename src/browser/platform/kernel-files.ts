@@ -12,11 +12,7 @@ declare global {
 }
 
 const FOLDER = '../../../kernels/webgpu/'
-const FILES = import.meta.glob('../../../kernels/webgpu/*.wgsl', {
-  query: '?raw',
-  import: 'default',
-  eager: true,
-})
+const FILES = import.meta.glob('../../../kernels/webgpu/*.wgsl', { query: '?raw', import: 'default', eager: true })
 
 export function readKernelFile(name: string): string {
   const text = FILES[`${FOLDER}${name}`]

@@ -38,9 +38,7 @@ const engine = defineCommand({
   flags: {
     size: SIZE_FLAG,
     decode: integers('Rows of each decode case', { default: '1,8,32' }),
-    mixed: list('ROWS+TOKENS of each mixed case: answers, and prompt tokens in the same steps', {
-      default: '',
-    }),
+    mixed: list('ROWS+TOKENS of each mixed case: answers, and prompt tokens in the same steps', { default: '' }),
     prefill: list('PROMPTSxTOKENS of each prefill case', { default: '1x512' }),
     'step-tokens': {
       ...SETTINGS['step-tokens'],
@@ -68,14 +66,8 @@ const engine = defineCommand({
     }
     const plan: BenchPlan = {
       decode: args.decode,
-      mixed: pairs(args.mixed, '--mixed', '+', '32+256,320+16').map(([rows, tokens]) => ({
-        rows,
-        tokens,
-      })),
-      prefill: pairs(args.prefill, '--prefill', 'x', '1x512,8x128').map(([prompts, tokens]) => ({
-        prompts,
-        tokens,
-      })),
+      mixed: pairs(args.mixed, '--mixed', '+', '32+256,320+16').map(([rows, tokens]) => ({ rows, tokens })),
+      prefill: pairs(args.prefill, '--prefill', 'x', '1x512,8x128').map(([prompts, tokens]) => ({ prompts, tokens })),
       minRepeats: args.repeats,
       minSeconds: args.seconds,
     }
@@ -102,14 +94,7 @@ const engine = defineCommand({
         told()
       }
       const limits = higher(before, await measureLimits(choice, adapter))
-      const found = {
-        model: runner.info,
-        stepTokens: runner.maxTokens,
-        limits,
-        rows,
-        served,
-        guessed,
-      }
+      const found = { model: runner.info, stepTokens: runner.maxTokens, limits, rows, served, guessed }
       if (args.json) printJson({ machine: cpus()[0]?.model, ...found })
       else printRows(found)
     } finally {
@@ -164,10 +149,7 @@ async function measureLimits(
   const isCuda = device.startsWith('cuda') || (device === 'auto' && hasUsableCuda())
   if (!isCuda) {
     const { readBytesPerSecond, fmaOperationsPerSecond } = measureMachine(threads === undefined ? {} : { threads })
-    const limits = {
-      bytesPerSecond: readBytesPerSecond,
-      operationsPerSecond: fmaOperationsPerSecond,
-    }
+    const limits = { bytesPerSecond: readBytesPerSecond, operationsPerSecond: fmaOperationsPerSecond }
     return { device: 'cpu', ...limits }
   }
   const found = openCudaDevice(device === 'auto' ? 'cuda' : device)
@@ -284,10 +266,7 @@ function describeLimits({ device, bytesPerSecond, operationsPerSecond }: NonNull
 const tokenizer = defineCommand({
   description: 'Encoding speed of a vocabulary',
   examples: [['skein bench tokenizer', 'megabytes and tokens per second']],
-  flags: {
-    vocab: path("Vocabulary file (default: the demo model's)"),
-    json: toggle('One JSON object'),
-  },
+  flags: { vocab: path("Vocabulary file (default: the demo model's)"), json: toggle('One JSON object') },
   run({ args }) {
     const { vocab } = args
     const result = benchTokenizer(vocab ? Tokenizer.fromFile(vocab) : loadTokenizer({ model: modelPath(undefined) }))
@@ -311,10 +290,7 @@ function printTokenizer(result: TokenizerBench): void {
 const device = defineCommand({
   description: "Peak rates of a GPU, the limits of the engine's figures",
   examples: [['skein bench device --device cuda:1', 'the second GPU']],
-  flags: {
-    device: text('cuda, cuda:N or cuda:UUID', { default: 'cuda' }),
-    json: toggle('One JSON object'),
-  },
+  flags: { device: text('cuda, cuda:N or cuda:UUID', { default: 'cuda' }), json: toggle('One JSON object') },
   run({ args }) {
     const found = openCudaDevice(deviceChoice(args) ?? 'cuda')
     try {

@@ -14,13 +14,9 @@ export const benchOpsCommand = defineCommand({
   examples: [['skein bench ops --types int8,q4', 'quantised weights']],
   flags: {
     types: list('Weight formats', { default: types.join(',') }),
-    shapes: list('OUTPUTSxINPUTS of each matrix', {
-      default: shapes.map((shape) => shape.join('x')).join(','),
-    }),
+    shapes: list('OUTPUTSxINPUTS of each matrix', { default: shapes.map((shape) => shape.join('x')).join(',') }),
     tokens: integers('Tokens of each case', { default: tokens.join(',') }),
-    seconds: number(0, 3600)('Minimum seconds of a case', {
-      default: String(DEFAULT_OPS_PLAN.minSeconds),
-    }),
+    seconds: number(0, 3600)('Minimum seconds of a case', { default: String(DEFAULT_OPS_PLAN.minSeconds) }),
     threads: SETTINGS.threads,
     json: toggle('One JSON object'),
   },
@@ -51,9 +47,7 @@ function listOf<T>(given: readonly string[], flag: string, parse: (part: string)
   return given.map((part) => {
     const value = parse(part)
     if (value !== undefined) return value
-    throw new SkeinError('invalid_request', `--${flag} does not take "${part}"; see --help`, {
-      param: flag,
-    })
+    throw new SkeinError('invalid_request', `--${flag} does not take "${part}"; see --help`, { param: flag })
   })
 }
 

@@ -32,9 +32,7 @@ export const benchQuality = defineCommand({
   flags: {
     size: SIZE_FLAG,
     schemes: list('Formats to compare', { default: 'file,int8,q4,nf4' }),
-    tokens: whole(PROMPTS.length, 10_000_000)('Tokens compared, of eight texts', {
-      default: '4096',
-    }),
+    tokens: whole(PROMPTS.length, 10_000_000)('Tokens compared, of eight texts', { default: '4096' }),
     json: toggle('One JSON object'),
     ...model,
     vocab: SETTINGS.vocab,

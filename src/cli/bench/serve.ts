@@ -15,10 +15,7 @@ const DEFAULT_INPUT_TOKENS = 512
 const DEFAULT_OUTPUT_TOKENS = 256
 
 const FLAGS = {
-  url: text('Base URL of the server, without /v1', {
-    default: 'http://127.0.0.1:8000',
-    hint: 'URL',
-  }),
+  url: text('Base URL of the server, without /v1', { default: 'http://127.0.0.1:8000', hint: 'URL' }),
   'api-key': text('Key of the server (default: $SKEIN_API_KEY)', { hint: 'KEY' }),
   model: text('Name in the API (default: the first of /v1/models)', { hint: 'NAME' }),
   endpoint: choice(ENDPOINTS)(`${ENDPOINTS.join(', ')} (the last two: lists of contents, as rwkv_lightning)`, {

@@ -24,11 +24,7 @@ interface SlashCommand {
 }
 
 const COMMANDS: Readonly<Record<string, SlashCommand>> = {
-  '/help': {
-    about: 'show this list',
-    aliases: ['/?', '/h'],
-    run: (talk) => talk.say(helpText()),
-  },
+  '/help': { about: 'show this list', aliases: ['/?', '/h'], run: (talk) => talk.say(helpText()) },
   '/regenerate': {
     about: 'answer the last question again',
     aliases: ['/again', '/retry'],
@@ -129,11 +125,7 @@ const COMMANDS: Readonly<Record<string, SlashCommand>> = {
       say('forgotten')
     },
   },
-  '/exit': {
-    about: 'leave (also Ctrl-D)',
-    aliases: ['/quit', '/bye'],
-    run: (talk) => talk.leave(),
-  },
+  '/exit': { about: 'leave (also Ctrl-D)', aliases: ['/quit', '/bye'], run: (talk) => talk.leave() },
 }
 
 export async function runSlashCommand(talk: Talk, line: string): Promise<void> {

@@ -104,10 +104,7 @@ async function post(request: ChatRequest): Promise<Response> {
     ...samplingFields(request.sampling),
     ...(isThinking ? { enable_think: true } : {}),
   }
-  const headers = {
-    'content-type': 'application/json',
-    ...(apiKey ? { authorization: `Bearer ${apiKey}` } : {}),
-  }
+  const headers = { 'content-type': 'application/json', ...(apiKey ? { authorization: `Bearer ${apiKey}` } : {}) }
   const target = `${url}/v1/chat/completions`
   const sent = fetch(target, { method: 'POST', headers, body: JSON.stringify(body), signal })
   const response = await sent.catch((error: unknown) => {

@@ -187,8 +187,5 @@ openai-api-key: ${quoted(key)}
         },
       }),
   },
-  ollama: {
-    about: 'programs made for Ollama',
-    text: ({ url }) => exports({ OLLAMA_HOST: url }),
-  },
+  ollama: { about: 'programs made for Ollama', text: ({ url }) => exports({ OLLAMA_HOST: url }) },
 }

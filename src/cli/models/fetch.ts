@@ -70,11 +70,7 @@ export async function offerFirst(given?: FirstOffer): Promise<string | null> {
 function onThisMachine(): FirstOffer {
   const hub = openHub()
   const impatient: typeof fetch = (url, init) => hub.fetch(url, { ...init, signal: AbortSignal.timeout(HUB_MS) })
-  return {
-    hub: { ...hub, fetch: impatient },
-    memoryBytes: totalmem(),
-    ask: askOnTerminal,
-  }
+  return { hub: { ...hub, fetch: impatient }, memoryBytes: totalmem(), ask: askOnTerminal }
 }
 
 function offerOf({ name, file, bytes, licence }: FirstModel): string {

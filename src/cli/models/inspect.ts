@@ -14,11 +14,7 @@ import { formatBytes, formatCount, printJson, printTable } from '../terminal/out
 export const inspect = defineCommand({
   examples: [['skein inspect MODEL.pth', 'architecture, sizes, and problems that prevent serving it']],
   words: {
-    file: {
-      description: 'Checkpoint, the name of a pulled model, or demo',
-      hint: 'FILE|NAME',
-      isRequired: true,
-    },
+    file: { description: 'Checkpoint, the name of a pulled model, or demo', hint: 'FILE|NAME', isRequired: true },
   },
   flags: { tensors: toggle('Also list every tensor'), json: toggle('One JSON object') },
   run({ args }) {

@@ -58,11 +58,7 @@ export function newProgram(name: string, columns = process.stdout.columns ?? 100
   const width = Math.min(MOST_WIDTH, Math.max(LEAST_WIDTH, columns))
   const program = new Command(name)
   program.exitOverride().helpCommand(false).showSuggestionAfterError()
-  program.configureOutput({
-    writeErr: () => {},
-    getOutHelpWidth: () => width,
-    getOutHasColors: () => false,
-  })
+  program.configureOutput({ writeErr: () => {}, getOutHelpWidth: () => width, getOutHasColors: () => false })
   program.configureHelp({
     minWidthToWrap: LEAST_WIDTH / 3,
     optionTerm: ({ flags }) => flags.replace(/[<>]/g, ''),

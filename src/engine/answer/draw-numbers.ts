@@ -16,15 +16,7 @@ export const NO_SLOT = -1
 
 export function createDraw({ request, seed, bias }: Drawing, stream: number): Mutable<SampleSpec> {
   const { seed: _seed, logitBias: _bias, bannedTokens: _banned, ...numbers } = request.sampling
-  return {
-    ...numbers,
-    slot: NO_SLOT,
-    seed,
-    position: 0,
-    stream,
-    logprobs: request.logprobs,
-    bias,
-  }
+  return { ...numbers, slot: NO_SLOT, seed, position: 0, stream, logprobs: request.logprobs, bias }
 }
 
 /** `count` draws from this one on; `kept` has those of the last time, so that they are the same objects again. */

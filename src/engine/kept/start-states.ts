@@ -51,10 +51,7 @@ export class StartStates {
     if (others.length === 0) return
     live.mixture = {
       weight: own!.weight,
-      others: others.map(({ startState, weight }) => ({
-        start: this.#startOf(startState),
-        weight,
-      })),
+      others: others.map(({ startState, weight }) => ({ start: this.#startOf(startState), weight })),
     }
   }
 

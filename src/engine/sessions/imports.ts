@@ -133,9 +133,7 @@ export function openLink(token: string, key: string, now: number): Omit<LinkedTu
 function read(bytes: Buffer, key: string): LinkedTurn | null {
   const [tagAt, textAt] = [IV_BYTES, IV_BYTES + TAG_BYTES]
   if (bytes.length <= textAt) return null
-  const decipher = createDecipheriv(CIPHER, keyBytes(key), bytes.subarray(0, tagAt), {
-    authTagLength: TAG_BYTES,
-  })
+  const decipher = createDecipheriv(CIPHER, keyBytes(key), bytes.subarray(0, tagAt), { authTagLength: TAG_BYTES })
   decipher.setAuthTag(bytes.subarray(tagAt, textAt))
   try {
     const text = Buffer.concat([decipher.update(bytes.subarray(textAt)), decipher.final()])

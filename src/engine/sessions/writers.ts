@@ -54,14 +54,7 @@ export class SessionWriters {
 
   /** Makes a request the writer of its session and its prompt the whole conversation, now or later. May throw. */
   open(live: LiveRequest, namespace: string, opening: Opening): void {
-    const use: Use = {
-      namespace,
-      session: null,
-      parent: null,
-      pinned: null,
-      ttlMs: undefined,
-      waiting: null,
-    }
+    const use: Use = { namespace, session: null, parent: null, pinned: null, ttlMs: undefined, waiting: null }
     this.#uses.set(live, use)
     try {
       this.#claimOrEnter(live, use, opening)

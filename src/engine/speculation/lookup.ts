@@ -101,10 +101,7 @@ export class TextLookup implements Proposer {
   }
 }
 
-export const LOOKUP: ProposerSource = {
-  name: 'lookup',
-  open: (prompt) => new TextLookup(prompt),
-}
+export const LOOKUP: ProposerSource = { name: 'lookup', open: (prompt) => new TextLookup(prompt) }
 
 /** So many tokens to each side are looked through for a place where the answer may go on. */
 const SEARCHED = 8192

@@ -23,11 +23,7 @@ export interface NamedKeys {
 export class KeyIndex {
   #keys: readonly KeyRecord[] = []
   /** Digest of each secret, with its key. */
-  #digests: readonly {
-    readonly digest: Buffer
-    readonly until: number | null
-    readonly key: KeyRecord
-  }[] = []
+  #digests: readonly { readonly digest: Buffer; readonly until: number | null; readonly key: KeyRecord }[] = []
   #isInUse = false
 
   get keys(): readonly KeyRecord[] {

@@ -29,9 +29,7 @@ export function readKeys(path: string): readonly KeyRecord[] {
     return parseKeyList(text)
   } catch (error) {
     const { message } = SkeinError.from(error)
-    throw new SkeinError('invalid_request', `${path} is not a file of keys: ${message}`, {
-      cause: error,
-    })
+    throw new SkeinError('invalid_request', `${path} is not a file of keys: ${message}`, { cause: error })
   }
 }
 

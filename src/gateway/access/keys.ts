@@ -123,9 +123,7 @@ export interface Issued {
 
 export function addKey(keys: readonly KeyRecord[], { limits, ...rest }: NewKey, now: number): Issued {
   if (keys.some(({ name }) => name === rest.name)) {
-    throw new SkeinError('conflict', `a key named ${rest.name} exists; revoke it or rotate it`, {
-      param: 'name',
-    })
+    throw new SkeinError('conflict', `a key named ${rest.name} exists; revoke it or rotate it`, { param: 'name' })
   }
   const secret = newSecret()
   const id = `key-${randomBytes(12).toString('hex')}`
@@ -185,7 +183,5 @@ function parseJson(text: string): unknown {
 export function parseRole(given: string): Role {
   const role = ROLES.find((candidate) => candidate === given)
   if (role !== undefined) return role
-  throw new SkeinError('invalid_request', `role: expected one of ${ROLES.join(', ')}`, {
-    param: 'role',
-  })
+  throw new SkeinError('invalid_request', `role: expected one of ${ROLES.join(', ')}`, { param: 'role' })
 }

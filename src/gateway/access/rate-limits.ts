@@ -171,11 +171,7 @@ class RequestMeter implements Observer {
 
   #bounded(request: GenerateRequest): GenerateRequest {
     const { share, storedBytes } = this.#principal.limits
-    return {
-      ...request,
-      share: share ?? undefined,
-      storedBytes: storedBytes ?? undefined,
-    }
+    return { ...request, share: share ?? undefined, storedBytes: storedBytes ?? undefined }
   }
 }
 
@@ -194,9 +190,7 @@ function refusalOf(tokens: Bucket | null, rows: RowLine, numRows: number): Skein
 
 function limited(message: string, retryAfterSeconds: number): SkeinError {
   const seconds = Math.max(1, Math.ceil(retryAfterSeconds))
-  return new SkeinError('rate_limited', `${message}; retry in ${seconds} s`, {
-    retryAfterSeconds: seconds,
-  })
+  return new SkeinError('rate_limited', `${message}; retry in ${seconds} s`, { retryAfterSeconds: seconds })
 }
 
 function bucketFor(old: Bucket | null, capacity: number | null, now: () => number): Bucket | null {

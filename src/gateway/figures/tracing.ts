@@ -51,11 +51,7 @@ export function traceRequests(app: FastifyInstance): void {
     const { method, headers, id } = request
     const route = request.routeOptions.url ?? '(no route)'
     const caller = propagation.extract(context.active(), headers)
-    const attributes = {
-      'http.request.method': method,
-      'http.route': route,
-      'skein.request_id': id,
-    }
+    const attributes = { 'http.request.method': method, 'http.route': route, 'skein.request_id': id }
     const options = { kind: SpanKind.SERVER, attributes }
     const span = trace.getTracer(NAME).startSpan(`${method} ${route}`, options, caller)
     spans.set(request, span)

@@ -116,13 +116,7 @@ function workerRoutes(management: Management): Route[] {
 
 /** A POST whose body is ignored and may be missing. */
 function action(path: string, summary: string, act: (id: string) => object | Promise<object>): Route {
-  return {
-    method: 'POST',
-    path,
-    summary,
-    body: null,
-    handle: async ({ params }) => json(await act(params.id!)),
-  }
+  return { method: 'POST', path, summary, body: null, handle: async ({ params }) => json(await act(params.id!)) }
 }
 
 /** Reports an error about a file for the field that named it, and an error that names no file for the model. */

@@ -98,11 +98,7 @@ export class Sampler {
           return sample === null ? [] : [[worker.id, sample]]
         }),
       ),
-      requests: {
-        open: recent.numOpen,
-        per_second: started / seconds,
-        errors_per_second: failed / seconds,
-      },
+      requests: { open: recent.numOpen, per_second: started / seconds, errors_per_second: failed / seconds },
       ttft_ms: recent.firstTokenMs.percentiles(),
       itl_ms: recent.interTokenMs.percentiles(),
       event_loop_delay_ms: this.#delays(),
@@ -163,10 +159,7 @@ export class Sampler {
 
   #statesOf(id: string, now: StateStats, before: StateStats, seconds: number): WorkerSample['states'] {
     const looks = this.#prefixes.get(id) ?? []
-    looks.push({
-      hits: now.prefixHits - before.prefixHits,
-      misses: now.prefixMisses - before.prefixMisses,
-    })
+    looks.push({ hits: now.prefixHits - before.prefixHits, misses: now.prefixMisses - before.prefixMisses })
     if (looks.length > DELAY_SAMPLES) looks.shift()
     this.#prefixes.set(id, looks)
     const hits = looks.reduce((sum, look) => sum + look.hits, 0)

@@ -52,10 +52,7 @@ export function openModelFolder(folder: string, others: readonly string[] = []):
       const shown = all
         .flatMap((one) => [one, realPath(one) ?? one])
         .reduce((text, root) => text.replaceAll(root + sep, ''), message)
-      return new SkeinError(code, shown, {
-        cause: thrown,
-        ...(param === undefined ? {} : { param }),
-      })
+      return new SkeinError(code, shown, { cause: thrown, ...(param === undefined ? {} : { param }) })
     },
     list(isWanted) {
       const root = realPath(asGiven)

@@ -119,11 +119,7 @@ function docFiles(): [path: string, file: WebFile][] {
     const names = existsSync(place) ? readdirSync(place).filter((name) => name.endsWith('.md')) : []
     return names.map((name): [string, WebFile] => {
       const { size, mtimeMs } = statSync(join(place, name))
-      const headers = {
-        ...HEADERS,
-        'content-type': 'text/markdown; charset=utf-8',
-        'cache-control': 'no-cache',
-      }
+      const headers = { ...HEADERS, 'content-type': 'text/markdown; charset=utf-8', 'cache-control': 'no-cache' }
       const bytes = { path: join(place, name) }
       return [`/docs/${folder}${name}`, { headers, etag: `"${size}-${mtimeMs}"`, bytes, packed: null }]
     })

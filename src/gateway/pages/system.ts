@@ -23,11 +23,7 @@ export function systemRoutes(context: SystemContext): readonly OwnRoute[] {
   const { models, metrics, version, openApi } = context
   let page: object | null = null
   return [
-    {
-      path: LIVENESS_PATH,
-      summary: 'Liveness; needs no key',
-      handle: () => ({ status: 'ok' }),
-    },
+    { path: LIVENESS_PATH, summary: 'Liveness; needs no key', handle: () => ({ status: 'ok' }) },
     {
       path: '/readyz',
       summary: 'Readiness: whether a model can answer',

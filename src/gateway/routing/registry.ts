@@ -109,9 +109,7 @@ function find(byId: ReadonlyMap<string, RegisteredModel>, name: string | null | 
   const names = [...byId.keys()].sort()
   const shown = names.slice(0, MOST_NAMES).join(', ')
   const rest = names.length > MOST_NAMES ? ' …; GET /v1/models lists them all' : ''
-  throw new SkeinError('not_found', `model: no model of that name; there is ${shown}${rest}`, {
-    param: 'model',
-  })
+  throw new SkeinError('not_found', `model: no model of that name; there is ${shown}${rest}`, { param: 'model' })
 }
 
 function served({ id, tokenizer, source }: RegisteredModel, created: number): ServedModel {

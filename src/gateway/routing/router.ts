@@ -63,13 +63,7 @@ export interface RouterCounts {
 export class RouteMemory {
   readonly prefixes = new PrefixHomes()
   readonly sessions = new SessionAffinity()
-  readonly counts: RouterCounts = {
-    sessionHits: 0,
-    prefixHits: 0,
-    sessionSpills: 0,
-    prefixSpills: 0,
-    retries: 0,
-  }
+  readonly counts: RouterCounts = { sessionHits: 0, prefixHits: 0, sessionSpills: 0, prefixSpills: 0, retries: 0 }
 }
 
 export class Router implements EngineSource, EngineClient {

@@ -155,9 +155,7 @@ export class ModelJobs {
 
   /** In a separate process: quantising blocks a thread, and native code can end a process. */
   async #quantise(args: readonly string[], onProgress: (done: number, total: number) => void): Promise<void> {
-    const child = spawn(process.execPath, [this.#quantiser, ...args], {
-      stdio: ['ignore', 'pipe', 'ignore'],
-    })
+    const child = spawn(process.execPath, [this.#quantiser, ...args], { stdio: ['ignore', 'pipe', 'ignore'] })
     let reason: string | null = null
     createInterface(child.stdout).on('line', (line) => {
       // Our own process writes these lines.

@@ -35,11 +35,7 @@ const SIGNATURES: readonly Signature[] = [
     matches: (head) => /^\s*<(!doctype|html)/i.test(latin1Of(head)),
     advice: 'the download went wrong: fetch the file itself',
   },
-  {
-    found: 'a gzip archive',
-    matches: (head) => head[0] === 0x1f && head[1] === 0x8b,
-    advice: 'unpack it first',
-  },
+  { found: 'a gzip archive', matches: (head) => head[0] === 0x1f && head[1] === 0x8b, advice: 'unpack it first' },
   { found: 'a tar archive', matches: (head) => latin1Of(head.subarray(257, 262)) === 'ustar' },
 ]
 
@@ -47,9 +43,7 @@ export function recogniseFormat(source: ByteSource): FileFormat {
   const head = readBytes(source, 0, Math.min(source.size, 512), 'the head of the file')
   const known = SIGNATURES.find(({ matches }) => matches(head, source.size))
   if (known) return known
-  return {
-    found: `of no format known here (it begins with "${quote(latin1Of(head.subarray(0, 16)))}")`,
-  }
+  return { found: `of no format known here (it begins with "${quote(latin1Of(head.subarray(0, 16)))}")` }
 }
 
 function startsWith(text: string): (head: Uint8Array) => boolean {

@@ -89,12 +89,7 @@ export class ModelRunner implements Runner {
     this.#stateOf = Int32Array.from({ length: numNamed }, (_, slot) => slot)
     if (startState !== null) this.#states.write(numNamed, startState).result()
     this.#penalties = backend.penaltyPool(vocabSize, this.numPlaces)
-    const capacity: Capacity = {
-      tokens: maxTokens,
-      rows: numSlots,
-      logits: this.maxLogits,
-      samples: this.maxSamples,
-    }
+    const capacity: Capacity = { tokens: maxTokens, rows: numSlots, logits: this.maxLogits, samples: this.maxSamples }
     this.#logits = backend.tensor([capacity.logits, vocabSize])
     const hidden = backend.activation([capacity.logits, stateShape.channels])
     const kept = backend.activation([backend.drawsLater ? this.numPlaces : 1, stateShape.channels])

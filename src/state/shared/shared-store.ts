@@ -147,11 +147,7 @@ export class SharedStore {
     this.lease.check()
     const gap = this.#options.isToldFirst ? GAP : 0
     for (let i = 0; i < TRIES; i++) {
-      const taken = await take(this.#database, this.#keyOf(name), {
-        worker: this.owner,
-        mayCreate,
-        gap,
-      })
+      const taken = await take(this.#database, this.#keyOf(name), { worker: this.owner, mayCreate, gap })
       if (taken !== null) {
         this.#fences.set(nameKey(name), taken.fence)
         // Written by publish.
@@ -287,11 +283,7 @@ export class SharedStore {
     if (end === null || end > this.#now()) return session
     const { namespace, id } = session
     await this.commit({ puts: [], sessions: [{ namespace, id, record: null }], deleteKeys: [] })
-    const taken = await take(this.#database, this.#keyOf(session), {
-      worker: this.owner,
-      mayCreate: true,
-      gap: 0,
-    })
+    const taken = await take(this.#database, this.#keyOf(session), { worker: this.owner, mayCreate: true, gap: 0 })
     if (taken === null) await this.#refuseForeign(session)
     else this.#fences.set(nameKey(session), taken.fence)
     return null
@@ -304,9 +296,7 @@ export class SharedStore {
     if (owner.node === this.#options.worker.node) {
       throw new SkeinError('conflict', `session ${name.id} is in the hands of another worker`)
     }
-    throw new SkeinError('misdirected', `session ${name.id} is on another node`, {
-      location: owner.url,
-    })
+    throw new SkeinError('misdirected', `session ${name.id} is on another node`, { location: owner.url })
   }
 
   async #isGone(name: SessionName): Promise<boolean> {

@@ -50,20 +50,13 @@ export interface ThreadAsks {
   load: { params: { readonly key: string; readonly namespace: string }; result: Snapshot }
   claim: { params: { readonly name: SessionName; readonly mayCreate: boolean }; result: Claim }
   find: { params: SessionName; result: StoredSession | null }
-  list: {
-    params: { readonly namespace: string; readonly page: ListPage }
-    result: readonly StoredSession[]
-  }
+  list: { params: { readonly namespace: string; readonly page: ListPage }; result: readonly StoredSession[] }
   usage: { params: { readonly namespace: string }; result: Usage }
   expire: { params: null; result: null }
   commit: { params: LightChange; result: readonly SessionName[] }
   offer: { params: { readonly number: number; readonly put: LightPut }; result: null }
   findPrefix: {
-    params: {
-      readonly namespace: string
-      readonly prompt: Int32Array
-      readonly minTokens: number
-    }
+    params: { readonly namespace: string; readonly prompt: Int32Array; readonly minTokens: number }
     result: Snapshot | null
   }
   publishPrefix: {

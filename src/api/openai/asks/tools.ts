@@ -13,10 +13,7 @@ import { invalid, present } from '../sampling.ts'
 const MAX_TOOLS = 256
 
 const FunctionTool = Type.Object({
-  name: Type.String({
-    pattern: '^[a-zA-Z0-9_.:-]{1,64}$',
-    description: 'letters, digits, "_", "-"',
-  }),
+  name: Type.String({ pattern: '^[a-zA-Z0-9_.:-]{1,64}$', description: 'letters, digits, "_", "-"' }),
   description: Maybe(Type.String()),
   parameters: Maybe(Type.Unknown()),
   strict: Maybe(Type.Boolean()),
@@ -25,9 +22,7 @@ const FunctionTool = Type.Object({
 export function toolFields() {
   return {
     tools: Maybe(
-      Type.Array(Type.Object({ type: Type.String(), function: Maybe(FunctionTool) }), {
-        maxItems: MAX_TOOLS,
-      }),
+      Type.Array(Type.Object({ type: Type.String(), function: Maybe(FunctionTool) }), { maxItems: MAX_TOOLS }),
     ),
     tool_choice: Maybe(Type.Unknown()),
     parallel_tool_calls: Maybe(Type.Boolean()),
@@ -102,10 +97,7 @@ function toMessage(message: WireMessage, i: number): Message {
 }
 
 function callOf(call: unknown, at: string): ToolCall {
-  const { id, function: called } = (call ?? {}) as {
-    id?: unknown
-    function?: { name?: unknown; arguments?: unknown }
-  }
+  const { id, function: called } = (call ?? {}) as { id?: unknown; function?: { name?: unknown; arguments?: unknown } }
   const { name, arguments: json } = called ?? {}
   if (typeof name !== 'string') throw unsupported(at, 'send calls of functions, with their names')
   return {

@@ -54,9 +54,7 @@ export function writeSafetensors(
 
 function headerBytes(tensors: readonly Written[], metadata: Readonly<Record<string, string>>): Buffer {
   // Without a prototype, so that "__proto__" is a name like any other.
-  const header: Record<string, unknown> = Object.assign(Object.create(null), {
-    __metadata__: metadata,
-  })
+  const header: Record<string, unknown> = Object.assign(Object.create(null), { __metadata__: metadata })
   let start = 0
   for (const tensor of tensors) {
     const end = start + byteLength(tensor)
