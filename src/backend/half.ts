@@ -35,10 +35,6 @@ export function decodeFloats(bytes: Uint8Array, dtype: SourceType): Float32Array
   return floats
 }
 
-export function f16ToFloat(bits: number): number {
-  return f16Table()[bits]!
-}
-
 /** f32 → little-endian elements of `dtype`, always a fresh array. */
 export function encodeFloats(values: Float32Array, dtype: SourceType): Uint8Array {
   const bits = new Uint32Array(values.buffer, values.byteOffset, values.length)
@@ -54,7 +50,7 @@ let f16Values: Float32Array | undefined
 
 // [65536]
 
-function f16Table(): Float32Array {
+export function f16Table(): Float32Array {
   f16Values ??= Float32Array.from({ length: 65536 }, (_, bits) => f16Value(bits))
   return f16Values
 }

@@ -113,13 +113,13 @@ export class LlmState {
       const stops = options.stop ?? []
       const text = new AnswerText(tokenizer, new StopStrings(stops), false)
       const answer: Uint8Array[] = []
-      const seed = BigInt.asUintN(64, BigInt(options.seed ?? randomSeed()))
+      const seed = BigInt.asUintN(64, BigInt(options.seed ?? crypto.getRandomValues(new BigUint64Array(1))[0]!))
       const most = options.maxTokens ?? 512
       for (let position = 0; position < most; position++) {
         await this.#feed(this.#tail.length - 1, options.signal)
         const token = await this.#draw(sampling, seed, position)
         if (token === END_OF_TEXT) break
-        const numBytes = lengthOf(answer)
+        const numBytes = answer.reduce((sum, { length }) => sum + length, 0)
         answer.push(tokenizer.bytesOf(token))
         // Whatever happens next, this token belongs to the text.
         this.#tail = Int32Array.of(token)
@@ -244,14 +244,6 @@ function samplingOf(options: SamplingOptions): SamplingNumbers {
     if (value >= row.min && value <= row.max) return value
     throw new SkeinError('invalid_request', `${name} must be ${row.min} to ${row.max}`, { param: name })
   })
-}
-
-function randomSeed(): bigint {
-  return crypto.getRandomValues(new BigUint64Array(1))[0]!
-}
-
-function lengthOf(parts: readonly Uint8Array[]): number {
-  return parts.reduce((sum, { length }) => sum + length, 0)
 }
 
 /** Whether the last character lacks bytes. */

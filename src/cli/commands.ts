@@ -142,7 +142,7 @@ export const ENTRIES: readonly Entry[] = [
     name: 'completion',
     group: 'Measure and check',
     about: 'Print a completion script for your shell',
-    load: async () => (await import('./completion.ts')).completionOf(wholeProgram),
+    load: async () => (await import('./completion.ts')).completionOf(() => programOf(ENTRIES)),
   },
 ]
 
@@ -150,11 +150,6 @@ const EXIT_CODES = 'Exit codes: 0 done, 1 failed, 2 the command line or the conf
 
 export function entryOf(word: string | undefined): Entry | undefined {
   return ENTRIES.find(({ name, aliases = [] }) => name === word || aliases.includes(word ?? ''))
-}
-
-/** The program with every command and all flags. */
-function wholeProgram(): Promise<Command> {
-  return programOf(ENTRIES)
 }
 
 /** The program with the names of all commands; the given commands also have their flags. */

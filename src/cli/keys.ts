@@ -160,7 +160,9 @@ function rowOf(key: KeyRecord): string[] {
     limits.requestsPerMinute === null ? '' : `${limits.requestsPerMinute} requests/min`,
     limits.tokensPerMinute === null ? '' : `${limits.tokensPerMinute} tokens/min`,
     limits.rows === null ? '' : `${limits.rows} rows`,
-    limits.storedBytes === null ? '' : `${storedText(limits.storedBytes)} stored`,
+    limits.storedBytes === null
+      ? ''
+      : `${limits.storedBytes % MIB === 0 ? `${limits.storedBytes / MIB} MiB` : formatBytes(limits.storedBytes)} stored`,
     limits.share === null ? '' : `share ${limits.share}`,
     limits.priority == null ? '' : `priority ${limits.priority}`,
     limits.timeoutSeconds == null ? '' : `timeout ${limits.timeoutSeconds} s`,
@@ -168,11 +170,6 @@ function rowOf(key: KeyRecord): string[] {
   const ends = expiresAt === null ? 'never' : day(expiresAt)
   const end = isExpired(key, Date.now()) ? `${ends} (over)` : ends
   return [name, role, day(createdAt), end, said.join(', ') || 'none']
-}
-
-/** In the unit it was given in: MiB by the flag, bytes over HTTP. */
-function storedText(bytes: number): string {
-  return bytes % MIB === 0 ? `${bytes / MIB} MiB` : formatBytes(bytes)
 }
 
 function day(at: number): string {

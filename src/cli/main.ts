@@ -31,11 +31,6 @@ function asFlags(argv: readonly string[]): readonly string[] {
   return word === 'version' ? ['--version'] : argv
 }
 
-/** An error of the operating system, such as a missing file. */
-function isSystemError(error: unknown): boolean {
-  return error instanceof Error && 'syscall' in error
-}
-
 /** Lets `serve` also accept the flags of the servers that it replaces. */
 async function withOwnFlags(given: readonly string[]): Promise<readonly string[]> {
   const [command, ...rest] = given
@@ -71,7 +66,7 @@ process.stderr.on('error', () => {})
 
 run(process.argv.slice(2)).catch((error: unknown) => {
   const { code, message } = SkeinError.from(error)
-  const isOurs = code === 'internal' && !isSystemError(error)
+  const isOurs = code === 'internal' && !(error instanceof Error && 'syscall' in error)
   // The user who interrupted needs no message.
   if (code !== 'aborted') process.stderr.write(`skein: ${message}${isOurs ? ' (internal error)' : ''}\n`)
   if (code === 'internal' && error instanceof Error && process.env.SKEIN_DEBUG) process.stderr.write(`${error.stack}\n`)

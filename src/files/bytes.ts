@@ -12,6 +12,15 @@ export function textOf(bytes: Uint8Array): string {
   return DECODER.decode(bytes)
 }
 
+/** Undefined where the text is no JSON. */
+export function parsedJson(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
+}
+
 /** One character per byte; for short texts. */
 export function latin1Of(bytes: Uint8Array): string {
   return String.fromCharCode(...bytes)

@@ -142,7 +142,8 @@ export function buildApp(options: AppOptions): FastifyInstance {
   ]
   const web = ownWebFiles()
   const { seal = null, front = null } = options
-  const origins = createOriginPolicy(originOptions(options, host))
+  const { allowedOrigins = [], allowedHosts = [] } = options
+  const origins = createOriginPolicy({ host, allowedOrigins, allowedHosts })
   const gate = createGate(auth, origins, web, seal)
   const respond = createResponder(dialects[0]!, metrics, limits, drain)
 
@@ -244,10 +245,6 @@ export function allDialects(
     ai00Dialect(limits, live),
     batchesDialect(limits, batches),
   ]
-}
-
-function originOptions({ allowedOrigins = [], allowedHosts = [] }: AppOptions, host: string) {
-  return { host, allowedOrigins, allowedHosts }
 }
 
 type Respond = (thrown: unknown, request: FastifyRequest, reply: FastifyReply) => void

@@ -65,7 +65,9 @@ export class GrammarCompiler {
       const format = this.#formatOf(constraint)
       return this.#compiler.CompileStructuralTag(JSON.stringify({ type: 'structural_tag', format }))
     } catch (error) {
-      throw notUnderstood(this.binding.lastComplaint() ?? wordsOf(error))
+      throw notUnderstood(
+        this.binding.lastComplaint() ?? (error instanceof Error ? error.message : 'it is not understood'),
+      )
     }
   }
 
@@ -102,11 +104,6 @@ export class GrammarCompiler {
     const ebnf = this.binding._JSONSchemaToEBNF(json, true, none, none, true, none, kJSON)
     return ebnf.replaceAll(ANY_WHITE_SPACE, SPACE)
   }
-}
-
-/** C++ exceptions arrive as numbers. */
-function wordsOf(error: unknown): string {
-  return error instanceof Error ? error.message : 'it is not understood'
 }
 
 function notUnderstood(complaint: string): SkeinError {

@@ -113,7 +113,8 @@ function deviceOf(text: string): DeviceChoice {
 function oneOf<T extends string>(field: string, value: string | null, choices: readonly T[]): T | null {
   if (value === null) return null
   const found = choices.find((choice) => choice === value)
-  return found ?? raise(invalid(field, `expected one of ${choices.join(', ')}`))
+  if (found !== undefined) return found
+  throw invalid(field, `expected one of ${choices.join(', ')}`)
 }
 
 /** Drops fields that are null. */
@@ -158,8 +159,4 @@ class TokenizerCache {
 
 function invalid(param: string, message: string): SkeinError {
   return new SkeinError('invalid_request', `${param}: ${message}`, { param })
-}
-
-function raise(error: SkeinError): never {
-  throw error
 }

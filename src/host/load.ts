@@ -9,7 +9,7 @@ import { LocalEngineClient } from '../engine/client/local-client.ts'
 import type { EngineClient } from '../engine/client.ts'
 import { Engine } from '../engine/engine.ts'
 import { identityOf } from '../engine/kept/identity.ts'
-import { isWithoutDisk, LateStore } from '../engine/kept/late-store.ts'
+import { LateStore, NO_DISK } from '../engine/kept/late-store.ts'
 import { DEFAULT_LIMITS as DEFAULT_ENGINE_LIMITS, type EngineLimits, lineLength } from '../engine/limits.ts'
 import { Draft } from '../engine/speculation/draft.ts'
 import { LOOKUP, PREDICTION } from '../engine/speculation/lookup.ts'
@@ -291,7 +291,7 @@ async function openStoreOf(
     return await open()
   } catch (thrown) {
     const problem = SkeinError.from(thrown)
-    if (!isWithoutDisk(problem) || problem.code === 'invalid_request') throw problem
+    if (!NO_DISK.test(problem.message) || problem.code === 'invalid_request') throw problem
     warn('sessions are unavailable until the store can be opened', problem)
     const onOpen = () => process.stderr.write('skein: the store is open; sessions are available again\n')
     return new LateStore(problem, { open, onOpen, retryMs: REOPEN_MS, secret: randomBytes(32) })

@@ -32,7 +32,7 @@ async function main(): Promise<number> {
     tell('opening the device')
     const { engine } = await loadEngine(choice, onProgress, {
       onProgress: tellOfWarmUp(tell),
-      onWarning: say,
+      onWarning: (message) => process.stderr.write(`skein: ${message}\n`),
       onStage: tell,
     })
     // The same for a signal to the whole service: the gateway still wants states saved and answers finished.
@@ -44,10 +44,6 @@ async function main(): Promise<number> {
     await channel.close()
     return 1
   }
-}
-
-function say(message: string): void {
-  process.stderr.write(`skein: ${message}\n`)
 }
 
 /**

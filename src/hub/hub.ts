@@ -3,7 +3,9 @@
  * follows redirects only to the hub's own hosts, and sends the token only to the endpoint. Names come from the
  * operator's command line or an admin's key (host/pulls.ts).
  */
+
 import { SkeinError } from '../errors.ts'
+import { parsedJson } from '../files/bytes.ts'
 
 export interface Hub {
   readonly endpoint: URL
@@ -65,12 +67,9 @@ export async function listFiles(hub: Hub, repository: string): Promise<HubFile[]
 /** A JSON answer of its API, of any shape. */
 export async function readJson(hub: Hub, path: string): Promise<unknown> {
   const url = hubUrl(hub, path)
-  const text = await limitedText(await request(hub, url), url)
-  try {
-    return JSON.parse(text)
-  } catch {
-    throw unexpected(url, 'answered with something that is not JSON')
-  }
+  const value = parsedJson(await limitedText(await request(hub, url), url))
+  if (value === undefined) throw unexpected(url, 'answered with something that is not JSON')
+  return value
 }
 
 export async function licenceOf(hub: Hub, repository: string): Promise<string | null> {
@@ -194,12 +193,8 @@ async function limitedText(response: Response, url: URL): Promise<string> {
 }
 
 function parseList(text: string, url: URL): readonly unknown[] {
-  try {
-    const entries: unknown = JSON.parse(text)
-    if (Array.isArray(entries)) return entries
-  } catch {
-    // no list either, as below
-  }
+  const entries = parsedJson(text)
+  if (Array.isArray(entries)) return entries
   throw unexpected(url, 'answered with something that is not a list of files')
 }
 

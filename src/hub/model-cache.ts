@@ -57,7 +57,7 @@ export function findModel(folder: string, name: string): CachedModel | undefined
     // "deep/m" may also be a file in a folder of a repository.
     if (own.length > 0) return own.length === 1 ? own[0] : own.find(({ name: n }) => n === name)
   }
-  const files = new Map(models.map((model) => [fileOf(folder, model), model]))
+  const files = new Map(models.map((model) => [relative(folder, model.path).split(sep).slice(1).join('/'), model]))
   const chosen = newestNamed(name, [...files.keys()])
   return chosen === undefined ? undefined : files.get(chosen)
 }
@@ -94,10 +94,6 @@ function filesIn(directory: string): { readonly path: string; readonly bytes: nu
     .map((entry) => join(entry.parentPath, entry.name))
     .sort()
     .map((path) => ({ path, bytes: lstatSync(path).size }))
-}
-
-function fileOf(folder: string, { path }: CachedModel): string {
-  return relative(folder, path).split(sep).slice(1).join('/')
 }
 
 function checkInside(folder: string, path: string): void {

@@ -32,7 +32,7 @@ export function quantiseCheckpoint(
 ): void {
   const entries = [...checkpoint.tensors.values()]
   refuseQuantised(checkpoint, entries)
-  const totalBytes = entries.reduce((sum, entry) => sum + byteLength(entry), 0)
+  const totalBytes = entries.reduce((sum, entry) => sum + numElements(entry) * BYTES_PER_ELEMENT[entry.dtype], 0)
   let doneBytes = 0
   const onPiece = (bytes: number) => {
     doneBytes += bytes
@@ -102,8 +102,4 @@ function plainTensor(entry: TensorEntry, onPiece: (bytes: number) => void): Writ
     }
   }
   return { name, shape, dtype, chunks }
-}
-
-function byteLength(entry: TensorEntry): number {
-  return numElements(entry) * BYTES_PER_ELEMENT[entry.dtype]
 }

@@ -80,7 +80,9 @@ export class Sessions {
   /** Most recently used first; one that has no turn yet does not show. */
   list(namespace: string): Session[] {
     const sessions = [...this.tenants.get(namespace).sessions.values()]
-    return sessions.filter(isVisible).sort((a, b) => b.updatedAt - a.updatedAt)
+    return sessions
+      .filter(({ turns, version }) => turns.size > 0 || version > 0)
+      .sort((a, b) => b.updatedAt - a.updatedAt)
   }
 
   /** An empty session. Throws too_large when the tenant's quota is used up. */
@@ -291,22 +293,14 @@ export function headAmong({ head, turns }: Pick<Session, 'head' | 'turns'>, isSu
   while (at !== 0) {
     const turn = turns.get(at)
     // The turn was pruned: continue at the latest of the others, not at the beginning.
-    if (turn === undefined) return Math.max(0, ...numbersOf([...turns.values()].filter(isSuch)))
+    if (turn === undefined) return Math.max(0, ...[...turns.values()].filter(isSuch).map((one) => one.turn))
     if (isSuch(turn)) return at
     at = turn.parent
   }
   return 0
 }
 
-function numbersOf(turns: readonly Turn[]): number[] {
-  return turns.map(({ turn }) => turn)
-}
-
 /** Some session goes on from this state next. */
 export function isHead(state: KeptState): boolean {
   return [...state.holders].some(({ turns, head }) => turns.get(head)?.state === state)
-}
-
-function isVisible({ turns, version }: Session): boolean {
-  return turns.size > 0 || version > 0
 }

@@ -6,9 +6,10 @@
  * tokens i32 · tail i32 · the arrays of the state f32 (backend/state-shape.ts) · CRC-32 of all before it u32. Format 1, which is still read, ends with
  * the SHA-256 instead: neither keeps out who can write to the file, and the CRC takes a third of the time.
  */
+
 import { lengthsOf, stateBytesOf } from '../backend/state-shape.ts'
 import { assert, SkeinError } from '../errors.ts'
-import { compareBytes, textOf, utf8 } from '../files/bytes.ts'
+import { compareBytes, parsedJson, textOf, utf8 } from '../files/bytes.ts'
 import { crc32, sha256 } from '../files/digest.ts'
 import { atOnce, type Steps } from './in-turns.ts'
 import type { ModelIdentity, Snapshot } from './snapshot.ts'
@@ -243,12 +244,8 @@ function readHeader(file: Uint8Array) {
 }
 
 function parseHeader(text: string): SnapshotHeader {
-  let value: unknown
-  try {
-    value = JSON.parse(text)
-  } catch {
-    throw damaged('its header is not JSON')
-  }
+  const value = parsedJson(text)
+  if (value === undefined) throw damaged('its header is not JSON')
   if (typeof value !== 'object' || value === null) throw damaged('its header is not an object')
   const fields = new Map<string, unknown>(Object.entries(value))
   const strings = ['architecture', 'vocabulary', 'weights', 'namespace', 'dtype']

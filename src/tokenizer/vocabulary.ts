@@ -138,9 +138,5 @@ function parseEscape(text: string, isBytes: boolean): Escape | null {
   const digits = text.slice(1, 1 + numDigits)
   if (digits.length !== numDigits || !/^[0-9a-fA-F]+$/.test(digits)) return null
   const code = Number.parseInt(digits, 16)
-  return code > 0x10ffff || isSurrogate(code) ? null : { code, length: 1 + numDigits }
-}
-
-function isSurrogate(code: number): boolean {
-  return code >= 0xd800 && code <= 0xdfff
+  return code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff) ? null : { code, length: 1 + numDigits }
 }

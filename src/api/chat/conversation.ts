@@ -2,6 +2,7 @@
  * A conversation with tools, as every dialect hands it over, and what is asked of the answer. It knows neither the wire nor
  * the prompt: prepare.ts makes a request of it, reply.ts reads the answer.
  */
+import { parsedJson } from '../../files/bytes.ts'
 import type { JsonSchema } from '../../grammar/constraint.ts'
 import type { ThinkMode } from '../template.ts'
 
@@ -22,11 +23,7 @@ export interface ToolCall {
 
 /** The arguments as a value; an answer that was cut off may have half of an object. */
 export function argumentsIn(written: string): unknown {
-  try {
-    return JSON.parse(written)
-  } catch {
-    return {}
-  }
+  return parsedJson(written) ?? {}
 }
 
 export type Message =

@@ -2,8 +2,9 @@
  * Conversations with tools as vllm-rwkv tells them: heads of Markdown with a line of their own, a tool's parameters as its
  * schema, calls marked and fenced, results as turns. Thoughts are there as always; an answer begins with one, which may be empty.
  */
+import { parsedJson } from '../../files/bytes.ts'
 import { CHAT_STOPS, escapeOf, type Layout, type ThinkMode } from '../template.ts'
-import type { Tool, ToolCall } from './conversation.ts'
+import type { Tool } from './conversation.ts'
 import type { ToolFormat } from './tool-format.ts'
 
 /** The heads of this form, and those that any chat may forge. */
@@ -43,7 +44,10 @@ export const MARKDOWN_TOOLS: ToolFormat = {
   tail: (mode) => TAILS[mode],
   joinsSystems: true,
   list: ({ tools }) => [...tools.map(toolOf), ORDER].join('\n'),
-  calls: (calls) => calls.map((call) => `**Tool Call:**\n${fenced(calledOf(call))}`).join('\n'),
+  calls: (calls) =>
+    calls
+      .map(({ name, arguments: given }) => `**Tool Call:**\n${fenced({ name, arguments: jsonOrText(given || '{}') })}`)
+      .join('\n'),
   results: (contents) => {
     return contents.map((content) => ({ role: 'tool', content: fenced(jsonOrText(content)) }))
   },
@@ -57,21 +61,14 @@ function toolOf({ name, description, parameters }: Tool): string {
   return `### \`${name}\`\n${about}**Parameters:**\n${fenced(parameters)}`
 }
 
-function calledOf({ name, arguments: given }: ToolCall): object {
-  return { name, arguments: jsonOrText(given || '{}') }
-}
-
 function fenced(value: unknown): string {
   return `\`\`\`json\n${JSON.stringify(value, null, 2)}\n\`\`\``
 }
 
 /** What is no JSON is a string of it. */
 function jsonOrText(json: string): unknown {
-  try {
-    return JSON.parse(json)
-  } catch {
-    return json
-  }
+  const value = parsedJson(json)
+  return value === undefined ? json : value
 }
 
 const ABOUT = '**Description:** '

@@ -24,16 +24,13 @@ export async function toldBefore({ client }: ServedModel, tenant: string, id: st
   if (id === null) return NOTHING_TOLD
   try {
     const { note, isBusy }: SessionInfo = await client.call('sessions.get', { tenant, id })
-    return note === undefined || isBusy ? NOTHING_TOLD : toldIn(note)
+    return note === undefined || isBusy
+      ? NOTHING_TOLD
+      : ((JSON.parse(note) as { readonly told?: Told }).told ?? NOTHING_TOLD)
   } catch (thrown) {
     if (thrown instanceof SkeinError && thrown.code === 'not_found') return NOTHING_TOLD
     throw thrown
   }
-}
-
-/** Here or in echo.ts the note has been written. */
-function toldIn(note: string): Told {
-  return (JSON.parse(note) as { readonly told?: Told }).told ?? NOTHING_TOLD
 }
 
 /** A turn of a session that its user names: which tools it is told, kept with it. */

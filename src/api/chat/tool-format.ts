@@ -1,4 +1,5 @@
 /** How tools, calls and results look to the model; here as G1 models were trained. Knows no turns and no stream. */
+import { parsedJson } from '../../files/bytes.ts'
 import type { Constraint, JsonSchema } from '../../grammar/constraint.ts'
 import { checkSchema } from '../../grammar/json-schema.ts'
 import { CHAT_LAYOUT, CHAT_STOPS, chatTail, type Layout, type ThinkMode, type Turn } from '../template.ts'
@@ -76,11 +77,8 @@ function callLine(call: ToolCall): string {
 
 /** On one line, as trained; what is no JSON stays as it is. */
 function compact(json: string): string {
-  try {
-    return JSON.stringify(JSON.parse(json))
-  } catch {
-    return withoutBlankLines(json) || '{}'
-  }
+  const value = parsedJson(json)
+  return value === undefined ? withoutBlankLines(json) || '{}' : JSON.stringify(value)
 }
 
 /** As texts were cleaned for training: a blank line ends a turn there. */

@@ -27,7 +27,7 @@ import {
 import { type Call, type Dialect, post, type Route } from '../route.ts'
 import { BoundedInteger, Matching, Maybe } from '../schema.ts'
 import { refuseSession } from '../sessions/use.ts'
-import { type Heads, layoutOf, renderTurns, turnEnds } from '../template.ts'
+import { layoutOf, renderTurns, turnEnds } from '../template.ts'
 import { adminRoutes } from './admin.ts'
 
 export function inferDialect(limits: RequestLimits, live: LiveCalls): Dialect {
@@ -152,7 +152,7 @@ async function prepare(call: Call<InferBody>): Promise<Chat> {
       n: 1,
       maxTokens: oneMaxTokens(body, limits) ?? DEFAULTS.maxTokens,
       sampling: toSampling(body, model, DEFAULTS),
-      stop: toStop(body, stopsOf(heads), model, limits),
+      stop: toStop(body, [`\n\n${heads.user}`, `\n\n${heads.system}`], model, limits),
       logprobs: null,
       promptLogprobs: null,
       tenant,
@@ -190,8 +190,4 @@ function merged({ params, ...outer }: InferBody): Omit<InferBody, 'params'> {
 /** Retrieved text is the system's. */
 function withoutRag(message: InferBody['messages'][number]): InferBody['messages'][number] {
   return message.role === 'rag' ? { ...message, role: 'system' } : message
-}
-
-function stopsOf(heads: Heads): string[] {
-  return [`\n\n${heads.user}`, `\n\n${heads.system}`]
 }

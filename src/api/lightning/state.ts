@@ -128,7 +128,10 @@ function statusRoute(): Route {
       sessions: sessions.map((session, i) => ({
         session_id: session.id,
         cache_level: levels[i],
-        last_updated: levels[i] === 'Database (Disk)' ? dateTime(session.updatedAt) : 'In Memory',
+        last_updated:
+          levels[i] === 'Database (Disk)'
+            ? new Date(session.updatedAt).toISOString().slice(0, 19).replace('T', ' ')
+            : 'In Memory',
         timestamp: session.updatedAt / 1000,
       })),
     })
@@ -143,10 +146,6 @@ const LEVELS = { device: 'L1 (VRAM)', memory: 'L2 (RAM)', disk: 'Database (Disk)
 function levelOf({ head, turns }: SessionInfo): Level {
   const turn = turns.find((candidate) => candidate.turn === head)
   return LEVELS[turn?.tier ?? 'disk']
-}
-
-function dateTime(milliseconds: number): string {
-  return new Date(milliseconds).toISOString().slice(0, 19).replace('T', ' ')
 }
 
 function deleteRoute(): Route {

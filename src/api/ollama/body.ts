@@ -56,11 +56,7 @@ export function sharedFields(limits: RequestLimits) {
 }
 
 type SharedBody = Static<ReturnType<typeof Type.Object<ReturnType<typeof sharedFields>>>>
-export type Options = NonNullable<Static<ReturnType<typeof optionsBody>>>
-function optionsBody(limits: RequestLimits) {
-  return Type.Object(optionFields(limits))
-}
-
+export type Options = Static<ReturnType<typeof Type.Object<ReturnType<typeof optionFields>>>>
 /** Fields of the options that this server does not read. An RWKV model has no window to bound and no layers to place. */
 export const UNREAD_OPTIONS: UnreadFields = {
   harmless: [

@@ -1,5 +1,3 @@
-/** The dialect of Ollama: its routes, streams of a JSON object a line, and errors that are one string. */
-import type { SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import { embedAll } from '../embeddings/embeddings.ts'
 import { checkPrompt, encodeTexts } from '../encode.ts'
@@ -27,12 +25,8 @@ export function ollamaDialect(limits: RequestLimits, live: LiveCalls): Dialect {
       ...modelRoutes,
       ...fileRoutes(),
     ],
-    renderError: renderOllamaError,
+    renderError: ({ message }) => ({ error: message }),
   }
-}
-
-function renderOllamaError(error: SkeinError): object {
-  return { error: error.message }
 }
 
 /** `options` are about answers, but for the length of a context, which there is none of. */

@@ -7,7 +7,7 @@ import { BoundedInteger, Maybe, OneOf } from '../schema.ts'
 import { sessionFields } from '../sessions/use.ts'
 import type { Role, ThinkMode, Turn } from '../template.ts'
 import { unsupported } from './parameters.ts'
-import { invalid, oneMaxTokens, present, samplingFields, TokenLimit } from './sampling.ts'
+import { invalid, present, samplingFields, TokenLimit } from './sampling.ts'
 
 /** rwkv_lightning's clients send bare strings, too. */
 const ContentPart = OneOf(
@@ -49,10 +49,6 @@ export const PREDICTION_FIELDS = { prediction: Maybe(Type.Object({ type: Type.Li
 
 export interface PredictionFields {
   readonly prediction?: Static<(typeof PREDICTION_FIELDS)['prediction']>
-}
-
-export function predictionOf({ prediction }: PredictionFields): string | null {
-  return present(prediction) ? textOf(prediction, 'prediction') : null
 }
 
 export type ChatBody = Static<ReturnType<typeof chatBody>>
@@ -113,10 +109,6 @@ export function textOf({ content }: Pick<WireMessage, 'content'>, at: string): s
 export function thinkModeOf(enableThink: boolean | null | undefined): ThinkMode {
   if (!present(enableThink)) return 'none'
   return enableThink ? 'open' : 'closed'
-}
-
-export function chatMaxTokens(body: ChatBody, limits: RequestLimits): number {
-  return oneMaxTokens(body, limits) ?? limits.defaultChatTokens
 }
 
 /** null: none. */

@@ -26,13 +26,12 @@ import {
   type ChatBody,
   chatBody,
   chatLogprobs,
-  chatMaxTokens,
   PREDICTION_FIELDS,
   type PredictionFields,
-  predictionOf,
+  textOf,
 } from './chat-schema.ts'
 import { refuseUnread, warnUnknown } from './parameters.ts'
-import { cacheOf, checkCombinations, checkLogprobs, toSampling, toStop } from './sampling.ts'
+import { cacheOf, checkCombinations, checkLogprobs, oneMaxTokens, toSampling, toStop } from './sampling.ts'
 import { allGuesses, systemFingerprint, usageOf } from './usage.ts'
 
 /** Of the fields that not every route reads. */
@@ -91,7 +90,7 @@ async function prepare(call: Call<OwnBody>): Promise<Chat> {
   // Everything cheap is refused before the prompt is tokenised.
   const settings = {
     n: body.n ?? 1,
-    maxTokens: chatMaxTokens(body, limits),
+    maxTokens: oneMaxTokens(body, limits) ?? limits.defaultChatTokens,
     sampling: toSampling(body, model),
     stop: toStop(body, [], model, limits),
     logprobs: chatLogprobs(body),
@@ -106,7 +105,7 @@ async function prepare(call: Call<OwnBody>): Promise<Chat> {
     thinking: thinkingOfBody(body),
     constraint: constraintOf(body),
     session: sessionUse(body),
-    prediction: predictionOf(body),
+    prediction: body.prediction ? textOf(body.prediction, 'prediction') : null,
     param: 'messages',
     signal,
   })

@@ -45,7 +45,7 @@ function listed(data: readonly { readonly id: string }[]): object {
 
 function describe({ id, root, created, state, client }: Named, limits: RequestLimits) {
   const own = root === undefined ? {} : { root }
-  const anthropic = { type: 'model', display_name: id, created_at: timeOf(created) }
+  const anthropic = { type: 'model', display_name: id, created_at: new Date(1000 * created).toISOString() }
   const described = { id, object: 'model', created, owned_by: 'skein', ...own, state, ...anthropic }
   if (client === null) return { ...described, limits: wireLimits(limits) }
   const { info } = client
@@ -66,10 +66,6 @@ function describe({ id, root, created, state, client }: Named, limits: RequestLi
 function embeddingsOf(pooling: Pooling, tasks: readonly EmbeddingTask[] | undefined): object {
   const of = { of: 'final hidden state', pooling, trained: tasks !== undefined }
   return tasks === undefined ? of : { ...of, tasks }
-}
-
-function timeOf(seconds: number): string {
-  return new Date(1000 * seconds).toISOString()
 }
 
 function wireLimits(limits: RequestLimits): object {

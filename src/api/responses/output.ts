@@ -142,7 +142,3 @@ export function responseOfItem(item: string): string | null {
   const match = /^(?:msg|rs|fc)_([0-9a-f]{32})_\d+$/.exec(item)
   return match === null ? null : responseId(match[1]!)
 }
-
-export function isResponseId(id: string): boolean {
-  return /^resp_[0-9a-f]{32}$/.test(id)
-}

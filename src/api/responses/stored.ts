@@ -13,7 +13,7 @@ import { readTurn, spansTo, type TranscriptMessage } from '../sessions/transcrip
 import type { WireItem } from './body.ts'
 import { echoIn } from './echo.ts'
 import type { FindItem } from './input.ts'
-import { isResponseId, Output, responseOfItem } from './output.ts'
+import { Output, responseOfItem } from './output.ts'
 
 type Owner = Pick<Call, 'models' | 'tenant'>
 
@@ -91,7 +91,7 @@ async function find(
   id: string,
   param = 'response_id',
 ): Promise<{ readonly model: ServedModel; readonly session: SessionInfo }> {
-  for (const model of isResponseId(id) ? ready(models) : []) {
+  for (const model of /^resp_[0-9a-f]{32}$/.test(id) ? ready(models) : []) {
     try {
       return { model, session: await model.client.call('sessions.get', { tenant, id }) }
     } catch (thrown) {

@@ -67,8 +67,9 @@ function switchRoute(): Route {
     if (call.admin === null) throw new SkeinError('forbidden', 'the models of this server are fixed')
     if (tokenizer) throw invalid('tokenizer', 'the vocabulary is found beside the model; leave it out')
     const quant = precisionOf(strategy)
-    const willDeploy = isTrue(deploy)
-    const id = nameOf(model)
+    // Its clients send the text "true".
+    const willDeploy = String(deploy).toLowerCase() === 'true'
+    const id = withoutCheckpointSuffix(model.split('/').at(-1)!)
     await call.admin.load({ file: model, id, quant, param: 'model' })
     const others = call.models.list().filter((entry) => entry.id !== id)
     for (const other of others) await call.admin.remove(other.id)
@@ -96,13 +97,4 @@ function precisionOf(strategy: string): string | null {
     precision = PRECISIONS[word]!
   }
   return precision
-}
-
-/** Its clients send the text "true". */
-function isTrue(deploy: boolean | string | null | undefined): boolean {
-  return deploy === true || (typeof deploy === 'string' && deploy.toLowerCase() === 'true')
-}
-
-function nameOf(path: string): string {
-  return withoutCheckpointSuffix(path.split('/').at(-1)!)
 }

@@ -54,7 +54,7 @@ export function readMatrix(source: MatrixSource, type: WeightType): RefMatrix {
   }
   if (isQuantised(type) && source.quantised?.type !== type)
     values.set(decodeRows(type, quantiseRows(type, values, columns), columns))
-  if (type === 'bf16' && source.dtype !== 'bf16') roundEach(values, roundToBf16)
+  if (type === 'bf16' && source.dtype !== 'bf16') roundEach(values, (value) => bf16ToNumber(bf16Nearest(value)))
   if (type === 'f16' && source.dtype !== 'f16') roundEach(values, roundToF16)
   return { rows, columns, type, bytes: values.byteLength, values }
 }
@@ -78,11 +78,6 @@ export function f16ToNumber(bits: number): number {
   const fraction = bits & 1023
   if (exponent === 31) return fraction ? Number.NaN : sign * Number.POSITIVE_INFINITY
   return exponent ? sign * 2 ** (exponent - 15) * (1 + fraction / 1024) : sign * 2 ** -14 * (fraction / 1024)
-}
-
-/** Nearest bf16, ties to even. */
-function roundToBf16(value: number): number {
-  return bf16ToNumber(bf16Nearest(value))
 }
 
 /** Nearest f16, ties to even; beyond its range the largest finite value. */

@@ -2,6 +2,7 @@
  * One request of a load, from its first byte to the last of its reply, with the time of each piece of text. Times are
  * milliseconds since the request was sent. It knows nothing of other requests.
  */
+import { parsedJson } from '../../files/bytes.ts'
 import { errorOf, isDone, type Piece, readReply, type Usage } from './endpoints.ts'
 import { ExchangeError, type HttpClient, type Reply, readText } from './http-client.ts'
 
@@ -120,7 +121,7 @@ class Reading {
   }
 
   #parse(data: string): readonly Piece[] {
-    const said = readReply(jsonOf(data))
+    const said = readReply(parsedJson(data))
     if (said === null) throw new ExchangeError('bad reply', `no JSON object: ${excerpt(data)}`)
     if (said.error !== null) throw new ExchangeError('error in reply', said.error)
     this.usage = said.usage ?? this.usage
@@ -137,7 +138,7 @@ class Reading {
 
 async function refusal(reply: Reply): Promise<ExchangeError> {
   const body = await readText(reply)
-  const fields = jsonOf(body)
+  const fields = parsedJson(body)
   // A JSON value without the field gives undefined.
   const { error, detail } = (Object(fields) ?? {}) as { error?: unknown; detail?: unknown }
   return new ExchangeError(`http ${reply.status}`, errorOf(error ?? detail) ?? excerpt(body))
@@ -146,14 +147,6 @@ async function refusal(reply: Reply): Promise<ExchangeError> {
 function failureOf(thrown: unknown): Failure {
   if (!(thrown instanceof ExchangeError)) throw thrown
   return { reason: thrown.reason, message: thrown.message }
-}
-
-function jsonOf(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
-  }
 }
 
 function excerpt(text: string): string {

@@ -2,8 +2,10 @@
  * An HTTP client for loads: keep-alive connections, one per request in flight, one deadline per exchange, and each
  * piece of a body as it arrives. It knows no API.
  */
+
 import { type ClientRequest, Agent as HttpAgent, request as httpRequest, type IncomingMessage } from 'node:http'
 import { Agent as HttpsAgent, request as httpsRequest } from 'node:https'
+import { parsedJson } from '../../files/bytes.ts'
 
 /** Shorter than the idle timeout of usual servers (5 s), so that no connection is reused while it closes. */
 const IDLE_MS = 2000
@@ -97,11 +99,7 @@ function replyOf(response: IncomingMessage, failure: Promise<never>): Reply {
 
 export async function readJson(reply: Reply): Promise<unknown> {
   const text = await readText(reply)
-  try {
-    return JSON.parse(text)
-  } catch {
-    return text
-  }
+  return parsedJson(text) ?? text
 }
 
 export async function readText(reply: Reply): Promise<string> {

@@ -36,7 +36,10 @@ ${warnings(bench)
   .map((text) => `<p class="warning">${escapeHtml(text)}</p>`)
   .join('\n')}
 ${tables.join('\n')}
-${charts.filter(hasPoints).map(section).join('\n')}
+${charts
+  .filter(({ series }) => series.some(({ points }) => points.length > 0))
+  .map(section)
+  .join('\n')}
 </html>
 `
 }
@@ -44,10 +47,6 @@ ${charts.filter(hasPoints).map(section).join('\n')}
 function table(rows: readonly (readonly string[])[]): string {
   const cells = rows.map((row) => row.map((cell) => `<td>${escapeHtml(cell)}</td>`).join(''))
   return `<table>${cells.map((row) => `<tr>${row}</tr>`).join('')}</table>`
-}
-
-function hasPoints({ series }: Chart): boolean {
-  return series.some(({ points }) => points.length > 0)
 }
 
 function section(chart: Chart): string {

@@ -2,7 +2,9 @@
  * The prompts of a load: random words of given lengths, or prompts of a file (ShareGPT's JSON, JSON lines, or text with
  * one prompt per line). It knows neither the API nor when a prompt is sent.
  */
+
 import { SkeinError } from '../../errors.ts'
+import { parsedJson } from '../../files/bytes.ts'
 import { integerBetween, type Random, shuffled } from './random.ts'
 import { type CountTokens, estimateTokens } from './token-counter.ts'
 
@@ -85,7 +87,7 @@ function linesOf(content: string): { line: string; number: number }[] {
  */
 function parseShareGpt(name: string, content: string): FilePrompt[] {
   const expected = `${name}: expected ShareGPT's JSON, a list of {"conversations": [{"value": …}, …]}`
-  const file = jsonOf(content)
+  const file = parsedJson(content)
   if (!Array.isArray(file)) throw new SkeinError('invalid_request', expected)
   const prompts = file.flatMap((entry): FilePrompt[] => {
     const turns: unknown = entry?.conversations ?? entry?.conversation
@@ -99,7 +101,7 @@ function parseShareGpt(name: string, content: string): FilePrompt[] {
 }
 
 function parseJsonLine(name: string, number: number, line: string): FilePrompt {
-  const value = jsonOf(line)
+  const value = parsedJson(line)
   if (typeof value === 'string') return { text: value }
   // A JSON value without the field gives undefined.
   const { prompt, max_tokens } = Object(value) as { prompt?: unknown; max_tokens?: unknown }
@@ -110,14 +112,6 @@ function parseJsonLine(name: string, number: number, line: string): FilePrompt {
       `${name}, line ${number}: expected a JSON string, or {"prompt": TEXT, "max_tokens": N}`,
     )
   return max_tokens === undefined ? { text: prompt } : { text: prompt, maxTokens: Number(max_tokens) }
-}
-
-function jsonOf(content: string): unknown {
-  try {
-    return JSON.parse(content)
-  } catch {
-    return undefined
-  }
 }
 
 /**

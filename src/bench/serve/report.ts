@@ -40,21 +40,18 @@ export function figureRows({ summary, ...bench }: ServeBench): [string, string][
   const { outputTokensFrom } = bench
   const cached = summary.cachedTokens === null ? '' : `, ${summary.cachedTokens} of them cached`
   const guessed = outputTokensFrom.filter((source) => source !== 'usage')
+  const source = guessed.length === 0 ? '' : `, counted by ${guessed.join(' and ')}: no usage was sent`
   const { p99, max } = bench.eventLoopDelayMs
   const wait = summary.clientWaitMs?.p99 ?? 0
   return [
     ['requests/s', summary.requestsPerSecond.toFixed(2)],
     ['input tokens', tokens(summary.inputTokens) + cached],
-    ['output tokens', tokens(summary.outputTokens) + sourceNote(guessed)],
+    ['output tokens', tokens(summary.outputTokens) + source],
     ['all tokens', tokens(summary.totalTokens)],
     ['most at once', String(summary.peakConcurrency)],
     ['waited in the client, p99', `${wait.toFixed(1)} ms`],
     ['event loop delay of the client, p99', `${p99.toFixed(1)} ms (at most ${max.toFixed(0)})`],
   ]
-}
-
-function sourceNote(sources: readonly string[]): string {
-  return sources.length === 0 ? '' : `, counted by ${sources.join(' and ')}: no usage was sent`
 }
 
 /** A heading and a row per kind of time, in milliseconds. */

@@ -95,7 +95,7 @@ export function summarise(results: readonly RequestResult[], durationMs: number)
     cachedTokens: sumOrNull(good.map(({ cachedTokens }) => cachedTokens)),
     outputTokens: throughput(output),
     totalTokens: throughput(total),
-    peakConcurrency: peak(runningOverTime(results)),
+    peakConcurrency: runningOverTime(results).reduce((most, { running }) => Math.max(most, running), 0),
     e2eMs: distribution(good.map(({ e2eMs }) => e2eMs)),
     ttftMs: distribution(present(answers.map(({ firstMs }) => firstMs))),
     itlMs: distribution(answers.flatMap(({ gapsMs }) => gapsMs)),
@@ -149,10 +149,6 @@ export function runningOverTime(results: readonly RequestResult[]): RunningPoint
     running += change
     return { ms, running }
   })
-}
-
-function peak(points: readonly RunningPoint[]): number {
-  return points.reduce((most, { running }) => Math.max(most, running), 0)
 }
 
 function failureCounts(results: readonly RequestResult[]): FailureCount[] {

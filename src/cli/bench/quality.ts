@@ -41,7 +41,8 @@ export const benchQuality = defineCommand({
     const schemes = schemesOf(args.schemes)
     const { tokens, size } = args
     const choice = engineChoice(size ? { ...args, model: randomModel(size) } : args)
-    const prompts = size ? randomPrompts() : textPrompts(choice)
+    // A random model has no words: any token can begin a text.
+    const prompts = size ? PROMPTS.map((_, i) => Int32Array.of(1 + i * 7919)) : textPrompts(choice)
     const load = (quant: QuantChoice, from = choice) =>
       loadRunner({ ...from, quant, slots: PROMPTS.length }, progressBar(`loading ${quant}`))
     const exact = load('f32', exactly(choice))
@@ -73,11 +74,6 @@ function schemesOf(given: readonly string[]): QuantChoice[] {
       `--schemes takes some of ${QUANT_CHOICES.join(', ')} with commas between, not "${given}"`,
     )
   })
-}
-
-/** A random model has no words: any token can begin a text. */
-function randomPrompts(): Int32Array[] {
-  return PROMPTS.map((_, i) => Int32Array.of(1 + i * 7919))
 }
 
 function textPrompts(choice: EngineChoice): Int32Array[] {

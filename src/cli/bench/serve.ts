@@ -1,4 +1,5 @@
 /** `skein bench serve`: sends a load to a server, Skein or another, and reports its speed. */
+
 import { readFileSync, writeFileSync } from 'node:fs'
 import { benchServe, type Dataset, type ServeBench, type ServeBenchPlan } from '../../bench/serve/bench.ts'
 import { ENDPOINTS, endpointOf } from '../../bench/serve/endpoints.ts'
@@ -6,6 +7,7 @@ import { htmlReport } from '../../bench/serve/page.ts'
 import { parsePromptFile } from '../../bench/serve/prompts.ts'
 import { figureRows, headline, settingOf, timeRows, warnings } from '../../bench/serve/report.ts'
 import { SkeinError } from '../../errors.ts'
+import { parsedJson } from '../../files/bytes.ts'
 import { choice, number, path, text, toggle, whole } from '../../settings/flags.ts'
 import { refusal, type Values } from '../../settings/values.ts'
 import { defineCommand } from '../terminal/command.ts'
@@ -118,12 +120,7 @@ function requestRate(given: string): number {
 
 function extraBody(given: string | undefined): Readonly<Record<string, unknown>> {
   if (given === undefined) return {}
-  let value: unknown
-  try {
-    value = JSON.parse(given)
-  } catch {
-    value = null
-  }
+  const value = parsedJson(given)
   if (typeof value !== 'object' || value === null || Array.isArray(value))
     throw invalid('extra-body', `--extra-body takes a JSON object, not ${given}`)
   // A JSON object has string keys.

@@ -1,6 +1,8 @@
 /** A conversation in the API's format, with its named branches and its file. It knows neither terminal nor server. */
+
 import { readFileSync, writeFileSync } from 'node:fs'
 import { SkeinError } from '../../errors.ts'
+import { parsedJson } from '../../files/bytes.ts'
 import type { ChatMessage } from './stream.ts'
 
 const FIRST_BRANCH = 'main'
@@ -118,10 +120,7 @@ function isMessage(value: unknown): value is ChatMessage {
 }
 
 export function readJson(path: string): unknown {
-  const text = readFileSync(path, 'utf8')
-  try {
-    return JSON.parse(text)
-  } catch {
-    throw new SkeinError('invalid_request', `${path} is no JSON`)
-  }
+  const value = parsedJson(readFileSync(path, 'utf8'))
+  if (value === undefined) throw new SkeinError('invalid_request', `${path} is no JSON`)
+  return value
 }

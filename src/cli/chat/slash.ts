@@ -87,7 +87,8 @@ const COMMANDS: Readonly<Record<string, SlashCommand>> = {
     about: 'switch to another model of the server; without a name: list them',
     async run(talk, name) {
       const names = await talk.models()
-      if (name === '') return talk.say(names.map((one) => markOf(talk, names, one)).join('\n'))
+      if (name === '')
+        return talk.say(names.map((one) => `${one === (talk.model ?? names[0]) ? '*' : ' '} ${one}`).join('\n'))
       if (!names.includes(name)) throw complaint(notOne(name, names))
       talk.model = name
       talk.say(`this is ${name}`)
@@ -162,10 +163,6 @@ function lastQuestion({ conversation }: Talk): string {
   const question = conversation.undo()
   if (question === null) throw complaint('nothing has been asked yet')
   return question
-}
-
-function markOf({ model }: Talk, names: readonly string[], name: string): string {
-  return `${name === (model ?? names[0]) ? '*' : ' '} ${name}`
 }
 
 function notOne(name: string, names: readonly string[]): string {

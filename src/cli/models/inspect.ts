@@ -114,13 +114,12 @@ function describe(name: string, value: unknown): string {
   if (typeof value === 'boolean') return value ? 'yes' : 'no'
   if (value === null) return 'unknown'
   if (typeof value === 'string' || typeof value === 'number') return String(value)
-  if (name === 'dtypes') return (value as CheckpointSummary['dtypes']).map(countOf).join(', ')
+  if (name === 'dtypes')
+    return (value as CheckpointSummary['dtypes'])
+      .map(({ dtype, tensors }) => `${dtype} (${tensors} tensors)`)
+      .join(', ')
   if (Array.isArray(value)) return value.length === 0 ? 'none' : value.map(describeItem).join(', ')
   return describeItem(value)
-}
-
-function countOf({ dtype, tensors }: CheckpointSummary['dtypes'][number]): string {
-  return `${dtype} (${tensors} tensors)`
 }
 
 function describeItem(value: unknown): string {

@@ -28,12 +28,8 @@ interface LateOptions {
  * Errors that pass when the disk is back or has room. A folder that belongs to another server, or is damaged, does not
  * mend itself.
  */
-const NO_DISK =
+export const NO_DISK =
   /\b(?:ENOSPC|EDQUOT|EIO|EROFS|EMFILE|ENFILE)\b|disk is full|disk I\/O error|unable to open database file|readonly database/
-
-export function isWithoutDisk(error: SkeinError): boolean {
-  return NO_DISK.test(error.message)
-}
 
 export class LateStore implements Store {
   readonly #options: LateOptions

@@ -83,7 +83,7 @@ export class JsonScan {
       } else if (byte === QUOTE) break
       else if (byte === OPEN_OBJECT || byte === OPEN_LIST) {
         if (++nodes > jsonNodes) throw tooMany(jsonNodes, NODES)
-        if (++depth > jsonDepth) throw tooDeep(jsonDepth)
+        if (++depth > jsonDepth) throw refused('invalid_request', `the body nests deeper than ${jsonDepth} levels`)
         this.#isKeys = false
       } else if (byte === CLOSE_OBJECT || byte === CLOSE_LIST) depth--
       else if (byte === COLON && depth === 1) this.#colon()
@@ -176,10 +176,6 @@ function textOf(bytes: Uint8Array): string | null {
   } catch {
     return null
   }
-}
-
-function tooDeep(most: number): Error {
-  return refused('invalid_request', `the body nests deeper than ${most} levels`)
 }
 
 function tooMany(most: number, what: string): Error {

@@ -133,10 +133,6 @@ class Rows implements RowRunner {
 /**
  * Lowers the priority of batch rows, also while they run, so that they give up their slots, unless the row sets one.
  */
-function behindOthers(body: UrgencyFields): UrgencyFields {
-  return { ...body, priority: body.priority ?? PRIORITIES[0] }
-}
-
 function isPost(endpoint: string) {
   return ({ path, method, claims }: Route) => path === endpoint && method === 'POST' && claims === undefined
 }
@@ -157,4 +153,8 @@ function checkOf({ path, body }: Route): (body: object) => void {
     // The validator's errors are Ajv's, as for a request over HTTP.
     if (isValid(value) !== true) throw describeInvalid((isValid.errors ?? []) as Complaint[])
   }
+}
+
+function behindOthers(body: UrgencyFields): UrgencyFields {
+  return { ...body, priority: body.priority ?? PRIORITIES[0] }
 }

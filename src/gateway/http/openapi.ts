@@ -37,7 +37,7 @@ export function openApiPage(dialects: readonly Dialect[], own: readonly OwnRoute
     paths[path] = { get: operationOf({ ...route, path, method: 'GET' }, dialect.name, content) }
   }
   addExamples(paths)
-  const used = new Set(Object.values(paths).flatMap(tagsOf))
+  const used = new Set(Object.values(paths).flatMap((methods) => Object.values(methods).flatMap(({ tags }) => tags)))
   const owners = new Set([...dialects, ...own.map(({ dialect }) => dialect ?? GATEWAY)])
   const tags = [...owners].filter(({ name }) => used.has(name))
   return {
@@ -56,10 +56,6 @@ export function openApiPage(dialects: readonly Dialect[], own: readonly OwnRoute
       schemas: { Error: { type: 'object', properties: { error: {} }, required: ['error'] } },
     },
   }
-}
-
-function tagsOf(methods: Readonly<Record<string, Operation>>): readonly string[] {
-  return Object.values(methods).flatMap(({ tags }) => tags)
 }
 
 const JSON_TYPE = 'application/json'

@@ -42,7 +42,7 @@ export function createOriginPolicy(options: OriginOptions): OriginPolicy {
   return {
     check({ host: name, origin }) {
       // HTTP/1.0 has no Host; a browser always sends one.
-      if (name !== undefined && !isAllowedHost(withoutPort(name))) {
+      if (name !== undefined && !isAllowedHost(name.replace(/:\d+$/, ''))) {
         throw new SkeinError(
           'forbidden',
           'this host name is not allowed here; the operator can allow it with --allow-host',
@@ -104,8 +104,4 @@ function addressOf(origin: string): URL | null {
   } catch {
     return null
   }
-}
-
-function withoutPort(host: string): string {
-  return host.replace(/:\d+$/, '')
 }

@@ -98,7 +98,7 @@ function follow(feed: Feed, hello: { readonly type: string }, management: Manage
   const missed = new Set<string>()
   const tell = (id: string) => {
     const worker = management.fleet.workers.find((candidate) => candidate.id === id)
-    const isTold = worker === undefined || feed.send(eventOf(management.record(worker)))
+    const isTold = worker === undefined || feed.send({ type: 'worker', ...{ worker: management.record(worker) } })
     if (isTold) missed.delete(id)
     else missed.add(id)
   }
@@ -109,10 +109,6 @@ function follow(feed: Feed, hello: { readonly type: string }, management: Manage
       feed.send({ type: 'sample', ...{ sample } })
     }),
   )
-}
-
-function eventOf(worker: object): { readonly type: string } {
-  return { type: 'worker', ...{ worker } }
 }
 
 async function passOn(request: FastifyRequest, reply: FastifyReply, management: Management): Promise<FastifyReply> {

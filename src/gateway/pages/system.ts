@@ -103,7 +103,7 @@ function queueFigures(entries: readonly ModelEntry[], caller: Principal | null):
     decode: running - prefilling,
     total_active: waiting + running,
     available_slots: all.freeSlots,
-    ...(isOperator(caller) ? { stats: totals(all) } : {}),
+    ...(caller !== null && caller.role !== 'user' ? { stats: totals(all) } : {}),
   }
 }
 
@@ -134,8 +134,4 @@ function totals({ finishedStop, finishedLength, failed, aborted, waiting, runnin
 
 function statsOf(entries: readonly ModelEntry[]): EngineStats {
   return summedStats(entries.flatMap(({ client }) => (client === null ? [] : [client.stats])))
-}
-
-function isOperator(caller: Principal | null): boolean {
-  return caller !== null && caller.role !== 'user'
 }

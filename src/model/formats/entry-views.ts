@@ -12,11 +12,6 @@ export function renamed(entry: TensorEntry, name: string): TensorEntry {
   return { ...entry, name }
 }
 
-/** The same elements in the same order. */
-export function reshaped(entry: TensorEntry, shape: readonly number[]): TensorEntry {
-  return { ...entry, shape }
-}
-
 /** Element `index` of a stack [n, …]. */
 export function sliced(entry: TensorEntry, name: string, index: number): TensorEntry {
   const shape = entry.shape.slice(1)

@@ -3,9 +3,11 @@
  * The tensors say what the model is; the config is only asked for what they cannot say. File names come from the index
  * and stay inside the directory.
  */
+
 import { statSync } from 'node:fs'
 import { join } from 'node:path'
 import { SkeinError } from '../../errors.ts'
+import { parsedJson } from '../../files/bytes.ts'
 import { type ByteSource, corrupt, quote, readBytes, unsupported } from './byte-source.ts'
 import { renamed } from './entry-views.ts'
 import type { Checkpoint, TensorEntry } from './format.ts'
@@ -133,19 +135,12 @@ function readJson(path: string): Json {
   try {
     if (source.size > MAX_JSON_BYTES) throw unsupported(source, `is ${source.size} bytes of JSON`)
     const text = new TextDecoder().decode(readBytes(source, 0, source.size, 'the JSON'))
-    const value: unknown = parse(source, text)
+    const value = parsedJson(text)
+    if (value === undefined) throw corrupt(source, 'is not JSON')
     if (!isObject(value)) throw corrupt(source, 'is not a JSON object')
     return value
   } finally {
     source.close()
-  }
-}
-
-function parse(source: ByteSource, text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    throw corrupt(source, 'is not JSON')
   }
 }
 

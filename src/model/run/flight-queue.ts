@@ -6,7 +6,7 @@ import type { Flight, Program, ProgramFlight } from '../../backend/backend.ts'
 import { type Batch, type Capacity, createBatch } from '../../backend/batch.ts'
 import { assert } from '../../errors.ts'
 import type { BatchRow, RowResult } from '../runner.ts'
-import { fedDraw, idleResult, type PackedRow, packMasks, packRows, readRow, runsOn } from './step-packing.ts'
+import { fedDraw, idleResult, type PackedRow, packMasks, packRows, readDrawn, runsOn } from './step-packing.ts'
 
 /** Reads rows [start, start + count) of the last step; later ones may overwrite them at once. */
 type ReadRows = (start: number, count: number) => Flight<Float32Array>
@@ -75,8 +75,11 @@ export class FlightQueue {
     const flown = this.#program.flights!.launch(batch)
     this.#lastFlown = flown
     const reads = packed.map((row) => this.#readsOf(row))
-    const isDone = () => flown.isDone && reads.every(isRead)
-    const landing = flown.landing && Promise.all([flown.landing, ...reads.flatMap(landingsOf)])
+    const isDone = () =>
+      flown.isDone && reads.every(({ logits, hidden }) => logits?.isDone !== false && hidden?.isDone !== false)
+    const landing =
+      flown.landing &&
+      Promise.all([flown.landing, ...reads.flatMap(({ logits, hidden }) => [logits?.landing, hidden?.landing])])
     const flight: StepFlight = new StepFlight(isDone, landing, () => {
       if (this.#flights[0] !== flight) this.#flights[0]!.result()
       flown.wait()
@@ -121,15 +124,11 @@ export class FlightQueue {
 
   #read(batch: Batch, row: PackedRow, { logits, hidden }: RowReads): RowResult {
     return {
-      drawn: readRow(batch, row),
+      drawn: row.logprobs.map((k, i) => readDrawn(batch, row.sample + i, k)),
       ...(logits === null ? {} : { logits: logits.result() }),
       ...(hidden === null ? {} : { hidden: hidden.result() }),
     }
   }
-}
-
-function isRead({ logits, hidden }: RowReads): boolean {
-  return logits?.isDone !== false && hidden?.isDone !== false
 }
 
 class StepFlight implements Flight<RowResult[]> {
@@ -160,11 +159,6 @@ class StepFlight implements Flight<RowResult[]> {
     this.#drawn = this.#results.flatMap(({ drawn }) => drawn.map(({ token }) => token))
     return this.#results
   }
-}
-
-/** When the reads of a row land, on programs that tell it. */
-function landingsOf({ logits, hidden }: RowReads): (Promise<unknown> | undefined)[] {
-  return [logits?.landing, hidden?.landing]
 }
 
 /** The facts of a row that are needed when its flight ends; the row itself may have changed by then. */

@@ -40,10 +40,6 @@ export const MAX_GUESSES = 7
 /** Most answers that can be without a slot at a time, as far as their penalty counts have a place. */
 export const MAX_SPARE_PLACES = 33
 
-function numPlacesOf(numSlots: number): number {
-  return numSlots + Math.min(numSlots + 1, MAX_SPARE_PLACES)
-}
-
 export class ModelRunner implements Runner {
   readonly info: ModelInfo
   readonly numSlots: number
@@ -73,7 +69,7 @@ export class ModelRunner implements Runner {
     const numGuesses = numSpares * MAX_GUESSES
     const { stateShape, vocabSize } = model
     this.numSlots = numSlots
-    this.numPlaces = numPlacesOf(numSlots)
+    this.numPlaces = numSlots + Math.min(numSlots + 1, MAX_SPARE_PLACES)
     this.maxTokens = maxTokens
     this.numSpares = numSpares
     const { costs = [], costsOfIntegers = costs } = backend.guessing ?? {}

@@ -267,11 +267,6 @@ export function packMasks(batch: Batch, masks: readonly (Uint32Array | null)[]):
   }
 }
 
-/** The draws of a row, once the batch's outputs are readable. */
-export function readRow(batch: Batch, { sample, logprobs }: PackedRow): Drawn[] {
-  return logprobs.map((k, i) => readDrawn(batch, sample + i, k))
-}
-
 /** The result of a row that did not run. */
 export function idleResult({ samples }: Pick<BatchRow, 'samples'>): RowResult {
   return { drawn: samples.map(() => NOTHING_DRAWN) }
@@ -279,7 +274,7 @@ export function idleResult({ samples }: Pick<BatchRow, 'samples'>): RowResult {
 
 const NOTHING_DRAWN: Drawn = { token: -1, logprob: null }
 
-function readDrawn(batch: Batch, s: number, k: number | null): Drawn {
+export function readDrawn(batch: Batch, s: number, k: number | null): Drawn {
   const token = batch.sampled[s]!
   if (k === null || token < 0) return { token, logprob: null }
   const top = Array.from({ length: Math.min(k, MAX_TOP_LOGPROBS) }, (_, i) => ({

@@ -222,7 +222,10 @@ export class StoreDatabase {
     for (const state of staged) this.#insert(state)
     const keys = [...deleteKeys]
     for (const { record, ...name } of sessions) {
-      if (unclaimed.some((one) => isSame(one, name)) && this.#isMeanwhileOthers(name)) {
+      if (
+        unclaimed.some((one) => one.namespace === name.namespace && one.id === name.id) &&
+        this.#isMeanwhileOthers(name)
+      ) {
         lost.push(name)
         keys.push(...(record?.turns ?? []).map(({ key }) => key))
         continue
@@ -360,8 +363,4 @@ export class StoreDatabase {
     })
     this.checkpoint()
   }
-}
-
-function isSame(a: SessionName, b: SessionName): boolean {
-  return a.namespace === b.namespace && a.id === b.id
 }

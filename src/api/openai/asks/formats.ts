@@ -1,5 +1,6 @@
 /** What an answer must be, as OpenAI, vLLM and llama.cpp have it said: one field at most. */
 
+import { parsedJson } from '../../../files/bytes.ts'
 import { type Static, Type } from '../../../files/schema-types.ts'
 import { checkConstraint, fromGbnf } from '../../../grammar/check.ts'
 import { ANY_OBJECT, type Constraint, type JsonSchema, oneOf } from '../../../grammar/constraint.ts'
@@ -91,14 +92,8 @@ function ofResponseFormat(format: FormatFields['response_format']): Said | null 
 /** Some clients send it as text. */
 function ofSchema(field: string, given: unknown): Said | null {
   if (!present(given) || given === '') return null
-  let schema = given
-  if (typeof given === 'string') {
-    try {
-      schema = JSON.parse(given)
-    } catch {
-      throw invalid(field, 'it is a string that is no JSON; expected a JSON Schema')
-    }
-  }
+  const schema = typeof given === 'string' ? parsedJson(given) : given
+  if (schema === undefined) throw invalid(field, 'it is a string that is no JSON; expected a JSON Schema')
   return { field, constraint: { type: 'schema', schema: schema as JsonSchema } } // checked with all
 }
 

@@ -2,9 +2,11 @@
  * The algorithms that won, on disk: one JSON file per GPU model, driver and cuBLASLt version, for their codes mean
  * nothing elsewhere. A file that is damaged or cannot be written costs tuning time, nothing else. Knows no cuBLASLt.
  */
+
 import { createHash } from 'node:crypto'
 import { readdirSync } from 'node:fs'
 import { join } from 'node:path'
+import { parsedJson } from '../../../files/bytes.ts'
 import { cacheFolder, readCached, writeCached } from '../kernel/image.ts'
 import { KERNEL_DIR } from '../kernel/source.ts'
 import { ALGORITHM_BYTES } from './cublaslt.ts'
@@ -78,12 +80,9 @@ function parsePlans(text: string): Map<string, Plan> {
 }
 
 function plansOf(text: string): object {
-  try {
-    const { plans } = JSON.parse(text) as { plans?: unknown }
-    return typeof plans === 'object' && plans !== null ? plans : {}
-  } catch {
-    return {}
-  }
+  // A JSON value without the field gives undefined.
+  const { plans } = Object(parsedJson(text)) as { plans?: unknown }
+  return typeof plans === 'object' && plans !== null ? plans : {}
 }
 
 /** Tuned on a card of each kind, by scripts/known-plans.js: good for the same version of the library, whatever the driver. */

@@ -2,7 +2,7 @@
  * Unpacks the weight blocks of GGUF to f32, each weight rounded once. Scales are f16; a weight is its few bits times
  * the scale, plus or minus an offset. Layouts: ggml-org/llama.cpp, ggml/src/ggml-common.h. Knows nothing of files.
  */
-import { f16ToFloat } from '../../../backend/half.ts'
+import { f16Table } from '../../../backend/half.ts'
 import { BLOCK_SIZES, type BlockType } from './types.ts'
 
 /** `blocks` holds whole blocks of `type`, and `out` their elements. */
@@ -32,7 +32,7 @@ const UNPACKERS: Readonly<Record<BlockType, Unpack>> = {
 }
 
 function f16At(b: Uint8Array, at: number): number {
-  return f16ToFloat(b[at]! | (b[at + 1]! << 8))
+  return f16Table()[b[at]! | (b[at + 1]! << 8)]!
 }
 
 function u32At(b: Uint8Array, at: number): number {

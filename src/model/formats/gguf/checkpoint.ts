@@ -5,7 +5,7 @@
  * their blocks (packed-source.ts).
  */
 import { type ByteSource, corrupt, quote, unsupported } from '../byte-source.ts'
-import { renamed, reshaped, scaled, sliced, Transposer } from '../entry-views.ts'
+import { renamed, scaled, sliced, Transposer } from '../entry-views.ts'
 import type { Checkpoint, CheckpointToken, TensorEntry } from '../format.ts'
 import { checkElements, placedEntry, ReadBuffer } from '../read-buffer.ts'
 import { unpackBlocks } from './blocks.ts'
@@ -203,7 +203,7 @@ function parameterEntry(entry: TensorEntry, facts: Facts, transposer: Transposer
   const [count] = entry.shape
   const isFlat = entry.shape.length === 1 && count !== undefined && count % facts.headSize === 0
   if (!/\.att\.(r_k|time_faaaa)$/.test(entry.name) || !isFlat) return entry
-  return reshaped(entry, [count / facts.headSize, facts.headSize])
+  return { ...entry, shape: [count / facts.headSize, facts.headSize] }
 }
 
 function splitMixes(entry: TensorEntry, block: string, architecture: Facts['architecture']): TensorEntry[] {

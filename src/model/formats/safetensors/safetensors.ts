@@ -10,7 +10,7 @@ import { viewOf } from '../../../files/bytes.ts'
 import { type ByteSource, checkRange, corrupt, quote, readBytes, unsupported } from '../byte-source.ts'
 import type { Checkpoint, TensorEntry } from '../format.ts'
 import { placedEntry, ReadBuffer } from '../read-buffer.ts'
-import { quantisedEntry, SCALE_SUFFIX, type StoredTensor, schemeOf } from './quantised.ts'
+import { quantisedEntry, SCALE_SUFFIX, schemeOf } from './quantised.ts'
 
 /** The format's own limit. */
 const MAX_HEADER_BYTES = 100_000_000
@@ -57,7 +57,8 @@ function entriesOf(
     const { name, shape, offset } = tensor
     const dtype = DTYPES.get(tensor.dtype)
     if (dtype) {
-      const isScale = name.endsWith(SCALE_SUFFIX) && isBytes(stored.get(name.slice(0, -SCALE_SUFFIX.length)))
+      const isScale =
+        name.endsWith(SCALE_SUFFIX) && BYTE_TYPES.has(stored.get(name.slice(0, -SCALE_SUFFIX.length))?.dtype ?? '')
       if (!isScale) tensors.set(name, placedEntry(buffer, { name, shape, dtype, offset }))
       continue
     }
@@ -66,10 +67,6 @@ function entriesOf(
     tensors.set(name, quantisedEntry(source, scheme, tensor, stored.get(name + SCALE_SUFFIX)))
   }
   return tensors
-}
-
-function isBytes(tensor: StoredTensor | undefined): boolean {
-  return tensor !== undefined && BYTE_TYPES.has(tensor.dtype)
 }
 
 type Json = Readonly<Record<string, unknown>>
