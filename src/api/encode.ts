@@ -46,30 +46,22 @@ export async function encodeTexts(
   const numTokens = all.reduce((sum, { length }) => sum + length, 0)
   // A single prompt that is too long is refused by the engine.
   if (numTokens <= most || texts.length === 1) return all
-  throw new SkeinError(
-    'too_large',
-    `the prompts of this request have more than ${most} tokens; send them in several requests`,
-  )
+  const message = `the prompts of this request have more than ${most} tokens; send them in several requests`
+  throw new SkeinError('too_large', message)
 }
 
 /** Refuses token ids that the model does not have and prompts that could never run. */
 export function checkPrompt(tokens: Int32Array, model: ServedModel, param: string): Int32Array {
   const limit = model.client.info.maxPromptTokens
   if (tokens.length > limit) {
-    throw new SkeinError(
-      'too_large',
-      `${param}: the prompt has more than the ${limit} tokens this server reads; send a shorter one or raise --max-prompt-tokens`,
-      { param },
-    )
+    const message = `${param}: the prompt has more than the ${limit} tokens this server reads; send a shorter one or raise --max-prompt-tokens`
+    throw new SkeinError('too_large', message, { param })
   }
   const vocabSize = model.client.info.model.vocabSize
   const alien = tokens.find((token) => token < 0 || token >= vocabSize)
   if (alien !== undefined) {
-    throw new SkeinError(
-      'invalid_request',
-      `${param}: token ${alien} is outside the vocabulary; expected 0 … ${vocabSize - 1}`,
-      { param },
-    )
+    const message = `${param}: token ${alien} is outside the vocabulary; expected 0 … ${vocabSize - 1}`
+    throw new SkeinError('invalid_request', message, { param })
   }
   return tokens.length > 0 ? tokens : Int32Array.of(END_OF_TEXT)
 }

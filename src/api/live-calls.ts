@@ -92,11 +92,8 @@ export class LiveCalls {
     const key = keyOf(call)
     this.#forgetOld()
     if (!isResumed && this.#paused.has(key)) {
-      throw new SkeinError(
-        'conflict',
-        'request_id: a request of that id is paused; resume or stop it, or choose another',
-        { param: 'request_id' },
-      )
+      const message = 'request_id: a request of that id is paused; resume or stop it, or choose another'
+      throw new SkeinError('conflict', message, { param: 'request_id' })
     }
     if (this.#live.has(key)) {
       throw new SkeinError('conflict', 'request_id: a request of that id is under way', { param: 'request_id' })

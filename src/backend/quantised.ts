@@ -34,11 +34,9 @@ export const NF4_LEVELS: readonly number[] = [-127, -88, -67, -50, -36, -23, -12
 
 /** For backends without fp8 arithmetic. */
 export function refuseFp8(): never {
-  throw new SkeinError(
-    'unsupported_parameter',
-    '--quant fp8 needs an NVIDIA GPU of compute capability 8.9 or later (--device cuda); int8 runs everywhere',
-    { param: 'quant' },
-  )
+  const message =
+    '--quant fp8 needs an NVIDIA GPU of compute capability 8.9 or later (--device cuda); int8 runs everywhere'
+  throw new SkeinError('unsupported_parameter', message, { param: 'quant' })
 }
 
 /** q4 is stored as value + 8. */

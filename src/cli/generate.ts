@@ -65,8 +65,6 @@ function promptOf(word: string | undefined, flag: string | undefined): string {
     throw new SkeinError('invalid_request', 'the text was given twice: as an argument and with --prompt')
   const prompt = word ?? flag ?? readFileSync(0, 'utf8')
   if (prompt !== '') return prompt
-  throw new SkeinError(
-    'invalid_request',
-    'no text to continue; give it after the model, with --prompt, or on standard input',
-  )
+  const message = 'no text to continue; give it after the model, with --prompt, or on standard input'
+  throw new SkeinError('invalid_request', message)
 }

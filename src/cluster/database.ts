@@ -162,10 +162,8 @@ class Listener {
 
 function configOf(url: string): pg.ClientConfig {
   if (!/^postgres(ql)?:\/\//.test(url) || !URL.canParse(url)) {
-    throw new SkeinError(
-      'invalid_request',
-      'the address of the cluster database must be like postgres://USER:PASSWORD@HOST:5432/DATABASE',
-    )
+    const message = 'the address of the cluster database must be like postgres://USER:PASSWORD@HOST:5432/DATABASE'
+    throw new SkeinError('invalid_request', message)
   }
   return {
     connectionString: url,

@@ -18,8 +18,6 @@ export function isNear(protocol: number, own = PROTOCOL): boolean {
 /** Throws conflict. `who`: for the message; `own`: the version of the checking member. */
 export function checkNear(protocol: number, who: string, own = PROTOCOL): void {
   if (isNear(protocol, own)) return
-  throw new SkeinError(
-    'conflict',
-    `${who} speaks protocol ${protocol} of clusters and this release ${own}: releases may be one apart; bring the cluster to one between them first`,
-  )
+  const message = `${who} speaks protocol ${protocol} of clusters and this release ${own}: releases may be one apart; bring the cluster to one between them first`
+  throw new SkeinError('conflict', message)
 }

@@ -62,8 +62,6 @@ export function lineLength(maxWaiting: number | null, numSlots: number): number 
 }
 
 export function lineFull(maxWaiting: number): SkeinError {
-  return new SkeinError(
-    'queue_full',
-    `${maxWaiting} requests are waiting, which is the limit; retry later, or raise it (--max-waiting)`,
-  )
+  const message = `${maxWaiting} requests are waiting, which is the limit; retry later, or raise it (--max-waiting)`
+  return new SkeinError('queue_full', message)
 }

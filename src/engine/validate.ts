@@ -58,11 +58,8 @@ export function checkRequest(request: GenerateRequest, limits: RequestLimits): v
 function checkPrompt(prompt: Int32Array, mayBeEmpty: boolean, { maxPromptTokens, vocabSize }: RequestLimits): void {
   demand(mayBeEmpty || prompt.length > 0, 'prompt', 'must have at least one token')
   if (prompt.length > maxPromptTokens) {
-    throw new SkeinError(
-      'too_large',
-      `the prompt has ${prompt.length} tokens, more than the limit of ${maxPromptTokens}; shorten it or raise maxPromptTokens`,
-      { param: 'prompt' },
-    )
+    const message = `the prompt has ${prompt.length} tokens, more than the limit of ${maxPromptTokens}; shorten it or raise maxPromptTokens`
+    throw new SkeinError('too_large', message, { param: 'prompt' })
   }
   const bad = prompt.find((token) => token < 0 || token >= vocabSize)
   demand(bad === undefined, 'prompt', `has token ${bad}; tokens are 0 to ${vocabSize - 1}`)
@@ -99,11 +96,8 @@ function checkCounts(request: GenerateRequest, limits: RequestLimits): void {
   const { n, maxTokens, logprobs, promptLogprobs } = request
   demand(Number.isInteger(n) && n >= 1, 'n', `must be an integer of at least 1, not ${n}`)
   if (n > limits.numSlots) {
-    throw new SkeinError(
-      'too_large',
-      `n = ${n} choices need as many slots, more than the ${limits.numSlots} of this engine; lower n or load the model with more slots`,
-      { param: 'n' },
-    )
+    const message = `n = ${n} choices need as many slots, more than the ${limits.numSlots} of this engine; lower n or load the model with more slots`
+    throw new SkeinError('too_large', message, { param: 'n' })
   }
   demand(
     Number.isInteger(maxTokens) && maxTokens >= 0,
@@ -144,11 +138,8 @@ function checkMixture(
   demand(session === undefined, 'session', 'cannot be used with a mixture')
   demand(promptLogprobs === null, 'promptLogprobs', 'cannot be had with a mixture')
   if (mixture.length <= numSlots) return
-  throw new SkeinError(
-    'too_large',
-    `a mixture of ${mixture.length} states needs as many slots, more than the ${numSlots} of this engine`,
-    { param: 'mixture' },
-  )
+  const message = `a mixture of ${mixture.length} states needs as many slots, more than the ${numSlots} of this engine`
+  throw new SkeinError('too_large', message, { param: 'mixture' })
 }
 
 function checkSampling(sampling: SamplingParams, vocabSize: number): void {

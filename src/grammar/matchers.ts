@@ -374,10 +374,8 @@ function startThread(options: RowsOptions, events: ThreadEvents): RowsThread {
 }
 
 function tooSlow(): SkeinError {
-  return new SkeinError(
-    'invalid_request',
-    `the grammar of the answer takes more than ${COMPILE_MS / 1000} s to compile; make it simpler`,
-  )
+  const message = `the grammar of the answer takes more than ${COMPILE_MS / 1000} s to compile; make it simpler`
+  return new SkeinError('invalid_request', message)
 }
 
 function broken(reason: string): SkeinError {

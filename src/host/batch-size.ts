@@ -97,10 +97,8 @@ function refuseTooLarge(size: BatchSize, model: BatchModel, free: FreeMemory): v
     fitting > 0
       ? `the largest batch that fits is --slots ${fitting}`
       : 'not even one slot fits; stop other programs on the GPU, or use a smaller --step-tokens'
-  throw new SkeinError(
-    'out_of_memory',
-    `${size.numSlots} slots of ${each} and a step of ${size.maxTokens} tokens do not fit the ${left} of device memory that the weights leave; ${advice}`,
-  )
+  const message = `${size.numSlots} slots of ${each} and a step of ${size.maxTokens} tokens do not fit the ${left} of device memory that the weights leave; ${advice}`
+  throw new SkeinError('out_of_memory', message)
 }
 
 function mebibytes(bytes: number): string {

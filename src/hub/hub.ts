@@ -38,10 +38,8 @@ export function openHub(environment: Environment = process.env): Hub {
   const endpoint = parseUrl(given)
   const isPlain = endpoint && !endpoint.username && !endpoint.password && !endpoint.search
   if (!isPlain || !/^https?:$/.test(endpoint.protocol)) {
-    throw new SkeinError(
-      'invalid_request',
-      `HF_ENDPOINT is "${given}"; an address such as ${DEFAULT_ENDPOINT} was expected`,
-    )
+    const message = `HF_ENDPOINT is "${given}"; an address such as ${DEFAULT_ENDPOINT} was expected`
+    throw new SkeinError('invalid_request', message)
   }
   return { endpoint, token: environment.HF_TOKEN || undefined, fetch: globalThis.fetch }
 }

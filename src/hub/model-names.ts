@@ -33,10 +33,8 @@ export function parseModelName(name: string): ModelReference {
       'invalid_request',
       `"${name}" is an RWKV-7b model, whose attention keeps something of every token: its memory grows with the text, and Skein's states have one size; rwkv7a-g1-0.1b is the like without attention`,
     )
-  throw new SkeinError(
-    'invalid_request',
-    `"${name}" is no model name; expected one such as rwkv7-g1-0.4b, owner/repository or owner/repository:file`,
-  )
+  const message = `"${name}" is no model name; expected one such as rwkv7-g1-0.4b, owner/repository or owner/repository:file`
+  throw new SkeinError('invalid_request', message)
 }
 
 export function findModelName(name: string): ModelReference | undefined {

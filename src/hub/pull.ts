@@ -86,10 +86,8 @@ function inCache(folder: string, name: string): string {
 }
 
 function offline(what: string): SkeinError {
-  return new SkeinError(
-    'not_found',
-    `${what} is not in the cache, and downloads are off (--offline or HF_HUB_OFFLINE); pull it while online`,
-  )
+  const message = `${what} is not in the cache, and downloads are off (--offline or HF_HUB_OFFLINE); pull it while online`
+  return new SkeinError('not_found', message)
 }
 
 interface Choice {
@@ -123,10 +121,8 @@ function wholeRepository(repository: string, files: readonly HubFile[], checkpoi
   if (whole !== null) return { path: '', files: whole }
   const [only, ...others] = checkpoints
   if (only && others.length === 0) return { path: only.path, files: [only] }
-  throw new SkeinError(
-    'not_found',
-    `${repository} is not one model; name its file as ${repository}:FILE. It has ${listed(checkpoints)}`,
-  )
+  const message = `${repository} is not one model; name its file as ${repository}:FILE. It has ${listed(checkpoints)}`
+  throw new SkeinError('not_found', message)
 }
 
 const MAX_LISTED = 20
@@ -265,10 +261,8 @@ async function verify(partial: string, file: HubFile, path: string): Promise<voi
   const found = await digestOf(partial, file)
   if (found === file.digest.hex) return
   rmSync(partial, { force: true })
-  throw new SkeinError(
-    'corrupt_weights',
-    `${path} arrived with digest ${found}, not ${file.digest.hex}; it was thrown away, pull it again`,
-  )
+  const message = `${path} arrived with digest ${found}, not ${file.digest.hex}; it was thrown away, pull it again`
+  throw new SkeinError('corrupt_weights', message)
 }
 
 async function digestOf(path: string, file: HubFile): Promise<string> {
@@ -287,10 +281,8 @@ function checkSpace(path: string, neededBytes: number): void {
   const { bavail, bsize } = statfsSync(dirname(path))
   const free = bavail * bsize
   if (free >= neededBytes) return
-  throw new SkeinError(
-    'too_large',
-    `${path} needs ${neededBytes} more bytes and its disk has ${free}; free some or set XDG_CACHE_HOME`,
-  )
+  const message = `${path} needs ${neededBytes} more bytes and its disk has ${free}; free some or set XDG_CACHE_HOME`
+  throw new SkeinError('too_large', message)
 }
 
 function sizeOf(path: string): number {

@@ -54,8 +54,6 @@ function existingPath(path: string): { readonly path: string; readonly isDirecto
     if (!stats.isFile() && !stats.isDirectory()) throw unreadable(candidate, { found: 'a device' })
     return { path: candidate, isDirectory: stats.isDirectory() }
   }
-  throw new SkeinError(
-    'not_found',
-    `${path}: no such file, with or without ${CHECKPOINT_SUFFIXES.join(', ')}; check the path`,
-  )
+  const message = `${path}: no such file, with or without ${CHECKPOINT_SUFFIXES.join(', ')}; check the path`
+  throw new SkeinError('not_found', message)
 }

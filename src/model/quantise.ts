@@ -49,10 +49,8 @@ export function quantiseCheckpoint(
 function refuseQuantised({ path }: Checkpoint, entries: readonly TensorEntry[]): void {
   const rounded = entries.find(quantisedSourceOf)
   if (!rounded) return
-  throw new SkeinError(
-    'unsupported_weights',
-    `${path} is quantised already (${quote(rounded.name)}: ${quantisedSourceOf(rounded)?.type}); give the original file`,
-  )
+  const message = `${path} is quantised already (${quote(rounded.name)}: ${quantisedSourceOf(rounded)?.type}); give the original file`
+  throw new SkeinError('unsupported_weights', message)
 }
 
 /** The values, then the scales, which are kept until their turn comes. */

@@ -196,10 +196,8 @@ function readColumns(entry: TensorEntry, columns: number, first: number, width: 
 }
 
 function misshapen(entry: TensorEntry, expected: string): SkeinError {
-  return new SkeinError(
-    'unsupported_weights',
-    `${entry.name} has shape [${entry.shape.join(', ')}]; ${expected} was expected`,
-  )
+  const message = `${entry.name} has shape [${entry.shape.join(', ')}]; ${expected} was expected`
+  return new SkeinError('unsupported_weights', message)
 }
 
 /** The large matrices of RWKV-6 and RWKV-7: what WeightLoader.matrix loads. */

@@ -345,10 +345,8 @@ function isSame(a: SessionName, b: SessionName): boolean {
 }
 
 export function taken({ id }: SessionName): SkeinError {
-  return new SkeinError(
-    'state_unavailable',
-    `session ${id} was taken over by another worker before this was written; ask again`,
-  )
+  const message = `session ${id} was taken over by another worker before this was written; ask again`
+  return new SkeinError('state_unavailable', message)
 }
 
 function lost(): SkeinError {

@@ -58,10 +58,8 @@ export class Tenants {
     const elsewhere = this.#elsewhere.get(namespace) ?? NO_USAGE
     const count = this.get(namespace).sessions.size + elsewhere.sessions
     if (count < maxSessions) return
-    throw new SkeinError(
-      'too_large',
-      `${count} sessions are kept, which is the quota; delete some or raise --max-sessions`,
-    )
+    const message = `${count} sessions are kept, which is the quota; delete some or raise --max-sessions`
+    throw new SkeinError('too_large', message)
   }
 
   /**
@@ -76,10 +74,8 @@ export class Tenants {
     const maxBytes = ownBytes ?? this.#limits.maxBytes
     if (bytes <= maxBytes) return
     const remedy = ownBytes === undefined ? '--max-sessions-mb' : 'what their key may store'
-    throw new SkeinError(
-      'too_large',
-      `sessions would take ${bytes} bytes, the quota is ${maxBytes}; delete some or raise ${remedy}`,
-    )
+    const message = `sessions would take ${bytes} bytes, the quota is ${maxBytes}; delete some or raise ${remedy}`
+    throw new SkeinError('too_large', message)
   }
 
   #of(namespace: string): Tenant {

@@ -91,11 +91,9 @@ export function renderConversation(
   const { choice, messages } = conversation
   const tools = offered(conversation)
   if (tools.length > 0 && constraint !== null) {
-    throw new SkeinError(
-      'unsupported_parameter',
-      'response_format: not together with tools, whose calls are of another form; send "tool_choice": "none" or leave one of them out',
-      { param: 'response_format' },
-    )
+    const message =
+      'response_format: not together with tools, whose calls are of another form; send "tool_choice": "none" or leave one of them out'
+    throw new SkeinError('unsupported_parameter', message, { param: 'response_format' })
   }
   const offer = { ...conversation, tools }
   const isPlain = tools.length === 0 && !messages.some(isOfTools)

@@ -97,11 +97,8 @@ interface Embedded {
 /** Throws unsupported_parameter where the model gives none, before anything is read. */
 export function checkEmbeds({ id, client }: ServedModel): void {
   if (client.info.embeddings !== undefined) return
-  throw new SkeinError(
-    'unsupported_parameter',
-    `model: ${id} was not trained to give embeddings; to have its final hidden state as one all the same, start the server with --embeddings mean (or last)`,
-    { param: 'model' },
-  )
+  const message = `model: ${id} was not trained to give embeddings; to have its final hidden state as one all the same, start the server with --embeddings mean (or last)`
+  throw new SkeinError('unsupported_parameter', message, { param: 'model' })
 }
 
 /** `dimensions`: keep this many numbers of each vector, scaled to length 1 again; null: all. */

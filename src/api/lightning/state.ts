@@ -158,11 +158,8 @@ function deleteRoute(): Route {
   return post('/state/delete', 'Delete a session from every level', body, async (call) => {
     const id = idOf(call.body)
     if (call.body.delete_prefix === true) {
-      throw new SkeinError(
-        'unsupported_parameter',
-        'delete_prefix: prompt prefixes belong to no session here; leave it out',
-        { param: 'delete_prefix' },
-      )
+      const message = 'delete_prefix: prompt prefixes belong to no session here; leave it out'
+      throw new SkeinError('unsupported_parameter', message, { param: 'delete_prefix' })
     }
     const { client } = modelOf(call)
     try {

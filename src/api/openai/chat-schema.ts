@@ -94,11 +94,8 @@ export function textOf({ content }: Pick<WireMessage, 'content'>, at: string): s
       const param = `${at}.content[${i}]`
       if (part.type !== 'text') {
         const type = JSON.stringify(part.type.slice(0, 40))
-        throw new SkeinError(
-          'unsupported_parameter',
-          `${param}: parts of type ${type} are not supported; this model reads text only`,
-          { param },
-        )
+        const message = `${param}: parts of type ${type} are not supported; this model reads text only`
+        throw new SkeinError('unsupported_parameter', message, { param })
       }
       if (!present(part.text)) throw invalid(`${param}.text`, 'missing; expected a string')
       return part.text

@@ -37,11 +37,8 @@ export interface PromptText {
 export function checkFanOut(body: CompletionBody, limits: RequestLimits): void {
   const sequences = numPrompts(body.prompt) * (body.n ?? 1)
   if (sequences <= limits.sequences) return
-  throw new SkeinError(
-    'too_large',
-    `prompt: ${sequences} answers (prompts × n) asked for; expected at most ${limits.sequences}`,
-    { param: 'prompt' },
-  )
+  const message = `prompt: ${sequences} answers (prompts × n) asked for; expected at most ${limits.sequences}`
+  throw new SkeinError('too_large', message, { param: 'prompt' })
 }
 
 /** Refuses echoes with more log-probabilities than one reply may have; each answer repeats those of its prompt. */
@@ -57,11 +54,8 @@ export function checkEcho(
   const tokens = prompts.reduce((sum, prompt) => sum + prompt.tokens.length, 0)
   const asked = tokens * (body.n ?? 1) * (1 + body.logprobs)
   if (asked <= limits.promptLogprobs) return
-  throw new SkeinError(
-    'too_large',
-    `logprobs: ${asked} log-probabilities of the prompt (tokens × n × (1 + logprobs)) asked for; expected at most ${limits.promptLogprobs}; send shorter or fewer prompts`,
-    { param: 'logprobs' },
-  )
+  const message = `logprobs: ${asked} log-probabilities of the prompt (tokens × n × (1 + logprobs)) asked for; expected at most ${limits.promptLogprobs}; send shorter or fewer prompts`
+  throw new SkeinError('too_large', message, { param: 'logprobs' })
 }
 
 /** In a session the prompt is appended as it is: this route knows no turns. */

@@ -187,11 +187,8 @@ export function cacheOf(body: SamplingFields): 'use' | 'no-store' {
 export function checkCombinations(body: SamplingFields, readsFormat = false): void {
   const n = body.n ?? 1
   if (present(body.best_of) && body.best_of !== 1 && body.best_of !== n) {
-    throw new SkeinError(
-      'unsupported_parameter',
-      `best_of: got ${body.best_of}; this server returns every answer it draws, so expected n (${n})`,
-      { param: 'best_of' },
-    )
+    const message = `best_of: got ${body.best_of}; this server returns every answer it draws, so expected n (${n})`
+    throw new SkeinError('unsupported_parameter', message, { param: 'best_of' })
   }
   if (present(body.stream_options) && body.stream !== true) {
     throw invalid('stream_options', 'it needs "stream": true')
@@ -212,21 +209,15 @@ export function checkLogprobs(
   if (stream === true || logprobs === null) return
   const asked = numAnswers * maxTokens * (1 + logprobs)
   if (asked <= limits.answerLogprobs) return
-  throw new SkeinError(
-    'too_large',
-    `logprobs: up to ${asked} log-probabilities (answers × max_tokens × (1 + alternatives)) asked for in a reply that is not streamed; expected at most ${limits.answerLogprobs}; set "stream": true or lower max_tokens`,
-    { param: 'logprobs' },
-  )
+  const message = `logprobs: up to ${asked} log-probabilities (answers × max_tokens × (1 + alternatives)) asked for in a reply that is not streamed; expected at most ${limits.answerLogprobs}; set "stream": true or lower max_tokens`
+  throw new SkeinError('too_large', message, { param: 'logprobs' })
 }
 
 export function checkFormat({ response_format }: Pick<SamplingFields, 'response_format'>): void {
   const format = response_format?.type ?? 'text'
   if (format === 'text') return
-  throw new SkeinError(
-    'unsupported_parameter',
-    `response_format: type ${JSON.stringify(format.slice(0, 40))} is not implemented; expected "text"`,
-    { param: 'response_format' },
-  )
+  const message = `response_format: type ${JSON.stringify(format.slice(0, 40))} is not implemented; expected "text"`
+  throw new SkeinError('unsupported_parameter', message, { param: 'response_format' })
 }
 
 export function invalid(param: string, message: string): SkeinError {

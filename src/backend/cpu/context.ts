@@ -110,10 +110,8 @@ export function openNative(path: string): Native {
   const version = library.has('sk_abi_version') ? library.bind<() => number>('sk_abi_version', I, [])() : null
   if (version !== ABI_VERSION) {
     const found = version === null ? 'is not a Skein kernel library' : `has version ${version}`
-    throw new SkeinError(
-      'backend_unavailable',
-      `${path} ${found}, expected version ${ABI_VERSION}; run: npm run build:native`,
-    )
+    const message = `${path} ${found}, expected version ${ABI_VERSION}; run: npm run build:native`
+    throw new SkeinError('backend_unavailable', message)
   }
   return bindAll(library, SIGNATURES)
 }

@@ -69,10 +69,8 @@ function schemesOf(given: readonly string[]): QuantChoice[] {
   return given.map((name) => {
     const scheme = QUANT_CHOICES.find((one) => one === name)
     if (scheme) return scheme
-    throw new SkeinError(
-      'invalid_request',
-      `--schemes takes some of ${QUANT_CHOICES.join(', ')} with commas between, not "${given}"`,
-    )
+    const message = `--schemes takes some of ${QUANT_CHOICES.join(', ')} with commas between, not "${given}"`
+    throw new SkeinError('invalid_request', message)
   })
 }
 

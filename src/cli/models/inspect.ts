@@ -65,10 +65,8 @@ export const inspect = defineCommand({
 function refuseHeadSize({ architecture, headSize }: CheckpointSummary): void {
   const wouldRun = /^rwkv(6|7a?)$/.test(architecture)
   if (!wouldRun || headSize === null || (headSize % 16 === 0 && headSize <= 256)) return
-  throw new SkeinError(
-    'unsupported_weights',
-    `no device has kernels for heads of ${headSize} channels; expected a multiple of 16, 256 at most (64 on cuda, 128 at most on webgpu)`,
-  )
+  const message = `no device has kernels for heads of ${headSize} channels; expected a multiple of 16, 256 at most (64 on cuda, 128 at most on webgpu)`
+  throw new SkeinError('unsupported_weights', message)
 }
 
 /** Names and texts come from strangers: they must not move the cursor or start a new line. */

@@ -92,10 +92,8 @@ export class StartStates {
 
   #refuseBadName(name: string): void {
     if (NAME.test(name)) return
-    throw new SkeinError(
-      'invalid_request',
-      `"${name}" cannot name a start state; use up to 64 characters other than "@", and no space at either end`,
-    )
+    const message = `"${name}" cannot name a start state; use up to 64 characters other than "@", and no space at either end`
+    throw new SkeinError('invalid_request', message)
   }
 
   #refuseTakenName(name: string): void {

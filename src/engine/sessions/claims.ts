@@ -224,10 +224,8 @@ export class SessionClaims {
 }
 
 export function doubted(id: string): SkeinError {
-  return new SkeinError(
-    'state_unavailable',
-    `whether session ${id} is still this worker's is not known until the cluster's database answers; try again`,
-  )
+  const message = `whether session ${id} is still this worker's is not known until the cluster's database answers; try again`
+  return new SkeinError('state_unavailable', message)
 }
 
 export function busy(id: string): SkeinError {

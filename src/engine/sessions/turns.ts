@@ -177,10 +177,8 @@ export class SessionTurns implements SessionShelf {
     const nextBytes = numTokens === null ? 0 : stateBytes + 4 * numTokens
     this.sessions.refuseBytes(namespace, nextBytes, storedBytes)
     if (this.mover.saver?.hasFailed && this.mover.tiers.isMemoryFull) {
-      throw new SkeinError(
-        'state_unavailable',
-        'states can neither be written to the store nor kept in memory; check the disk of --data-dir',
-      )
+      const message = 'states can neither be written to the store nor kept in memory; check the disk of --data-dir'
+      throw new SkeinError('state_unavailable', message)
     }
   }
 

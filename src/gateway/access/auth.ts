@@ -136,10 +136,8 @@ export function createAuth(keys: readonly string[], named: NamedKeys | null = nu
       if (isOpen()) return EVERYONE
       const secret = typeof password === 'string' ? password : bearerOf(authorization)
       if (secret !== undefined) return principalOf(secret)
-      throw new SkeinError(
-        'unauthorized',
-        'no API key; send it as the field password, or in the header Authorization: Bearer <key>',
-      )
+      const message = 'no API key; send it as the field password, or in the header Authorization: Bearer <key>'
+      throw new SkeinError('unauthorized', message)
     },
   }
 }

@@ -292,15 +292,11 @@ function nobody(model: string | null): SkeinError {
 /** What was lost, by the start of its path; else a session. */
 function lost(node: string, { url }: FastifyRequest): SkeinError {
   const where = /^\/v1\/(?:files|batches)/.exec(url)?.[0] ?? '/v1/sessions/ID'
-  return new SkeinError(
-    'model_not_loaded',
-    `node ${node} ended before it answered, and may have done it: look at GET ${where} before you send it again`,
-  )
+  const message = `node ${node} ended before it answered, and may have done it: look at GET ${where} before you send it again`
+  return new SkeinError('model_not_loaded', message)
 }
 
 function aboutOneNode({ path }: Route): SkeinError {
-  return new SkeinError(
-    'unsupported_parameter',
-    `this changes one node: send it to /api/cluster/nodes/NODE/proxy${path}; GET /api/cluster lists the nodes`,
-  )
+  const message = `this changes one node: send it to /api/cluster/nodes/NODE/proxy${path}; GET /api/cluster lists the nodes`
+  return new SkeinError('unsupported_parameter', message)
 }

@@ -34,11 +34,8 @@ export async function startTracing(endpoint: string, version: string): Promise<(
 function tracesUrl(endpoint: string): string {
   const url = URL.canParse(endpoint) ? new URL(endpoint) : null
   if (url === null || !/^https?:$/.test(url.protocol)) {
-    throw new SkeinError(
-      'invalid_request',
-      `--trace-endpoint takes the address of a collector, as http://127.0.0.1:4318, not "${endpoint}"`,
-      { param: 'trace-endpoint' },
-    )
+    const message = `--trace-endpoint takes the address of a collector, as http://127.0.0.1:4318, not "${endpoint}"`
+    throw new SkeinError('invalid_request', message, { param: 'trace-endpoint' })
   }
   if (url.pathname === '/') url.pathname = '/v1/traces'
   return url.href

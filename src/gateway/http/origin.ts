@@ -43,16 +43,12 @@ export function createOriginPolicy(options: OriginOptions): OriginPolicy {
     check({ host: name, origin }) {
       // HTTP/1.0 has no Host; a browser always sends one.
       if (name !== undefined && !isAllowedHost(name.replace(/:\d+$/, ''))) {
-        throw new SkeinError(
-          'forbidden',
-          'this host name is not allowed here; the operator can allow it with --allow-host',
-        )
+        const message = 'this host name is not allowed here; the operator can allow it with --allow-host'
+        throw new SkeinError('forbidden', message)
       }
       if (origin !== undefined && !isAllowedOrigin(origin) && !isOwn(origin, name)) {
-        throw new SkeinError(
-          'forbidden',
-          'web pages of this origin are not allowed here; the operator can allow it with --allow-origin',
-        )
+        const message = 'web pages of this origin are not allowed here; the operator can allow it with --allow-origin'
+        throw new SkeinError('forbidden', message)
       }
     },
     corsHeaders({ origin }) {

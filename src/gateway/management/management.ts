@@ -229,11 +229,8 @@ export class Management {
   #refusePublicPort({ host, port }: WorkerSpec): void {
     const { isOpen, host: own } = this.#options
     if (port === null || isLoopback(host) || !isOpen() || !isLoopback(own)) return
-    throw new SkeinError(
-      'forbidden',
-      `host: ${host} can be reached from outside and this server has no key; use 127.0.0.1`,
-      { param: 'host' },
-    )
+    const message = `host: ${host} can be reached from outside and this server has no key; use 127.0.0.1`
+    throw new SkeinError('forbidden', message, { param: 'host' })
   }
 
   /** Another worker of the same name that serves or will serve. Workers that were given up do not count. */
@@ -266,11 +263,8 @@ export class Management {
     if (other === undefined) return
     const facts = (one: Launch) => JSON.stringify([weightsOf(one), one.startStates])
     if (facts(other.launch) === facts(launch)) return
-    throw new SkeinError(
-      'conflict',
-      `model_name: ${launch.id} is served from another file, or with other precision or states; give another model_name`,
-      { param: 'model_name' },
-    )
+    const message = `model_name: ${launch.id} is served from another file, or with other precision or states; give another model_name`
+    throw new SkeinError('conflict', message, { param: 'model_name' })
   }
 }
 

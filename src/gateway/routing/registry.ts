@@ -100,11 +100,8 @@ function find(byId: ReadonlyMap<string, RegisteredModel>, name: string | null | 
       throw new SkeinError('model_not_loaded', 'no model is loaded here; POST /api/workers/start starts one', {
         param: 'model',
       })
-    throw new SkeinError(
-      'invalid_request',
-      `model: missing; ${models.length} models are served here, GET /v1/models lists their names`,
-      { param: 'model' },
-    )
+    const message = `model: missing; ${models.length} models are served here, GET /v1/models lists their names`
+    throw new SkeinError('invalid_request', message, { param: 'model' })
   }
   const names = [...byId.keys()].sort()
   const shown = names.slice(0, MOST_NAMES).join(', ')

@@ -102,20 +102,16 @@ export function loadableArchitecture({ path, tensors }: Checkpoint): LoadableArc
   const architecture = detectArchitecture(tensors)
   const loadable = LOADABLE.find((one) => one === architecture)
   if (loadable) return loadable
-  throw new SkeinError(
-    'unsupported_weights',
-    `${path} holds ${ARCHITECTURE_PHRASES[architecture]}; an RWKV-7 or RWKV-6 model was expected`,
-  )
+  const message = `${path} holds ${ARCHITECTURE_PHRASES[architecture]}; an RWKV-7 or RWKV-6 model was expected`
+  throw new SkeinError('unsupported_weights', message)
 }
 
 function demandComplete(checkpoint: Checkpoint, wanted: readonly Architecture[], title: string): void {
   const { path, tensors } = checkpoint
   const architecture = detectArchitecture(tensors)
   if (!wanted.includes(architecture)) {
-    throw new SkeinError(
-      'unsupported_weights',
-      `${path} holds ${ARCHITECTURE_PHRASES[architecture]}; ${title} was expected`,
-    )
+    const message = `${path} holds ${ARCHITECTURE_PHRASES[architecture]}; ${title} was expected`
+    throw new SkeinError('unsupported_weights', message)
   }
   const { missing, wrongShapes } = compare(tensors, architecture)
   if (missing.length === 0 && wrongShapes.length === 0) return
@@ -126,10 +122,8 @@ function demandComplete(checkpoint: Checkpoint, wanted: readonly Architecture[],
     ),
   ]
   const more = faults.length > MAX_FAULTS ? `; and ${faults.length - MAX_FAULTS} more` : ''
-  throw new SkeinError(
-    'unsupported_weights',
-    `${path} is not a complete ${title} model: ${faults.slice(0, MAX_FAULTS).join('; ')}${more}`,
-  )
+  const message = `${path} is not a complete ${title} model: ${faults.slice(0, MAX_FAULTS).join('; ')}${more}`
+  throw new SkeinError('unsupported_weights', message)
 }
 
 type Tensors = ReadonlyMap<string, TensorEntry>

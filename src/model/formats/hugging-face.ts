@@ -29,10 +29,8 @@ type Json = Readonly<Record<string, unknown>>
 /** The tensors keep the names of the files. */
 export function openHuggingFace(directory: string): Checkpoint {
   if (!isFile(join(directory, CONFIG))) {
-    throw new SkeinError(
-      'unsupported_weights',
-      `${directory} is a directory without ${CONFIG}; give the checkpoint file in it`,
-    )
+    const message = `${directory} is a directory without ${CONFIG}; give the checkpoint file in it`
+    throw new SkeinError('unsupported_weights', message)
   }
   const config = readJson(join(directory, CONFIG))
   checkConfig(directory, config)

@@ -100,10 +100,8 @@ export function transposedSource(entry: TensorEntry): MatrixSource {
 function matrixShape(entry: TensorEntry): readonly [rows: number, columns: number] {
   const [rows, columns] = entry.shape
   if (rows === undefined || columns === undefined || entry.shape.length !== 2) {
-    throw new SkeinError(
-      'unsupported_weights',
-      `${entry.name} has shape [${entry.shape.join(', ')}]; a matrix was expected`,
-    )
+    const message = `${entry.name} has shape [${entry.shape.join(', ')}]; a matrix was expected`
+    throw new SkeinError('unsupported_weights', message)
   }
   return [rows, columns]
 }

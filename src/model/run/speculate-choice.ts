@@ -31,9 +31,6 @@ export function sparesOf(
   if (guessing !== null) return Math.min(numSlots, guessing.rows, most)
   if (!isForAll) return 0
   const [flag, param] = draft === undefined ? ['--speculate lookup', 'speculate'] : ['--draft', 'draft']
-  throw new SkeinError(
-    'invalid_request',
-    `${flag} is for models on one CPU or one CUDA device; on ${name}, or over several devices, leave it out`,
-    { param },
-  )
+  const message = `${flag} is for models on one CPU or one CUDA device; on ${name}, or over several devices, leave it out`
+  throw new SkeinError('invalid_request', message, { param })
 }

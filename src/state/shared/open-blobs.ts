@@ -13,10 +13,8 @@ export function openBlobs(url: string, environment: NodeJS.ProcessEnv = process.
   const found = URL.canParse(url) ? new URL(url) : null
   if (found?.protocol === 'file:' && found.host === '') return new FolderBlobs(decodeURIComponent(found.pathname))
   if (found?.protocol === 's3:' && found.host !== '') return S3Blobs.at(found.host, found.pathname, environment)
-  throw new SkeinError(
-    'invalid_request',
-    `${url} names no storage of states: give file:///FOLDER (of a file system that all nodes share) or s3://BUCKET/PREFIX`,
-  )
+  const message = `${url} names no storage of states: give file:///FOLDER (of a file system that all nodes share) or s3://BUCKET/PREFIX`
+  throw new SkeinError('invalid_request', message)
 }
 
 /** Its first letters are the folder that a blob is in: some file systems are slow with many names in one. */
@@ -124,10 +122,8 @@ class S3Blobs implements Blobs {
   static at(bucket: string, path: string, environment: NodeJS.ProcessEnv): S3Blobs {
     const { AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN } = environment
     if (!AWS_ACCESS_KEY_ID || !AWS_SECRET_ACCESS_KEY) {
-      throw new SkeinError(
-        'invalid_request',
-        `s3://${bucket} needs keys: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_REGION, AWS_ENDPOINT_URL where it is not Amazon's)`,
-      )
+      const message = `s3://${bucket} needs keys: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_REGION, AWS_ENDPOINT_URL where it is not Amazon's)`
+      throw new SkeinError('invalid_request', message)
     }
     const region = environment.AWS_REGION ?? environment.AWS_DEFAULT_REGION ?? REGION
     const server = environment.AWS_ENDPOINT_URL_S3 ?? environment.AWS_ENDPOINT_URL

@@ -69,10 +69,8 @@ function useLog(db: Database): void {
 
 /** Earlier versions of Skein lock the whole database. */
 function inUse(path: string): SkeinError {
-  return new SkeinError(
-    'conflict',
-    `${path} is in use by another process that does not share it; stop it, or give this one its own --data-dir or --no-store`,
-  )
+  const message = `${path} is in use by another process that does not share it; stop it, or give this one its own --data-dir or --no-store`
+  return new SkeinError('conflict', message)
 }
 
 /** 1: one process at a time; sessions of two columns, states named by their content. */
@@ -119,10 +117,8 @@ function prepareTables(db: Database): void {
   db.transaction(() => {
     const format = Number(db.pragma('user_version', { simple: true }))
     if (format > FORMAT) {
-      throw new SkeinError(
-        'state_incompatible',
-        `${db.location()} was written by a later Skein (format ${format}); this one reads format ${FORMAT}`,
-      )
+      const message = `${db.location()} was written by a later Skein (format ${format}); this one reads format ${FORMAT}`
+      throw new SkeinError('state_incompatible', message)
     }
     if (format === 1) db.exec(FROM_1)
     if (format < FORMAT) db.exec(TABLES)

@@ -264,10 +264,8 @@ export class StoreDatabase {
       this.#bury(claimant)
       return
     }
-    throw new SkeinError(
-      'conflict',
-      `session ${name.id} is in the hands of another worker; if two servers have the same --data-dir, ask the other one`,
-    )
+    const message = `session ${name.id} is in the hands of another worker; if two servers have the same --data-dir, ask the other one`
+    throw new SkeinError('conflict', message)
   }
 
   /** Where turns are answered before they are written, the last ones of a dead process may be missing. */

@@ -71,10 +71,8 @@ export class StoreLog {
     const { bytes } = this
     if (bytes <= LONG_BYTES) return usual
     if (bytes <= MAX_BYTES) return Math.min(usual, SCARCE_INLINE_BYTES)
-    throw new SkeinError(
-      'state_unavailable',
-      `the log of the session database has ${Math.round(bytes / 2 ** 20)} MiB and cannot be emptied while another process reads the database; end its read transaction`,
-    )
+    const message = `the log of the session database has ${Math.round(bytes / 2 ** 20)} MiB and cannot be emptied while another process reads the database; end its read transaction`
+    throw new SkeinError('state_unavailable', message)
   }
 
   #tryToEmpty(): void {

@@ -24,10 +24,8 @@ function read(path: string): Uint8Array | null {
     throw error
   }
   if (secret.length === SECRET_BYTES) return secret
-  throw new SkeinError(
-    'state_unavailable',
-    `${path} has ${secret.length} bytes, not ${SECRET_BYTES}; restore it, or remove the data folder with its sessions`,
-  )
+  const message = `${path} has ${secret.length} bytes, not ${SECRET_BYTES}; restore it, or remove the data folder with its sessions`
+  throw new SkeinError('state_unavailable', message)
 }
 
 function create(folder: string, path: string): Uint8Array {

@@ -46,11 +46,8 @@ export function conversationOf(body: ToolFields & { readonly messages: readonly 
 
 function toolOf({ type, function: tool }: NonNullable<ToolFields['tools']>[number], at: string): Tool {
   if (type !== 'function' || !present(tool)) {
-    throw new SkeinError(
-      'unsupported_parameter',
-      `${at}: this server runs no tools of its own; expected {"type": "function", "function": {…}}`,
-      { param: 'tools' },
-    )
+    const message = `${at}: this server runs no tools of its own; expected {"type": "function", "function": {…}}`
+    throw new SkeinError('unsupported_parameter', message, { param: 'tools' })
   }
   const { name, description, parameters, strict } = tool
   if (present(parameters) && (typeof parameters !== 'object' || Array.isArray(parameters)))
