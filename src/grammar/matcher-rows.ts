@@ -48,18 +48,13 @@ export interface Compiled {
   readonly error: ErrorShape | null
 }
 
-interface Row {
-  readonly matcher: MatcherHandle
-  readonly forces: boolean
-}
-
 export class MatcherRows {
   readonly #compiler: GrammarCompiler
   readonly #vocabulary: Vocabulary
   readonly #vocabSize: number
   readonly #masks: SharedMasks
   readonly #thread: number
-  readonly #rows = new Map<number, Row>()
+  readonly #rows = new Map<number, { readonly matcher: MatcherHandle; readonly forces: boolean }>()
   readonly #report: (compiled: Compiled) => void
 
   constructor(

@@ -11,11 +11,6 @@ const QUEUE_BYTES = 2 ** 17
 const CHOICE_BYTES = 2 ** 14
 const MAX_QUEUE_BYTES = 2 ** 21
 
-interface Waiter {
-  resolve(result: IteratorResult<EngineEvent>): void
-  reject(error: SkeinError): void
-}
-
 interface Entry {
   readonly queue: EventQueue
   /** The id that the caller gave. */
@@ -123,7 +118,7 @@ export class EventQueue implements AsyncIterableIterator<EngineEvent> {
   #queued: (Exclude<EngineEvent, { type: 'text' }> | PackedTexts)[] = []
   /** Text in #queued that later text of the same choice is added to. */
   readonly #queuedText = new Map<number, PackedTexts>()
-  readonly #waiters: Waiter[] = []
+  readonly #waiters: { resolve(result: IteratorResult<EngineEvent>): void; reject(error: SkeinError): void }[] = []
   #queuedBytes = 0
   #unfinished: number
   #isOver = false

@@ -15,11 +15,6 @@ const FIRST_CHUNK_BYTES = 256
 /** Bytes of memory that a chunk, or an unpacked event, takes beside its content. */
 const OVERHEAD_BYTES = 200
 
-interface Chunk {
-  readonly content: Buffer
-  used: number
-}
-
 export class PackedTexts {
   /** The bytes that are held, roughly. */
   bytes = 0
@@ -28,7 +23,7 @@ export class PackedTexts {
   readonly #hasLogprobs: boolean
   /** What has not been packed. */
   #loose: TextEvent | null
-  readonly #chunks: Chunk[] = []
+  readonly #chunks: { readonly content: Buffer; used: number }[] = []
   #nextBytes = FIRST_CHUNK_BYTES
 
   constructor(event: TextEvent) {

@@ -18,11 +18,6 @@ import { type EngineStats, idleStats } from '../stats.ts'
 import type { Channel } from './channel.ts'
 import { EventQueue, LiveQueues } from './event-queues.ts'
 
-interface PendingCall {
-  resolve(value: unknown): void
-  reject(error: SkeinError): void
-}
-
 /** Each of them writes to its client: a millisecond or two for all. */
 const WOKEN_AT_ONCE = 64
 
@@ -32,7 +27,7 @@ export class RemoteEngineClient implements EngineClient {
   #info: EngineInfo
   readonly #channel: WorkerChannel
   readonly #queues = new LiveQueues(WOKEN_AT_ONCE)
-  readonly #calls = new Map<number, PendingCall>()
+  readonly #calls = new Map<number, { resolve(value: unknown): void; reject(error: SkeinError): void }>()
   readonly #closed: Promise<void>
   #numCalls = 0
   #stats: EngineStats

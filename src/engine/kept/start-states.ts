@@ -11,15 +11,10 @@ import type { Start } from './start.ts'
 /** No "@", which stands before it in `model@state`, and no control characters; spaces only inside ("State Test"). */
 const NAME = /^(?! )[^@\p{C}]{1,64}(?<! )$/u
 
-interface StartState {
-  readonly id: string
-  readonly state: StateData
-}
-
 export class StartStates {
   /** Reads a file on another thread; null where states cannot be added by path. */
   readFile: ((path: string) => Promise<StateData>) | null = null
-  readonly #states = new Map<string, StartState>()
+  readonly #states = new Map<string, { readonly id: string; readonly state: StateData }>()
   readonly #names: string[] = []
   #numAdded = 0
 

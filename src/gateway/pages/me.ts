@@ -10,15 +10,10 @@ import type { OwnKey } from '../contract.ts'
 import type { OwnRoute } from '../http/own-routes.ts'
 import { wireLimits } from './keys-api.ts'
 
-interface MeContext {
-  readonly models: ModelRegistry
-  readonly rates: RateLimits
-}
-
 /** How long the size of a key's sessions is cached. */
 const LOOK_MS = 1000
 
-export function meRoute({ models, rates }: MeContext): OwnRoute {
+export function meRoute({ models, rates }: { readonly models: ModelRegistry; readonly rates: RateLimits }): OwnRoute {
   const looks = new Map<string, Promise<number>>()
   const bytesOf = (caller: Principal) => {
     const { tenant } = caller

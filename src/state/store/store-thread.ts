@@ -177,17 +177,12 @@ class ThreadedStore implements Store {
   }
 }
 
-interface Pending {
-  resolve(result: unknown): void
-  reject(error: SkeinError): void
-}
-
 class StoreThread {
   readonly secret: Uint8Array
   /** Owner of the claims that are made through it. */
   readonly owner: string
   readonly #worker: Worker
-  readonly #pending = new Map<number, Pending>()
+  readonly #pending = new Map<number, { resolve(result: unknown): void; reject(error: SkeinError): void }>()
   readonly #spare: ArrayBuffer[] = []
   #numAsked = 0
   #failure: SkeinError | null = null

@@ -51,12 +51,7 @@ export const OTHER_GGUF_TYPES: ReadonlyMap<number, string> = new Map([
   [39, 'MXFP4'],
 ])
 
-interface BlockSize {
-  readonly elements: number
-  readonly bytes: number
-}
-
-export const BLOCK_SIZES: Readonly<Record<GgufType, BlockSize>> = {
+export const BLOCK_SIZES: Readonly<Record<GgufType, { readonly elements: number; readonly bytes: number }>> = {
   F32: { elements: 1, bytes: 4 },
   F16: { elements: 1, bytes: 2 },
   BF16: { elements: 1, bytes: 2 },

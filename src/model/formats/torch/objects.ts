@@ -11,7 +11,7 @@ export type PickleValue =
   | number
   | string
   | PickleTuple
-  | PickleList
+  | { readonly kind: 'list'; readonly items: PickleValue[] }
   | PickleDict
   | PickleName
   | PickleStorage
@@ -20,11 +20,6 @@ export type PickleValue =
 export interface PickleTuple {
   readonly kind: 'tuple'
   readonly items: readonly PickleValue[]
-}
-
-interface PickleList {
-  readonly kind: 'list'
-  readonly items: PickleValue[]
 }
 
 export interface PickleDict {
