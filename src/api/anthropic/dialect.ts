@@ -94,17 +94,13 @@ async function prepare(call: Call<MessageBody>): Promise<PreparedChat> {
   const fields = { temperature, top_k, top_p, stop: stop_sequences }
   return await prepareChat(conversationOf(body), {
     id: `msg_${call.id}`,
-    n: 1,
     maxTokens: maxTokensOf(body, limits, call),
     sampling: toSampling(fields, model),
     stop: toStop(fields, [], model, limits),
-    logprobs: null,
     tenant,
-    cache: 'use',
     model,
     thinking: thinkingFor(body, call),
     constraint: constraintOf(body),
-    session: null,
     param: 'messages',
     signal,
   })

@@ -15,7 +15,8 @@ import type { AnswerForm, PreparedChat } from './reply.ts'
 import { newInSession } from './told.ts'
 import { argumentsOf, callBegin, callOf, G1_TOOLS, sequence, type ToolFormat, text } from './tool-format.ts'
 
-type Settings = Pick<GenerateRequest, 'id' | 'n' | 'maxTokens' | 'sampling' | 'logprobs' | 'tenant' | 'cache'>
+type Settings = Pick<GenerateRequest, 'id' | 'maxTokens' | 'sampling' | 'tenant'> &
+  Partial<Pick<GenerateRequest, 'n' | 'logprobs' | 'cache'>>
 
 interface ChatOptions extends Settings {
   readonly model: ServedModel
@@ -25,7 +26,7 @@ interface ChatOptions extends Settings {
   /** What the answer must be; not together with tools. */
   readonly constraint: Constraint | null
   /** With a session only what is new of the conversation is in it. */
-  readonly session: SessionUse | null
+  readonly session?: SessionUse | null
   /** What the client expects the answer to say. */
   readonly prediction?: string | null
   /** The field that a refusal of the prompt names. */
@@ -35,7 +36,7 @@ interface ChatOptions extends Settings {
 
 export async function prepareChat(
   conversation: Conversation,
-  { model, thinking, stop, constraint, session, prediction, param, signal, ...settings }: ChatOptions,
+  { model, thinking, stop, constraint, session = null, prediction, param, signal, ...settings }: ChatOptions,
 ): Promise<PreparedChat> {
   const format = toolFormatOf(model)
   const inSession = session === null ? null : await newInSession(conversation, model, settings.tenant ?? '', session)
@@ -53,6 +54,7 @@ export async function prepareChat(
   const limits = rendered.constraint === null ? {} : { constraint: rendered.constraint }
   const start = rendered.form.tools === null ? {} : startWithTools(model)
   const request = {
+    ...{ n: 1, logprobs: null, cache: 'use' as const },
     ...settings,
     ...prompt,
     ...limits,

@@ -113,16 +113,13 @@ export function chatSettings({ body, id, limits, signal, tenant }: Call<SharedBo
   const options = body.options ?? {}
   return {
     id: `ollama-${id}`,
-    n: 1,
     maxTokens: maxTokensOf(options, limits),
     ...samplingOf(options, model, limits),
     logprobs: logprobsOf(body),
     tenant,
-    cache: 'use',
     model,
     thinking: thinkOf(body.think),
     constraint: constraintOf(body.format),
-    session: null,
     signal,
   } as const
 }

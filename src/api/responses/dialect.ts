@@ -69,13 +69,10 @@ async function prepare(call: ResponseCall): Promise<PreparedChat> {
   const { conversation, told } = onlyNew(whole, body.instructions || null, earlier)
   return await prepareChat(conversation, {
     id,
-    n: 1,
     maxTokens: body.max_output_tokens ?? limits.defaultChatTokens,
     sampling,
     stop: toStop(fields, [], model, limits),
-    logprobs: null,
     tenant,
-    cache: 'use',
     model,
     thinking: thinkingFor(body),
     constraint: constraintOf(body),

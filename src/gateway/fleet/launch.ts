@@ -50,21 +50,14 @@ export function launchOf(spec: WorkerSpec & { readonly model_name: string }, fou
   return { id, quant, startStates, vocab, draft, ...found, spec }
 }
 
-interface LaunchObserver {
-  readonly onLine: (line: string) => void
-  readonly onChange: () => void
-}
-
-interface Launched {
-  readonly handle: WorkerHandle
-  readonly tokenizer: TextCodec
-}
-
 /**
  * Makes a worker without starting it; throws for a file that cannot be one. `launch` is called again whenever a process
  * is started, because start states may have changed.
  */
-export type Launcher = (launch: () => Launch, observer: LaunchObserver) => Launched
+export type Launcher = (
+  launch: () => Launch,
+  observer: { readonly onLine: (line: string) => void; readonly onChange: () => void },
+) => { readonly handle: WorkerHandle; readonly tokenizer: TextCodec }
 
 export function withStartStates(launch: Launch, startStates: readonly StartStateFile[]): Launch {
   return { ...launch, startStates, spec: { ...launch.spec, states: startStates } }

@@ -86,20 +86,20 @@ export class Supervisor implements WorkerHandle {
   readonly #options: SupervisorOptions
   readonly #timing: SupervisorTiming
   readonly #stopping = new AbortController()
-  #state: ModelState = 'loading'
-  #reason: string | null = 'loading'
-  #progress: WorkerHandle['progress'] = null
+  state: ModelState = 'loading'
+  reason: string | null = 'loading'
+  progress: WorkerHandle['progress'] = null
   /** Engine of the current process, from its first message to its end. */
-  #engine: EngineClient | null = null
+  engine: EngineClient | null = null
+  restarts = 0
+  exitCode: number | null = null
+  failure: string | null = null
   #process: WorkerProcess | null = null
   #watch: WorkerWatch | null = null
   #running: Promise<void> | null = null
   #crashes = 0
-  #restarts = 0
-  #exitCode: number | null = null
   /** Why the current or last process had to be ended. */
   #illness: string | null = null
-  #failure: string | null = null
   /** When the loading process last printed a line, or was started. */
   #heardAt = 0
 
@@ -108,40 +108,12 @@ export class Supervisor implements WorkerHandle {
     this.#timing = { ...DEFAULT_TIMING, ...options.timing }
   }
 
-  get state(): ModelState {
-    return this.#state
-  }
-
-  get reason(): string | null {
-    return this.#reason
-  }
-
   get client(): EngineClient | null {
-    return this.#state === 'ready' ? this.#engine : null
-  }
-
-  get engine(): EngineClient | null {
-    return this.#engine
-  }
-
-  get progress(): WorkerHandle['progress'] {
-    return this.#progress
+    return this.state === 'ready' ? this.engine : null
   }
 
   get pid(): number | null {
     return this.#process?.pid ?? null
-  }
-
-  get restarts(): number {
-    return this.#restarts
-  }
-
-  get exitCode(): number | null {
-    return this.#exitCode
-  }
-
-  get failure(): string | null {
-    return this.#failure
   }
 
   get bytes(): number | null {
@@ -173,9 +145,9 @@ export class Supervisor implements WorkerHandle {
   }
 
   #press(worker: WorkerProcess): NodeJS.Timeout {
-    if (this.#engine === null) worker.signal('SIGTERM')
+    if (this.engine === null) worker.signal('SIGTERM')
     else worker.askToEnd()
-    const numUnsaved = () => this.#engine?.stats.states?.unsaved ?? 0
+    const numUnsaved = () => this.engine?.stats.states?.unsaved ?? 0
     let unsaved = numUnsaved()
     let since = performance.now()
     const look = () => {
@@ -210,7 +182,7 @@ export class Supervisor implements WorkerHandle {
         this.#giveUp(isHopeless ? '' : `${this.#crashes} times in a row; `, end.error)
         return end.error
       }
-      this.#restarts++
+      this.restarts++
       const pauseMs = this.#pauseMs(this.#crashes + waits)
       const crash = `${ENDED} (crash ${this.#crashes})`
       this.#enter('restarting', waitsForRoom ? (SHORTAGES[code] ?? OTHER_SHORTAGE) : crash)
@@ -219,7 +191,7 @@ export class Supervisor implements WorkerHandle {
       await delay(pauseMs, undefined, { signal: this.#stopping.signal }).catch(() => {})
     }
     this.#enter('stopped', 'stopped')
-    this.#say(`stopped (exit code ${this.#exitCode ?? 'none'})`)
+    this.#say(`stopped (exit code ${this.exitCode ?? 'none'})`)
     return new SkeinError('model_not_loaded', 'the worker was stopped')
   }
 
@@ -227,7 +199,7 @@ export class Supervisor implements WorkerHandle {
     const { logger, name } = this.#options
     logger.error({ worker: name, crashes: this.#crashes }, `worker given up: ${count}${message}`)
     this.#say(`given up: ${count}${message}`)
-    this.#failure = count + message
+    this.failure = count + message
     // Everyone with a key may read this. The message, which may name files, is for operators.
     this.#enter('failed', `the model could not be loaded or kept running (${code})`)
   }
@@ -244,11 +216,11 @@ export class Supervisor implements WorkerHandle {
     let patienceMs = this.#timing.lastWordsMs
     // Runs before the process's requests fail, so that their retries do not go to a process that has gone.
     worker.channel.onClose(() => {
-      if (this.#state === 'ready') this.#enter('restarting', ENDED)
+      if (this.state === 'ready') this.#enter('restarting', ENDED)
     })
     // A worker whose device has failed says so, and ends when it has saved what it can.
     worker.channel.onMessage(({ type }) => {
-      if (type === 'fatal' && this.#state === 'ready') this.#enter('restarting', ENDED)
+      if (type === 'fatal' && this.state === 'ready') this.#enter('restarting', ENDED)
     })
     const loading = this.#watchLoading(worker)
     try {
@@ -258,7 +230,7 @@ export class Supervisor implements WorkerHandle {
         (text) => this.#tellStage(text),
       )
       clearInterval(loading)
-      this.#engine = client
+      this.engine = client
       patienceMs = 0
       this.#watch = this.#watchOver(worker, client)
       await this.#watch.probe()
@@ -277,13 +249,13 @@ export class Supervisor implements WorkerHandle {
       clearInterval(loading)
       this.#watch?.end()
       await worker.end(patienceMs)
-      this.#engine = null
+      this.engine = null
       if (readyAt !== null) this.#enter('restarting', ENDED)
       await worker.silent()
       const servedMs = readyAt === null ? 0 : performance.now() - readyAt
       return { error: SkeinError.from(thrown), servedMs }
     } finally {
-      this.#exitCode = worker.exitCode
+      this.exitCode = worker.exitCode
       this.#process = null
       this.#watch = null
     }
@@ -313,8 +285,8 @@ export class Supervisor implements WorkerHandle {
 
   #load(doneBytes: number, totalBytes: number): void {
     const percent = totalBytes > 0 ? Math.floor((100 * doneBytes) / totalBytes) : 0
-    this.#reason = `loading, ${percent} %`
-    this.#progress = { done_bytes: doneBytes, total_bytes: totalBytes }
+    this.reason = `loading, ${percent} %`
+    this.progress = { done_bytes: doneBytes, total_bytes: totalBytes }
     this.#options.onProgress?.(doneBytes, totalBytes)
     this.#options.onChange?.()
   }
@@ -323,7 +295,7 @@ export class Supervisor implements WorkerHandle {
     const { name, logger } = this.#options
     logger.info({ worker: name }, `loading: ${text}`)
     this.#say(text)
-    this.#reason = `loading: ${text}`
+    this.reason = `loading: ${text}`
     this.#options.onChange?.()
   }
 
@@ -376,9 +348,9 @@ export class Supervisor implements WorkerHandle {
   #enter(state: ModelState, reason: string | null): void {
     // Stopped is the final state.
     if (this.#stopping.signal.aborted && state !== 'stopped') return
-    this.#state = state
-    this.#reason = reason
-    if (state === 'ready') this.#progress = null
+    this.state = state
+    this.reason = reason
+    if (state === 'ready') this.progress = null
     this.#options.onChange?.()
   }
 }

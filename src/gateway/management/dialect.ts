@@ -104,7 +104,7 @@ function workerRoutes(management: Management): Route[] {
     }),
     action('/api/workers/:id/restart', 'End a worker if it runs, and start it again', (id) => management.restart(id)),
     del('/api/workers/:id', 'Forget an ended worker', ({ params }) => {
-      management.forget(params.id!)
+      fleet.forget(params.id!)
       return json({ status: 'ok' })
     }),
     get('/api/workers/:id/logs', 'The last lines that a worker has printed', ({ params, query }) => {

@@ -181,11 +181,6 @@ export class Management {
     void this.fleet.find(id).stop(STOP_DRAIN_MS)
   }
 
-  /** Throws conflict for a worker that has not ended. */
-  forget(id: string): void {
-    this.fleet.forget(id)
-  }
-
   /** Returns when the worker is loading, as `start` does; at once if a running worker has to end first. */
   async restart(id: string): Promise<WorkerRecord> {
     const worker = this.fleet.find(id)
