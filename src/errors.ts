@@ -95,12 +95,7 @@ export class SkeinError extends Error {
 
   toShape(): ErrorShape {
     const { code, message, param, location } = this
-    return {
-      code,
-      message,
-      ...(param === undefined ? {} : { param }),
-      ...(location === undefined ? {} : { location }),
-    }
+    return { code, message, ...(param === undefined ? {} : { param }), ...(location === undefined ? {} : { location }) }
   }
 
   static fromShape({ code, message, ...options }: ErrorShape): SkeinError {

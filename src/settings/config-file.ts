@@ -129,9 +129,7 @@ function read(path: string): string {
     return readFileSync(path, 'utf8').replace(/^\uFEFF/, '')
   } catch (error) {
     const { message } = SkeinError.from(error)
-    throw new SkeinError('invalid_request', `cannot read the configuration: ${message}`, {
-      cause: error,
-    })
+    throw new SkeinError('invalid_request', `cannot read the configuration: ${message}`, { cause: error })
   }
 }
 
@@ -166,10 +164,7 @@ function refusal(path: string, schema: TSchema, errors: readonly Problem[]): Ske
   // Ajv reports an unknown field twice; the other report says less.
   const first = unknown ?? errors[0]!
   const at = first.instancePath.split('/').slice(1)
-  const params = first.params as {
-    additionalProperty?: string
-    allowedValues?: readonly string[]
-  }
+  const params = first.params as { additionalProperty?: string; allowedValues?: readonly string[] }
   const extra = params.additionalProperty
   if (extra !== undefined) {
     const meant = closest(extra, fieldsAt(schema, at))

@@ -50,11 +50,7 @@ export function adapterChoices({
     const [, path = given, scale] = /^(.+):(-?[\d.]+(?:e-?\d+)?)$/i.exec(given) ?? []
     if (scale !== undefined && !Number.isFinite(Number(scale)))
       throw refusal('lora', `FILE:SCALE with a number as scale, not "${given}"`)
-    return {
-      path,
-      ...(scale === undefined ? {} : { scale: Number(scale) }),
-      ...(init === undefined ? {} : { init }),
-    }
+    return { path, ...(scale === undefined ? {} : { scale: Number(scale) }), ...(init === undefined ? {} : { init }) }
   })
 }
 

@@ -59,10 +59,7 @@ const flagOf =
   <K extends Kind>(kind: K) =>
   // A flag declared without `more` has no further fields.
   <const M extends More = Record<never, never>>(description: string, more?: M) =>
-    ({ kind, description, ...more }) as {
-      readonly kind: K
-      readonly description: string
-    } & NoInfer<M>
+    ({ kind, description, ...more }) as { readonly kind: K; readonly description: string } & NoInfer<M>
 
 export const text = flagOf({ type: 'text' })
 export const path = flagOf({ type: 'path' })
@@ -77,9 +74,7 @@ export const choice = <const C extends string>(of: readonly C[]) => flagOf({ typ
 
 const ROWS = SAMPLING_ROWS.filter(([, { flag }]) => flag !== undefined)
 
-export const MAX_TOKENS = whole(1, 1_000_000)('Maximum tokens of an answer (default 512)', {
-  group: 'Sampling',
-})
+export const MAX_TOKENS = whole(1, 1_000_000)('Maximum tokens of an answer (default 512)', { group: 'Sampling' })
 
 export const SAMPLING_FLAGS: Flags = Object.fromEntries(
   ROWS.map(([, row]) => {

@@ -36,12 +36,7 @@ const noEffect = (note: string): Meaning => ({ words: [], note })
 const UNBOUNDED = 65_536
 
 export const FOREIGN_FLAGS: readonly ForeignFlag[] = [
-  {
-    flag: 'model-path',
-    systems: 'rwkv_lightning, Albatross',
-    means: 'FILE',
-    meaning: (value) => as([value]),
-  },
+  { flag: 'model-path', systems: 'rwkv_lightning, Albatross', means: 'FILE', meaning: (value) => as([value]) },
   {
     flag: 'served-model-name',
     systems: 'vLLM',
@@ -177,12 +172,7 @@ export const FOREIGN_FLAGS: readonly ForeignFlag[] = [
     means: '`--vocab`',
     meaning: (value) => as(['--vocab', value]),
   },
-  {
-    flag: 'tokenizer-path',
-    systems: 'Albatross',
-    means: '`--vocab`',
-    meaning: (value) => as(['--vocab', value]),
-  },
+  { flag: 'tokenizer-path', systems: 'Albatross', means: '`--vocab`', meaning: (value) => as(['--vocab', value]) },
   {
     flag: 'wkv32',
     systems: 'rwkv_lightning_cuda',
@@ -197,13 +187,7 @@ export const FOREIGN_FLAGS: readonly ForeignFlag[] = [
     means: 'nothing: decode steps are always replayed as graphs where the device can',
     meaning: () => as([]),
   },
-  {
-    flag: 'use-cuda-graph',
-    systems: 'Albatross',
-    isSwitch: true,
-    means: 'the same',
-    meaning: () => as([]),
-  },
+  { flag: 'use-cuda-graph', systems: 'Albatross', isSwitch: true, means: 'the same', meaning: () => as([]) },
 ]
 
 const BY_FLAG = new Map(FOREIGN_FLAGS.map((foreign) => [foreign.flag, foreign]))

@@ -31,11 +31,7 @@ export function networkChoice(given: NetworkValues) {
       allowedOrigins: given['allow-origin'] ?? [],
       allowedHosts: given['allow-host'] ?? [],
     },
-    access: {
-      ...{ host, password },
-      apiKey: given['api-key']?.join(','),
-      noAuth: given['no-auth'],
-    },
+    access: { ...{ host, password }, apiKey: given['api-key']?.join(','), noAuth: given['no-auth'] },
     logLevel: given['log-level'],
     drainSeconds: given['drain-seconds'],
   }
@@ -45,9 +41,7 @@ export function networkChoice(given: NetworkValues) {
 export function refuseEmptyKeys(raw: RawValues): void {
   for (const name of ['api-key', 'password'])
     if (raw[name] !== undefined && !/[^\s,]/.test(String(raw[name])))
-      throw new SkeinError('invalid_request', `--${name} is empty; give a key, or leave it out`, {
-        param: name,
-      })
+      throw new SkeinError('invalid_request', `--${name} is empty; give a key, or leave it out`, { param: name })
 }
 
 /** The cluster's database and the key its members trust each other by. Null for a single server. */

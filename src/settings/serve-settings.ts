@@ -86,10 +86,7 @@ function at(error: SkeinError, where: string): SkeinError {
 
 /** The schema as it is published: docs/skein.schema.json, and the output of `skein config schema`. */
 export function publishedSchema() {
-  const head = {
-    $schema: 'https://json-schema.org/draft/2020-12/schema',
-    title: 'skein.config.json',
-  }
+  const head = { $schema: 'https://json-schema.org/draft/2020-12/schema', title: 'skein.config.json' }
   return { ...head, ...serveSchema() }
 }
 
@@ -185,11 +182,7 @@ interface Source {
 function strongestFirst({ flags, environment, file, isPulled }: Sources): readonly Source[] {
   const model = flags.get('model')
   return [
-    {
-      origin: 'flag',
-      of: ({ flag }) => flags.get(flag),
-      modelPath: model === undefined ? undefined : String(model),
-    },
+    { origin: 'flag', of: ({ flag }) => flags.get(flag), modelPath: model === undefined ? undefined : String(model) },
     {
       origin: 'environment',
       of: (setting) => {
@@ -222,9 +215,7 @@ function placed(entry: ModelEntry, { folder }: ConfigFile, isPulled: Sources['is
     ...(draft === undefined ? {} : { draft: fileOrName(draft, folder, isPulled) }),
     ...(states === undefined
       ? {}
-      : {
-          states: Object.fromEntries(Object.entries(states).map(([name, path]) => [name, resolve(folder, path)])),
-        }),
+      : { states: Object.fromEntries(Object.entries(states).map(([name, path]) => [name, resolve(folder, path)])) }),
   }
 }
 

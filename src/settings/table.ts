@@ -21,9 +21,7 @@ const NETWORK = {
   }),
   password: text('The same as --api-key', { isSecret: true, silences: ['no-auth'] }),
   keys: path('File of named keys (default: keys.json in the data folder; see skein keys)'),
-  'no-auth': toggle('Serve a public address without any key', {
-    silences: ['api-key', 'password'],
-  }),
+  'no-auth': toggle('Serve a public address without any key', { silences: ['api-key', 'password'] }),
   'allow-origin': list('Web origins that may call this server, separated by commas'),
   'allow-host': list('Further host names that requests may use for this server, separated by commas'),
   'open-translate': toggle('Serve translation without a key (for browser extensions)'),
@@ -34,9 +32,7 @@ const othersThan = (flag: string) => DEVICES.filter((other) => other !== flag)
 
 /** Adapters that are merged into the matrices when a checkpoint is read. */
 export const ADAPTER_FLAGS = {
-  lora: pathList('Adapters to merge: FILE[:SCALE], separated by commas (default scale 2)', {
-    hint: 'FILE:SCALE,…',
-  }),
+  lora: pathList('Adapters to merge: FILE[:SCALE], separated by commas (default scale 2)', { hint: 'FILE:SCALE,…' }),
   'lora-init': path('Initial factors of a PiSSA adapter, from before its training'),
 } satisfies Flags
 
@@ -59,9 +55,7 @@ const MODEL = {
     'Format of tool definitions and calls that the model was trained on: that of G1 models (g1), or Markdown (vllm-rwkv)',
     { default: 'g1' },
   ),
-  state: paths('Tuned start states: NAME=FILE, separated by commas', {
-    hint: 'NAME=FILE,…',
-  }),
+  state: paths('Tuned start states: NAME=FILE, separated by commas', { hint: 'NAME=FILE,…' }),
 } satisfies Flags
 
 const WORKERS = {
@@ -72,10 +66,7 @@ const WORKERS = {
   }),
   'pp-devices': list(
     'Devices that the layers of the model are split over, in order: GPU numbers such as 0,1, or names',
-    {
-      hint: '0,1,…',
-      silences: othersThan('pp-devices'),
-    },
+    { hint: '0,1,…', silences: othersThan('pp-devices') },
   ),
   'without-model': toggle('Start without a model; POST /api/workers/start or /loadmodel loads one', {
     silences: ['model', 'models', 'model-name'],
@@ -124,9 +115,7 @@ const STATES = {
     silences: ['no-store'],
   }),
   'no-store': toggle('Keep sessions in memory only', { silences: ['data-dir', 'durable'] }),
-  durable: toggle('Report a turn of a session only when it is on disk', {
-    silences: ['no-store'],
-  }),
+  durable: toggle('Report a turn of a session only when it is on disk', { silences: ['no-store'] }),
   'import-foreign': toggle('Accept states that were exported by other servers or for other keys'),
   'prefix-cache-mb': whole(
     0,
@@ -139,12 +128,8 @@ const STATES = {
     'Memory in MB for the states of preempted answers; 0 turns preemption off (default: 5 % of free memory, at most 1024)',
   ),
   'slot-states': whole(0, 65_536)('Session states kept on the device (default 16)'),
-  'memory-states': whole(0, ANY)('Session states kept in memory (default 32)', {
-    silences: ['memory-states-mb'],
-  }),
-  'memory-states-mb': whole(0, MOST_MEGABYTES)('The same as a size in MB', {
-    silences: ['memory-states'],
-  }),
+  'memory-states': whole(0, ANY)('Session states kept in memory (default 32)', { silences: ['memory-states-mb'] }),
+  'memory-states-mb': whole(0, MOST_MEGABYTES)('The same as a size in MB', { silences: ['memory-states'] }),
   'max-sessions': whole(0, ANY)('Maximum sessions per key (default 10000)'),
   'max-sessions-mb': whole(0, MOST_MEGABYTES)('Maximum size of their states, in MB (default 65536)'),
   'max-turns': whole(1, ANY)('Turns kept per session (default 16)'),
@@ -153,16 +138,11 @@ const STATES = {
 
 /** How a server finds the others of its cluster. `skein gateway` has some of these too. */
 const CLUSTER = {
-  cluster: text('PostgreSQL database of the cluster (docs/cluster.md)', {
-    hint: 'postgres://…',
-    isSecret: true,
-  }),
+  cluster: text('PostgreSQL database of the cluster (docs/cluster.md)', { hint: 'postgres://…', isSecret: true }),
   blobs: text('Where the cluster stores states: s3://BUCKET/PREFIX, or file:///DIR for a shared folder', {
     hint: 'URL',
   }),
-  'node-name': text('Name of this server in the cluster (default: host name and port)', {
-    hint: 'NAME',
-  }),
+  'node-name': text('Name of this server in the cluster (default: host name and port)', { hint: 'NAME' }),
   'node-url': text('URL at which other nodes reach this server (default: http://HOST:PORT as it listens)', {
     hint: 'URL',
   }),
@@ -181,9 +161,7 @@ const RUNNING = {
     default: '30',
   }),
   'metrics-port': whole(0, 65_535)('Also serve /metrics on this port without a key (default: only on the main port)'),
-  'trace-endpoint': text('Send traces to this OpenTelemetry collector (OTLP over HTTP)', {
-    hint: 'URL',
-  }),
+  'trace-endpoint': text('Send traces to this OpenTelemetry collector (OTLP over HTTP)', { hint: 'URL' }),
 } satisfies Flags
 
 export const SETTINGS = {

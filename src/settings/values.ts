@@ -15,10 +15,7 @@ interface NamedPath {
   readonly path: string
 }
 
-type ValueOf<K extends Kind> = K extends {
-  readonly type: 'choice'
-  readonly of: readonly (infer C)[]
-}
+type ValueOf<K extends Kind> = K extends { readonly type: 'choice'; readonly of: readonly (infer C)[] }
   ? C
   : {
       text: string
@@ -103,13 +100,7 @@ function parsePath(flag: string, part: string): NamedPath {
 }
 
 const DAY = 86_400_000
-const UNITS: Readonly<Record<string, number>> = {
-  s: 1000,
-  m: 60_000,
-  h: DAY / 24,
-  d: DAY,
-  w: 7 * DAY,
-}
+const UNITS: Readonly<Record<string, number>> = { s: 1000, m: 60_000, h: DAY / 24, d: DAY, w: 7 * DAY }
 
 /** "90s", "15m", "1h", "30d", "2w" in milliseconds. */
 export function milliseconds(name: string, given: string | undefined): number | undefined {
