@@ -15,11 +15,12 @@ import { nodesOf } from '../gateway/cluster/nodes.ts'
 import { clusterRoutes, countCluster } from '../gateway/cluster/pages.ts'
 import { clusterRegistry } from '../gateway/cluster/registry.ts'
 import { Metrics } from '../gateway/figures/metrics.ts'
+import { urlOf } from '../gateway/http/connection.ts'
 import { Drain } from '../gateway/http/drain.ts'
 import { DEFAULT_LIMITS } from '../gateway/http/limits.ts'
 import { sessionNamespace } from '../state/namespace.ts'
 import type { Membership } from './membership.ts'
-import { bounded, listen, urlOf } from './server.ts'
+import { bounded, listen } from './server.ts'
 
 /** Moves listed on the page about the cluster. */
 const LATEST_MOVES = 50

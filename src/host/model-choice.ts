@@ -1,5 +1,6 @@
 /** The choices for one model, as plain data that can be sent to a worker process. `load.ts` carries them out. */
 import type { ToolTemplate } from '../engine/messages.ts'
+import type { StartStateFile } from '../gateway/fleet/launch.ts'
 import type { AdapterChoice } from '../model/adapters.ts'
 import type { PlacementChoice } from './placement.ts'
 
@@ -14,12 +15,6 @@ export interface RunnerChoice extends PlacementChoice {
   /** Adapters to merge, in order. */
   readonly adapters?: readonly AdapterChoice[] | undefined
   readonly quant?: QuantChoice | undefined
-}
-
-/** A file with a tuned start state, and its name in requests. */
-export interface StartStateFile {
-  readonly name: string
-  readonly path: string
 }
 
 /** What is kept of prompts and conversations (docs/states.md). */

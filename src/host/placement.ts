@@ -6,7 +6,7 @@
 import type { Backend, Connect, Link, Tensor } from '../backend/backend.ts'
 import type { CudaBackend } from '../backend/cuda/cuda.ts'
 import { PeerLink } from '../backend/cuda/peer.ts'
-import { copyValues } from '../backend/reference/tensors.ts'
+import { valuesOf } from '../backend/reference/tensors.ts'
 import { assert } from '../errors.ts'
 import { describeCheckpoint } from '../model/formats/describe.ts'
 import type { Checkpoint } from '../model/formats/format.ts'
@@ -165,7 +165,7 @@ function hostLink(from: Backend, to: Backend, pairs: readonly (readonly [from: T
       for (const [source, target] of pairs) {
         const count = rows * (source.shape[1] ?? 1)
         // Copied in f64, which the way through f32 would round.
-        if (areExact) copyValues(target, source, count)
+        if (areExact) valuesOf(target).set(valuesOf(source).subarray(0, count))
         else to.writeTensor(target, from.readTensor(source, 0, count).result())
       }
     },

@@ -1,5 +1,4 @@
 /** A gateway with its workers, as `serve` and `chat FILE` start it. It combines gateway, fleet and launcher. */
-import type { AddressInfo } from 'node:net'
 import { hostname } from 'node:os'
 import { dirname, join } from 'node:path'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
@@ -16,7 +15,7 @@ import { Metrics, startMetricsServer } from '../gateway/figures/metrics.ts'
 import { startTracing } from '../gateway/figures/tracing.ts'
 import { Fleet } from '../gateway/fleet/fleet.ts'
 import { DEFAULT_SPEC, type Launch, launchOf } from '../gateway/fleet/launch.ts'
-import { limitUnsentBytes } from '../gateway/http/connection.ts'
+import { limitUnsentBytes, urlOf } from '../gateway/http/connection.ts'
 import { Drain } from '../gateway/http/drain.ts'
 import type { Limits } from '../gateway/http/limits.ts'
 import { shutDown } from '../gateway/http/shutdown.ts'
@@ -276,11 +275,4 @@ export async function listen(app: FastifyInstance, host: string, port: number): 
       throw new SkeinError('invalid_request', `--host ${host} is not an address of this machine`)
     throw error
   }
-}
-
-export function urlOf(app: FastifyInstance, host: string): string {
-  // A listening TCP server has an address object; only pipes have a string.
-  const { port } = app.server.address() as AddressInfo
-  const name = host === '0.0.0.0' || host === '::' ? '127.0.0.1' : host
-  return `http://${name.includes(':') ? `[${name}]` : name}:${port}`
 }

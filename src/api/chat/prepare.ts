@@ -98,7 +98,9 @@ export function renderConversation(
     throw new SkeinError('unsupported_parameter', message, { param: 'response_format' })
   }
   const offer = { ...conversation, tools }
-  const isPlain = tools.length === 0 && !messages.some(isOfTools)
+  const isPlain =
+    tools.length === 0 &&
+    !messages.some((one) => one.role === 'tool' || ('calls' in one && (one.calls ?? []).length > 0))
   const form = isPlain ? G1_TOOLS : format
   const turns = turnsOf(offer, hint, form)
   const { layout, stops } = form
@@ -117,10 +119,6 @@ export function renderConversation(
     form: { think: isOpen ? 'done' : mode, tools: { names, isOpen } },
     constraint: choice === 'auto' ? freeCalls(offer, mode, format) : oneCall(tools, mode, format),
   }
-}
-
-function isOfTools(message: Message): boolean {
-  return message.role === 'tool' || ('calls' in message && (message.calls ?? []).length > 0)
 }
 
 function offered({ tools, choice }: Conversation): readonly Tool[] {

@@ -38,7 +38,12 @@ export const G1_TOOLS: ToolFormat = {
     const order = ORDERS[choice === 'auto' ? 0 : 1]
     return `Tools:\n[\n${tools.map((tool) => toolLine(tool)).join(',\n')}\n]\n${order}`
   },
-  calls: (calls) => calls.map((call) => `\`\`\`json\n${callLine(call)}\n\`\`\``).join('\n'),
+  calls: (calls) =>
+    calls
+      .map(({ name, arguments: json }) => {
+        return `\`\`\`json\n{"name":${JSON.stringify(name)},"arguments":${compact(json)}}\n\`\`\``
+      })
+      .join('\n'),
   results: (contents) => {
     const told = contents.map((content) => `${RESULT_HEAD}${withoutBlankLines(content)}`)
     return [{ role: 'user', content: told.join('\n') }]
@@ -70,10 +75,6 @@ function toolLine({ name, description, parameters }: Tool): string {
 
 /** Keywords of a schema of arguments that say nothing which a model needs to read. */
 const PLAIN = ['type', 'additionalProperties', '$schema', 'title', 'description']
-
-function callLine(call: ToolCall): string {
-  return `{"name":${JSON.stringify(call.name)},"arguments":${compact(call.arguments)}}`
-}
 
 /** On one line, as trained; what is no JSON stays as it is. */
 function compact(json: string): string {

@@ -98,7 +98,9 @@ async function byStates(
   texts: readonly string[],
   { id, tenant, signal }: RerankCall,
 ): Promise<Scores> {
-  const pairs = texts.map((text) => pairOf(query, text))
+  // The form that EmbeddingRWKV's rerankers were trained to read.
+  const instruction = 'Instruct: Given a query, retrieve documents that answer the query'
+  const pairs = texts.map((text) => `${instruction}\nDocument: ${text}\nQuery: ${query}`)
   const tokens = await encodePrompts(model, pairs, (i) => `documents[${i}]`, signal)
   const prompts = tokens.map(ended)
   const requests = prompts.map((prompt, i): GenerateRequest => {
@@ -111,9 +113,4 @@ async function byStates(
     scores[prompt] = 1 / (1 + Math.exp(-event.score))
   }
   return { scores, numTokens: prompts.reduce((sum, { length }) => sum + length, 0) }
-}
-
-/** The form that EmbeddingRWKV's rerankers were trained to read. */
-function pairOf(query: string, document: string): string {
-  return `Instruct: Given a query, retrieve documents that answer the query\nDocument: ${document}\nQuery: ${query}`
 }

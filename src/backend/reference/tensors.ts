@@ -38,10 +38,6 @@ export function createTensor(shape: readonly number[], values?: Float32Array): R
   return { shape, values: values ? Float64Array.from(values) : new Float64Array(size) }
 }
 
-export function copyValues(to: Tensor, from: Tensor, count: number): void {
-  valuesOf(to).set(valuesOf(from).subarray(0, count))
-}
-
 /** Reads a whole matrix; a quantised type keeps what its rounding leaves. */
 export function readMatrix(source: MatrixSource, type: WeightType): RefMatrix {
   if (type === 'fp8') refuseFp8()

@@ -1,6 +1,6 @@
 /** Begins connections and requests in turn, and closes replies that share a connection when it goes. It knows no route. */
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import { type Server, Socket } from 'node:net'
+import { type AddressInfo, type Server, Socket } from 'node:net'
 import type { FastifyInstance } from 'fastify'
 import { renderOpenAiError } from '../../api/openai/errors.ts'
 import { openLibrary } from '../../backend/ffi.ts'
@@ -145,11 +145,13 @@ export function answerClientError(error: Error & { code?: string }, socket: Sock
   socket.destroy()
 }
 
-/**
- * Limits what the kernel buffers of a stream that its client does not read. By default Linux takes 4 MB per connection,
- * which this process does not see. The limit is Linux's TCP_NOTSENT_LOWAT, for which Node has no API. It covers only
- * bytes that have not been sent, so files are sent as fast as before.
- */
+/** The address of a server that listens. */
+export function urlOf(app: FastifyInstance, host: string): string {
+  // A listening TCP server has an address object; only pipes have a string.
+  const { port } = app.server.address() as AddressInfo
+  const name = host === '0.0.0.0' || host === '::' ? '127.0.0.1' : host
+  return `http://${name.includes(':') ? `[${name}]` : name}:${port}`
+}
 
 const UNSENT_BYTES = 32 * 1024
 
@@ -158,7 +160,12 @@ const [IPPROTO_TCP, TCP_NOTSENT_LOWAT] = [6, 25]
 
 type SetSocketOption = (fd: number, level: number, name: number, value: Int32Array, bytes: number) => number
 
-/** Sets the limit on the listening server; connections inherit it. Returns null, or why it failed. */
+/**
+ * Limits what the kernel buffers of a stream that its client does not read. By default Linux takes 4 MB per connection,
+ * which this process does not see. The limit is Linux's TCP_NOTSENT_LOWAT, for which Node has no API. It covers only
+ * bytes that have not been sent, so files are sent as fast as before.
+ * Sets it on the listening server; connections inherit it. Returns null, or why it failed.
+ */
 export function limitUnsentBytes(server: object): string | null {
   if (process.platform !== 'linux') return null
   // Not in Node's public interface, but there since Node's first releases.

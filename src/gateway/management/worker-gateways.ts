@@ -4,10 +4,10 @@
  * through a listener. Both end with the worker.
  */
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import type { FastifyInstance } from 'fastify'
 import { SkeinError } from '../../errors.ts'
 import type { FleetWorker } from '../fleet/fleet-worker.ts'
+import { urlOf } from '../http/connection.ts'
 
 /** Makes a gateway to one worker, for requests to an address. */
 export type OpenGateway = (worker: FleetWorker, host: string) => FastifyInstance
@@ -54,11 +54,7 @@ export class WorkerGateways {
       await app.close()
       throw listenError(thrown, host, port)
     }
-    // A listening TCP server has an address object; only pipes have a string.
-    const { port: bound } = app.server.address() as AddressInfo
-    const name = host === '0.0.0.0' || host === '::' ? '127.0.0.1' : host
-    const url = `http://${name.includes(':') ? `[${name}]` : name}:${bound}`
-    this.#listening.set(worker.id, { app, url })
+    this.#listening.set(worker.id, { app, url: urlOf(app, host) })
   }
 
   /** Resolves when the worker's port is free again. */
