@@ -7,7 +7,6 @@
 import { BYTES_PER_ELEMENT, encodeFloats } from '../backend/half.ts'
 import type { SourceType } from '../backend/weight-types.ts'
 import type { Checkpoint, TensorEntry } from '../model/formats/format.ts'
-import { type Rwkv6Dimensions, rwkv6Tensors } from '../model/formats/rwkv6-layout.ts'
 import { type NamedShape, type Rwkv7Dimensions, type Rwkv7Ranks, rwkv7Tensors } from '../model/formats/rwkv7-layout.ts'
 import { type PthOptions, type PthTensor, writePth } from '../model/formats/torch/pth-writer.ts'
 import { seededRandom } from './serve/random.ts'
@@ -81,20 +80,13 @@ interface RandomWeightsOptions extends PthOptions {
 }
 
 export function writeRandomWeights(path: string, dimensions: Rwkv7Dimensions, options: RandomWeightsOptions): void {
-  writeTensors(path, rwkv7Tensors(dimensions), dimensions, options)
-}
-
-export function writeRandomRwkv6Weights(
-  path: string,
-  dimensions: Rwkv6Dimensions,
-  options: RandomWeightsOptions,
-): void {
-  writeTensors(path, rwkv6Tensors(dimensions), dimensions, options)
+  writeRandomTensors(path, rwkv7Tensors(dimensions), dimensions, options)
 }
 
 type Widths = Pick<Rwkv7Dimensions, 'channels' | 'ffnSize'>
 
-function writeTensors(
+/** The same for tensors of another architecture. */
+export function writeRandomTensors(
   path: string,
   shapes: readonly NamedShape[],
   dimensions: Widths,

@@ -6,7 +6,7 @@
 import { resolve } from 'node:path'
 import { SkeinError } from '../errors.ts'
 import { type TSchema, Type } from '../files/schema-types.ts'
-import type { Flag, Kind } from './flags.ts'
+import type { Flag } from './flags.ts'
 import { SETTINGS } from './table.ts'
 import type { Raw } from './values.ts'
 
@@ -95,29 +95,4 @@ export function fromVariable({ flag, kind }: Setting, value: string): Raw {
   if (/^(0|false|no)$/i.test(value)) return false
   const name = variableOf(flag)
   throw new SkeinError('invalid_request', `${name} is "${value}"; expected 1 or 0`, { param: flag })
-}
-
-/** How the value is written in the file, for the table of the documentation. */
-export function describeKind(kind: Kind): string {
-  switch (kind.type) {
-    case 'text':
-      return 'text'
-    case 'path':
-      return 'path'
-    case 'switch':
-      return 'true or false'
-    case 'number':
-    case 'integer':
-      return 'number'
-    case 'choice':
-      return kind.of.map((word) => `\`${word}\``).join(', ')
-    case 'list':
-      return kind.ofPaths === true ? 'list of paths' : 'list'
-    case 'integers':
-      return 'list of numbers'
-    case 'paths':
-      return '{name: path}'
-    default:
-      return kind satisfies never
-  }
 }

@@ -19,10 +19,6 @@ export class Tokenizer extends TokenCodec {
     return new Tokenizer(parseVocabulary(decodeStrictly(readFileSync(path), path), path), path)
   }
 
-  static fromText(text: string): Tokenizer {
-    return new Tokenizer(parseVocabulary(text, 'vocabulary'), 'vocabulary')
-  }
-
   static fromTokens(tokens: readonly VocabularyToken[], name: string): Tokenizer {
     return new Tokenizer(tokens, name)
   }

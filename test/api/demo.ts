@@ -1,9 +1,11 @@
 /** An app over the demo model in this process: real tokens, real states. */
+
 import { existsSync } from 'node:fs'
 import { type AppOptions, buildApp } from '../../src/gateway/app.ts'
-import { createRegistry, localSource } from '../../src/gateway/routing/registry.ts'
+import { createRegistry } from '../../src/gateway/routing/registry.ts'
 import { DEMO_MODEL } from '../../src/host/checkpoints/model-path.ts'
 import { type EngineChoice, load } from '../../src/index.ts'
+import { localSource } from '../helpers/fake-engine.ts'
 
 export const hasDemo = existsSync(DEMO_MODEL)
 

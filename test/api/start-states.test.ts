@@ -1,8 +1,9 @@
 /** Start states by model name, as clients ask for them. */
+
 import { expect, test } from 'vitest'
 import { buildApp } from '../../src/gateway/app.ts'
-import { createRegistry, localSource } from '../../src/gateway/routing/registry.ts'
-import { answer, byteCodec, FAKE_INFO, FakeEngineClient } from '../helpers/fake-engine.ts'
+import { createRegistry } from '../../src/gateway/routing/registry.ts'
+import { answer, byteCodec, FAKE_INFO, FakeEngineClient, localSource } from '../helpers/fake-engine.ts'
 import { CHAT, COMPLETIONS, HELLO, postTo } from './kit.ts'
 
 function serve(ids: readonly string[] = ['goose'], startStates = ['poet', 'tale']) {

@@ -15,7 +15,7 @@ import type {
 } from '../../src/engine/messages.ts'
 import { type EngineStats, idleStats } from '../../src/engine/stats.ts'
 import { SkeinError } from '../../src/errors.ts'
-import { GENERIC_NAMES } from '../../src/gateway/routing/registry.ts'
+import { type EngineSource, GENERIC_NAMES } from '../../src/gateway/routing/registry.ts'
 
 /** Token b + 1 is byte b; token 0 is the end of text. */
 export const byteCodec: TextCodec = {
@@ -175,4 +175,9 @@ export function fakeRegistry(client: EngineClient, id = 'goose', tokenizer: Text
       throw new SkeinError('not_found', 'no model of that name', { param: 'model' })
     },
   }
+}
+
+/** An engine that is ready, as a source of a registry. */
+export function localSource(client: EngineClient): EngineSource {
+  return { state: 'ready', reason: null, client }
 }

@@ -2,8 +2,8 @@
 
 import { encodeFloats } from '../../src/backend/half.ts'
 import type { SourceType } from '../../src/backend/weight-types.ts'
-import { writeRandomRwkv6Weights, writeRandomWeights } from '../../src/bench/random-model.ts'
-import type { Rwkv6Ranks } from '../../src/model/formats/rwkv6-layout.ts'
+import { writeRandomTensors, writeRandomWeights } from '../../src/bench/random-model.ts'
+import { type Rwkv6Ranks, rwkv6Tensors } from '../../src/model/formats/rwkv6-layout.ts'
 import type { Rwkv7Ranks } from '../../src/model/formats/rwkv7-layout.ts'
 import { type PthOptions, writePth as writePthFile, ZipWriter } from '../../src/model/formats/torch/pth-writer.ts'
 
@@ -81,7 +81,7 @@ export function writeRandomRwkv6(path: string, options: RandomRwkv6Options = {})
     vocabSize: vocab,
     ranks: { mix: 32, decay: 64, ...ranks },
   }
-  writeRandomRwkv6Weights(path, dimensions, { ...pth, seed, dtype })
+  writeRandomTensors(path, rwkv6Tensors(dimensions), dimensions, { ...pth, seed, dtype })
   return path
 }
 

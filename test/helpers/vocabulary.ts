@@ -2,6 +2,7 @@
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { Tokenizer } from '../../src/tokenizer/tokenizer.ts'
+import { parseVocabulary } from '../../src/tokenizer/vocabulary.ts'
 
 const BESIDE_REPOSITORY = join(import.meta.dirname, '../../../shared/data/rwkv_vocab_v20230424.txt')
 
@@ -26,6 +27,11 @@ export function vocabularyText(tokens: readonly (string | Uint8Array)[]): string
   return `${[...byteLines(), ...lines].join('\n')}\n`
 }
 
+/** The tokenizer of a vocabulary file's text. */
+export function tokenizerOf(text: string): Tokenizer {
+  return Tokenizer.fromTokens(parseVocabulary(text, 'vocabulary'), 'vocabulary')
+}
+
 export function smallTokenizer(tokens: readonly (string | Uint8Array)[] = []): Tokenizer {
-  return Tokenizer.fromText(vocabularyText(tokens))
+  return tokenizerOf(vocabularyText(tokens))
 }

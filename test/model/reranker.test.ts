@@ -1,11 +1,13 @@
 /** EmbeddingRWKV's rerankers: a file of tensors below `reranker.` that reads the states of the model beside it. */
+
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { LocalEngineClient } from '../../src/engine/client/local-client.ts'
 import { buildApp } from '../../src/gateway/app.ts'
-import { createRegistry, localSource } from '../../src/gateway/routing/registry.ts'
+import { createRegistry } from '../../src/gateway/routing/registry.ts'
 import { loadEngine, loadRunner } from '../../src/host/load.ts'
 import type { EngineChoice } from '../../src/host/model-choice.ts'
+import { localSource } from '../helpers/fake-engine.ts'
 import { type NamedValues, readTensors } from '../helpers/formats.ts'
 import { writePth, writeRandomRwkv7 } from '../helpers/pth.ts'
 import { temporaryFolder } from '../helpers/temporary-folder.ts'

@@ -5,8 +5,9 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
+import type { Kind } from '../../src/settings/flags.ts'
 import { publishedSchema, serveSchema } from '../../src/settings/serve-settings.ts'
-import { describeKind, fieldOf, SETTING_ROWS, variableOf } from '../../src/settings/setting.ts'
+import { fieldOf, SETTING_ROWS, variableOf } from '../../src/settings/setting.ts'
 
 const DOCS = join(import.meta.dirname, '../../docs')
 
@@ -31,3 +32,28 @@ test('the table of docs/configuration.md has every setting', async () => {
   const whole = `${before}<!-- settings -->${table}<!-- /settings -->${after}`
   await expect(whole).toMatchFileSnapshot(path)
 })
+
+/** How the value is written in the file. */
+function describeKind(kind: Kind): string {
+  switch (kind.type) {
+    case 'text':
+      return 'text'
+    case 'path':
+      return 'path'
+    case 'switch':
+      return 'true or false'
+    case 'number':
+    case 'integer':
+      return 'number'
+    case 'choice':
+      return kind.of.map((word) => `\`${word}\``).join(', ')
+    case 'list':
+      return kind.ofPaths === true ? 'list of paths' : 'list'
+    case 'integers':
+      return 'list of numbers'
+    case 'paths':
+      return '{name: path}'
+    default:
+      return kind satisfies never
+  }
+}

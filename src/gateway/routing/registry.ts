@@ -53,11 +53,6 @@ export function registryOver(
   }
 }
 
-/** An engine in this process, for tests and the library; always ready. */
-export function localSource(client: EngineClient): EngineSource {
-  return { state: 'ready', reason: null, client }
-}
-
 function entryOf({ id, aliases = [], source }: RegisteredModel, created: number): ModelEntry {
   const { state, reason, client, workers } = source
   return {

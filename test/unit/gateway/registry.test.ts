@@ -1,7 +1,8 @@
 /** Which model a request without a model name means. */
+
 import { expect, test } from 'vitest'
-import { createRegistry, type EngineSource, localSource } from '../../../src/gateway/routing/registry.ts'
-import { byteCodec, FAKE_INFO, FakeEngineClient } from '../../helpers/fake-engine.ts'
+import { createRegistry, type EngineSource } from '../../../src/gateway/routing/registry.ts'
+import { byteCodec, FAKE_INFO, FakeEngineClient, localSource } from '../../helpers/fake-engine.ts'
 
 const ready = localSource(new FakeEngineClient())
 const neverLoaded: EngineSource = {

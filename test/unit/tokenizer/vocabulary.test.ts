@@ -3,7 +3,7 @@ import { describe, expect, test } from 'vitest'
 import { Tokenizer } from '../../../src/tokenizer/tokenizer.ts'
 import { parseVocabulary } from '../../../src/tokenizer/vocabulary.ts'
 import { trials } from '../../helpers/slow.ts'
-import { byteLines, vocabularyText } from '../../helpers/vocabulary.ts'
+import { byteLines, tokenizerOf, vocabularyText } from '../../helpers/vocabulary.ts'
 
 const bytesOf = (line: string) => Buffer.from(parseVocabulary(line, 'v.txt')[0]!.bytes)
 
@@ -87,7 +87,7 @@ test('a mutated vocabulary is either read, or refused with the line number', () 
   const property = fc.property(fc.array(edit, { minLength: 1, maxLength: 3 }), (edits) => {
     const mutated = edits.reduce((all, [at, put, cut]) => all.slice(0, at) + put + all.slice(at + cut), text)
     try {
-      Tokenizer.fromText(mutated)
+      tokenizerOf(mutated)
     } catch (error) {
       numRefused++
       expect(error).toMatchObject({ code: 'corrupt_weights' })
@@ -100,12 +100,12 @@ test('a mutated vocabulary is either read, or refused with the line number', () 
 describe('vocabularies that are refused', () => {
   test('single bytes are missing', () => {
     const some = byteLines().filter((line) => !/'\\x(0a|ff)'/.test(line))
-    expect(() => Tokenizer.fromText(some.join('\n'))).toThrow('no token for the single bytes 0x0a, 0xff;')
-    expect(() => Tokenizer.fromText(`1 'a' 1`)).toThrow('0x06, 0x07 and 247 more')
+    expect(() => tokenizerOf(some.join('\n'))).toThrow('no token for the single bytes 0x0a, 0xff;')
+    expect(() => tokenizerOf(`1 'a' 1`)).toThrow('0x06, 0x07 and 247 more')
   })
 
   test('two ids share their bytes', () => {
-    expect(() => Tokenizer.fromText(vocabularyText(['ab', 'ab']))).toThrow('ids 257 and 258 are the same token')
+    expect(() => tokenizerOf(vocabularyText(['ab', 'ab']))).toThrow('ids 257 and 258 are the same token')
   })
 
   test('the file is missing', () => {
