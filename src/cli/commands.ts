@@ -5,151 +5,92 @@ import type { Command } from 'commander'
 import { packageVersion } from '../files/version.ts'
 import { addExamples, type CommandSpec, equip, newProgram } from './terminal/command.ts'
 
-export interface Entry {
+interface Entry {
   readonly name: string
   /** Names that other tools use for it. */
-  readonly aliases?: readonly string[]
+  readonly aliases: readonly string[]
   /** Heading in `skein --help`. */
   readonly group: string
   readonly about: string
   load(): Promise<CommandSpec>
 }
 
-export const ENTRIES: readonly Entry[] = [
-  {
-    name: 'serve',
-    group: 'Serve',
-    about: 'Serve a model over HTTP (without FILE: the demo model, or none on a public --host)',
-    load: async () => (await import('./serve.ts')).serve,
+type Row = readonly [about: string, load: Entry['load'], ...aliases: string[]]
+
+const GROUPS: Readonly<Record<string, Readonly<Record<string, Row>>>> = {
+  Serve: {
+    serve: [
+      'Serve a model over HTTP (without FILE: the demo model, or none on a public --host)',
+      async () => (await import('./serve.ts')).serve,
+    ],
+    gateway: [
+      'One address in front of many servers (docs/cluster.md)',
+      async () => (await import('./gateway.ts')).gateway,
+    ],
+    ps: ['List the models of a running server', async () => (await import('./remote.ts')).ps],
+    stop: ['Stop a model of a running server', async () => (await import('./remote.ts')).stop],
+    keys: ['Named keys of a server: add, list, revoke, rotate', async () => (await import('./keys.ts')).keys],
+    config: ['The configuration file: check, schema', async () => (await import('./config.ts')).config],
   },
-  {
-    name: 'gateway',
-    group: 'Serve',
-    about: 'One address in front of many servers (docs/cluster.md)',
-    load: async () => (await import('./gateway.ts')).gateway,
+  Use: {
+    run: ['Download a model if needed, and chat with it', async () => (await import('./chat/chat.ts')).run],
+    chat: [
+      'Chat in the terminal with a running server, or with FILE without a server',
+      async () => (await import('./chat/chat.ts')).chat,
+    ],
+    generate: ['Continue a text without a server', async () => (await import('./generate.ts')).generate],
+    launch: [
+      'Connect another program to a server: openai, Claude Code, Continue, Zed, …',
+      async () => (await import('./launch/launch.ts')).launch,
+    ],
   },
-  {
-    name: 'ps',
-    group: 'Serve',
-    about: 'List the models of a running server',
-    load: async () => (await import('./remote.ts')).ps,
+  Models: {
+    pull: [
+      'Download a model and its vocabulary (HF_ENDPOINT names a mirror)',
+      async () => (await import('./models/pull.ts')).pull,
+    ],
+    ls: ['List the downloaded models', async () => (await import('./models/pull.ts')).ls, 'list'],
+    rm: ['Remove a downloaded model', async () => (await import('./models/pull.ts')).rm],
+    inspect: [
+      'Describe a checkpoint: architecture, sizes, problems',
+      async () => (await import('./models/inspect.ts')).inspect,
+      'show',
+    ],
+    convert: ['Write a checkpoint as .pth or .safetensors', async () => (await import('./models/convert.ts')).convert],
+    quantize: [
+      'Write a checkpoint with its matrices in 8 or 4 bits',
+      async () => (await import('./models/convert.ts')).quantize,
+    ],
   },
-  {
-    name: 'stop',
-    group: 'Serve',
-    about: 'Stop a model of a running server',
-    load: async () => (await import('./remote.ts')).stop,
+  'Measure and check': {
+    doctor: ['Report what this machine can run and what is missing', async () => (await import('./doctor.ts')).doctor],
+    bench: [
+      'Measure this machine or a server: engine, ops, quality, device, tokenizer, serve',
+      async () => (await import('./bench/bench.ts')).bench,
+    ],
+    logits: [
+      'Write the logits after a list of tokens as raw little-endian float32',
+      async () => (await import('./logits.ts')).logits,
+    ],
+    tokenize: [
+      'Print the token ids of a file, or of standard input with -',
+      async () => (await import('./tokenize.ts')).tokenize,
+    ],
+    completion: [
+      'Print a completion script for your shell',
+      async () => (await import('./completion.ts')).completionOf(() => programOf(ENTRIES)),
+    ],
   },
-  {
-    name: 'keys',
-    group: 'Serve',
-    about: 'Named keys of a server: add, list, revoke, rotate',
-    load: async () => (await import('./keys.ts')).keys,
-  },
-  {
-    name: 'config',
-    group: 'Serve',
-    about: 'The configuration file: check, schema',
-    load: async () => (await import('./config.ts')).config,
-  },
-  {
-    name: 'run',
-    group: 'Use',
-    about: 'Download a model if needed, and chat with it',
-    load: async () => (await import('./chat/chat.ts')).run,
-  },
-  {
-    name: 'chat',
-    group: 'Use',
-    about: 'Chat in the terminal with a running server, or with FILE without a server',
-    load: async () => (await import('./chat/chat.ts')).chat,
-  },
-  {
-    name: 'generate',
-    group: 'Use',
-    about: 'Continue a text without a server',
-    load: async () => (await import('./generate.ts')).generate,
-  },
-  {
-    name: 'launch',
-    group: 'Use',
-    about: 'Connect another program to a server: openai, Claude Code, Continue, Zed, …',
-    load: async () => (await import('./launch/launch.ts')).launch,
-  },
-  {
-    name: 'pull',
-    group: 'Models',
-    about: 'Download a model and its vocabulary (HF_ENDPOINT names a mirror)',
-    load: async () => (await import('./models/pull.ts')).pull,
-  },
-  {
-    name: 'ls',
-    aliases: ['list'],
-    group: 'Models',
-    about: 'List the downloaded models',
-    load: async () => (await import('./models/pull.ts')).ls,
-  },
-  {
-    name: 'rm',
-    group: 'Models',
-    about: 'Remove a downloaded model',
-    load: async () => (await import('./models/pull.ts')).rm,
-  },
-  {
-    name: 'inspect',
-    aliases: ['show'],
-    group: 'Models',
-    about: 'Describe a checkpoint: architecture, sizes, problems',
-    load: async () => (await import('./models/inspect.ts')).inspect,
-  },
-  {
-    name: 'convert',
-    group: 'Models',
-    about: 'Write a checkpoint as .pth or .safetensors',
-    load: async () => (await import('./models/convert.ts')).convert,
-  },
-  {
-    name: 'quantize',
-    group: 'Models',
-    about: 'Write a checkpoint with its matrices in 8 or 4 bits',
-    load: async () => (await import('./models/convert.ts')).quantize,
-  },
-  {
-    name: 'doctor',
-    group: 'Measure and check',
-    about: 'Report what this machine can run and what is missing',
-    load: async () => (await import('./doctor.ts')).doctor,
-  },
-  {
-    name: 'bench',
-    group: 'Measure and check',
-    about: 'Measure this machine or a server: engine, ops, quality, device, tokenizer, serve',
-    load: async () => (await import('./bench/bench.ts')).bench,
-  },
-  {
-    name: 'logits',
-    group: 'Measure and check',
-    about: 'Write the logits after a list of tokens as raw little-endian float32',
-    load: async () => (await import('./logits.ts')).logits,
-  },
-  {
-    name: 'tokenize',
-    group: 'Measure and check',
-    about: 'Print the token ids of a file, or of standard input with -',
-    load: async () => (await import('./tokenize.ts')).tokenize,
-  },
-  {
-    name: 'completion',
-    group: 'Measure and check',
-    about: 'Print a completion script for your shell',
-    load: async () => (await import('./completion.ts')).completionOf(() => programOf(ENTRIES)),
-  },
-]
+}
+
+export const ENTRIES: readonly Entry[] = Object.entries(GROUPS).flatMap(([group, rows]) =>
+  Object.entries(rows).map(([name, [about, load, ...aliases]]) => ({ name, aliases, group, about, load })),
+)
 
 const EXIT_CODES = 'Exit codes: 0 done, 1 failed, 2 the command line or the configuration is wrong, 130 interrupted.'
 
 export function entryOf(word: string | undefined): Entry | undefined {
-  return ENTRIES.find(({ name, aliases = [] }) => name === word || aliases.includes(word ?? ''))
+  return ENTRIES.find(({ name, aliases }) => name === word || aliases.includes(word ?? ''))
 }
 
 /** The program with the names of all commands; the given commands also have their flags. */
@@ -168,7 +109,7 @@ export async function programOf(
   ])
   program.addHelpText('after', `\n${EXIT_CODES}`)
   for (const entry of ENTRIES) {
-    const { name, aliases = [], group, about } = entry
+    const { name, aliases, group, about } = entry
     const command = program.command(name).aliases(aliases).description(about)
     command.helpGroup(`${group}:`)
     if (named.includes(entry)) equip(command, await entry.load(), argv)

@@ -38,7 +38,10 @@ export const logits = defineCommand({
       const values = logitsOf(runner, tokens, start)
       const positions = values.length / V
       writeFileSync(out, new Uint8Array(values.buffer, values.byteOffset, values.byteLength))
-      report({ out, positions, vocabSize: V, best: argmax(values.subarray(-V)) }, args.json)
+      const best = argmax(values.subarray(-V))
+      if (args.json) printJson({ out, positions, vocabSize: V, best })
+      else
+        process.stdout.write(`${out}: float32 little-endian [${positions}, ${V}]; best token after the last: ${best}\n`)
     } finally {
       runner.dispose()
     }
@@ -47,22 +50,4 @@ export const logits = defineCommand({
 
 function argmax(values: Float32Array): number {
   return values.reduce((best, value, i) => (value > values[best]! ? i : best), 0)
-}
-
-interface Report {
-  readonly out: string
-  readonly positions: number
-  readonly vocabSize: number
-  readonly best: number
-}
-
-function report(result: Report, asJson: boolean): void {
-  if (asJson) {
-    printJson(result)
-    return
-  }
-  const { out, positions, vocabSize, best } = result
-  process.stdout.write(
-    `${out}: float32 little-endian [${positions}, ${vocabSize}]; best token after the last: ${best}\n`,
-  )
 }
