@@ -19,175 +19,108 @@ interface Meaning {
   readonly note?: string
 }
 
+/** Of a flag's value; the second is the flag itself, for complaints. */
+type Meant = (value: string, flag: string) => Meaning
+
 interface ForeignFlag {
   readonly flag: string
   readonly systems: string
-  /** Whether it takes no value. */
-  readonly isSwitch?: boolean
   /** Text for the table of the documentation. */
   readonly means: string
-  meaning(value: string): Meaning
+  readonly meaning: Meant
+  /** Whether it takes no value. */
+  readonly isSwitch?: boolean
 }
 
 const as = (words: readonly string[]): Meaning => ({ words })
-const noEffect = (note: string): Meaning => ({ words: [], note })
+const row = (flag: string, systems: string, means: string, meaning: Meant): ForeignFlag => {
+  return { flag, systems, means, meaning }
+}
+const toggle = (flag: string, systems: string, means: string, words: readonly string[] = []): ForeignFlag => {
+  return { flag, systems, means, meaning: () => as(words), isSwitch: true }
+}
+/** Accepted, with a note that says why it has no effect. */
+const ignored = (flag: string, systems: string, why: string): ForeignFlag => {
+  return row(flag, systems, `nothing: ${why}`, () => withoutEffect(flag, why.replaceAll('`', '')))
+}
+const withoutEffect = (flag: string, why: string): Meaning => ({ words: [], note: `--${flag} has no effect: ${why}` })
 
+const to = (own: string): Meant => {
+  return (value) => as([own, value])
+}
+const counted = (own: string): Meant => {
+  return (value, flag) => as([own, String(whole(flag, value))])
+}
 /** More than any machine serves at once. conRWKV's defaults mean "no limit". */
 const UNBOUNDED = 65_536
+const bounded = (own: string): Meant => {
+  return (value, flag) => (whole(flag, value) >= UNBOUNDED ? as([]) : counted(own)(value, flag))
+}
+
+const INFER = 'RWKV-Infer'
+const LIGHTNING = 'rwkv_lightning'
+const CUDA = 'rwkv_lightning_cuda'
 
 export const FOREIGN_FLAGS: readonly ForeignFlag[] = [
-  { flag: 'model-path', systems: 'rwkv_lightning, Albatross', means: 'FILE', meaning: (value) => as([value]) },
-  {
-    flag: 'served-model-name',
-    systems: 'vLLM',
-    means: '`--model-name`; of several the first, the others are `aliases` of the configuration file',
-    meaning: (value) => as(['--model-name', value]),
-  },
-  { flag: 'model', systems: 'conRWKV', means: 'FILE', meaning: (value) => as([value]) },
-  {
-    flag: 'localhost',
-    systems: 'RWKV-Infer',
-    means: '`--host`; without FILE no model is loaded (`--without-model`)',
-    meaning: (value) => as(['--host', value, '--without-model-unless-named']),
-  },
-  {
-    flag: 'debug',
-    systems: 'RWKV-Infer',
-    means: '`True`: `--log-level debug`; `False`: nothing',
-    meaning: (value) => as(isTrue('debug', value) ? ['--log-level', 'debug'] : []),
-  },
-  {
-    flag: 'workers',
-    systems: 'RWKV-Infer',
-    means: 'nothing: one process takes all connections',
-    meaning: () => noEffect('--workers has no effect: one process takes all connections'),
-  },
-  {
-    flag: 'dynamic_state_cache_size',
-    systems: 'RWKV-Infer',
-    means: '0: `--prefix-cache-mb 0`; else nothing, the cache is bounded by its bytes',
-    meaning: (value) =>
-      whole('dynamic_state_cache_size', value) === 0
+  row('model-path', `${LIGHTNING}, Albatross`, 'FILE', (value) => as([value])),
+  row(
+    'served-model-name',
+    'vLLM',
+    '`--model-name`; of several the first, the others are `aliases` of the configuration file',
+    to('--model-name'),
+  ),
+  row('model', 'conRWKV', 'FILE', (value) => as([value])),
+  row('localhost', INFER, '`--host`; without FILE no model is loaded (`--without-model`)', (value) =>
+    as(['--host', value, '--without-model-unless-named']),
+  ),
+  row('debug', INFER, '`True`: `--log-level debug`; `False`: nothing', (value, flag) =>
+    as(isTrue(flag, value) ? ['--log-level', 'debug'] : []),
+  ),
+  ignored('workers', INFER, 'one process takes all connections'),
+  row(
+    'dynamic_state_cache_size',
+    INFER,
+    '0: `--prefix-cache-mb 0`; else nothing, the cache is bounded by its bytes',
+    (value, flag) =>
+      whole(flag, value) === 0
         ? as(['--prefix-cache-mb', '0'])
-        : noEffect('--dynamic_state_cache_size has no effect: kept prefixes are bounded by --prefix-cache-mb'),
-  },
-  {
-    flag: 'dynamic_state_cache_store',
-    systems: 'RWKV-Infer',
-    means: '`cpu`: nothing, that is where prefixes are; `gpu` is refused',
-    meaning: (value) => {
+        : withoutEffect(flag, 'kept prefixes are bounded by --prefix-cache-mb'),
+  ),
+  row(
+    'dynamic_state_cache_store',
+    INFER,
+    '`cpu`: nothing, that is where prefixes are; `gpu` is refused',
+    (value, flag) => {
       if (value === 'cpu') return as([])
-      throw refusal('dynamic_state_cache_store', 'cpu: kept prefixes are in memory')
+      throw refusal(flag, 'cpu: kept prefixes are in memory')
     },
-  },
-  {
-    flag: 'max_batch_size',
-    systems: 'conRWKV',
-    means: '`--slots`; from 65536 on, no limit',
-    meaning: (value) => bounded('max_batch_size', value, '--slots'),
-  },
-  {
-    flag: 'max-batch-size',
-    systems: 'Albatross',
-    means: '`--slots`',
-    meaning: (value) => bounded('max-batch-size', value, '--slots'),
-  },
-  {
-    flag: 'max_queue_size',
-    systems: 'conRWKV',
-    means: '`--max-waiting`',
-    meaning: (value) => as(['--max-waiting', String(whole('max_queue_size', value))]),
-  },
-  {
-    flag: 'max-queue-size',
-    systems: 'Albatross',
-    means: '`--max-waiting`',
-    meaning: (value) => as(['--max-waiting', String(whole('max-queue-size', value))]),
-  },
-  {
-    flag: 'max_seq_len',
-    systems: 'conRWKV',
-    means: '`--step-tokens`; from 65536 on, no limit',
-    meaning: (value) => bounded('max_seq_len', value, '--step-tokens'),
-  },
-  {
-    flag: 'prefill-chunk-size',
-    systems: 'Albatross',
-    means: '`--step-tokens`',
-    meaning: (value) => as(['--step-tokens', String(whole('prefill-chunk-size', value))]),
-  },
-  {
-    flag: 'max-prefill-batch',
-    systems: 'Albatross',
-    means: 'nothing: prompts share the tokens of a step, however many they are',
-    meaning: () => noEffect('--max-prefill-batch has no effect: prompts share the tokens of a step'),
-  },
-  {
-    flag: 'pp-devices',
-    systems: 'rwkv_lightning',
-    means: '`[N]` or `N`: `--device cuda:N`; `[0,1]`: `--pp-devices 0,1`, the same flag here',
-    meaning: (value) => as(pipelineDevices(value)),
-  },
-  {
-    flag: 'max_completion_tokens',
-    systems: 'conRWKV',
-    means: 'nothing: a request says `max_tokens`, or has the default of its route',
-    meaning: () =>
-      noEffect('--max_completion_tokens has no effect: a request says max_tokens, or has the default of its route'),
-  },
-  {
-    flag: 'wkv',
-    systems: 'rwkv_lightning',
-    means: '`fp32io16`: `--wkv fp32`; else the same flag here',
-    meaning: (value) => as(['--wkv', value === 'fp32io16' ? 'fp32' : value]),
-  },
-  {
-    flag: 'emb',
-    systems: 'rwkv_lightning',
-    means: 'nothing: the embedding is where the model is',
-    meaning: () => noEffect('--emb has no effect: the embedding is where the model is'),
-  },
-  {
-    flag: 'chunk-size',
-    systems: 'rwkv_lightning_cuda',
-    means: '`--step-tokens`',
-    meaning: (value) => as(['--step-tokens', String(whole('chunk-size', value))]),
-  },
-  {
-    flag: 'state-db-path',
-    systems: 'rwkv_lightning_cuda',
-    means: 'nothing: states are in the folder of `--data-dir`',
-    meaning: () => noEffect('--state-db-path has no effect: states are in the folder of --data-dir'),
-  },
-  {
-    flag: 'chunk-load',
-    systems: 'rwkv_lightning_cuda',
-    isSwitch: true,
-    means: 'nothing: a checkpoint is always read in pieces',
-    meaning: () => as([]),
-  },
-  {
-    flag: 'vocab-path',
-    systems: 'rwkv_lightning_cuda',
-    means: '`--vocab`',
-    meaning: (value) => as(['--vocab', value]),
-  },
-  { flag: 'tokenizer-path', systems: 'Albatross', means: '`--vocab`', meaning: (value) => as(['--vocab', value]) },
-  {
-    flag: 'wkv32',
-    systems: 'rwkv_lightning_cuda',
-    isSwitch: true,
-    means: '`--wkv fp32`',
-    meaning: () => as(['--wkv', 'fp32']),
-  },
-  {
-    flag: 'enable-cuda-graph',
-    systems: 'rwkv_lightning',
-    isSwitch: true,
-    means: 'nothing: decode steps are always replayed as graphs where the device can',
-    meaning: () => as([]),
-  },
-  { flag: 'use-cuda-graph', systems: 'Albatross', isSwitch: true, means: 'the same', meaning: () => as([]) },
+  ),
+  row('max_batch_size', 'conRWKV', '`--slots`; from 65536 on, no limit', bounded('--slots')),
+  row('max-batch-size', 'Albatross', '`--slots`', bounded('--slots')),
+  row('max_queue_size', 'conRWKV', '`--max-waiting`', counted('--max-waiting')),
+  row('max-queue-size', 'Albatross', '`--max-waiting`', counted('--max-waiting')),
+  row('max_seq_len', 'conRWKV', '`--step-tokens`; from 65536 on, no limit', bounded('--step-tokens')),
+  row('prefill-chunk-size', 'Albatross', '`--step-tokens`', counted('--step-tokens')),
+  ignored('max-prefill-batch', 'Albatross', 'prompts share the tokens of a step, however many they are'),
+  row(
+    'pp-devices',
+    LIGHTNING,
+    '`[N]` or `N`: `--device cuda:N`; `[0,1]`: `--pp-devices 0,1`, the same flag here',
+    (value) => as(pipelineDevices(value)),
+  ),
+  ignored('max_completion_tokens', 'conRWKV', 'a request says `max_tokens`, or has the default of its route'),
+  row('wkv', LIGHTNING, '`fp32io16`: `--wkv fp32`; else the same flag here', (value) =>
+    as(['--wkv', value === 'fp32io16' ? 'fp32' : value]),
+  ),
+  ignored('emb', LIGHTNING, 'the embedding is where the model is'),
+  row('chunk-size', CUDA, '`--step-tokens`', counted('--step-tokens')),
+  ignored('state-db-path', CUDA, 'states are in the folder of `--data-dir`'),
+  toggle('chunk-load', CUDA, 'nothing: a checkpoint is always read in pieces'),
+  row('vocab-path', CUDA, '`--vocab`', to('--vocab')),
+  row('tokenizer-path', 'Albatross', '`--vocab`', to('--vocab')),
+  toggle('wkv32', CUDA, '`--wkv fp32`', ['--wkv', 'fp32']),
+  toggle('enable-cuda-graph', LIGHTNING, 'nothing: decode steps are always replayed as graphs where the device can'),
+  toggle('use-cuda-graph', 'Albatross', 'the same'),
 ]
 
 const BY_FLAG = new Map(FOREIGN_FLAGS.map((foreign) => [foreign.flag, foreign]))
@@ -209,7 +142,7 @@ export function rewriteForeignFlags(argv: readonly string[]): Rewritten {
     if (isSwitch && attached === undefined && /^true$/i.test(argv[i + 1] ?? '')) i++
     const value = isSwitch ? '' : (attached ?? argv[++i])
     if (value === undefined) throw refusal(foreign.flag, 'a value')
-    const { words: own, note } = foreign.meaning(value)
+    const { words: own, note } = foreign.meaning(value, foreign.flag)
     words.push(...own)
     if (note !== undefined) notes.push(note)
   }
@@ -231,11 +164,6 @@ function settleModel(words: readonly string[]): string[] {
 function isSwitch(word: string): boolean {
   const rows: Flags = SETTINGS
   return word.startsWith('--no-') || rows[word.slice('--'.length)]?.kind.type === 'switch'
-}
-
-function bounded(flag: string, value: string, own: string): Meaning {
-  const count = whole(flag, value)
-  return as(count >= UNBOUNDED ? [] : [own, String(count)])
 }
 
 /** A count; conRWKV writes its defaults as 1e6. */
