@@ -34,8 +34,6 @@ export const TILES: readonly Tile[] = [
 ]
 /** Powers of two, since clusters of other sizes leave multiprocessors of a GPC idle; at most MAX_SPLITS of low-rank.cu. */
 const SPLITS = [1, 2, 4, 8]
-/** Of the largest tile, of which fourteen clusters of eight took twice what is reckoned (docs/dev/kernels-log.md, mixed steps by op). */
-const MOST_SPLITS_OF_LARGEST = 4
 /**
  * Fitted to the times of an H200 (docs/dev/kernels.md), in nanoseconds: the least for a chunk, an output of it at the tensor
  * cores, the beginning and end of a block, and what each halving of the columns adds to that. Bytes a nanosecond that a
@@ -95,9 +93,7 @@ export function lowRank(
 function cutFor(device: CudaDevice, products: readonly Product[], tokens: number): Cut {
   const chunks = Math.max(...products.map(chunksOf))
   const cuts = tilesOn(device).flatMap((tile) =>
-    SPLITS.filter((splits) => splits <= chunks && (tile.tokens < 256 || splits <= MOST_SPLITS_OF_LARGEST)).map(
-      (splits) => ({ tile, splits }),
-    ),
+    SPLITS.filter((splits) => splits <= chunks).map((splits) => ({ tile, splits })),
   )
   const times = cuts.map((cut) => timeOf(device, products, tokens, cut))
   return cuts[times.indexOf(Math.min(...times))]!
