@@ -315,6 +315,11 @@ export interface Backend {
   tensor(shape: readonly number[], values?: Float32Array): Tensor
   /** The same in the precision the backend computes activations in: f16 on `cuda`, as tensor() on the others. */
   activation(shape: readonly number[], values?: Float32Array): Tensor
+  /**
+   * The next `count` activations or matrices of so many numbers of 16 bits lie side by side: products of such matrices with such
+   * inputs can then be one.
+   */
+  sideBySide?(count: number, numbers: number): void
   /** The values of a tensor as everything asked before leaves them; what is asked afterwards does not change them. */
   readTensor(tensor: Tensor, start?: number, count?: number): Flight<Float32Array>
   /** Replaces the first values of a tensor. */

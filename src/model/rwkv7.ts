@@ -116,9 +116,7 @@ function loadBlock(load: WeightLoader, i: number, isDeep: boolean): Block {
       k_k: load.vector(`${att}k_k`),
       k_a: load.vector(`${att}k_a`),
       r_k: load.vector(`${att}r_k`),
-      receptance: load.matrix(`${att}receptance.weight`),
-      key: load.matrix(`${att}key.weight`),
-      value: load.matrix(`${att}value.weight`),
+      ...load.matrices(att, ['receptance', 'key', 'value']),
       output: load.matrix(`${att}output.weight`),
       ln_x: load.norm(`${att}ln_x`, GROUP_NORM_EPS),
     },
@@ -149,23 +147,25 @@ interface Rwkv7 {
 /** The buffers every layer reuses; [T, C] unless said otherwise. */
 function createBuffers(backend: Backend, blocks: readonly Block[], T: number, C: number) {
   const channels = () => backend.activation([T, C])
+  /** A backend can make the three products of one. */
+  const three = () => {
+    backend.sideBySide?.(3, T * C)
+    return { r: channels(), k: channels(), v: channels() }
+  }
   /** [T, D], D = the widest rank of that kind: ranks are the file's choice, layer by layer. */
   const rank = (of: (block: Block) => Matrix | undefined) =>
     backend.activation([T, Math.max(1, ...blocks.map((block) => of(block)?.rows ?? 0))])
   return {
     /** The residual stream is kept in f32 on every backend. */
     x: backend.tensor([T, C]),
-    // r, k and v one after the other, here and below: a backend can make the three products of one.
-    mixed: { r: channels(), k: channels(), v: channels(), w: channels(), a: channels(), g: channels() },
+    mixed: { ...three(), w: channels(), a: channels(), g: channels() },
     low: {
       w: rank(({ att }) => att.w1),
       a: rank(({ att }) => att.a1),
       g: rank(({ att }) => att.g1),
       v: rank(({ att }) => att.value_residual?.v1),
     },
-    r: channels(),
-    k: channels(),
-    v: channels(),
+    ...three(),
     w: channels(),
     a: channels(),
     g: channels(),

@@ -4,7 +4,7 @@
  */
 import type { Backend, HostTable, Matrix, Norm, Table, Tensor } from '../backend/backend.ts'
 import { BYTES_PER_ELEMENT } from '../backend/half.ts'
-import { isRounded, type RoundedType, type WeightType } from '../backend/weight-types.ts'
+import { isPacked, isRounded, type RoundedType, type WeightType } from '../backend/weight-types.ts'
 import { SkeinError } from '../errors.ts'
 import { type Checkpoint, numElements, type TensorEntry } from './formats/format.ts'
 import {
@@ -79,6 +79,15 @@ export class WeightLoader {
     const source = matrixSource(entry)
     const wanted = this.#options.weightType ?? fileType(entry)
     return this.#counted(entry, this.#backend.matrix(source, heldMatrixType(name, wanted)))
+  }
+
+  /** Large matrices of one size, side by side unless they are quantised. */
+  matrices<K extends string>(prefix: string, names: readonly K[]): Record<K, Matrix> {
+    const entry = this.#entry(`${prefix}${names[0]}.weight`)
+    const wanted = this.#options.weightType ?? fileType(entry)
+    const { rows, columns } = matrixSource(entry)
+    if (!isRounded(wanted) && !isPacked(wanted)) this.#backend.sideBySide?.(names.length, rows * columns)
+    return Object.fromEntries(names.map((name) => [name, this.matrix(`${prefix}${name}.weight`)])) as Record<K, Matrix>
   }
 
   /** A matrix stored [out, in] that is never quantised. */

@@ -131,6 +131,7 @@ function backendOn(device: CudaDevice, wkv: TensorType, graphs: boolean, leastLo
     drawsLater: true,
     tensor: (shape, values) => new CudaTensor(device, shape, 'f32', values),
     activation: (shape, values) => new CudaTensor(device, shape, 'f16', values),
+    sideBySide: (count, numbers) => device.memory.sideBySide(count, 2 * numbers),
     readTensor: (tensor, start, count) => readTensor(downloads, tensor, start, count),
     writeTensor: (tensor, values) => writeTensor(device, tensor, values),
     matrix(source, type) {

@@ -1,7 +1,8 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { Slab } from '../../../src/backend/cuda/device/memory.ts'
+import { DeviceMemory, Slab } from '../../../src/backend/cuda/device/memory.ts'
 import { NativeArena } from '../../../src/backend/cuda/driver/arena.ts'
+import type { CudaDriver } from '../../../src/backend/cuda/driver/driver.ts'
 import { f32, i32, i64, KernelArgs } from '../../../src/backend/cuda/kernel/args.ts'
 import { viewMemory } from '../../../src/backend/ffi.ts'
 
@@ -68,3 +69,35 @@ test('a slab never hands out the same bytes twice, and is whole again when every
   )
   expect(() => new Slab(8).free(0)).toThrow('offset 0 freed but not allocated')
 })
+
+test.each([1000, 5 << 20])(
+  'blocks of %i bytes lie side by side, whatever is asked for and given back between them',
+  (bytes) => {
+    const taken = new Map<bigint, number>()
+    let next = 1n << 30n
+    const call = (name: string, at: BigUint64Array | bigint, size = 0) => {
+      if (name === 'cuMemFree_v2') expect(taken.delete(at as bigint)).toBe(true)
+      else {
+        ;(at as BigUint64Array)[0] = next
+        taken.set(next, size)
+        next += 1n << 30n
+      }
+    }
+    const memory = new DeviceMemory({ call } as unknown as CudaDriver, 1e9)
+    const others = [memory.alloc(500)]
+    memory.sideBySide(3, bytes)
+    const row = [0, 1, 2].map(() => {
+      const own = memory.alloc(bytes)
+      // Scratch of the same size, which is given back.
+      memory.free(memory.alloc(bytes))
+      others.push(memory.alloc(500), memory.alloc(6 << 20))
+      return own
+    })
+    const size = BigInt(256 * Math.ceil(bytes / 256))
+    expect(row.map((one) => one - row[0]!)).toEqual([0n, size, 2n * size])
+    others.push(memory.alloc(bytes))
+    expect(others.every((one) => one < row[0]! || one >= row[2]! + size)).toBe(true)
+    for (const one of [...row, ...others]) memory.free(one)
+    expect([taken.size, memory.takenBytes]).toEqual([0, 0])
+  },
+)

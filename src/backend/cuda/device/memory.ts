@@ -23,6 +23,8 @@ export class DeviceMemory {
   readonly #driver: CudaDriver
   readonly #placed = new Map<DevicePointer, Placed>()
   readonly #slabs = new Map<DevicePointer, Slab>()
+  /** The slab of `sideBySide`. */
+  #row: { readonly base: DevicePointer; readonly space: Slab; readonly size: number } | null = null
   /** Bytes taken from the driver: blocks of their own, and whole slabs. */
   #takenBytes = 0
 
@@ -43,16 +45,28 @@ export class DeviceMemory {
   /** `bytes` bytes, not cleared, 256-byte aligned. */
   alloc(bytes: number): DevicePointer {
     assert(Number.isSafeInteger(bytes) && bytes > 0, `an allocation of ${bytes} bytes`)
-    const size = Math.ceil(bytes / ALIGNMENT) * ALIGNMENT
+    const size = aligned(bytes)
+    const row = this.#row
+    const offset = row?.size === size ? row.space.alloc(size) : null
+    if (row !== null && offset !== null) return this.#place(row.base, row.space, offset, size)
     if (size < PAGE_BYTES) return this.#allocSmall(size)
     const pointer = this.#take(size)
     this.#placed.set(pointer, { bytes: size, slab: null })
     return pointer
   }
 
+  /** The next `count` blocks of so many bytes lie side by side, in the order in which they are asked for. */
+  sideBySide(count: number, bytes: number): void {
+    const size = aligned(bytes)
+    const base = this.#take(count * size)
+    const space = new Slab(count * size)
+    this.#slabs.set(base, space)
+    this.#row = { base, space, size }
+  }
+
   #allocSmall(size: number): DevicePointer {
     for (const [base, space] of this.#slabs) {
-      const offset = space.alloc(size)
+      const offset = space === this.#row?.space ? null : space.alloc(size)
       if (offset !== null) return this.#place(base, space, offset, size)
     }
     const base = this.#take(SLAB_BYTES)
@@ -101,7 +115,8 @@ export class DeviceMemory {
     space.free(Number(pointer - base))
     if (!space.isEmpty) return
     this.#slabs.delete(base)
-    this.#giveBack(base, SLAB_BYTES)
+    if (space === this.#row?.space) this.#row = null
+    this.#giveBack(base, space.bytes)
   }
 
   #giveBack(pointer: DevicePointer, bytes: number): void {
@@ -112,10 +127,15 @@ export class DeviceMemory {
   dispose(): void {
     const blocks = [...this.#placed].filter(([, { slab }]) => slab === null)
     for (const [pointer, { bytes }] of blocks) this.#giveBack(pointer, bytes)
-    for (const base of this.#slabs.keys()) this.#giveBack(base, SLAB_BYTES)
+    for (const [base, { bytes }] of this.#slabs) this.#giveBack(base, bytes)
     this.#placed.clear()
     this.#slabs.clear()
+    this.#row = null
   }
+}
+
+function aligned(bytes: number): number {
+  return Math.ceil(bytes / ALIGNMENT) * ALIGNMENT
 }
 
 /** Bytes that the device could give to anyone now. */
