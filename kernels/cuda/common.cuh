@@ -34,6 +34,11 @@ struct Step {
   __device__ int results_image() const { return counts[8]; }
 };
 
+/** Of those that start last: blocks start in order. */
+__device__ __forceinline__ bool is_last_block() {
+  return blockIdx.x == gridDim.x - 1 && blockIdx.y == gridDim.y - 1;
+}
+
 /** sums += factor·(eight halves). */
 __device__ __forceinline__ void add_scaled(float (&sums)[8], float factor, const uint4& halves) {
   const u32 words[4] = {halves.x, halves.y, halves.z, halves.w};

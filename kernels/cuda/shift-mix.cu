@@ -86,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, kResident / THREADS)
 
 // Rows of one token, one block each. If the step has longer rows, shift_mix is launched before
 // this, and starts it once the kernels before shift_mix have ended. So this need not wait at the
-// start; its blocks wait at their end instead.
+// start; its last block waits at its end instead.
 extern "C" __global__ void __launch_bounds__(THREADS, kResident / THREADS)
     shift_mix_decode(Step step, Mixes mixes, const float* x, const float* weight, const float* bias,
                      float eps, float* shift, long long slot_stride) {
@@ -106,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, kResident / THREADS)
   for (int n = 0; n < MIXES; n++)
     store_row(mixes.out[n] + (long long)t * CHANNELS, moved(h, previous, load_row(mixes.mix[n])));
   store_row(at, h);
-  if (beside) wait_for_previous();
+  if (beside && is_last_block()) wait_for_previous();
 }
 
 // Stores the h of the last token of each longer row as its shift vector.

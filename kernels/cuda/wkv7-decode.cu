@@ -6,7 +6,8 @@
 // reference/ops.ts with f32 state (operands are f16).
 // Rows of several tokens have kernels of their own. They are launched before this one, and start it
 // once the kernels before them have ended. So this one need not wait at the start, and runs beside
-// them. Its blocks wait at their end, so a kernel that waits for this one waits for all of them.
+// them. The last block waits at its end, so a kernel that waits for this one waits for all of them.
+// If every block did, the first to run would keep their places from all others.
 #include "wkv7-log.cuh"
 
 /** Heads per block; the last block has one less if their number is odd. */
@@ -152,5 +153,5 @@ extern "C" __global__ void __launch_bounds__(kHeadThreads, kResident)
   const Finish f = {own.ending.g[lane], own.ending.r_k[lane], own.ending.gain[lane],
                     own.ending.bias[lane]};
   finish(op, t, head, load_pair(own.sums, 2 * lane), bonus, load_pair(own.operands.v, 2 * lane), f);
-  if (beside) wait_for_previous();
+  if (beside && is_last_block()) wait_for_previous();
 }

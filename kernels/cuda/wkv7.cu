@@ -63,8 +63,10 @@ extern "C" __global__ void __launch_bounds__(kHeadThreads, 4)
   const bool beside = !takes_long && step.first_long() < step.num_rows();
   if (!beside) wait_for_previous();
   let_next_start();
-  if (is_padding && beside) wait_for_previous();
-  if (is_padding) return;
+  if (is_padding) {
+    if (beside && is_last_block()) wait_for_previous();
+    return;
+  }
 
   const int start = step.starts[row], end = step.starts[row + 1];
   const Constants constants = load_constants(op, head);
@@ -100,5 +102,5 @@ extern "C" __global__ void __launch_bounds__(kHeadThreads, 4)
     finish(op, t, head, load_pair(shared.y[warp], 2 * lane), bonus, p.v, finishing);
   }
   store_rows(held, s, shared.operands[(end - 1 - start) % kTokens]);
-  if (beside) wait_for_previous();
+  if (beside && is_last_block()) wait_for_previous();
 }

@@ -28,7 +28,7 @@ type Build = (
 const BUILDS: Readonly<Record<string, Build>> = {
   shiftMix: (ops, backend, _, states, tokens) => {
     const out = poisonedHalves(backend, [tokens + 2, C])
-    const x = backend.tensor([tokens + 2, C], normals(100 * C, 9).slice(0, (tokens + 2) * C))
+    const x = backend.tensor([tokens + 2, C], normals(Math.max(100, tokens + 2) * C, 9).slice(0, (tokens + 2) * C))
     const mix = backend.tensor([C], normals(C, 20))
     ops.shiftMix([out], x, randomNorm(backend, C, 1e-5, 1), [mix], states, 0, 1)
     return out
@@ -78,6 +78,25 @@ function run(backend: Backend, build: Build, count: number) {
   })
 }
 
+/** What wkv7 makes of the outputs of an op, in one program or in one after the other. A long row takes longer than the others. */
+function readAfter(backend: Backend, build: Build, isOne: boolean) {
+  const tokens = 1 + 1 + 9 + 600
+  const capacity = capacityFor(tokens, SLOTS.length)
+  const batch = raggedBatch(capacity, [1, 1, 9, 600], SLOTS, 1)
+  const states = randomStates(backend, SHAPE)
+  const input = (seed: number) => backend.activation([tokens + 2, C], halves((tokens + 2) * C, seed))
+  let out = input(1)
+  const builds = [build, BUILDS.wkv7!].map((one) => (ops: Ops) => {
+    const read = out
+    out = one(ops, backend, (seed) => (seed === 1 ? read : input(seed)), states, tokens)
+  })
+  const both = (ops: Ops) => {
+    for (const record of builds) record(ops)
+  }
+  for (const record of isOne ? [both] : builds) runOnce(backend, capacity, batch, record)
+  return backend.readTensor(out, 0, tokens * C).result()
+}
+
 for (const wkv of ['f32', 'f16'] as const)
   describeCuda(`rows beside others, ${wkv} states`, () => {
     const cuda = backendOfGroup({ wkv })
@@ -86,6 +105,13 @@ for (const wkv of ['f32', 'f16'] as const)
       const all = run(cuda(), BUILDS[op]!, LENGTHS.length)
       for (let count = 1; count < LENGTHS.length; count++)
         expect(run(cuda(), BUILDS[op]!, count), `${count} rows`).toEqual(all.slice(0, count))
+    })
+
+    // Of the kernels of an op only the last is waited for, and that one waits for the others.
+    test.each(['shiftMix', 'wkv7'])('what reads the results of %s waits for all rows', (op) => {
+      const together = readAfter(cuda(), BUILDS[op]!, true)
+      expect(together.every(Number.isFinite)).toBe(true)
+      expect(together).toEqual(readAfter(cuda(), BUILDS[op]!, false))
     })
   })
 

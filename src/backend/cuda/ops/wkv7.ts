@@ -45,6 +45,13 @@ const CHUNKED = [
   [1, 2, 1],
 ] as const
 
+/**
+ * Heads of rows of one token, for each token of a long row, from which they are to have multiprocessors meanwhile. Fitted to an
+ * H200, 7.2B, µs: 256 tokens take 25 with two blocks a head on nearly all multiprocessors and 38 with one, 320 answers 97,
+ * both together 131 and 114; with 128 answers 70 and 55 (docs/dev/kernels-log.md 69).
+ */
+const HEADS_BESIDE = 11
+
 /** The variants that run on a chip: one without clusters at least, or none. */
 function chunkedOn(device: CudaDevice, stateF16: number): readonly Chunked[] {
   const [major] = device.computeCapability
@@ -116,7 +123,8 @@ export function wkv7(
       const site = sites[projections?.leaves(tokens) ? 1 : 0]!
       // One block per multiprocessor; a single block takes the heads of rows one after the other.
       const sequences = heads * longRows
-      const fits = ({ cluster }: Chunked) => cluster * sequences <= device.numSms
+      const isFew = heads * singles * longRows < HEADS_BESIDE * (tokens - singles)
+      const fits = ({ cluster }: Chunked) => cluster * sequences <= (isFew ? device.numSms : device.numSms / 2)
       const variant = longRows === 0 ? undefined : (chunked.find(fits) ?? chunked.at(-1))
       if (variant !== undefined) {
         const { kernel, cluster, threads, sharedBytes } = variant
