@@ -51,14 +51,14 @@ fn main(
 #repeat i DOWN
 #repeat s STEP
     let left$i_$s = next$i_$s;
-    next$i_$s = subgroupMatrixLoad<subgroup_matrix_left<f16, SIDE, SIDE>, row_major>(&halves[from$i + after / (SIDE / 8u) + $su], 0u, SIDE);
+    next$i_$s = subgroupMatrixLoad<subgroup_matrix_left<f16, SIDE, SIDE>, row_major>(&halves[from$i + after / WIDE + $su], 0u, SIDE);
 #end s
 #end i
     let tile = buffer * TEAMS * (ROWS / SIDE) + broad;
 #repeat s STEP
     {
 #repeat j ACROSS
-      let right$j = subgroupMatrixLoad<subgroup_matrix_right<f16, SIDE, SIDE>, col_major>(&outputs[tile + $ju], $su * SIDE, STRIDE);
+      let right$j = subgroupMatrixLoad<subgroup_matrix_right<f16, SIDE, SIDE>, col_major>(&outputs[tile + $ju], $su * WIDE, STRIDE);
 #end j
 #repeat i DOWN
 #repeat j ACROSS

@@ -4,26 +4,14 @@
 /** Vectors of eight; see linear-halves.wgsl. */
 @group(1) @binding(3) var<storage, read> halves: array<vec4u>;
 /** [BUFFERS, teams, tokens / SIDE] of SIDE rows. */
-var<workgroup> inputs: array<array<f16, SIDE * STRIDE>, BUFFERS * TEAMS * HIGH * DOWN>;
-/** Vectors of eight that a row of a matrix has. */
-const WIDE = SIDE / 8u;
+var<workgroup> inputs: array<array<vec4u, SIDE * STRIDE>, BUFFERS * TEAMS * HIGH * DOWN>;
 
 /** `index`: as they lie in memory, within SIDE tokens and then the next. */
 fn keep_input(buffer: u32, index: u32, bits: vec4u) {
   let in_row = index % (SIDE * EIGHTS);
   let eight = in_row / (SIDE * WIDE) * WIDE + in_row % WIDE;
   let tile = (buffer * TEAMS + eight / OWN_EIGHTS) * (TOKENS / SIDE) + index / (SIDE * EIGHTS);
-  let at = in_row / WIDE % SIDE * STRIDE + eight % OWN_EIGHTS * 8u;
-  let a = bitcast<vec4h>(bits.xy);
-  let b = bitcast<vec4h>(bits.zw);
-  inputs[tile][at] = a.x;
-  inputs[tile][at + 1u] = a.y;
-  inputs[tile][at + 2u] = a.z;
-  inputs[tile][at + 3u] = a.w;
-  inputs[tile][at + 4u] = b.x;
-  inputs[tile][at + 5u] = b.y;
-  inputs[tile][at + 6u] = b.z;
-  inputs[tile][at + 7u] = b.w;
+  inputs[tile][in_row / WIDE % SIDE * STRIDE + eight % OWN_EIGHTS] = bits;
 }
 
 @compute @workgroup_size(TEAMS * HIGH * BROAD * LANES)
@@ -80,10 +68,10 @@ fn main(
 #repeat s STEP
     {
 #repeat i DOWN
-      let left$i = subgroupMatrixLoad<subgroup_matrix_left<f16, SIDE, SIDE>, row_major>(&inputs[row + $iu], $su * SIDE, STRIDE);
+      let left$i = subgroupMatrixLoad<subgroup_matrix_left<f16, SIDE, SIDE>, row_major>(&inputs[row + $iu], $su * WIDE, STRIDE);
 #end i
 #repeat j ACROSS
-      let right$j = subgroupMatrixLoad<subgroup_matrix_right<f16, SIDE, SIDE>, col_major>(&outputs[tile + $ju], $su * SIDE, STRIDE);
+      let right$j = subgroupMatrixLoad<subgroup_matrix_right<f16, SIDE, SIDE>, col_major>(&outputs[tile + $ju], $su * WIDE, STRIDE);
 #end j
 #repeat i DOWN
 #repeat j ACROSS

@@ -15,19 +15,21 @@ const TOKENS = HIGH * DOWN * SIDE;
 const ROWS = BROAD * ACROSS * SIDE;
 const TILES = HIGH * BROAD;
 const THREADS = TEAMS * TILES * LANES;
+/** Vectors of eight that a row of a matrix has. */
+const WIDE = SIDE / 8u;
 /** Inputs of a step, and a team's part of them. */
 const INPUTS = TEAMS * STEP * SIDE;
 const EIGHTS = INPUTS / 8u;
 const OWN_EIGHTS = EIGHTS / TEAMS;
-/** From one row of a tile to the next: 16 bytes more than it has, so that rows lie in different banks. */
-const STRIDE = STEP * SIDE + 8u;
+/** Vectors of eight from one row of a tile to the next: one more than it has, so that rows lie in different banks. */
+const STRIDE = STEP * WIDE + 1u;
 /** Words of eight weights. */
 const WORDS = 4u / STEPS;
 /** Vectors of eight that a matrix has, and quads of sums. */
 const EIGHTS_OF_MATRIX = SIDE * SIDE / 8u;
 const QUADS_OF_SUMS = SIDE * SIDE / 4u;
-/** [BUFFERS, teams, rows / SIDE] of SIDE rows. */
-var<workgroup> outputs: array<array<f16, SIDE * STRIDE>, BUFFERS * TEAMS * BROAD * ACROSS>;
+/** [BUFFERS, teams, rows / SIDE] of SIDE rows, eight f16 a vector: as single numbers they would be written one by one. */
+var<workgroup> outputs: array<array<vec4u, SIDE * STRIDE>, BUFFERS * TEAMS * BROAD * ACROSS>;
 /** Of each subgroup a matrix of sums, on its way to memory. */
 var<workgroup> sums: array<array<f32, SIDE * SIDE>, TEAMS * TILES>;
 
@@ -55,16 +57,7 @@ fn keep(buffer: u32, index: u32, bits: vec4u, scale: f32) {
   let row = index / (BLOCK * EIGHTS) * BLOCK + index % BLOCK;
   let eight = index / BLOCK % EIGHTS;
   let tile = (buffer * TEAMS + eight / OWN_EIGHTS) * (ROWS / SIDE) + row / SIDE;
-  let at = row % SIDE * STRIDE + eight % OWN_EIGHTS * 8u;
   let w = decode(bits, scale);
-  let a = vec4h(w[0]);
-  let b = vec4h(w[1]);
-  outputs[tile][at] = a.x;
-  outputs[tile][at + 1u] = a.y;
-  outputs[tile][at + 2u] = a.z;
-  outputs[tile][at + 3u] = a.w;
-  outputs[tile][at + 4u] = b.x;
-  outputs[tile][at + 5u] = b.y;
-  outputs[tile][at + 6u] = b.z;
-  outputs[tile][at + 7u] = b.w;
+  let halves = vec4u(bitcast<vec2u>(vec4h(w[0])), bitcast<vec2u>(vec4h(w[1])));
+  outputs[tile][row % SIDE * STRIDE + eight % OWN_EIGHTS] = halves;
 }
