@@ -7,22 +7,24 @@ const QUADS = 2u;
 fn scale_of(job: Job, block: u32, row: u32, unit: u32) -> f32 { return scale_at(job, block, row, 1u, unit); }
 fn next_step(bits: vec4u) -> vec4u { return bits.yzww; }
 
-/** Four bits become the highest of a fraction: 1 + (i + 8) / 16, of which the rest is exact. */
-fn four(bits: vec4u, scale: f32) -> vec4f {
-  let ones = bitcast<vec4f>((bits & vec4u(0x00780000u)) | vec4u(0x3f800000u));
-  return fma(ones, vec4f(16.0 * scale), vec4f(-24.0 * scale));
-}
+/** Four bits at place 8, 12 or 16 of a fraction: 2^15, 2^11 or 2^7 more than they are, of which the rest is exact. */
+fn at8(w: u32, scale: f32) -> f32 { return fma(bitcast<f32>((w & 0xf00u) | 0x47000000u), scale, -32776.0 * scale); }
+fn at12(w: u32, scale: f32) -> f32 { return fma(bitcast<f32>((w & 0xf000u) | 0x45000000u), scale, -2056.0 * scale); }
+fn at16(w: u32, scale: f32) -> f32 { return fma(bitcast<f32>((w & 0xf0000u) | 0x43000000u), scale, -136.0 * scale); }
 
 fn decode(bits: vec4u, scale: f32) -> array<vec4f, QUADS> {
   let w = bits.x;
+  let low = w << 8u;
+  let high = w >> 12u;
   return array<vec4f, QUADS>(
-    four(vec4u(w << 19u, w << 15u, w << 11u, w << 7u), scale),
-    four(vec4u(w << 3u, w >> 1u, w >> 5u, w >> 9u), scale),
+    vec4f(at8(low, scale), at12(low, scale), at8(w, scale), at12(w, scale)),
+    vec4f(at16(w, scale), at8(high, scale), at12(high, scale), at16(high, scale)),
   );
 }
 
 /** Quad `quad` of the unit at a word. */
 fn four_at(at: u32, quad: u32, scale: f32) -> vec4f {
   let w = words[at + quad / 2u] >> (16u * (quad & 1u));
-  return four(vec4u(w << 19u, w << 15u, w << 11u, w << 7u), scale);
+  let low = w << 8u;
+  return vec4f(at8(low, scale), at12(low, scale), at8(w, scale), at12(w, scale));
 }
