@@ -21,3 +21,10 @@ fn store1(job: Job, t: u32, row: u32, sum: f32) {
 fn store4(job: Job, t: u32, first: u32, sum: vec4f) {
   for (var i = 0u; i < min(4u, job.rows - min(first, job.rows)); i++) { store1(job, t, first + i, sum[i]); }
 }
+
+/** Nothing is read ahead here. */
+struct Held {
+  none: u32,
+}
+fn held4(job: Job, t: u32, first: u32) -> Held { return Held(); }
+fn store_held(job: Job, t: u32, first: u32, sum: vec4f, held: Held) { store4(job, t, first, sum); }

@@ -58,6 +58,12 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) th
 #repeat l LOADS
   var input$l = input_at(job, t, length, 0u, $lu * THREADS + thread);
 #end l
+  // Outputs are stored four at a time: threads must not share a vector. What they are added to is read meanwhile.
+  let own = block + thread / 2u;
+  let own_row = own * BLOCK + 4u * thread % BLOCK;
+  let is_storing = thread < 2u * R && own < blocks;
+  var held = Held();
+  if (is_storing) { held = held4(job, t, own_row); }
   for (var start = 0u; start < length; start += CHUNK) {
     workgroupBarrier();
 #repeat l LOADS
@@ -118,10 +124,6 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) th
     results[thread] = total;
   }
   workgroupBarrier();
-  // Outputs are stored four at a time: threads must not share a vector.
-  let own = block + thread / 2u;
-  if (thread < 2u * R && own < blocks) {
-    let at = 4u * thread;
-    store4(job, t, own * BLOCK + at % BLOCK, vec4f(results[at], results[at + 1u], results[at + 2u], results[at + 3u]));
-  }
+  let at = 4u * thread;
+  if (is_storing) { store_held(job, t, own_row, vec4f(results[at], results[at + 1u], results[at + 2u], results[at + 3u]), held); }
 }

@@ -4,20 +4,32 @@
 
 fn x4(job: Job, first: u32, k: u32) -> vec4f { return arena[(first + k) >> 2u]; }
 
-/** Outputs [first, first + 4) of a token. */
-fn store4(job: Job, t: u32, first: u32, sum: vec4f) {
+/** What outputs [first, first + 4) of a token are added to. */
+struct Held {
+  bias: vec4f,
+  old: vec4f,
+}
+
+fn held4(job: Job, t: u32, first: u32) -> Held {
+  var held = Held();
+  if (first >= job.rows) { return held; }
+  if (job.bias != NO_BIAS) { held.bias = arena[(job.bias + first) >> 2u]; }
+  if (job.epilogue == 4u) { held.old = arena[(job.y + t * job.y_stride + first) >> 2u]; }
+  return held;
+}
+
+fn store_held(job: Job, t: u32, first: u32, sum: vec4f, held: Held) {
   if (first >= job.rows) { return; }
   var value = sum;
-  if (job.bias != NO_BIAS) { value += arena[(job.bias + first) >> 2u]; }
-  let at = (job.y + t * job.y_stride + first) >> 2u;
-  var old = vec4f();
-  if (job.epilogue == 4u) { old = arena[at]; }
+  if (job.bias != NO_BIAS) { value += held.bias; }
   let out = vec4f(
-    activate(job.epilogue, value.x, old.x),
-    activate(job.epilogue, value.y, old.y),
-    activate(job.epilogue, value.z, old.z),
-    activate(job.epilogue, value.w, old.w),
+    activate(job.epilogue, value.x, held.old.x),
+    activate(job.epilogue, value.y, held.old.y),
+    activate(job.epilogue, value.z, held.old.z),
+    activate(job.epilogue, value.w, held.old.w),
   );
-  arena[at] = out;
+  arena[(job.y + t * job.y_stride + first) >> 2u] = out;
   keep_four(job.kept, job.y_stride, t, first, out);
 }
+
+fn store4(job: Job, t: u32, first: u32, sum: vec4f) { store_held(job, t, first, sum, held4(job, t, first)); }

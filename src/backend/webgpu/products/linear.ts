@@ -25,6 +25,7 @@ const EPILOGUES: Readonly<Record<Epilogue, number>> = {
   add: 4,
 }
 const NO_BIAS = 0xffffffff
+const NO_BLOCK = 0xffffffff
 
 interface Product {
   readonly job: LinearJob
@@ -162,10 +163,12 @@ function jobWords(
 ): number[] {
   const room = roomOf(recording, ofLogits)
   let blocks = 0
-  const words: number[] = [group.length, Number(ofLogits), 0, 0]
+  const firsts: number[] = []
+  const words: number[] = []
   for (const { job, matrix, part } of group) {
     const x = tensorOf(job.x, room * matrix.columns)
     const y = tensorOf(job.y, room * matrix.rows)
+    firsts.push(blocks)
     words.push(
       x,
       y + part.first,
@@ -184,8 +187,9 @@ function jobWords(
     )
     blocks += blocksOfPart(part)
   }
-  // The parameters end with the room for MAX_JOBS.
-  return [...words, ...new Array<number>(4 + JOB_WORDS * MAX_JOBS - words.length).fill(0)]
+  const noFirsts = new Array<number>(MAX_JOBS - group.length).fill(NO_BLOCK)
+  const noJobs = new Array<number>(JOB_WORDS * MAX_JOBS - words.length).fill(0)
+  return [Number(ofLogits), 0, 0, 0, ...firsts, ...noFirsts, ...words, ...noJobs]
 }
 
 function roomOf({ capacity }: Recorder, ofLogits: boolean): number {
