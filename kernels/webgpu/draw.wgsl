@@ -82,7 +82,7 @@ fn is_first(s: u32) -> bool {
 }
 
 fn is_idle(s: u32) -> bool {
-  return row_slot(token_row(logit_token(sample_row(s)))) == IDLE;
+  return token_slot(logit_token(sample_row(s))) == IDLE;
 }
 
 fn is_greedy(s: u32) -> bool {

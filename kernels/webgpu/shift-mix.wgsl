@@ -34,10 +34,9 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
   let part = (p.channels + groups.y - 1u) / groups.y;
   let first = group.y * part + thread;
   let after = min((group.y + 1u) * part, p.channels);
-  let row = token_row(t);
-  let isFirst = t == row_start(row);
+  let isFirst = t == token_start(t);
   let at = p.x + t * p.channels;
-  let state = min(row_slot(row), p.slots) * p.slot_size + p.shift;
+  let state = min(token_slot(t), p.slots) * p.slot_size + p.shift;
   let stats = row_stats(at, p.channels, p.eps, thread);
   var before = vec2f();
   if (!isFirst) { before = row_stats(at - p.channels, p.channels, p.eps, thread); }
@@ -56,7 +55,7 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
 #end i
   }
   if (!isFirst) { return; }
-  let last = p.x + (row_start(row + 1u) - 1u) * p.channels;
+  let last = p.x + (token_end(t) - 1u) * p.channels;
   var end = stats;
   if (last != at) { end = row_stats(last, p.channels, p.eps, thread); }
   for (var c = first; c < after; c += WG) { states[state + c] = normed(last, end, c); }

@@ -45,7 +45,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) i:
   let gain = arena[p.gain + c];
   let bias = arena[p.bias + c];
   var s = load_state(state, 0u);
-  let end = row_start(row + 1u);
+  let end = row_end(row);
   for (var t = row_start(row); t < end; t++) {
     let at = t * p.channels + c;
     let r = arena[p.r + at];

@@ -11,7 +11,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) i:
   shared_y[i] = y;
   shared_bonus[i] = arena[p.r + at] * arena[p.k + at] * arena[p.r_k + c];
   workgroupBarrier();
-  let result = gated(y, arena[p.v + at], arena[p.g + at], arena[p.gain + c], arena[p.bias + c]);
+  let result = gated(i, y, arena[p.v + at], arena[p.g + at], arena[p.gain + c], arena[p.bias + c]);
   arena[p.out + at] = result;
   keep_half(p.halves, p.channels, group.y, c, result);
 }

@@ -13,7 +13,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) i:
   let w = arena[p.w + at];
   raw[i] = k * arena[p.k_k + c];
   workgroupBarrier();
-  let kk = raw[i] / length_of_raw();
+  let kk = raw[i] / length_of_raw(i);
   if (p.has_gate == 1u) {
     v = fma(arena[p.v_first + at] - v, arena[p.v_gate + at], v);
     arena[p.v + at] = v;

@@ -1,5 +1,6 @@
-// The recurrence of prompts, over what wkv7-prepare made. PARTS threads keep a row of the state, a workgroup ROWS of a head; no
-// row needs another, so threads meet once in TOKENS tokens, whose vectors come into shared memory meanwhile.
+// The recurrence of prompts, over what wkv7-prepare made. PARTS threads keep ROWS_EACH rows of the state, for which they read
+// each vector once, a workgroup ROWS of a head. No row needs another, so threads meet once in TOKENS tokens, whose vectors come
+// into shared memory meanwhile.
 #include "wkv7-params.wgsl"
 #include STATE
 @group(0) @binding(0) var<storage, read_write> arena: array<vec4f>;
@@ -9,7 +10,7 @@ var<workgroup> vectors: array<vec4f, VECTORS * TOKENS * N4>;
 var<workgroup> values: array<vec4f, TOKENS * ROWS4>;
 var<workgroup> outputs: array<f32, TOKENS * ROWS4 * 4u>;
 const ROWS = 4u * ROWS4;
-const THREADS = ROWS * PARTS;
+const THREADS = ROWS * PARTS / ROWS_EACH;
 #include ROW_PARTS
 
 fn place_of(which: u32) -> u32 {
@@ -30,9 +31,11 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
   let first_row = head * N + group.x % (N / ROWS) * ROWS;
   let row = group.y;
   let slot = min(row_slot(row), p.slots);
-  let state = state_at(slot, first_row + i);
-  let end = row_start(row + 1u);
-  var s = load_state(state, part);
+  let end = row_end(row);
+#repeat m ROWS_EACH
+  let own$m = i + $mu * (ROWS / ROWS_EACH);
+  var s$m = load_state(state_at(slot, first_row + own$m), part);
+#end m
   var held: array<vec4f, VECTORS * LOADS>;
   var held_values: array<vec4f, VALUES>;
   for (var t0 = row_start(row); t0 < end; t0 += TOKENS) {
@@ -69,24 +72,39 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
     let count = min(TOKENS, end - t0);
     for (var t = 0u; t < count; t++) {
       let at = t * N4;
-      var sa4 = vec4f();
+#repeat m ROWS_EACH
+      var sum$m = vec4f();
+#end m
 #repeat j EACH
-      sa4 = fma(s[$j], vectors[2u * TOKENS * N4 + at + vector_of($ju, part)], sa4);
+      let kk$j = vectors[2u * TOKENS * N4 + at + vector_of($ju, part)];
+#repeat m ROWS_EACH
+      sum$m = fma(s$m[$j], kk$j, sum$m);
+#end m
 #end j
-      let sa = sum_of_row(sum4(sa4));
-      let v = values[t * ROWS4 + i / 4u][i % 4u];
-      let noise = noise_of(v, vectors[TOKENS * N4 + at].x, first_row + i);
-      var y = vec4f();
+#repeat m ROWS_EACH
+      let sa$m = sum_of_row(sum4(sum$m));
+      let v$m = values[t * ROWS4 + own$m / 4u][own$m % 4u];
+      let noise$m = noise_of(v$m, vectors[TOKENS * N4 + at].x, first_row + own$m);
+      var y$m = vec4f();
+#end m
 #repeat j EACH
       {
         let q = at + vector_of($ju, part);
-        s[$j] = fma(vec4f(v), vectors[TOKENS * N4 + q], fma(vec4f(-sa), vectors[3u * TOKENS * N4 + q], s[$j] * vectors[q]));
-        y = fma(s[$j], vectors[4u * TOKENS * N4 + q], y);
-        s[$j] = kept(s[$j], noise, 4u * vector_of($ju, part));
+        let decay = vectors[q];
+        let key = vectors[TOKENS * N4 + q];
+        let b = vectors[3u * TOKENS * N4 + q];
+        let query = vectors[4u * TOKENS * N4 + q];
+#repeat m ROWS_EACH
+        s$m[$j] = fma(vec4f(v$m), key, fma(vec4f(-sa$m), b, s$m[$j] * decay));
+        y$m = fma(s$m[$j], query, y$m);
+        s$m[$j] = kept(s$m[$j], noise$m, 4u * vector_of($ju, part));
+#end m
       }
 #end j
-      let sum = sum_of_row(sum4(y));
-      if (part == 0u) { outputs[t * ROWS + i] = sum; }
+#repeat m ROWS_EACH
+      let out$m = sum_of_row(sum4(y$m));
+      if (part == 0u) { outputs[t * ROWS + own$m] = out$m; }
+#end m
     }
     workgroupBarrier();
 #repeat l VALUES
@@ -100,5 +118,7 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
     }
 #end l
   }
-  store_state(state, part, s);
+#repeat m ROWS_EACH
+  store_state(state_at(slot, first_row + own$m), part, s$m);
+#end m
 }

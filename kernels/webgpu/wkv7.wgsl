@@ -47,7 +47,7 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
   let gain = arena[p.gain + c];
   let bias = arena[p.bias + c];
   var s = load_state(state, part);
-  let end = row_start(row + 1u);
+  let end = row_end(row);
   var next = load_token(row_start(row) * p.channels + c);
   for (var t = row_start(row); t < end; t++) {
     let at = t * p.channels + c;
@@ -66,7 +66,7 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
     }
     if (part == 0u) { raw[i] = k_in * k_k; }
     workgroupBarrier();
-    let kk = raw[i] / length_of_raw();
+    let kk = raw[i] / length_of_raw(own_thread);
     if (part == 0u) {
       shared_r[i] = r;
       shared_w[i] = decay_of(own.w);
@@ -101,7 +101,7 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
     let sum = sum_of_row(sum4(y));
     if (part == 0u) { shared_y[i] = sum; }
     workgroupBarrier();
-    let result = gated(sum, v, own.g, gain, bias);
+    let result = gated(own_thread, sum, v, own.g, gain, bias);
     if (part == 0u) {
       arena[p.out + at] = result;
       keep_half(p.halves, p.channels, t, c, result);

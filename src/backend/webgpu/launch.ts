@@ -59,14 +59,17 @@ const SCAN_VECTORS = 5
 /** Threads that share a row of a state. */
 export type RowParts = 1 | 4
 
+/** Rows of a state for which threads that share them read each vector once; alone, a thread has no room for two. */
+const ROWS_EACH = { 1: 1, 4: 2 } as const
+
 /** Threads bring as many vectors each. */
 export function scanConstants(N: number, rows: number, parts: RowParts) {
   const most = Math.floor(SCAN_BYTES[parts] / (4 * (SCAN_VECTORS * N + 2 * rows)))
   const TOKENS = Math.max(4, 2 ** Math.floor(Math.log2(most)))
-  const threads = rows * parts
+  const threads = (rows * parts) / ROWS_EACH[parts]
   const LOADS = (TOKENS * N) / 4 / threads
   const VALUES = Math.ceil((TOKENS * rows) / 4 / threads)
-  return { N, ROWS4: rows / 4, TOKENS, VECTORS: SCAN_VECTORS, LOADS, VALUES }
+  return { N, ROWS4: rows / 4, ROWS_EACH: ROWS_EACH[parts], TOKENS, VECTORS: SCAN_VECTORS, LOADS, VALUES }
 }
 
 /** Of a kernel that steps states. */

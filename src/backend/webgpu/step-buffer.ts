@@ -15,8 +15,10 @@ import {
 } from '../batch.ts'
 import { USAGE, type WebgpuDevice } from './device.ts'
 
-/** Four sizes and seventeen places. */
-const HEADER_WORDS = 21
+/** Four sizes and thirteen places, in whole records. */
+const HEADER_WORDS = 24
+/** Of a token, and of the row of the same number: no step has more rows than tokens. */
+const RECORD_WORDS = 8
 /** −Infinity does not survive every shader compiler; scores below −1e38 are banned. */
 const BAN = -3e38
 
@@ -40,7 +42,7 @@ export class StepBuffer {
     this.#device = device
     this.#capacity = capacity
     const { tokens, rows, logits, samples } = capacity
-    const most = HEADER_WORDS + 2 * tokens + 4 * (rows + 1) + 3 * logits + 32 * (samples + 1)
+    const most = HEADER_WORDS + RECORD_WORDS * tokens + 2 * (rows + 1) + 3 * logits + 32 * (samples + 1)
     this.#words = new Uint32Array(most + 1024)
     this.#buffer = this.#create()
   }
@@ -63,10 +65,6 @@ export class StepBuffer {
     assertBatch(batch, this.#capacity, limits)
     const { numTokens: T, numRows: B, numLogits: R, numSamples: S } = batch
     const arrays: readonly (Int32Array | Uint32Array | Float32Array)[] = [
-      batch.tokens.subarray(0, T),
-      rowsOfTokens(batch),
-      batch.starts.subarray(0, B + 1),
-      batch.slots.subarray(0, B),
       batch.logitRows.subarray(0, R),
       batch.blendCounts.subarray(0, R),
       batch.blendWeights.subarray(0, R),
@@ -81,12 +79,14 @@ export class StepBuffer {
       batch.stopIds,
       batch.masks.subarray(0, batch.numMasks * maskWords(limits.logitVocabulary)),
     ]
-    const size = HEADER_WORDS + arrays.reduce((sum, { length }) => sum + length, 0)
+    const records = recordsOf(batch)
+    const size = HEADER_WORDS + records.length + arrays.reduce((sum, { length }) => sum + length, 0)
     if (size > this.#words.length) this.#grow(size)
     const words = this.#words
     const floats = new Float32Array(words.buffer)
     words.set([T, B, R, S])
-    let at = HEADER_WORDS
+    words.set(records, HEADER_WORDS)
+    let at = HEADER_WORDS + records.length
     for (const [i, array] of arrays.entries()) {
       words[4 + i] = at
       const target = array instanceof Float32Array ? floats : words
@@ -108,10 +108,21 @@ export class StepBuffer {
   }
 }
 
-function rowsOfTokens({ numRows, numTokens, starts }: Batch): Int32Array {
-  const rows = new Int32Array(numTokens)
-  for (let b = 0; b < numRows; b++) rows.fill(b, starts[b]!, starts[b + 1]!)
-  return rows
+function recordsOf({ numRows, numTokens, starts, slots, tokens }: Batch): Int32Array {
+  const records = new Int32Array(RECORD_WORDS * numTokens)
+  const put = (at: number, row: number) => {
+    records[at] = starts[row]!
+    records[at + 1] = starts[row + 1]!
+    records[at + 2] = slots[row]!
+  }
+  for (let b = 0; b < numRows; b++) {
+    put(RECORD_WORDS * b + 4, b)
+    for (let t = starts[b]!; t < starts[b + 1]!; t++) {
+      records[RECORD_WORDS * t] = tokens[t]!
+      put(RECORD_WORDS * t + 1, b)
+    }
+  }
+  return records
 }
 
 /** Kernels follow these numbers without looking. */
