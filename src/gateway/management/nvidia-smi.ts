@@ -22,7 +22,19 @@ const TIMEOUT_MS = 5000
 const NOT_FOUND = 127
 /** Runs the command for each line that it reads, and ends with this process, whose end of the pipe closes. */
 const EACH_LINE = 'while read -r _; do "$0" "$@" 2>/dev/null; echo "= $?"; done'
-const RESULT = /^([\s\S]*?)^= (\d+)\n$/m
+const CODE = /^= (\d+)\n$/
+
+interface Result {
+  readonly printed: string
+  readonly code: number
+}
+
+/** Null: the command has not ended. */
+function resultOf(text: string): Result | null {
+  const at = text.lastIndexOf('\n= ') + 1
+  const code = CODE.exec(text.slice(at))?.[1]
+  return code === undefined ? null : { printed: text.slice(0, at), code: Number(code) }
+}
 
 const run = promisify(execFile)
 
@@ -33,7 +45,7 @@ const run = promisify(execFile)
 class Shell {
   readonly #sh: ChildProcessByStdio<Writable, Readable, null>
   #text = ''
-  #done: ((text: string | null) => void) | null = null
+  #done: ((result: Result | null) => void) | null = null
 
   constructor(command: string) {
     this.#sh = spawn('sh', ['-c', EACH_LINE, command, ...QUERY], { stdio: ['pipe', 'pipe', 'ignore'] })
@@ -45,30 +57,30 @@ class Shell {
     this.#sh.on('exit', () => this.#end(null))
     this.#sh.stdout.setEncoding('utf8').on('data', (text: string) => {
       this.#text += text
-      if (RESULT.test(this.#text)) this.#end(this.#text)
+      const result = resultOf(this.#text)
+      if (result !== null) this.#end(result)
     })
   }
 
   /** What the command printed and its exit code; null: the shell has ended, or the command takes too long. */
-  async ask(): Promise<{ readonly printed: string; readonly code: number } | null> {
+  async ask(): Promise<Result | null> {
     this.#text = ''
     const late = setTimeout(() => this.close(), TIMEOUT_MS)
-    const text = await new Promise<string | null>((resolve) => {
+    const result = await new Promise<Result | null>((resolve) => {
       this.#done = resolve
       if (this.#sh.exitCode !== null) this.#end(null)
       this.#sh.stdin.write('\n')
     })
     clearTimeout(late)
-    const [, printed = '', code] = RESULT.exec(text ?? '') ?? []
-    return code === undefined ? null : { printed, code: Number(code) }
+    return result
   }
 
   close(): void {
     this.#sh.kill('SIGKILL')
   }
 
-  #end(text: string | null): void {
-    this.#done?.(text)
+  #end(result: Result | null): void {
+    this.#done?.(result)
     this.#done = null
   }
 }
