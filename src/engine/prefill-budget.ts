@@ -16,7 +16,9 @@ interface PrefillLimits {
 interface ItlTarget {
   /** Milliseconds, however short steps of answers alone are. */
   readonly leastMs: number
-  /** Milliseconds. Between the two bounds the target is twice what answers alone take. */
+  /** Up to here prompts may multiply the time of answers by TIMES_SHORT. */
+  readonly shortMs: number
+  /** Milliseconds. Up to here prompts may double the time of answers. */
   readonly mostMs: number
   /** However long steps take, prompts advance by this many tokens, or half as many as the step has answer tokens. */
   readonly leastChunk: number
@@ -25,17 +27,21 @@ interface ItlTarget {
 }
 
 /** A device with steps in flight. */
-const DEVICE: ItlTarget = { leastMs: 25, mostMs: 25, leastChunk: 32, firstChunk: 256 }
+const DEVICE: ItlTarget = { leastMs: 25, shortMs: 25, mostMs: 25, leastChunk: 32, firstChunk: 256 }
 /** A CPU is as fast with small chunks as with large ones, so the target follows what answers alone take. */
-const HOST: ItlTarget = { leastMs: 8, mostMs: 200, leastChunk: 8, firstChunk: 32 }
+const HOST: ItlTarget = { leastMs: 5, shortMs: 30, mostMs: 200, leastChunk: 8, firstChunk: 32 }
 
 export function itlTargetOf({ maxFlights }: Pick<Runner, 'maxFlights'>): ItlTarget {
   return maxFlights > 1 ? DEVICE : HOST
 }
 
 const LEAST_SHARE = 0.5
-/** The most by which prompts may multiply the time of answers. */
+/**
+ * The most by which prompts may multiply the time of answers. With twice, a prompt beside many answers takes twice as long
+ * as alone; with four times, 1.3. Nobody reads as fast as answers come in steps of 30 ms.
+ */
 const TIMES_ALONE = 2
+const TIMES_SHORT = 4
 /**
  * The first guess of what a row of logits takes on the host: milliseconds for each token of the vocabulary. That is before the
  * JavaScript engine has compiled the loops; afterwards it is a sixth.
@@ -100,15 +106,18 @@ export class PrefillBudget {
       return
     }
     this.#numSince++
-    const { leastMs, mostMs, leastChunk } = this.#target
+    const { leastMs, shortMs, mostMs, leastChunk } = this.#target
     // One long step proves little: the collector ran, a state was copied, or a kernel ran for the first time.
     const alone = Math.min(...this.#alone)
-    const excess = ms / Math.min(mostMs, Math.max(leastMs, TIMES_ALONE * alone))
+    const allowed = Math.max(leastMs, TIMES_ALONE * alone, Math.min(shortMs, TIMES_SHORT * alone))
+    const excess = ms / Math.min(mostMs, allowed)
     const sure = Math.min(excess, this.#lastExcess)
+    const wasLong = this.#lastExcess > 1
     this.#lastExcess = excess
     if (sure > 1) this.#chunk = Math.min(this.#chunk, prompts / Math.min(sure, MAX_CHANGE))
     // A step with room for more prompt tokens than there were says nothing about larger ones.
-    else if (excess < 1 && prompts >= Math.floor(this.#chunk))
+    // Nor does one short step after a long one.
+    else if (excess < 1 && !wasLong && prompts >= Math.floor(this.#chunk))
       this.#chunk = Math.min(this.#most, prompts / Math.max(excess, 1 / MAX_CHANGE))
     this.#chunk = Math.max(this.#chunk, leastChunk)
   }

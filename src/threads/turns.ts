@@ -1,10 +1,10 @@
 /**
  * Runs small pieces of work that many clients may request at once: together, and with what their callers do with the results,
- * they take about two milliseconds of each turn of the event loop, so that streams continue between them.
+ * they take about a millisecond of each turn of the event loop, so that streams continue between them.
  */
 
 /** The piece that exceeds this is the last of its turn. */
-const TURN_MS = 2
+const TURN_MS = 1
 
 export class Turns {
   readonly #waiting: (() => void)[] = []

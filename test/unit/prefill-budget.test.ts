@@ -87,13 +87,27 @@ test('on a CPU answers wait at most twice as long as alone', () => {
 test('on a CPU very short steps are extended to what nobody notices, and very long ones take a few tokens', () => {
   const fast = unasked(HOST)
   for (let i = 0; i < 3; i++) fast.learn(0.5, 1, 0)
-  expect(settle(fast, { step: 0.4, answer: 0.1, prompt: 0.13 }, 1).at(-1)).toBeCloseTo(8, 0)
+  expect(settle(fast, { step: 0.4, answer: 0.1, prompt: 0.13 }, 1).at(-1)).toBeCloseTo(5, 0)
   const slow = unasked(HOST)
   for (let i = 0; i < 3; i++) slow.learn(400, 1, 0)
   const steps = settle(slow, { step: 380, answer: 20, prompt: 20 }, 1)
   expect(slow.tokensBeside(1)).toBe(8)
   expect(steps[0]).toBeLessThan(1100)
 })
+
+test.each([
+  ['short ones', 6, 24],
+  ['those that would exceed 30 ms', 12, 30],
+  ['longer ones', 20, 40],
+])(
+  'on a CPU steps of answers may take four times as long with prompts up to 30 ms, twice beyond: %s',
+  (_, alone, most) => {
+    const budget = unasked(HOST)
+    for (let i = 0; i < 3; i++) budget.learn(alone, 64, 0)
+    const cost = { step: alone / 2, answer: alone / 128, prompt: 0.05 }
+    expect(settle(budget, cost, 64, Number.POSITIVE_INFINITY, 60).at(-1)).toBeCloseTo(most, -0.5)
+  },
+)
 
 test('one long step of answers alone does not let prompts take longer', () => {
   const cost = { step: 14, answer: 1, prompt: 1 }
