@@ -58,7 +58,7 @@ static struct {P at;uint64_t bytes;} pinned[4096];
 static int numPinned;
 int cuMemHostAlloc(P*o,uint64_t b,uint32_t f){
   *o=(P)mmap(0,b,3,MAP_PRIVATE|MAP_ANONYMOUS,-1,0);
-  if(b<(1<<16)&&numPinned<4096)pinned[numPinned].at=*o,pinned[numPinned++].bytes=b;
+  if(b<(1<<18)&&numPinned<4096)pinned[numPinned].at=*o,pinned[numPinned++].bytes=b;
   return 0;
 }
 static void step(P s){add(s,step_us);for(int i=0;i<numPinned;i++)draw(pinned[i].at,pinned[i].bytes);}
