@@ -1,0 +1,135 @@
+/**
+ * How soon each of many chats that start at the same moment gets its first token: starts `skein serve` from dist, sends
+ * bursts of chats, each on a connection of its own, and prints when first tokens came and how long streams paused. The
+ * client does little more than read, so that its time is not measured; those of serve and its worker are printed.
+ *
+ *   node scripts/bench-bursts.js MODEL [STREAMS] [BURSTS] [OUTPUT_TOKENS] [serve's flags …]
+ *
+ * MAIN: another dist/cli/main.js, for a comparison with the same client.
+ */
+import { spawn } from 'node:child_process'
+import { readFileSync } from 'node:fs'
+import { connect } from 'node:net'
+import { setTimeout as delay } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
+
+const [model = '', streams = '320', bursts = '8', outputTokens = '64', ...flags] = process.argv.slice(2)
+const main = process.env.MAIN ?? fileURLToPath(new URL('../dist/cli/main.js', import.meta.url))
+const PORT = 8112
+/** After the start, and between two bursts. */
+const REST_MS = 2000
+const PAUSE_MS = 500
+const PROMPT_WORDS = 14
+const WORDS = 'time person year way day thing man world life hand part child eye woman place work week case'.split(' ')
+/** What the text of an event follows; an empty one is no token. */
+const MARK = Buffer.from('"content":"')
+const QUOTE = 34
+/** Linux counts CPU time in hundredths of a second. */
+const TICK_MS = 10
+
+/** Of serve and its workers. @param {number} pid */
+function cpuMs(pid) {
+  const children = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim().split(' ')
+  return [String(pid), ...children].map((one) => {
+    const fields = readFileSync(`/proc/${one}/stat`, 'utf8').split(') ').at(-1)?.split(' ') ?? []
+    return TICK_MS * (Number(fields[11]) + Number(fields[12]))
+  })
+}
+
+/** A request as bytes. No two prompts are alike, so none is known. @param {string} name */
+function requestOf(name) {
+  const content = Array.from({ length: PROMPT_WORDS }, () => WORDS[Math.floor(Math.random() * WORDS.length)]).join(' ')
+  const body = JSON.stringify({
+    model: name,
+    stream: true,
+    messages: [{ role: 'user', content }],
+    max_tokens: Number(outputTokens),
+    ignore_eos: true,
+  })
+  const head = 'POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n'
+  return Buffer.from(`${head}connection: close\r\ncontent-length: ${Buffer.byteLength(body)}\r\n\r\n${body}`)
+}
+
+/** @param {Buffer} part */
+function hasText(part) {
+  for (let at = part.indexOf(MARK); at !== -1; at = part.indexOf(MARK, at + 1))
+    if (part[at + MARK.length] !== QUOTE) return true
+  return false
+}
+
+/**
+ * Times since `began`, in milliseconds. @param {Buffer} request @param {number} began
+ * @returns {Promise<{ first: number, last: number, gaps: number[] }>}
+ */
+function chat(request, began) {
+  return new Promise((resolve, reject) => {
+    const socket = connect(PORT, '127.0.0.1')
+    socket.write(request)
+    /** @type {number[]} */
+    const gaps = []
+    let first = Number.NaN
+    let last = 0
+    socket.on('data', (part) => {
+      const now = performance.now() - began
+      if (!Number.isNaN(first)) gaps.push(now - last)
+      else if (hasText(part)) first = now
+      last = now
+    })
+    socket.on('error', reject)
+    socket.on('close', () => resolve({ first, last, gaps }))
+  })
+}
+
+/** @param {number[]} numbers @param {number} part */
+function quantile(numbers, part) {
+  const sorted = numbers.toSorted((a, b) => a - b)
+  return sorted[Math.min(sorted.length - 1, Math.floor(part * sorted.length))] ?? Number.NaN
+}
+
+const own = ['serve', model, '--port', String(PORT), '--slots', String(Number(streams) + 16)]
+const server = spawn(process.execPath, [main, ...own, '--log-level', 'warn', '--no-store', ...flags], {
+  stdio: ['ignore', 'ignore', 'inherit'],
+})
+try {
+  while (!(await fetch(`http://127.0.0.1:${PORT}/readyz`).catch(() => null))?.ok) {
+    if (server.exitCode !== null) throw new Error(`skein serve ended with ${server.exitCode}`)
+    await delay(200)
+  }
+  await delay(REST_MS)
+  const { data } = await (await fetch(`http://127.0.0.1:${PORT}/v1/models`)).json()
+  const pid = server.pid ?? 0
+  /** @type {number[][]} */
+  const rows = []
+  console.log(
+    'burst: first token of 5 %, half, 99 %; gaps of half, 99 %; the last token; CPU of gateway and worker, ms',
+  )
+  for (let burst = 0; burst < Number(bursts); burst++) {
+    const requests = Array.from({ length: Number(streams) }, () => requestOf(data[0].id))
+    const before = cpuMs(pid)
+    const began = performance.now()
+    const chats = await Promise.all(requests.map((request) => chat(request, began)))
+    const cpu = cpuMs(pid).map((ms, i) => ms - (before[i] ?? 0))
+    const firsts = chats.map(({ first }) => first)
+    if (firsts.some(Number.isNaN)) throw new Error('a chat had no token')
+    const gaps = chats.flatMap((one) => one.gaps)
+    const last = Math.max(...chats.map((one) => one.last))
+    const row = [quantile(firsts, 0.05), quantile(firsts, 0.5), quantile(firsts, 0.99)]
+    rows.push([...row, quantile(gaps, 0.5), quantile(gaps, 0.99), last, ...cpu])
+    console.log(
+      `${burst}: ${rows
+        .at(-1)
+        ?.map((ms) => ms.toFixed(0))
+        .join(', ')}`,
+    )
+    await delay(PAUSE_MS)
+  }
+  const medians = rows[0]?.map((_, i) =>
+    quantile(
+      rows.slice(1).map((row) => row[i] ?? Number.NaN),
+      0.5,
+    ).toFixed(0),
+  )
+  console.log(`medians of all but the first: ${medians?.join(', ')}`)
+} finally {
+  server.kill('SIGINT')
+}
