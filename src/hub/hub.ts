@@ -1,7 +1,7 @@
 /**
  * Talks to the Hugging Face hub, or to the mirror that HF_ENDPOINT names: lists a repository and opens files. It
  * follows redirects only to the hub's own hosts, and sends the token only to the endpoint. Names come from the
- * operator's command line or an admin's key (host/pulls.ts).
+ * operator's command line or an admin's key (host/checkpoints/model-jobs.ts).
  */
 
 import { SkeinError } from '../errors.ts'
@@ -42,6 +42,12 @@ export function openHub(environment: Environment = process.env): Hub {
     throw new SkeinError('invalid_request', message)
   }
   return { endpoint, token: environment.HF_TOKEN || undefined, fetch: globalThis.fetch }
+}
+
+/** For somebody who waits: a request fails after `ms`. */
+export function impatientHub(ms: number, environment?: Environment): Hub {
+  const hub = openHub(environment)
+  return { ...hub, fetch: (url, init) => hub.fetch(url, { ...init, signal: AbortSignal.timeout(ms) }) }
 }
 
 /** HF_HUB_OFFLINE, as other tools read it. */

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline/promises'
 import { makeFolder } from '../../files/make-folder.ts'
 import { closestModel, DEMO_NAME } from '../../host/checkpoints/model-path.ts'
-import { type Hub, isOffline, licenceOf, listFiles, openHub } from '../../hub/hub.ts'
+import { type Hub, impatientHub, isOffline, licenceOf, listFiles } from '../../hub/hub.ts'
 import { findModel, listModels, modelsFolder } from '../../hub/model-cache.ts'
 import { findModelName, newestNamed } from '../../hub/model-names.ts'
 import { FIRST_NAMES, isSmallFor, LINE_SPEED, minutesToFetch } from '../../hub/released.ts'
@@ -58,19 +58,13 @@ export async function offerFirst(given?: FirstOffer): Promise<string | null> {
   const folder = modelsFolder(environment)
   const declined = join(folder, DECLINED)
   if (listModels(folder).length > 0 || existsSync(declined)) return null
-  const { hub, memoryBytes, ask } = given ?? onThisMachine()
+  const { hub, memoryBytes, ask } = given ?? { hub: impatientHub(HUB_MS), memoryBytes: totalmem(), ask: askOnTerminal }
   const model = await firstModel(hub, memoryBytes).catch(() => null)
   if (model === null) return null
   if (isYes(await ask(offerOf(model)))) return model.name
   makeFolder(folder)
   writeFileSync(declined, '')
   return null
-}
-
-function onThisMachine(): FirstOffer {
-  const hub = openHub()
-  const impatient: typeof fetch = (url, init) => hub.fetch(url, { ...init, signal: AbortSignal.timeout(HUB_MS) })
-  return { hub: { ...hub, fetch: impatient }, memoryBytes: totalmem(), ask: askOnTerminal }
 }
 
 function offerOf({ name, file, bytes, licence }: FirstModel): string {

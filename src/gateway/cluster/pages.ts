@@ -1,9 +1,10 @@
 /** Pages of a cluster's gateway for operators: its nodes, and a proxy to each node. */
-import { Counter, Gauge, type Registry } from 'prom-client'
+import type { Registry } from 'prom-client'
 import type { Dialect } from '../../api/route.ts'
 import { nodeOfWorker } from '../../cluster/lease.ts'
 import type { movesOf, PastMove } from '../../cluster/moves.ts'
 import type { ClusterInfo, ClusterMove } from '../contract.ts'
+import { addReadMetric } from '../figures/read-metric.ts'
 import { type OwnRoute, paramOf, pathBehind } from '../http/own-routes.ts'
 import { renderManagementError, statusOf } from '../management/dialect.ts'
 import type { ClusterFront } from './front.ts'
@@ -90,23 +91,12 @@ function textOf(value: unknown): string | null {
 
 /** Metrics of this gateway; nodes report those of engines themselves. */
 export function countCluster(registry: Registry, front: ClusterFront, nodes: () => Nodes): void {
-  const registers = [registry]
-  new Gauge({
-    name: 'skein_cluster_nodes',
-    help: 'Nodes of the cluster that are alive',
-    registers,
-    collect() {
-      this.set(nodes().urls.size)
-    },
-  })
-  new Counter({
-    name: 'skein_cluster_requests_total',
+  const read = () => [[{}, nodes().urls.size] as const]
+  addReadMetric(registry, { name: 'cluster_nodes', help: 'Nodes of the cluster that are alive', read })
+  addReadMetric(registry, {
+    name: 'cluster_requests_total',
     help: 'Requests by outcome: forwarded; and of those retried, sent to a wrong node first, or lost under way',
     labelNames: ['outcome'],
-    registers,
-    collect() {
-      this.reset()
-      for (const [outcome, count] of Object.entries(front.counts)) this.inc({ outcome }, count)
-    },
+    read: () => Object.entries(front.counts).map(([outcome, count]) => [{ outcome }, count]),
   })
 }

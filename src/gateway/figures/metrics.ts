@@ -4,7 +4,7 @@
  */
 
 import { createServer } from 'node:http'
-import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
+import { Counter, collectDefaultMetrics, Histogram, Registry } from 'prom-client'
 import type { ModelRegistry } from '../../api/models.ts'
 import type { EngineEvent, GenerateRequest } from '../../engine/messages.ts'
 import { type EngineMetric, type EngineStats, METRICS } from '../../engine/stats.ts'
@@ -13,6 +13,7 @@ import { createOriginPolicy } from '../http/origin.ts'
 import type { RequestTally } from '../http/request-end.ts'
 import type { Observer, Watch } from '../routing/observed.ts'
 import type { Ending } from '../routing/relay.ts'
+import { addReadMetric } from './read-metric.ts'
 import { countFleet, type MeasuredFleet } from './worker-metrics.ts'
 
 const FAST_BUCKETS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5]
@@ -67,7 +68,10 @@ export class Metrics {
   constructor(models: ModelRegistry, fleet: MeasuredFleet | null = null) {
     collectDefaultMetrics({ register: this.registry })
     const engines = () => (fleet === null ? enginesOf(models) : workersOf(fleet))
-    for (const metric of [...METRICS, SLOT_USE]) this.#ofEngines(metric, engines)
+    for (const { name, help, isTotal = false, read } of [...METRICS, SLOT_USE]) {
+      const values = () => engines().map(({ labels, stats }) => [labels, read(stats)] as const)
+      addReadMetric(this.registry, { name, help, isTotal, labelNames: ['model', 'worker'], read: values })
+    }
     if (fleet !== null) countFleet(this.registry, fleet)
   }
 
@@ -174,23 +178,6 @@ export class Metrics {
   #histogram(name: string, help: string, buckets: number[]): Histogram {
     const options = { name: `skein_${name}`, help, buckets, labelNames: ['model', 'worker'] }
     return new Histogram({ ...options, registers: [this.registry] })
-  }
-
-  /** Reads the engines' latest counters when it is scraped. */
-  #ofEngines({ name, help, isTotal, read }: EngineMetric, engines: () => readonly MeasuredEngine[]) {
-    ;new (isTotal ? Counter : Gauge)({
-      name: `skein_${name}`,
-      help,
-      labelNames: ['model', 'worker'],
-      registers: [this.registry],
-      collect() {
-        this.reset()
-        for (const { labels, stats } of engines()) {
-          const value = read(stats)
-          if (value !== undefined) this.inc(labels, value)
-        }
-      },
-    })
   }
 }
 

@@ -3,8 +3,9 @@ import { type ChildProcessByStdio, execFile, spawn } from 'node:child_process'
 import type { Socket } from 'node:net'
 import type { Readable, Writable } from 'node:stream'
 import { promisify } from 'node:util'
-import { Gauge, type Registry } from 'prom-client'
+import type { Registry } from 'prom-client'
 import type { GpuInfo } from '../contract.ts'
+import { addReadMetric } from '../figures/read-metric.ts'
 
 const FIELDS = [
   'index',
@@ -167,24 +168,15 @@ const MAX_AGE_MS = 2000
 const MB = 2 ** 20
 
 export function countGpus(registry: Registry, gpus: GpuWatch): void {
-  const gauge = (name: string, help: string, read: (gpu: GpuInfo) => number | null) =>
-    new Gauge({
-      name: `skein_gpu_${name}`,
-      help,
-      labelNames: ['gpu'],
-      registers: [registry],
-      async collect() {
-        this.reset()
-        for (const gpu of await gpus.read(MAX_AGE_MS)) {
-          const value = read(gpu)
-          if (value !== null) this.set({ gpu: String(gpu.index) }, value)
-        }
-      },
-    })
-  gauge('memory_used_bytes', 'Memory in use, by any process', (gpu) => gpu.memory_used_mb * MB)
-  gauge('memory_total_bytes', 'Memory', (gpu) => gpu.memory_total_mb * MB)
-  gauge('utilisation_ratio', 'Share of the time in which a kernel ran', (gpu) =>
-    gpu.utilisation === null ? null : gpu.utilisation / 100,
+  const ofGpus = (name: string, help: string, value: (gpu: GpuInfo) => number | null) => {
+    const read = async () =>
+      (await gpus.read(MAX_AGE_MS)).map((gpu) => [{ gpu: String(gpu.index) }, value(gpu)] as const)
+    addReadMetric(registry, { name: `gpu_${name}`, help, labelNames: ['gpu'], read })
+  }
+  ofGpus('memory_used_bytes', 'Memory in use, by any process', (gpu) => gpu.memory_used_mb * MB)
+  ofGpus('memory_total_bytes', 'Memory', (gpu) => gpu.memory_total_mb * MB)
+  ofGpus('utilisation_ratio', 'Share of the time in which a kernel ran', ({ utilisation }) =>
+    utilisation === null ? null : utilisation / 100,
   )
-  gauge('power_watts', 'Power draw', (gpu) => gpu.power_w)
+  ofGpus('power_watts', 'Power draw', (gpu) => gpu.power_w)
 }

@@ -13,7 +13,7 @@ import { SkeinError } from '../../errors.ts'
 import { withoutCheckpointSuffix } from '../../files/checkpoint-suffix.ts'
 import { makeFolder } from '../../files/make-folder.ts'
 import type { HubModel, HubRepository, ModelQuantisation, PullRecord } from '../../gateway/contract.ts'
-import { type Hub, isOffline, openHub } from '../../hub/hub.ts'
+import { type Hub, impatientHub, isOffline, openHub } from '../../hub/hub.ts'
 import { cachePath, listModels, modelsFolder, removeModel } from '../../hub/model-cache.ts'
 import { parseModelName } from '../../hub/model-names.ts'
 import { type PullOptions, pullModel, pullVocabulary } from '../../hub/pull.ts'
@@ -100,12 +100,9 @@ export class ModelJobs {
     return modelsOf(this.#hub(), repository)
   }
 
-  /** With short timeouts, because somebody is looking at a page. */
   #hub(): Hub {
     this.#refuseOffline()
-    const hub = openHub(this.#environment)
-    const impatient: typeof fetch = (url, init) => hub.fetch(url, { ...init, signal: AbortSignal.timeout(SEARCH_MS) })
-    return { ...hub, fetch: impatient }
+    return impatientHub(SEARCH_MS, this.#environment)
   }
 
   #refuseOffline(): void {
