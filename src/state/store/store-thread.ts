@@ -19,7 +19,15 @@ import type {
   StoredSession,
   Usage,
 } from './store.ts'
-import type { FromThread, SharedThreadOptions, ThreadAsk, ThreadAsks, ThreadOptions, ToThread } from './thread.ts'
+import type {
+  AskParams,
+  AskResult,
+  FromThread,
+  SharedThreadOptions,
+  ThreadAsk,
+  ThreadOptions,
+  ToThread,
+} from './thread.ts'
 
 export interface StoreOptions {
   /** Data folder of all models; each has its own folder in it. */
@@ -82,14 +90,12 @@ class ThreadedStore implements Store {
     if (lease !== null) {
       this.offer = (put) => this.#offer(put)
       this.prefixes = {
-        find: (namespace, prompt, minTokens) => reader.ask('findPrefix', { namespace, prompt, minTokens }),
+        find: (...prompt) => reader.ask('findPrefix', ...prompt),
         publish: async (prefix) => {
           const number = this.#nextNumber()
-          await writer.ask('publishPrefix', { number, ...(await this.#send(number, prefix)) })
+          await writer.ask('publishPrefix', number, await this.#send(number, prefix))
         },
-        remove: async (namespace, tokens) => {
-          await writer.ask('removePrefix', { namespace, tokens })
-        },
+        remove: (...prefix) => writer.ask('removePrefix', ...prefix),
       }
     }
     this.#numReads = numReads
@@ -101,7 +107,7 @@ class ThreadedStore implements Store {
   async load(key: string, namespace: string): Promise<Snapshot> {
     Atomics.add(this.#numReads, 0, 1)
     try {
-      return await this.#reader.ask('load', { key, namespace })
+      return await this.#reader.ask('load', key, namespace)
     } finally {
       Atomics.sub(this.#numReads, 0, 1)
       Atomics.notify(this.#numReads, 0)
@@ -109,7 +115,7 @@ class ThreadedStore implements Store {
   }
 
   async claim(name: SessionName, mayCreate: boolean): Promise<Claim> {
-    const claim = await this.#reader.ask('claim', { name, mayCreate })
+    const claim = await this.#reader.ask('claim', name, mayCreate)
     if (claim.isUnclaimed) this.#unclaimed.set(keyOf(name), name)
     return claim
   }
@@ -119,15 +125,15 @@ class ThreadedStore implements Store {
   }
 
   list(namespace: string, page: ListPage): Promise<readonly StoredSession[]> {
-    return this.#reader.ask('list', { namespace, page })
+    return this.#reader.ask('list', namespace, page)
   }
 
   usage(namespace: string): Promise<Usage> {
-    return this.#reader.ask('usage', { namespace })
+    return this.#reader.ask('usage', namespace)
   }
 
-  async expire(): Promise<void> {
-    await this.#writer.ask('expire', null)
+  expire(): Promise<void> {
+    return this.#writer.ask('expire')
   }
 
   /**
@@ -146,7 +152,7 @@ class ThreadedStore implements Store {
 
   async #offer(put: StatePut): Promise<void> {
     const number = this.#nextNumber()
-    await this.#writer.ask('offer', { number, put: await this.#send(number, put) })
+    await this.#writer.ask('offer', number, await this.#send(number, put))
   }
 
   async #send<Put extends { readonly floats: readonly Float32Array[] }>(number: number, { floats, ...put }: Put) {
@@ -225,7 +231,7 @@ class StoreThread {
     this.#worker.postMessage(message, [memory])
   }
 
-  async ask<M extends ThreadAsk>(method: M, params: ThreadAsks[M]['params']): Promise<ThreadAsks[M]['result']> {
+  async ask<M extends ThreadAsk>(method: M, ...params: AskParams<M>): Promise<AskResult<M>> {
     if (this.#failure !== null) throw this.#failure
     this.#numAsked++
     const id = this.#numAsked
@@ -235,12 +241,12 @@ class StoreThread {
     // A member of the union for each M, which a generic M hides.
     this.#worker.postMessage({ type: 'ask', id, method, params } as ToThread)
     // The thread answers a method with its result of the same table.
-    return (await result) as ThreadAsks[M]['result']
+    return (await result) as AskResult<M>
   }
 
   /** After what was asked before. */
   async end(): Promise<void> {
-    if (this.#failure === null) await this.ask('close', null)
+    if (this.#failure === null) await this.ask('close')
     await this.#worker.terminate()
   }
 

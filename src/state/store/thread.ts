@@ -11,17 +11,7 @@ import type { Snapshot } from '../snapshot.ts'
 import { type DatabaseOptions, StoreDatabase } from './database.ts'
 import { filesWith } from './files.ts'
 import { openSecret } from './secret.ts'
-import type {
-  Claim,
-  ListPage,
-  PrefixStore,
-  SessionName,
-  SharedPrefix,
-  StatePut,
-  StoreChange,
-  StoredSession,
-  Usage,
-} from './store.ts'
+import type { PrefixStore, SharedPrefix, StatePut, Store, StoreChange } from './store.ts'
 
 /** Options of a thread that runs a shared store. */
 export interface SharedThreadOptions extends Omit<SharedStoreOptions, 'now'> {
@@ -45,29 +35,32 @@ interface LightChange extends Omit<StoreChange, 'puts'> {
   readonly puts: readonly LightPut[]
 }
 
-/** The calls to a thread, with their answers. */
-export interface ThreadAsks {
-  load: { params: { readonly key: string; readonly namespace: string }; result: Snapshot }
-  claim: { params: { readonly name: SessionName; readonly mayCreate: boolean }; result: Claim }
-  find: { params: SessionName; result: StoredSession | null }
-  list: { params: { readonly namespace: string; readonly page: ListPage }; result: readonly StoredSession[] }
-  usage: { params: { readonly namespace: string }; result: Usage }
-  expire: { params: null; result: null }
-  commit: { params: LightChange; result: readonly SessionName[] }
-  offer: { params: { readonly number: number; readonly put: LightPut }; result: null }
-  findPrefix: {
-    params: { readonly namespace: string; readonly prompt: Int32Array; readonly minTokens: number }
-    result: Snapshot | null
-  }
-  publishPrefix: {
-    params: Omit<SharedPrefix, 'floats'> & { readonly number: number; readonly numParts: number }
-    result: null
-  }
-  removePrefix: { params: Omit<SharedPrefix, 'floats'>; result: null }
-  close: { params: null; result: null }
+type Answer<T> = T | Promise<T>
+
+/** Calls that a thread hands to its store as they come. */
+const PASSED = ['load', 'claim', 'find', 'list', 'usage', 'expire'] as const
+type Passed = (typeof PASSED)[number]
+
+/** A store as its thread uses it: what a Store promises may be there at once. */
+type OpenStore = Pick<Store, 'prefixes'> & {
+  readonly owner: string
+  offer?(put: StatePut): void
+} & {
+  [M in Passed | 'commit' | 'close']: (...given: Parameters<Store[M]>) => Answer<Awaited<ReturnType<Store[M]>>>
 }
 
-export type ThreadAsk = keyof ThreadAsks
+/** The calls to a thread. */
+type Answers = Pick<OpenStore, Passed | 'close'> & {
+  commit(change: LightChange): ReturnType<OpenStore['commit']>
+  offer(number: number, put: LightPut): Answer<void>
+  findPrefix(...prompt: Parameters<PrefixStore['find']>): Answer<Snapshot | null>
+  publishPrefix(number: number, prefix: Omit<SharedPrefix, 'floats'> & { readonly numParts: number }): Answer<void>
+  removePrefix(...prefix: Parameters<PrefixStore['remove']>): Answer<void>
+}
+
+export type ThreadAsk = keyof Answers
+export type AskParams<M extends ThreadAsk> = Parameters<Answers[M]>
+export type AskResult<M extends ThreadAsk> = Awaited<ReturnType<Answers[M]>>
 
 export type ToThread =
   /** A part of a state of the commit, offer or prefix of that number. */
@@ -83,7 +76,7 @@ export type ToThread =
         readonly type: 'ask'
         readonly id: number
         readonly method: M
-        readonly params: ThreadAsks[M]['params']
+        readonly params: AskParams<M>
       }
     }[ThreadAsk]
 
@@ -113,27 +106,6 @@ function buffersOf({ tokens, tail, state }: Snapshot): ArrayBuffer[] {
   return [...new Set(buffers)]
 }
 
-type Answer<T> = T | Promise<T>
-
-type Answers = {
-  [M in ThreadAsk]: (params: ThreadAsks[M]['params']) => Answer<ThreadAsks[M]['result']>
-}
-
-/** A store as its thread uses it. */
-interface OpenStore {
-  readonly owner: string
-  load(key: string, namespace: string): Answer<Snapshot>
-  claim(name: SessionName, mayCreate: boolean): Answer<Claim>
-  find(name: SessionName): Answer<StoredSession | null>
-  list(namespace: string, page: ListPage): Answer<readonly StoredSession[]>
-  usage(namespace: string): Answer<Usage>
-  expire(): Answer<void>
-  commit(change: StoreChange): Answer<readonly SessionName[]>
-  offer?(put: StatePut): void
-  readonly prefixes?: PrefixStore
-  close(): Answer<void>
-}
-
 /**
  * Parts of a commit, of offers and of prefixes that are being sent. Parts of a transfer that broke off stay until the
  * end and are never mixed with others.
@@ -157,28 +129,21 @@ class Parts {
   }
 }
 
-function answersOf(store: OpenStore, parts: Parts): Answers {
+function answersOf({ store, timers }: Opened, parts: Parts): Answers {
+  // Each name has its own function.
+  const passed = Object.fromEntries(PASSED.map((name) => [name, store[name].bind(store)])) as Pick<OpenStore, Passed>
   return {
-    load: ({ key, namespace }) => store.load(key, namespace),
-    claim: ({ name, mayCreate }) => store.claim(name, mayCreate),
-    find: (name) => store.find(name),
-    list: ({ namespace, page }) => store.list(namespace, page),
-    usage: ({ namespace }) => store.usage(namespace),
-    expire: () => nothing(store.expire()),
+    ...passed,
     commit: ({ number, puts, ...change }) => store.commit({ ...change, puts: parts.join(number, puts) }),
-    offer: ({ number, put }) => {
-      store.offer?.(parts.join(number, [put])[0]!)
-      return null
+    offer: (number, put) => store.offer?.(parts.join(number, [put])[0]!),
+    findPrefix: (...prompt) => store.prefixes?.find(...prompt) ?? null,
+    publishPrefix: (number, prefix) => store.prefixes?.publish(parts.join(number, [prefix])[0]!),
+    removePrefix: (...prefix) => store.prefixes?.remove(...prefix),
+    close() {
+      for (const timer of timers) clearInterval(timer)
+      return store.close()
     },
-    findPrefix: ({ namespace, prompt, minTokens }) => store.prefixes?.find(namespace, prompt, minTokens) ?? null,
-    publishPrefix: ({ number, ...prefix }) => nothing(store.prefixes?.publish(parts.join(number, [prefix])[0]!)),
-    removePrefix: ({ namespace, tokens }) => nothing(store.prefixes?.remove(namespace, tokens)),
-    close: () => nothing(store.close()),
   }
-}
-
-function nothing(answer: Answer<void> | undefined): Answer<null> {
-  return answer instanceof Promise ? answer.then(() => null) : null
 }
 
 /** Waits while reads are under way: a write of tens of megabytes would double their time. */
@@ -194,9 +159,9 @@ function giveWay(numReads: Int32Array): void {
 /**
  * Answers calls. Calls to a cluster's database are passed on at once, in order; a close waits for all earlier calls.
  */
-function serve(store: OpenStore): void {
+function serve(opened: Opened): void {
   const parts = new Parts()
-  const answers = answersOf(store, parts)
+  const answers = answersOf(opened, parts)
   const pending = new Set<Promise<void>>()
   const finish = (id: number, method: ThreadAsk, result: unknown) => {
     const isState = (method === 'load' || method === 'findPrefix') && result !== null
@@ -225,7 +190,7 @@ function serve(store: OpenStore): void {
     }
     const { id, method, params } = message
     // The message pairs a method with its parameters.
-    const ask = () => (answers[method] as (given: typeof params) => unknown)(params)
+    const ask = () => (answers[method] as (...given: readonly unknown[]) => unknown)(...params)
     try {
       const isLast = method === 'close' && pending.size > 0
       const result = isLast ? Promise.all(pending).then(ask) : ask()
@@ -254,6 +219,8 @@ function notOpened(error: unknown, dataFolder: string): SkeinError {
 interface Opened {
   readonly store: OpenStore
   readonly secret: Uint8Array
+  /** What is done from time to time until the store is closed. */
+  readonly timers: readonly NodeJS.Timeout[]
 }
 
 function openDatabase({ dataFolder, numReads, kind, ...options }: ThreadOptions): Opened {
@@ -265,21 +232,7 @@ function openDatabase({ dataFolder, numReads, kind, ...options }: ThreadOptions)
       setInterval(() => database.checkpoint(), CHECKPOINT_MS),
       setInterval(() => database.purge(), PURGE_MS),
     ]
-    const store: OpenStore = {
-      owner: database.owner,
-      load: (key, namespace) => database.load(key, namespace),
-      claim: (name, mayCreate) => database.claim(name, mayCreate),
-      find: (name) => database.find(name),
-      list: (namespace, page) => database.list(namespace, page),
-      usage: (namespace) => database.usage(namespace),
-      expire: () => database.expire(),
-      commit: (change) => database.commit(change),
-      close() {
-        for (const timer of timers) clearInterval(timer)
-        database.close()
-      },
-    }
-    return { store, secret }
+    return { store: database, secret, timers }
   } catch (error) {
     throw notOpened(error, dataFolder)
   }
@@ -289,14 +242,14 @@ function openDatabase({ dataFolder, numReads, kind, ...options }: ThreadOptions)
 async function openShared(options: SharedThreadOptions): Promise<Opened> {
   const { SharedStore } = await import('../shared/shared-store.ts')
   const store = await SharedStore.open(options)
-  return { store, secret: store.secret }
+  return { store, secret: store.secret, timers: [] }
 }
 
 const options = workerData as ThreadOptions | SharedThreadOptions // given by store-thread.ts
 try {
-  const { store, secret } = options.kind === 'shared' ? await openShared(options) : openDatabase(options)
-  serve(store)
-  post({ type: 'opened', secret, owner: store.owner })
+  const opened = options.kind === 'shared' ? await openShared(options) : openDatabase(options)
+  serve(opened)
+  post({ type: 'opened', secret: opened.secret, owner: opened.store.owner })
 } catch (error) {
   post({ type: 'failed', id: null, error: SkeinError.from(error).toShape() })
   port.close()
