@@ -1,7 +1,12 @@
 import { expect, test } from 'vitest'
+import type { LinearJob, Ops } from '../../../src/backend/backend.ts'
+import { kernelsOf } from '../../../src/backend/cuda/cuda.ts'
+import { CARDS, infoOf } from '../../../src/backend/cuda/driver/cards.ts'
 import { gemmCalls } from '../../../src/backend/cuda/linear/linear.ts'
-import type { Product } from '../../../src/backend/cuda/linear/product.ts'
+import { type Product, productOf } from '../../../src/backend/cuda/linear/product.ts'
 import type { CudaTensor } from '../../../src/backend/cuda/resources.ts'
+import { shapesOnly } from '../../../src/bench/random-model.ts'
+import { loadRwkv7 } from '../../../src/model/rwkv7.ts'
 
 /** Only the fields that are read. */
 function product(w: number, x: number, y: number, given: Partial<Product> = {}): Product {
@@ -39,4 +44,29 @@ test('a call starts with the first operands', () => {
     beta: 1,
     batch: 2,
   })
+})
+
+test('r, k and v of every layer of a model are one call', () => {
+  const capacity = { tokens: 576, rows: 8, logits: 8, samples: 8 }
+  const batches: (number | undefined)[][] = []
+  kernelsOf(infoOf(CARDS.h200), 'f32', (device) => {
+    // Something else is put between any two.
+    let n = 0
+    const apart = <A extends unknown[], R>(make: (...args: A) => R) => {
+      return (...args: A): R => {
+        device.device.alloc(4e6 * (1 + (n++ % 3)))
+        return make(...args)
+      }
+    }
+    const backend = { ...device, matrix: apart(device.matrix), activation: apart(device.activation) }
+    const model = loadRwkv7(shapesOnly('0.4b'), backend, {})
+    const linear = (jobs: readonly LinearJob[]) => {
+      const products = jobs.map((job) => productOf(job, capacity.tokens))
+      const large = products.filter(({ rows, columns }) => rows === columns)
+      if (large.length > 1) batches.push(gemmCalls(large, 576).map(({ batch }) => batch))
+    }
+    const ops = new Proxy({ linear }, { get: (own, name) => (name === 'linear' ? own.linear : () => {}) })
+    model.forward(ops as unknown as Ops, backend.statePool(model.stateShape, 1), capacity)
+  })
+  expect(batches).toEqual(Array.from({ length: 24 }, () => [3]))
 })
