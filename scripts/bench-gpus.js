@@ -60,7 +60,7 @@ async function bench(name, decode, prefill, ...where) {
     kind === 'decode' ? batch : `${batch}x${tokens}`,
     step.tokensPerSecond,
   ])
-  return new Map([...steps, ...served.map((speed, i) => [`loop ${decode[i]}`, speed])])
+  return new Map([...steps, ...served.map(({ tokensPerSecond }, i) => [`loop ${decode[i]}`, tokensPerSecond])])
 }
 
 const PREFILL = '1x2048,8x512'

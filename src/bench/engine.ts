@@ -20,14 +20,17 @@ interface MixedCase {
   readonly tokens: number
 }
 
-export interface BenchPlan {
+interface Repeats {
+  readonly minRepeats: number
+  /** A case continues beyond minRepeats until it has run this long. */
+  readonly minSeconds: number
+}
+
+export interface BenchPlan extends Repeats {
   /** Rows of each decode case. */
   readonly decode: readonly number[]
   readonly mixed: readonly MixedCase[]
   readonly prefill: readonly PrefillCase[]
-  readonly minRepeats: number
-  /** A case continues beyond minRepeats until it has run this long. */
-  readonly minSeconds: number
 }
 
 interface BenchCase {
@@ -109,6 +112,12 @@ export async function benchEngine(
   return rows
 }
 
+/** Full steps of `batch` answers. */
+export async function benchSteps(runner: Runner, batch: number, repeats: Repeats): Promise<Timing> {
+  const one = { kind: 'decode', batch, tokens: 1 } as const
+  return timing(one, await timerOf(one, runner)(runner, one, repeats, true))
+}
+
 /** The result of a flight; only a device that cannot be waited for synchronously takes turns of the event loop. */
 function outcome<T>(flight: Flight<T>): T | Promise<T> {
   return flight.landing === undefined ? flight.result() : flight.landing.then(() => flight.result())
@@ -123,7 +132,7 @@ function timerOf({ kind }: BenchCase, { feedsDraws }: Runner) {
 async function timeDecode(
   runner: Runner,
   { kind, batch, tokens }: BenchCase,
-  plan: BenchPlan,
+  plan: Repeats,
   draws: boolean,
 ): Promise<number[]> {
   const numSlots = kind === 'mixed' ? batch + 1 : batch
@@ -162,7 +171,7 @@ async function timeDecode(
 async function timeDecodeInParts(
   runner: Runner,
   { kind, batch, tokens }: BenchCase,
-  plan: BenchPlan,
+  plan: Repeats,
   draws: boolean,
 ): Promise<number[]> {
   const slots = Array.from({ length: batch }, (_, slot) => slot)
@@ -199,7 +208,7 @@ async function timeDecodeInParts(
 async function timePrefill(
   runner: Runner,
   { batch, tokens }: BenchCase,
-  plan: BenchPlan,
+  plan: Repeats,
   draws: boolean,
 ): Promise<number[]> {
   const prompts = Array.from({ length: batch }, (_, slot) =>
@@ -255,7 +264,7 @@ function row(slot: number, tokens: readonly number[], draws: boolean, position: 
 }
 
 /** Repeats until both minimums are met, after two runs that warm caches and threads. */
-async function measure(run: () => Promise<void>, { minRepeats, minSeconds }: BenchPlan): Promise<number[]> {
+async function measure(run: () => Promise<void>, { minRepeats, minSeconds }: Repeats): Promise<number[]> {
   await run()
   await run()
   const times: number[] = []
@@ -279,6 +288,13 @@ function timing(one: BenchCase, sorted: readonly number[]): Timing {
     tokensPerSecond: (numTokens(one) * 1000) / milliseconds,
     repeats: sorted.length,
   }
+}
+
+export function median(values: readonly number[]): number {
+  return quantile(
+    values.toSorted((a, b) => a - b),
+    0.5,
+  )
 }
 
 function quantile(sorted: readonly number[], share: number): number {

@@ -7,7 +7,7 @@ import { type DeviceSpeed, measureSpeed } from '../../backend/cuda/speed.ts'
 import { measureWebgpu } from '../../backend/webgpu/speed.ts'
 import { type BenchPlan, type BenchRow, benchEngine, type MachineLimits, rooflineSeconds } from '../../bench/engine.ts'
 import { benchGuessed, type GuessRates, ScriptedGuesses } from '../../bench/guessed.ts'
-import { benchServed } from '../../bench/served.ts'
+import { benchLoop, type ServedRate } from '../../bench/served.ts'
 import { benchTokenizer, type TokenizerBench } from '../../bench/tokenizer.ts'
 import type { EngineClient } from '../../engine/client.ts'
 import { SkeinError } from '../../errors.ts'
@@ -16,7 +16,7 @@ import { loadTokenizer } from '../../host/checkpoints/open-model.ts'
 import { adapterChosen, openCudaDevice, prepareDevice } from '../../host/device-choice.ts'
 import { clientOver, draftOver, loadDraft, loadRunner } from '../../host/load.ts'
 import type { EngineChoice } from '../../host/model-choice.ts'
-import type { ModelInfo } from '../../model/runner.ts'
+import type { ModelInfo, Runner } from '../../model/runner.ts'
 import { deviceChoice, engineChoice } from '../../settings/engine-choice.ts'
 import { integers, list, number, path, text, toggle, whole } from '../../settings/flags.ts'
 import { MODEL_FLAGS, MODEL_WORDS, SETTINGS } from '../../settings/table.ts'
@@ -87,7 +87,7 @@ const engine = defineCommand({
       const told = () => progress(++done, count)
       progress(done, count)
       const rows = await benchEngine(runner, plan, told)
-      const served = await servedRates(client, rows, plan, told)
+      const served = await servedRates(client, runner, rows, plan, told)
       const guessed: GuessRates[] = []
       for (const streams of withGuesses) {
         guessed.push(await benchGuessed(client, script, streams))
@@ -120,18 +120,18 @@ function benchChoice(choice: EngineChoice, plan: BenchPlan, limits: Limits) {
   return { ...choice, slots, maxTokens: choice.maxTokens ?? (maxTokens || undefined) }
 }
 
-/** Tokens per second of each decode case through the engine's loop, for about as long as the case itself ran. */
+/** Each decode case through the engine's loop. */
 async function servedRates(
   client: EngineClient,
+  runner: Runner,
   rows: readonly BenchRow[],
-  { minRepeats, minSeconds }: BenchPlan,
+  plan: BenchPlan,
   onRate: () => void,
 ) {
-  const rates: number[] = []
+  const rates: ServedRate[] = []
   for (const { kind, batch, step } of rows) {
     if (kind !== 'decode') continue
-    const steps = Math.ceil((1000 * minSeconds) / step.milliseconds)
-    rates.push(await benchServed(client, batch, Math.max(minRepeats, steps)))
+    rates.push(await benchLoop(client, runner, batch, step.milliseconds, plan))
     onRate()
   }
   return rates
@@ -195,7 +195,7 @@ interface Found {
   readonly stepTokens: number
   readonly limits: Limits
   readonly rows: readonly BenchRow[]
-  readonly served: readonly number[]
+  readonly served: readonly ServedRate[]
   /** Empty if nothing is guessed. */
   readonly guessed: readonly GuessRates[]
 }
@@ -214,7 +214,7 @@ function printRows({ model, stepTokens, limits, rows, served, guessed }: Found):
   printTable([
     [
       ...['case', 'forward ms', 'tokens/s', 'step ms', 'tokens/s', 'ms 25 %', 'ms 75 %', 'repeats'],
-      ...['served tokens/s', ...(limits ? ['forward of limit', 'step of limit'] : [])],
+      ...['served tokens/s', 'of steps', ...(limits ? ['forward of limit', 'step of limit'] : [])],
     ],
     ...rows.map((row, i) => {
       const { forward, step } = row
@@ -227,7 +227,7 @@ function printRows({ model, stepTokens, limits, rows, served, guessed }: Found):
         step.lowMilliseconds.toFixed(3),
         step.highMilliseconds.toFixed(3),
         String(step.repeats),
-        served[i]?.toFixed(1) ?? '',
+        ...servedColumns(served[i]),
         ...share(row),
       ]
     }),
@@ -247,6 +247,10 @@ function printRows({ model, stepTokens, limits, rows, served, guessed }: Found):
       ),
     ]),
   ])
+}
+
+function servedColumns(rate: ServedRate | undefined): string[] {
+  return rate === undefined ? ['', ''] : [rate.tokensPerSecond.toFixed(1), `${(100 * rate.ofSteps).toFixed(1)} %`]
 }
 
 function nameOf({ kind, batch, tokens }: BenchRow): string {
