@@ -101,11 +101,12 @@ int32_t half_sum(const vi (&q)[kGroup / kLanes], int64_t half) {
 
 }  // namespace
 
-void quantise(const float* x, int64_t columns, const ActivationLayout& layout, uint8_t* to) {
+void quantise(const float* x, int64_t columns, const ActivationLayout& layout, int64_t first,
+              int64_t end, uint8_t* to) {
   Quantised* values = reinterpret_cast<Quantised*>(to);
   float* scales = reinterpret_cast<float*>(to + layout.scales_at);
   int32_t* corrections = reinterpret_cast<int32_t*>(to + layout.corrections_at);
-  for (int64_t g = 0; g < layout.groups; g++) {
+  for (int64_t g = first; g < end; g++) {
     const float* from = x + g * kGroup;
     float padded[kGroup];
     if (columns - g * kGroup < kGroup) {
@@ -118,11 +119,12 @@ void quantise(const float* x, int64_t columns, const ActivationLayout& layout, u
   }
 }
 
-void quantise_fine(const float* x, int64_t columns, const FineLayout& layout, uint8_t* to) {
+void quantise_fine(const float* x, const FineLayout& layout, int64_t first, int64_t end,
+                   uint8_t* to) {
   FineQuad* quads = reinterpret_cast<FineQuad*>(to);
   float* scales = reinterpret_cast<float*>(to + layout.scales_at);
   int32_t* sums = reinterpret_cast<int32_t*>(to + layout.sums_at);
-  for (int64_t g = 0; g * kGroup < columns; g++) {
+  for (int64_t g = first; g < end; g++) {
     vi q[kGroup / kLanes];
     scales[g] = round_group(x + g * kGroup, static_cast<float>(kFineMost), q);
     store_fine(q, quads + g * kGroup / 4);

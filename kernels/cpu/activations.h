@@ -37,9 +37,10 @@ struct ActivationLayout {
         stride(round_up(corrections_at + groups * 4, 64)) {}
 };
 
-/// Quantises one token, x [columns], into `to` [layout.stride]. A group with a NaN or an infinity
-/// gets that as its scale, so that the value reaches the output.
-void quantise(const float* x, int64_t columns, const ActivationLayout& layout, uint8_t* to);
+/// Quantises groups [first, end) of one token, x [columns], into `to` [layout.stride]. A group with
+/// a NaN or an infinity gets that as its scale, so that the value reaches the output.
+void quantise(const float* x, int64_t columns, const ActivationLayout& layout, int64_t first,
+              int64_t end, uint8_t* to);
 
 /// Four inputs of 16 bits each.
 struct FineQuad {
@@ -62,7 +63,8 @@ struct FineLayout {
         stride(round_up(sums_at + groups * 8, 64)) {}
 };
 
-/// Like quantise(), but to 16 bits. `columns` is a multiple of 32.
-void quantise_fine(const float* x, int64_t columns, const FineLayout& layout, uint8_t* to);
+/// Like quantise(), but to 16 bits, of a multiple of 32 columns.
+void quantise_fine(const float* x, const FineLayout& layout, int64_t first, int64_t end,
+                   uint8_t* to);
 
 }  // namespace skein

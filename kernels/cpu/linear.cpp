@@ -18,7 +18,8 @@ struct Job {
   const sk_matrix* weight;
   const float* bias;  // [W.rows] or null
   int32_t epilogue;
-  int64_t quantised_at;  // offset of the quantised x in scratch, if the weights need one
+  const Rounded* rounded;  // x as rounded by the command before; null: it is in scratch
+  int64_t quantised_at;    // offset of the quantised x there, if the weights need one
   bool skips_zeros;      // of x, at few tokens
 };
 
@@ -56,10 +57,10 @@ struct Quantise final : Command {
     uint8_t* to = program->scratch.as<uint8_t>() + input.at;
     if (input.is_fine) {
       const FineLayout layout(input.columns);
-      quantise_fine(x, input.columns, layout, to + t * layout.stride);
+      quantise_fine(x, layout, 0, layout.groups, to + t * layout.stride);
     } else {
       const ActivationLayout layout(input.columns);
-      quantise(x, input.columns, layout, to + t * layout.stride);
+      quantise(x, input.columns, layout, 0, layout.groups, to + t * layout.stride);
     }
   }
 };
@@ -282,6 +283,16 @@ struct Linear final : Command {
   bool of_logits;
   std::vector<Job> jobs;
   int64_t tiles = 0;  // of all jobs
+  std::vector<const Rounded*> rounded;
+
+  bool rounds(const Rounded& one) override {
+    const auto job = std::find_if(jobs.begin(), jobs.end(),
+                                  [&](const Job& any) { return any.y == one.values; });
+    if (job == jobs.end() || job->weight->rows != one.columns || one.columns % kGroup != 0)
+      return false;
+    rounded.push_back(&one);
+    return true;
+  }
 
   /// Tokens are split into chunks as well if there are too few tiles to keep all threads busy.
   int64_t chunks(const Batch& batch, int threads) const {
@@ -319,15 +330,27 @@ struct Linear final : Command {
     const int64_t chunk = item % count;
     const auto [job, tile] = job_of(item / count);
     const bool is_last_chunk = chunk + 1 == count;
-    multiply(*job, tile, tokens * chunk / count, tokens * (chunk + 1) / count, is_last_chunk);
+    const int64_t from = tokens * chunk / count, to = tokens * (chunk + 1) / count;
+    multiply(*job, tile, from, to, is_last_chunk);
+    for (const Rounded* one : rounded) {
+      if (one->values == job->y) round_tile(*one, tile, from, to);
+    }
+  }
+
+  void round_tile(const Rounded& y, int64_t tile, int64_t from, int64_t to) const {
+    const int64_t first = tile * kTileRows, count = std::min(kTileRows, y.columns - first);
+    for (int64_t t = from; t < to; t++) y.round(t, first, count);
   }
 
   void multiply(const Job& job, int64_t tile, int64_t from, int64_t to, bool is_last_chunk) const {
     const int32_t type = job.weight->type;
     Inputs inputs = {reinterpret_cast<const uint8_t*>(job.x),
                      token_bytes(type, job.weight->columns), job.weight->columns};
-    if (is_quantised(type) || is_packed(type))
+    if (job.rounded != nullptr) {
+      inputs.first = job.rounded->to.as<uint8_t>();
+    } else if (is_quantised(type) || is_packed(type)) {
       inputs.first = program->scratch.as<uint8_t>() + job.quantised_at;
+    }
     const uint8_t* base = inputs.first;
     const bool unpacks = is_unpacked(*job.weight, to - from);
     const uint8_t* weights = unpacks ? unpack(*job.weight, tile) : job.weight->tile(tile);
@@ -370,6 +393,23 @@ bool can_skip_zeros(const sk_matrix& weight) {
   return weight.is_finite && weight.columns % 64 == 0 && weight.columns <= UsedUnits::kMost;
 }
 
+/// x in the integers of its weights, if the command that computes it is the last one. From now on
+/// that command rounds it.
+const Rounded* rounded_before(sk_program* program, const float* x, int64_t columns, bool is_fine) {
+  auto& all = program->rounded;
+  auto one = std::find_if(all.begin(), all.end(), [&](const auto& any) {
+    return any->values == x && any->columns == columns && any->is_fine == is_fine;
+  });
+  if (one == all.end()) {
+    all.push_back(std::make_unique<Rounded>(Rounded{x, columns, is_fine, {}}));
+    one = all.end() - 1;
+  }
+  if (program->commands.empty() || !program->commands.back()->rounds(**one)) return nullptr;
+  Buffer& to = (*one)->to;
+  if (to.size() == 0) to = Buffer(static_cast<size_t>((*one)->stride() * program->max_tokens));
+  return one->get();
+}
+
 void record(sk_program* program, bool of_logits, std::vector<Job> jobs) {
   const int64_t capacity = of_logits ? program->max_logits : program->max_tokens;
   auto linear = std::make_unique<Linear>();
@@ -384,6 +424,11 @@ void record(sk_program* program, bool of_logits, std::vector<Job> jobs) {
     const bool is_fine = is_packed(type);
     if (!is_quantised(type) && !is_fine) continue;
     const int64_t columns = job.weight->columns;
+    const auto twin = std::find_if(jobs.data(), &job, [&](const Job& other) {
+      return other.rounded && other.x == job.x && other.rounded->is_fine == is_fine;
+    });
+    job.rounded = twin == &job ? rounded_before(program, job.x, columns, is_fine) : twin->rounded;
+    if (job.rounded != nullptr) continue;
     auto& inputs = prepare->inputs;
     auto known = std::find_if(inputs.begin(), inputs.end(), [&](const auto& input) {
       return input.x == job.x && input.columns == columns && input.is_fine == is_fine;
@@ -418,7 +463,7 @@ int32_t sk_record_linear(sk_program* program, int32_t num_jobs, float* const* y,
     std::vector<Job> jobs;
     for (int32_t i = 0; i < num_jobs; i++) {
       require(epilogue[i] >= SK_NONE && epilogue[i] <= SK_ADD, "unknown epilogue");
-      jobs.push_back({y[i], x[i], weight[i], bias[i], epilogue[i], 0, false});
+      jobs.push_back({y[i], x[i], weight[i], bias[i], epilogue[i], nullptr, 0, false});
     }
     for (const Job& job : jobs) {
       if (job.epilogue == SK_RELU2) program->sparse.push_back(job.y);
@@ -428,7 +473,8 @@ int32_t sk_record_linear(sk_program* program, int32_t num_jobs, float* const* y,
 }
 
 int32_t sk_record_logits(sk_program* program, float* y, const float* x, const sk_matrix* weight) {
-  return guard([&] { record(program, true, {{y, x, weight, nullptr, SK_NONE, 0, false}}); });
+  return guard(
+      [&] { record(program, true, {{y, x, weight, nullptr, SK_NONE, nullptr, 0, false}}); });
 }
 
 }  // extern "C"

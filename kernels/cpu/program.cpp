@@ -87,7 +87,7 @@ sk_program* sk_program_new(sk_context* context, int32_t tokens, int32_t rows, in
   return guard_pointer([&] {
     require(tokens > 0 && rows > 0 && logits >= 0 && samples >= 0,
             "a program needs capacity for tokens and rows");
-    return new sk_program{context, tokens, rows, logits, samples, {}, {}, {}};
+    return new sk_program{context, tokens, rows, logits, samples, {}, {}, {}, {}};
   });
 }
 

@@ -8,6 +8,7 @@
 
 #include "memory.h"
 #include "pool.h"
+#include "rounded.h"
 #include "skein.h"
 
 namespace skein {
@@ -38,6 +39,8 @@ struct Command {
   virtual void run(const Batch& batch, int64_t item, int thread, int threads) = 0;
   /// The first of the weights that a thread will read. Nothing if they are few, or not known yet.
   virtual Soon first_read(const Batch&, int /*thread*/, int /*threads*/) const { return {}; }
+  /// Asked while recording: whether run() rounds this tensor from now on, as one of its outputs.
+  virtual bool rounds(const Rounded&) { return false; }
 };
 
 }  // namespace skein
@@ -65,6 +68,8 @@ struct sk_program {
   std::vector<const float*> sparse;
   /// Shared by all commands, because only one runs at a time. Grows while recording.
   skein::Buffer scratch;
+  /// Shared by all layers, like the tensors themselves.
+  std::vector<std::unique_ptr<skein::Rounded>> rounded;
 
   void reserve_scratch(int64_t bytes) {
     if (static_cast<int64_t>(scratch.size()) < bytes) scratch = skein::Buffer(bytes);

@@ -19,6 +19,14 @@ struct ShiftMix final : Command {
   std::vector<const float*> mix;  // n × [C]
   sk_states* states;
   int32_t layer, which;
+  std::vector<const Rounded*> rounded;
+
+  bool rounds(const Rounded& one) override {
+    const bool is_output = std::find(out.begin(), out.end(), one.values) != out.end();
+    if (!is_output || one.columns != states->channels || one.columns % kGroup != 0) return false;
+    rounded.push_back(&one);
+    return true;
+  }
 
   void check(const Batch& batch) const override { check_slots(*states, batch); }
 
@@ -64,6 +72,7 @@ struct ShiftMix final : Command {
       previous[c] = h;
       for (size_t i = 0; i < out.size(); i++) out[i][t * channels + c] = h + d * mix[i][c];
     }
+    for (const Rounded* one : rounded) one->round(t, from, to - from);
   }
 };
 

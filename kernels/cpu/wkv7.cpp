@@ -60,11 +60,29 @@ struct Wkv7 final : Command {
   Norm ln_x;                     // [C]
   sk_states* states;
   int32_t layer;
+  std::vector<const Rounded*> rounded;
+
+  bool rounds(const Rounded& one) override {
+    if (one.values != out || one.columns != states->channels || states->head_size % kGroup != 0)
+      return false;
+    rounded.push_back(&one);
+    return true;
+  }
 
   void check(const Batch& batch) const override { check_slots(*states, batch); }
 
   int64_t items(const Batch& batch, int) const override {
     return int64_t{batch.num_rows} * states->heads;
+  }
+
+  /// Of a single row: the states of the thread's heads.
+  Soon first_read(const Batch& batch, int thread, int threads) const override {
+    if (batch.num_rows != 1) return {};
+    const auto state = [&](int n) {
+      const float* at = states->wkv(batch.slots[0], layer, states->heads * n / threads);
+      return reinterpret_cast<const uint8_t*>(at);
+    };
+    return {state(thread), state(thread + 1)};
   }
 
   void run(const Batch& batch, int64_t item, int, int) override {
@@ -79,6 +97,7 @@ struct Wkv7 final : Command {
       for (; first + 4 * kLanes <= size; first += 4 * kLanes) advance<4>(state, token, size, first);
       for (; first < size; first += kLanes) advance<1>(state, token, size, first);
       finish(token, t * channels + head * size, head * size, size);
+      for (const Rounded* one : rounded) one->round(t, head * size, size);
     }
   }
 

@@ -207,6 +207,34 @@ describe.each(DEVICES)('linear on $name', (device) => {
     for (const [i, y] of (await run(tested)).entries()) expect(rmsRatio(y, expected[i]!), `job ${i}`).toBeLessThan(2e-2)
   })
 
+  test.each(['i8', 'q4', 'nf4'] as const)(
+    '%s: an input is rounded as it is when the product begins',
+    device.options,
+    async (type) => {
+      const [rows, columns, count] = [130, 160, 3]
+      const capacity = capacityFor(count)
+      const room = count + 2
+      /** y = W·(u + added), where u is a product just before. */
+      const product = async (backend: Backend, added: number | null) => {
+        const u = poisoned(backend, [room, columns])
+        const y = poisoned(backend, [room, rows])
+        const ones = backend.tensor([room, columns], new Float32Array(room * columns).fill(1))
+        const more = backend.tensor([room, columns], new Float32Array(room * columns).fill(added ?? 0))
+        const first = backend.matrix(randomSource(columns, 64, 'f32', 3), 'f32')
+        const second = matrixOf(backend, randomSource(rows, columns, 'bf16', 5), type)
+        await runStep(backend, capacity, raggedBatch(capacity, [count], [0], 1), (ops) => {
+          ops.linear([{ y: u, x: backend.tensor([room, 64], normals(room * 64, 9)), weight: first }])
+          if (added !== null) ops.gatedAdd(u, ones, more)
+          ops.linear([{ y, x: u, weight: second }])
+        })
+        return await read(backend, y, 0, count * rows)
+      }
+      // The cpu backend rounds u along with the first product, unless another op is between.
+      expect(await product(tested, 0)).toEqual(await product(tested, null))
+      expect(rmsRatio(await product(tested, 3), await product(reference, 3))).toBeLessThan(2e-2)
+    },
+  )
+
   describe('after relu², with mostly zero inputs', () => {
     const [hidden, rows, tokens] = [256, 130, 7]
 
