@@ -207,7 +207,8 @@ struct PackedWeights {
         start(inputs, layout, g, part, totals);
 #pragma GCC unroll 8
         for (int quad = part * kPartQuads; quad < (part + 1) * kPartQuads; quad++) {
-          if constexpr (Rows == 1) fetch<kQuadShare>(group.integers + quad * kQuadShare + kFetched);
+          if constexpr (Rows == 1)
+            fetch_part<kGroupBytes, kQuads>(tile + g * kGroupBytes + kFetched, quad);
           add_quad(group, inputs, g, quad, totals);
         }
         add_scaled(group, totals, inputs, layout, g, part, sums);
@@ -263,8 +264,8 @@ struct PackedWeights {
 
  private:
   static constexpr int kQuads = kGroup / 4;
-  /// Bytes of a tile per quad, with its share of the scales and the upper bits.
-  static constexpr int kQuadShare = kTile.block_bytes() / kTile.groups() / kQuads;
+  /// Bytes of a tile per group, with its share of the block's scales.
+  static constexpr int64_t kGroupBytes = kTile.block_bytes() / kTile.groups();
   /// How many bytes ahead products with one token prefetch weights, as in tile.h.
   static constexpr int64_t kFetched = 4096;
   static constexpr int kPartQuads = kQuads / kParts;

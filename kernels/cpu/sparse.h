@@ -78,4 +78,15 @@ inline void fetch(const uint8_t* p) {
   for (int i = 0; i < Bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
 }
 
+/// The same for part `index` of `Parts` of `Bytes` bytes, so that all parts together fetch each line
+/// once.
+template <int64_t Bytes, int Parts>
+inline void fetch_part(const uint8_t* p, int64_t index) {
+  constexpr int64_t kLines = (Bytes + 63) / 64;
+  const uint8_t* line = p - reinterpret_cast<uintptr_t>(p) % 64;
+#pragma GCC unroll 8
+  for (int64_t i = kLines * index / Parts; i < kLines * (index + 1) / Parts; i++)
+    __builtin_prefetch(line + i * 64, 0, 2);
+}
+
 }  // namespace skein

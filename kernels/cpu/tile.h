@@ -213,8 +213,7 @@ template <class Format>
 struct IntegerWeights {
   static constexpr int kRegisters = sizeof(Quad) / sizeof(vi), kSums = 1, kMaxRows = 4;
   static constexpr int kUnitInputs = 4, kUnitWords = sizeof(Quantised);
-  /// With 4-bit weights skipping saves so little that streaming everything is faster.
-  static constexpr int kSparseRows = Format::kType == SK_I8 ? 1 : 0;
+  static constexpr int kSparseRows = 1;
 
   template <int Rows, int Vectors>
   static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t from,
@@ -227,7 +226,7 @@ struct IntegerWeights {
 #pragma GCC unroll 8
       for (int64_t quad = 0; quad < kQuads; quad++) {
         if constexpr (Rows == 1)
-          fetch<Format::kQuadBytes>(quad_at(tile, g * kQuads + quad) + kFetched);
+          fetch_part<kGroupBytes, kQuads>(tile + g * kGroupBytes + kFetched, quad);
         add_quad(tile, output, inputs, g * kQuads + quad, totals);
       }
       add_scaled(totals, block_of(tile, g) + output * 2, inputs, layout, g, sums);
@@ -259,6 +258,7 @@ struct IntegerWeights {
   static constexpr int64_t kFetched = 4096;
   static constexpr int64_t kGroupsPerBlock = scale_inputs(Format::kType) / kGroup;
   static constexpr int64_t kQuads = kGroup / 4;  // per group
+  static constexpr int64_t kGroupBytes = block_bytes(Format::kType) / kGroupsPerBlock;
 
   /// The block of group g: its scales, followed by the values.
   static const uint8_t* block_of(const uint8_t* tile, int64_t g) {
