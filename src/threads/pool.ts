@@ -44,11 +44,7 @@ export async function runTask<In, Out>(
     resourceLimits: { maxOldGenerationSizeMb: MAX_HEAP_MB },
   })
   // `task` wraps every task so that it returns this.
-  const outcome: Outcome<Out> = await pool.run(input, {
-    filename: url.href,
-    name,
-    transferList: [...transfer],
-  })
+  const outcome: Outcome<Out> = await pool.run(input, { filename: url.href, name, transferList: [...transfer] })
   if ('error' in outcome) throw SkeinError.fromShape(outcome.error)
   return outcome.value
 }

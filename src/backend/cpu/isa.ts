@@ -21,11 +21,7 @@ const BUILD_SCRIPT = join(ROOT, 'scripts/build-native.js')
 
 /** The report of `skein doctor` on this backend. */
 interface CpuReport {
-  readonly levels: readonly {
-    readonly level: IsaLevel
-    readonly path: string
-    readonly isBuilt: boolean
-  }[]
+  readonly levels: readonly { readonly level: IsaLevel; readonly path: string; readonly isBuilt: boolean }[]
   /** The best level of the machine; null when no library could tell. */
   readonly machine: IsaLevel | null
   /** The level that would be loaded; null when none can. */
@@ -88,9 +84,7 @@ export function chooseThreads(asked?: number): number {
   throw new SkeinError(
     'invalid_request',
     `${asked === undefined ? `SKEIN_THREADS=${fromEnvironment}` : `threads ${asked}`} is not a whole number from 1 to 1024`,
-    {
-      param: 'threads',
-    },
+    { param: 'threads' },
   )
 }
 

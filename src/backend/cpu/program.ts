@@ -27,13 +27,7 @@ import type { CpuContext } from './context.ts'
 import { CpuMatrix, CpuPenaltyPool, CpuStatePool, CpuTable, CpuTensor } from './resources.ts'
 
 /** Values of sk_epilogue. */
-const EPILOGUES: Readonly<Record<Epilogue, number>> = {
-  none: 0,
-  tanh: 1,
-  sigmoid: 2,
-  relu2: 3,
-  add: 4,
-}
+const EPILOGUES: Readonly<Record<Epilogue, number>> = { none: 0, tanh: 1, sigmoid: 2, relu2: 3, add: 4 }
 
 export class CpuProgram implements Program {
   readonly #context: CpuContext
@@ -338,11 +332,7 @@ function pointerOf(tensor: Tensor, count: number): Pointer {
 }
 
 function normOf(norm: Norm, channels: number) {
-  return {
-    weight: pointerOf(norm.weight, channels),
-    bias: pointerOf(norm.bias, channels),
-    eps: norm.eps,
-  }
+  return { weight: pointerOf(norm.weight, channels), bias: pointerOf(norm.bias, channels), eps: norm.eps }
 }
 
 const matrixOf = (matrix: Matrix) => own(CpuMatrix, matrix).pointer

@@ -127,10 +127,7 @@ export class Preemption {
       sequence.slot = own!
       if (owner.mixture !== null) {
         const { weight, others: mixed } = owner.mixture
-        sequence.blend = {
-          weight,
-          others: mixed.map((one, i) => ({ slot: others[i]!, weight: one.weight })),
-        }
+        sequence.blend = { weight, others: mixed.map((one, i) => ({ slot: others[i]!, weight: one.weight })) }
       }
       sequence.numHeld = owner.width
       const states = unit.states.get(sequence) ?? []

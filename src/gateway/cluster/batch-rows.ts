@@ -76,11 +76,7 @@ export class ClusterRows implements RowRunner {
           headers: {
             'content-type': 'application/json',
             'x-request-id': row.requestId,
-            [CALLER_HEADER]: seal.seal({
-              principal: principalOf(row),
-              mayTake: true,
-              origin: row.id,
-            }),
+            [CALLER_HEADER]: seal.seal({ principal: principalOf(row), mayTake: true, origin: row.id }),
           },
           body: Buffer.from(JSON.stringify(row.body)),
         },

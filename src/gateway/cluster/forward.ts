@@ -32,12 +32,7 @@ export class NotAnswered extends Error {
 /** Time that a node may take to accept a connection. A machine that is gone does not refuse, it stays silent. */
 const CONNECT_MS = 3000
 const UNSEEN = ['ECONNREFUSED', 'EHOSTUNREACH', 'ENETUNREACH', 'ENOTFOUND', 'EAI_AGAIN', 'ETIMEDOUT']
-const KEEP = {
-  keepAlive: true,
-  keepAliveMsecs: 15_000,
-  maxFreeSockets: 256,
-  scheduling: 'lifo',
-} as const
+const KEEP = { keepAlive: true, keepAliveMsecs: 15_000, maxFreeSockets: 256, scheduling: 'lifo' } as const
 
 export class Forwarder {
   readonly #plain = new Agent(KEEP)

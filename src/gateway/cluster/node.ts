@@ -88,10 +88,7 @@ export class ClusterNode {
     const outgoing = {
       method: 'POST',
       path: RELEASE_PATH,
-      headers: {
-        'content-type': 'application/json',
-        [CALLER_HEADER]: seal.seal({ principal: null, mayTake: false }),
-      },
+      headers: { 'content-type': 'application/json', [CALLER_HEADER]: seal.seal({ principal: null, mayTake: false }) },
       body: Buffer.from(JSON.stringify(body)),
     }
     const [message, text] = await this.#forwarder

@@ -41,12 +41,7 @@ function modelOf(id: string, members: readonly InformedMember[]): RegisteredMode
     id,
     aliases: members.flatMap(({ info }) => (Array.isArray(info.aliases) ? info.aliases : [])),
     tokenizer: NO_TOKENIZER,
-    source: {
-      state: 'ready',
-      reason: null,
-      client,
-      workers: { all: count, ready: count, failed: 0 },
-    },
+    source: { state: 'ready', reason: null, client, workers: { all: count, ready: count, failed: 0 } },
   }
 }
 
@@ -66,11 +61,7 @@ function elsewhere(): never {
   throw new SkeinError('internal', 'the gateway of a cluster was asked for something that only nodes do')
 }
 
-const ASKED_ELSEWHERE = {
-  generate: elsewhere,
-  call: async () => elsewhere(),
-  close: async () => {},
-}
+const ASKED_ELSEWHERE = { generate: elsewhere, call: async () => elsewhere(), close: async () => {} }
 
 const NO_TOKENIZER: TextCodec = {
   vocabSize: 0,

@@ -141,15 +141,7 @@ function isPost(endpoint: string) {
 function checkOf({ path, body }: Route): (body: object) => void {
   let isValid: ReturnType<ReturnType<typeof sharedValidators>> | null = null
   return (value) => {
-    isValid ??= sharedValidators(
-      {},
-      AJV_OPTIONS,
-    )({
-      schema: body,
-      method: 'POST',
-      url: path,
-      httpPart: 'body',
-    })
+    isValid ??= sharedValidators({}, AJV_OPTIONS)({ schema: body, method: 'POST', url: path, httpPart: 'body' })
     // The validator's errors are Ajv's, as for a request over HTTP.
     if (isValid(value) !== true) throw describeInvalid((isValid.errors ?? []) as Complaint[])
   }

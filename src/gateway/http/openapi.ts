@@ -25,10 +25,7 @@ export function openApiPage(dialects: readonly Dialect[], own: readonly OwnRoute
       const method = route.method.toLowerCase()
       const earlier = paths[path]?.[method]
       const entry = operation(dialect, route, path)
-      paths[path] = {
-        ...paths[path],
-        [method]: earlier === undefined ? entry : merged(earlier, entry),
-      }
+      paths[path] = { ...paths[path], [method]: earlier === undefined ? entry : merged(earlier, entry) }
     }
   }
   for (const { type = JSON_TYPE, dialect = GATEWAY, ...route } of own) {

@@ -53,11 +53,7 @@ export function createOriginPolicy(options: OriginOptions): OriginPolicy {
     },
     corsHeaders({ origin }) {
       if (origin === undefined) return {}
-      return {
-        'access-control-allow-origin': origin,
-        'access-control-expose-headers': EXPOSED_HEADERS,
-        vary: 'origin',
-      }
+      return { 'access-control-allow-origin': origin, 'access-control-expose-headers': EXPOSED_HEADERS, vary: 'origin' }
     },
   }
 }

@@ -42,10 +42,7 @@ const PASSED = ['load', 'claim', 'find', 'list', 'usage', 'expire'] as const
 type Passed = (typeof PASSED)[number]
 
 /** A store as its thread uses it: what a Store promises may be there at once. */
-type OpenStore = Pick<Store, 'prefixes'> & {
-  readonly owner: string
-  offer?(put: StatePut): void
-} & {
+type OpenStore = Pick<Store, 'prefixes'> & { readonly owner: string; offer?(put: StatePut): void } & {
   [M in Passed | 'commit' | 'close']: (...given: Parameters<Store[M]>) => Answer<Awaited<ReturnType<Store[M]>>>
 }
 
@@ -72,12 +69,7 @@ export type ToThread =
       readonly length: number
     }
   | {
-      [M in ThreadAsk]: {
-        readonly type: 'ask'
-        readonly id: number
-        readonly method: M
-        readonly params: AskParams<M>
-      }
+      [M in ThreadAsk]: { readonly type: 'ask'; readonly id: number; readonly method: M; readonly params: AskParams<M> }
     }[ThreadAsk]
 
 export type FromThread =
