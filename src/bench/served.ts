@@ -40,7 +40,7 @@ export async function benchLoop(
     const alone = await benchSteps(runner, batch, { minRepeats: perTurn, minSeconds: 0 })
     const rate = await benchServed(client, batch, perTurn)
     rates.push(rate)
-    shares.push(rate / alone.tokensPerSecond)
+    shares.push(rate / alone)
   }
   return { tokensPerSecond: median(rates), ofSteps: median(shares) }
 }
