@@ -51,7 +51,8 @@ describeCuda('a server of several GPUs', () => {
     expect(devices).toEqual(allReady.map((_, i) => `cuda:${i}`))
     // A context alone takes hundreds of megabytes.
     const { gpus } = await get<SystemInfo>('/api/system')
-    for (const gpu of gpus) expect(gpu.memory_used_mb).toBeGreaterThan(200)
+    const used = gpus.filter(({ memory_used_mb }) => memory_used_mb > 200)
+    expect(used.length).toBeGreaterThanOrEqual(numGpus)
   })
 
   test('a session that moves between GPUs gives the answers of one that stays', async () => {
