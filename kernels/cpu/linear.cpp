@@ -338,6 +338,7 @@ struct Linear final : Command {
   }
 
   void round_tile(const Rounded& y, int64_t tile, int64_t from, int64_t to) const {
+    static_assert(kTileRows % kGroup == 0, "a tile rounds whole groups");
     const int64_t first = tile * kTileRows, count = std::min(kTileRows, y.columns - first);
     for (int64_t t = from; t < to; t++) y.round(t, first, count);
   }

@@ -75,16 +75,6 @@ struct Wkv7 final : Command {
     return int64_t{batch.num_rows} * states->heads;
   }
 
-  /// Of a single row: the states of the thread's heads.
-  Soon first_read(const Batch& batch, int thread, int threads) const override {
-    if (batch.num_rows != 1) return {};
-    const auto state = [&](int n) {
-      const float* at = states->wkv(batch.slots[0], layer, states->heads * n / threads);
-      return reinterpret_cast<const uint8_t*>(at);
-    };
-    return {state(thread), state(thread + 1)};
-  }
-
   void run(const Batch& batch, int64_t item, int, int) override {
     const int32_t row = static_cast<int32_t>(item / states->heads);
     const int32_t head = static_cast<int32_t>(item % states->heads);
