@@ -130,9 +130,6 @@ class Rows implements RowRunner {
   }
 }
 
-/**
- * Lowers the priority of batch rows, also while they run, so that they give up their slots, unless the row sets one.
- */
 function isPost(endpoint: string) {
   return ({ path, method, claims }: Route) => path === endpoint && method === 'POST' && claims === undefined
 }
@@ -147,6 +144,7 @@ function checkOf({ path, body }: Route): (body: object) => void {
   }
 }
 
+/** Lowers the priority of batch rows, also while they run, so that they give up their slots, unless the row sets one. */
 function behindOthers(body: UrgencyFields): UrgencyFields {
   return { ...body, priority: body.priority ?? PRIORITIES[0] }
 }

@@ -49,7 +49,9 @@ class Shell {
   #done: ((result: Result | null) => void) | null = null
 
   constructor(command: string) {
-    this.#sh = spawn('sh', ['-c', EACH_LINE, command, ...QUERY], { stdio: ['pipe', 'pipe', 'ignore'] })
+    // A group of its own: Ctrl-C in a terminal is for this process, which may go on for a while, and close() ends the command too.
+    const words = ['-c', EACH_LINE, command, ...QUERY]
+    this.#sh = spawn('sh', words, { stdio: ['pipe', 'pipe', 'ignore'], detached: true })
     this.#sh.unref()
     // Pipes to processes are sockets. They do not keep this process alive.
     for (const pipe of [this.#sh.stdin, this.#sh.stdout]) (pipe as unknown as Socket).unref()
@@ -69,15 +71,20 @@ class Shell {
     const late = setTimeout(() => this.close(), TIMEOUT_MS)
     const result = await new Promise<Result | null>((resolve) => {
       this.#done = resolve
-      if (this.#sh.exitCode !== null) this.#end(null)
-      this.#sh.stdin.write('\n')
+      if (this.#hasEnded) this.#end(null)
+      else this.#sh.stdin.write('\n')
     })
     clearTimeout(late)
     return result
   }
 
+  get #hasEnded(): boolean {
+    return this.#sh.exitCode !== null || this.#sh.signalCode !== null
+  }
+
   close(): void {
-    this.#sh.kill('SIGKILL')
+    if (this.#sh.pid !== undefined && !this.#hasEnded) process.kill(-this.#sh.pid, 'SIGKILL')
+    this.#end(null)
   }
 
   #end(result: Result | null): void {

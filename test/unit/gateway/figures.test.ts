@@ -1,5 +1,5 @@
 /** The sources of the samples in the event stream. */
-import { mkdtempSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
@@ -38,7 +38,6 @@ test('concurrent callers share one run of the command; an old answer is renewed'
   const command = join(folder, 'nvidia-smi')
   const script = `#!/bin/sh\necho x >> ${folder}/runs\necho "${LINE}"\n`
   writeFileSync(command, script, { mode: 0o755 })
-  const { readFileSync } = await import('node:fs')
   const runs = () => readFileSync(`${folder}/runs`, 'utf8').trim().split('\n').length
   const watch = new GpuWatch(command)
   const all = await Promise.all([watch.read(1000), watch.read(1000), watch.read(1000)])
@@ -53,6 +52,19 @@ test('a machine without the command has no GPUs, and is not asked again', async 
   const watch = new GpuWatch('/nowhere/nvidia-smi')
   expect(await watch.read(1000)).toEqual([])
   expect(await watch.read(-1)).toEqual([])
+})
+
+test('GPUs are read again when the process that reads them was killed', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'skein-smi-'))
+  const command = join(folder, 'nvidia-smi')
+  writeFileSync(command, `#!/bin/sh\necho $PPID > ${folder}/shell\necho "${LINE}"\n`, { mode: 0o755 })
+  const watch = new GpuWatch(command)
+  expect(await watch.read(1000)).toHaveLength(1)
+  const shell = Number(readFileSync(`${folder}/shell`, 'utf8'))
+  process.kill(shell, 'SIGKILL')
+  await expect.poll(() => existsSync(`/proc/${shell}`)).toBe(false)
+  await watch.read(-1)
+  expect(await watch.read(-1)).toHaveLength(1)
 })
 
 test('percentiles cover the last ten seconds', () => {
