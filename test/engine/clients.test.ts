@@ -277,7 +277,7 @@ describe('worker', () => {
     }
     expect(await codeOf(collect(client.generate(requestOf())))).toBe('kernel_failed')
     expect(await exitCode).toBe(1)
-    expect(worker.sent.at(-1)).toMatchObject({ type: 'fatal', error: { code: 'kernel_failed' } })
+    expect(worker.sent).toContainEqual({ type: 'fatal', error: { code: 'kernel_failed', message: 'illegal address' } })
   })
 
   test('a broken step lets requests that still wait be repeated', async () => {
@@ -291,6 +291,47 @@ describe('worker', () => {
     const begun = codes.slice(0, numSlots).map(() => 'kernel_failed')
     expect(codes).toEqual([...begun, ...codes.slice(numSlots).map(() => 'model_not_loaded')])
     expect(numSlots).toBeLessThan(12)
+  })
+
+  test('a request that is repeated as soon as its error comes, or was on its way, may be repeated again', async () => {
+    const { client, runner } = await setUpRemote({ numSlots: 1 })
+    const first = codeOf(collect(client.generate(requestOf({ id: 'runs' }))))
+    const again = codeOf(collect(client.generate(requestOf({ id: 'waits' })))).then(() =>
+      codeOf(collect(client.generate(requestOf({ id: 'waits' })))),
+    )
+    let onItsWay: Promise<string> | null = null
+    runner.onStep = () => {
+      onItsWay = codeOf(collect(client.generate(requestOf({ id: 'late' }))))
+      throw new SkeinError('kernel_failed', 'illegal address')
+    }
+    expect(await first).toBe('kernel_failed')
+    expect(await again).toBe('model_not_loaded')
+    expect(await onItsWay).toBe('model_not_loaded')
+  })
+
+  test('of a session of a broken engine others are told when its states are saved', async () => {
+    const { client, engine, gateway, runner } = await setUpRemote()
+    const order: string[] = []
+    let goOn = () => {}
+    const close = engine.close.bind(engine)
+    engine.close = async () => {
+      await new Promise<void>((resolve) => {
+        goOn = resolve
+      })
+      order.push('saved')
+      await close()
+    }
+    gateway.onClose(() => order.push('closed'))
+    runner.onStep = () => {
+      throw new SkeinError('kernel_failed', 'illegal address')
+    }
+    expect(await codeOf(collect(client.generate(requestOf())))).toBe('kernel_failed')
+    const asked = codeOf(client.call('sessions.release', { tenant: '', id: 'a' })).then((code) => order.push(code))
+    await settle()
+    expect(order).toEqual([])
+    goOn()
+    await asked
+    expect(order).toEqual(['saved', 'closed', 'model_not_loaded'])
   })
 
   test('draining finishes running requests, refuses new ones, then ends', async () => {

@@ -115,7 +115,7 @@ test('counters never go back', () => {
   expect(seen).toEqual([{ waiting: 1 }, { waiting: 2 }, null])
 })
 
-test('the last message comes last', () => {
+test('a failure is told before what is large and on its way', () => {
   const { ports, gateway, worker } = portPair()
   const seen: string[] = []
   worker.onMessage(() => {})
@@ -123,7 +123,7 @@ test('the last message comes last', () => {
   worker.send(stepOf([scored('large', 4000)]))
   worker.send({ type: 'fatal', error: { code: 'internal', message: 'no' } })
   settle(ports)
-  expect(seen).toEqual(['', 'prompt', 'fatal'])
+  expect(seen).toEqual(['', 'fatal', 'prompt'])
 })
 
 test('a peer that does not read: only as much is produced as it may be behind, and all of it arrives', async () => {

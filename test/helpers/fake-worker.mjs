@@ -60,8 +60,8 @@ process.on('message', (message) => {
   }
   if (mode === 'lost-gpu' && prompt[0] === 66) {
     const error = { code: 'kernel_failed', message: 'illegal address' }
-    step([{ type: 'error', id, error }], 0)
-    process.send({ type: 'fatal', error }, () => {
+    process.send({ type: 'fatal', error })
+    process.send({ type: 'step', events: [{ type: 'error', id, error }], stats: null }, () => {
       process.removeAllListeners('disconnect')
       process.disconnect()
       setInterval(() => {}, 1000)

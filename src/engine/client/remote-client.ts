@@ -108,7 +108,11 @@ export class RemoteEngineClient implements EngineClient {
   }
 
   async call<M extends EngineCall>(method: M, params: EngineCalls[M]['params']): Promise<EngineCalls[M]['result']> {
-    if (this.#failure !== null) throw this.#failure
+    if (this.#failure !== null) {
+      // Until then the worker may still be saving what is asked for, and nobody else has it.
+      await this.#closed
+      throw this.#failure
+    }
     this.#numCalls++
     const id = this.#numCalls
     // A member of the union for each M, which a generic M hides.
@@ -138,7 +142,8 @@ export class RemoteEngineClient implements EngineClient {
         this.#queues.deliver(message.events)
         break
       case 'fatal':
-        this.#fail(SkeinError.fromShape(message.error))
+        // What has begun ends with events that follow. All else that it was asked ends with the channel, and can be repeated.
+        this.#failure ??= new SkeinError('model_not_loaded', 'the model failed before this request had begun; retry')
         break
       case 'result':
         this.#settle(message)

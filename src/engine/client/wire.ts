@@ -47,10 +47,10 @@ export function divide(message: Message, isBehind: (id?: Id) => boolean): Divide
     case 'call':
     case 'result':
       return divideOther(message, message.id, isBehind)
-    case 'fatal':
     case 'shutdown':
       // The last word.
       return isBehind() ? { now: null, later: large([], 0, whole(message)) } : at(message)
+    case 'fatal':
     case 'ready':
     case 'progress':
     case 'stage':

@@ -85,6 +85,8 @@ class WorkerLoop {
       const value = await this.#engine.call(method, params)
       this.#channel.send({ type: 'result', id, value })
     } catch (error) {
+      // What a broken or closed engine has saved is the next one's when the channel has closed; that is the answer then.
+      if (this.#engine.failure !== null) return
       this.#channel.send({ type: 'result', id, error: SkeinError.from(error).toShape() })
     }
   }
@@ -111,15 +113,15 @@ class WorkerLoop {
     this.#isScheduled = false
     if (this.#isOver) return
     const events = this.#engine.turn()
+    const { failure, hasWork } = this.#engine
+    // Before the errors of its requests: some are repeated at once, and not here.
+    if (failure !== null) this.#channel.send({ type: 'fatal', error: failure.toShape() })
     if (events !== null || this.#refused.length > 0) {
       this.#post([...this.#refused, ...(events ?? [])])
       this.#refused = []
     }
-    const { failure, hasWork } = this.#engine
-    if (failure !== null) {
-      this.#channel.send({ type: 'fatal', error: failure.toShape() })
-      this.#end(1)
-    } else if (hasWork && events === null) this.#scheduleAfterRest()
+    if (failure !== null) this.#end(1)
+    else if (hasWork && events === null) this.#scheduleAfterRest()
     else if (hasWork) this.#schedule()
     else if (this.#isDraining && this.#engine.isIdle) this.#end(0)
   }
