@@ -12,10 +12,14 @@ const PLAIN_EVERY = 64
 class Durations {
   readonly #ms: number[] = []
   readonly #at: number[] = []
+  /** Ascending: they are looked at far more often than one comes. */
+  readonly #sorted: number[] = []
 
   add(ms: number, step: number): void {
     this.#ms.push(ms)
     this.#at.push(step)
+    const after = this.#sorted.findIndex((other) => other > ms)
+    this.#sorted.splice(after === -1 ? this.#sorted.length : after, 0, ms)
     if (this.#ms.length > SAMPLES) this.#drop()
   }
 
@@ -23,19 +27,24 @@ class Durations {
    * The lower quartile, as other programs make steps longer and never shorter; of a few it is what was expected, unless they
    * were shorter. 0 where there is neither.
    */
-  typical(step: number, expected: number | null): number {
-    while (this.#at.length > 0 && step - this.#at[0]! > FRESH) this.#drop()
-    const all = expected === null || this.#ms.length >= FEW ? [...this.#ms] : [...this.#ms, expected]
-    all.sort((a, b) => a - b)
+  typical(step: number, expected: (() => number) | null): number {
+    this.#forget(step)
+    const all = this.#sorted
+    if (expected !== null && all.length < FEW) return Math.min(all[0] ?? Number.POSITIVE_INFINITY, expected())
     return all[(all.length - 1) >> 2] ?? 0
   }
 
-  get isEmpty(): boolean {
+  isEmpty(step: number): boolean {
+    this.#forget(step)
     return this.#ms.length === 0
   }
 
+  #forget(step: number): void {
+    while (this.#at.length > 0 && step - this.#at[0]! > FRESH) this.#drop()
+  }
+
   #drop(): void {
-    this.#ms.shift()
+    this.#sorted.splice(this.#sorted.indexOf(this.#ms.shift()!), 1)
     this.#at.shift()
   }
 }
@@ -49,9 +58,12 @@ export class StepTimes {
   /** By answers, then by the entry of the known costs in which their tokens are. */
   readonly #guessing = new Map<number, readonly Durations[]>()
   #numSteps = 0
+  /** By tokens: the entry of the known costs. Costs are asked for hundreds of times a step. */
+  readonly #entries: readonly number[]
 
   constructor(known: GuessCosts) {
     this.#known = known
+    this.#entries = Array.from({ length: 1 + (known.at(-1)?.[0] ?? 0) }, (_, tokens) => this.#entryOf(tokens))
   }
 
   learn(answers: number, tokens: number, hasGuesses: boolean, ms: number): void {
@@ -80,34 +92,37 @@ export class StepTimes {
 
   /** What a step of so many answers takes by its number of tokens, in units of one without guesses. */
   costsOf(answers: number): (tokens: number) => number {
-    const step = this.#numSteps
     const plain = this.plainMs(answers)
+    const measured = plain === 0 ? undefined : this.#guessing.get(answers)
     const base = this.#knownCost(this.#entryOf(answers))
-    const measured = this.#guessing.get(answers)
-    const ratios = this.#known.map(([, cost]) => cost / base)
-    const costs = ratios.map((ratio, i) => {
-      const own = measured?.[i]
-      if (measured === undefined || own === undefined || plain === 0) return ratio
-      return own.typical(step, ratio * plain * this.#error(measured, ratios, plain, i)) / plain
-    })
-    // It is asked hundreds of times a step.
-    const table = new Float64Array(1 + Math.max(answers, this.#known.at(-1)?.[0] ?? 0)).fill(Number.POSITIVE_INFINITY)
-    for (const [i, [most]] of this.#known.entries())
-      table.fill(costs[i]!, 1 + (this.#known[i - 1]?.[0] ?? -1), 1 + most)
-    table.fill(1, 0, 1 + answers)
-    return (tokens) => table[tokens] ?? Number.POSITIVE_INFINITY
+    const costOf = (entry: number): number => {
+      const ratio = this.#knownCost(entry) / base
+      const own = measured?.[entry]
+      if (measured === undefined || own === undefined) return ratio
+      const expected = () => ratio * plain * this.#error(measured, base, plain, entry)
+      return own.typical(this.#numSteps, expected) / plain
+    }
+    // It is asked hundreds of times a step, of two or three of the entries.
+    const costs: (number | undefined)[] = this.#known.map(() => undefined)
+    return (tokens) => {
+      if (tokens <= answers) return 1
+      const entry = this.#entries[tokens]
+      if (entry === undefined) return Number.POSITIVE_INFINITY
+      costs[entry] ??= costOf(entry)
+      return costs[entry]
+    }
   }
 
   /** By how much the nearest kind of step that was measured takes longer than expected. */
-  #error(measured: readonly Durations[], ratios: readonly number[], plain: number, at: number): number {
-    let nearest = -1
-    for (const [i, { isEmpty }] of measured.entries()) {
-      if (isEmpty || i === at) continue
-      if (nearest === -1 || Math.abs(i - at) < Math.abs(nearest - at)) nearest = i
-    }
-    if (nearest === -1) return 1
-    const expected = ratios[nearest]! * plain
-    return Math.sqrt(measured[nearest]!.typical(this.#numSteps, expected) / expected)
+  #error(measured: readonly Durations[], base: number, plain: number, at: number): number {
+    for (let away = 1; away < measured.length; away++)
+      for (const nearest of [at - away, at + away]) {
+        const durations = measured[nearest]
+        if (durations === undefined || durations.isEmpty(this.#numSteps)) continue
+        const expected = (this.#knownCost(nearest) / base) * plain
+        return Math.sqrt(durations.typical(this.#numSteps, () => expected) / expected)
+      }
+    return 1
   }
 
   #entryOf(tokens: number): number {
