@@ -198,7 +198,7 @@ export function buildApp(options: AppOptions): FastifyInstance {
     return observedModels(reached, [...observers, continuedTurnHeader(reply)])
   }
   const context = {
-    ...{ modelsFor, admin, limits, drain, auth, isTranslateOpen, report, rates, front },
+    ...{ modelsFor, admin, limits, drain, auth, isTranslateOpen, report, rates, front, models: options.models },
     fetcher: management?.fetcher ?? null,
   }
   mountDialects(app, dialects, context)

@@ -40,6 +40,18 @@ describe('without affinity', () => {
     expect(a.fake.cancelled).toHaveLength(1)
   })
 
+  test('a request would be refused only if every worker that is ready would refuse it', () => {
+    const { router, a, b } = fleetOf('a', 'b')
+    const full = new SkeinError('queue_full', 'full')
+    a.fake.refusal = full
+    expect(router.refusalOf('t')).toBeNull()
+    b.isReady = false
+    expect(router.refusalOf('t')).toBe(full)
+    b.isReady = true
+    b.fake.refusal = full
+    expect(router.refusalOf('t')).toBe(full)
+  })
+
   test('figures are totals over all workers', () => {
     const { router } = fleetOf('a', 'b')
     expect(router.info.numSlots).toBe(32)

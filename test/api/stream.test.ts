@@ -8,6 +8,7 @@ import { runInNewContext } from 'node:vm'
 import type { FastifyInstance } from 'fastify'
 import { pino } from 'pino'
 import { afterEach, expect, test } from 'vitest'
+import { SkeinError } from '../../src/errors.ts'
 import { limitUnsentBytes } from '../../src/gateway/http/connection.ts'
 import { answer, endless } from '../helpers/fake-engine.ts'
 import { CHAT, COMPLETIONS, HELLO, serve } from './kit.ts'
@@ -473,4 +474,42 @@ test('headers and bodies that do not arrive in time end the connection', async (
   const head = `POST ${CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n`
   const replies = await Promise.all([stall(head), stall(`${head}content-length: 100\r\n\r\n{`)])
   for (const reply of replies) expect(reply).toMatch(/^HTTP\/1.1 408 /)
+})
+
+test('a request that a full engine would refuse is refused before its body; the connection goes on', async () => {
+  const { engine, port } = await listen(undefined, {})
+  engine.refusal = new SkeinError('queue_full', 'full')
+  const socket = net.connect(port, '127.0.0.1')
+  let text = ''
+  socket.on('data', (bytes) => {
+    text += bytes
+  })
+  const head = (path: string, length: number) =>
+    `POST ${path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: ${length}\r\n\r\n`
+  const body = JSON.stringify({ prompt: 'a'.repeat(300_000) })
+  socket.write(head(COMPLETIONS, body.length))
+  await until(() => text.includes('"queue_full"'))
+  expect(text).toMatch(/^HTTP\/1.1 429 /)
+  expect(text.toLowerCase()).toContain('retry-after: 2')
+  expect(engine.requests).toHaveLength(0)
+  engine.refusal = null
+  text = ''
+  socket.write(body)
+  const short = JSON.stringify({ prompt: 'a' })
+  socket.write(head(COMPLETIONS, short.length) + short)
+  await until(() => text.includes('Hello, world.'))
+  expect(text).toMatch(/^HTTP\/1.1 200 /)
+  expect(engine.requests).toHaveLength(1)
+  socket.destroy()
+})
+
+test('a full engine refuses nothing that does not ask it', async () => {
+  const { engine, port } = await listen(undefined, {})
+  engine.refusal = new SkeinError('queue_full', 'full')
+  const reply = await fetch(`http://127.0.0.1:${port}/tokenize`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({ prompt: 'a' }),
+  })
+  expect(reply.status).toBe(200)
 })

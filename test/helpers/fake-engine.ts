@@ -74,6 +74,13 @@ export class FakeEngineClient implements EngineClient {
     return { ...idle, ...lines, steps: 10, lastBatchTokens: 5, busySeconds: 1.5 }
   }
 
+  /** What every request would be refused with. */
+  refusal: SkeinError | null = null
+
+  refusalOf(): SkeinError | null {
+    return this.refusal
+  }
+
   async *generate(request: GenerateRequest, signal?: AbortSignal): AsyncGenerator<EngineEvent> {
     this.requests.push(request)
     let isComplete = false

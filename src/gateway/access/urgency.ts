@@ -30,8 +30,8 @@ export function urgentModels(models: ModelRegistry, route: Route, body: unknown,
   return { list: () => models.list(), get: (name) => urgent(models.get(name), urgency) }
 }
 
-/** Whether the route's schema has the fields, so that the body was checked for them. */
-function asks({ body }: Route): boolean {
+/** Whether the route asks the engine: its schema has the fields, so that the body was checked for them. */
+export function asks({ body }: Route): boolean {
   const { properties = {} } = (body ?? {}) as { readonly properties?: object }
   return 'priority' in properties && 'timeout' in properties
 }

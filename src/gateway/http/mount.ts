@@ -13,7 +13,7 @@ import { assert, SkeinError } from '../../errors.ts'
 import { ANONYMOUS, type Auth, authorizationOf, checkRole, type Principal } from '../access/auth.ts'
 import type { SealedCaller } from '../access/caller-seal.ts'
 import type { RateLimits } from '../access/rate-limits.ts'
-import { urgentModels } from '../access/urgency.ts'
+import { asks, urgentModels } from '../access/urgency.ts'
 import { type Complaint, describeInvalid, parseForms } from '../body/body.ts'
 import { readBody } from '../body/body-memory.ts'
 import type { Drain } from './drain.ts'
@@ -66,6 +66,7 @@ interface MountContext {
   /** Counts and logs an error, and returns what the client may see of it. */
   readonly report: (thrown: unknown, request: FastifyRequest) => SkeinError
   readonly rates: RateLimits
+  readonly models: ModelRegistry
   /** Null: requests are answered here. */
   readonly front: Front | null
   /** The models as one request of this caller may use them. */
@@ -103,6 +104,7 @@ function mountPath(app: FastifyInstance, entries: readonly Entry[], context: Mou
   assert(isClear, `clashing routes at ${route.path}`)
   const { access, role } = route
   const isShared = entries.length > 1
+  const isAsked = entries.every((entry) => asks(entry.route))
   const front = context.front?.answersFor(route) === true ? context.front : null
   // Whoever answers validates the body: a node may run a later release.
   const isValidated = front === null
@@ -119,6 +121,7 @@ function mountPath(app: FastifyInstance, entries: readonly Entry[], context: Mou
     onRequest: async (request, reply) => {
       if (request.principal !== null) countRequest(request.principal, reply, context)
       checkType(request, route)
+      if (front === null && isAsked && request.principal !== null) refuseIfFull(request.principal, context)
     },
     preValidation: async (request, reply) => {
       if (route.mayLackBody === true) request.body ??= {}
@@ -199,6 +202,19 @@ function authenticate(request: FastifyRequest, reply: FastifyReply, context: Mou
 
 function countRequest(principal: Principal, reply: FastifyReply, { rates }: MountContext): void {
   rates.takeRequest(principal, (headers) => reply.headers(headers))
+}
+
+/**
+ * Refuses a request before its body is read if all models would refuse it afterwards: most of what comes to an overloaded server
+ * is refused, and its time is that of the answers.
+ */
+function refuseIfFull({ tenant }: Principal, { models }: MountContext): void {
+  let refusal: SkeinError | null = null
+  for (const { client } of models.list()) {
+    refusal = client?.refusalOf?.(tenant) ?? null
+    if (refusal === null) return
+  }
+  if (refusal !== null) throw refusal
 }
 
 function validate(request: FastifyRequest, { body }: Route): void {

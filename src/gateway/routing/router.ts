@@ -116,6 +116,17 @@ export class Router implements EngineSource, EngineClient {
     })
   }
 
+  /** If every worker would refuse it. */
+  refusalOf(tenant: string): SkeinError | null {
+    let refusal: SkeinError | null = null
+    for (const { client } of this.#replicas()) {
+      if (client === null) continue
+      refusal = client.refusalOf?.(tenant) ?? null
+      if (refusal === null) return null
+    }
+    return refusal
+  }
+
   async call<M extends EngineCall>(method: M, params: EngineCalls[M]['params']): Promise<EngineCalls[M]['result']> {
     return this.#calls.call(method, params, this.#ready())
   }
