@@ -16,6 +16,7 @@ import type { RateLimits } from '../access/rate-limits.ts'
 import { asks, urgentModels } from '../access/urgency.ts'
 import { type Complaint, describeInvalid, parseForms } from '../body/body.ts'
 import { readBody } from '../body/body-memory.ts'
+import { refuseIfFull } from '../routing/registry.ts'
 import type { Drain } from './drain.ts'
 import type { Limits } from './limits.ts'
 import { onReplyClosed } from './request-end.ts'
@@ -104,8 +105,8 @@ function mountPath(app: FastifyInstance, entries: readonly Entry[], context: Mou
   assert(isClear, `clashing routes at ${route.path}`)
   const { access, role } = route
   const isShared = entries.length > 1
-  const isAsked = entries.every((entry) => asks(entry.route))
   const front = context.front?.answersFor(route) === true ? context.front : null
+  const isAsked = front === null && entries.every((entry) => asks(entry.route))
   // Whoever answers validates the body: a node may run a later release.
   const isValidated = front === null
   const options: RouteOptions = {
@@ -121,7 +122,7 @@ function mountPath(app: FastifyInstance, entries: readonly Entry[], context: Mou
     onRequest: async (request, reply) => {
       if (request.principal !== null) countRequest(request.principal, reply, context)
       checkType(request, route)
-      if (front === null && isAsked && request.principal !== null) refuseIfFull(request.principal, context)
+      if (isAsked && request.principal !== null) refuseIfFull(context.models, request.principal.tenant)
     },
     preValidation: async (request, reply) => {
       if (route.mayLackBody === true) request.body ??= {}
@@ -202,19 +203,6 @@ function authenticate(request: FastifyRequest, reply: FastifyReply, context: Mou
 
 function countRequest(principal: Principal, reply: FastifyReply, { rates }: MountContext): void {
   rates.takeRequest(principal, (headers) => reply.headers(headers))
-}
-
-/**
- * Refuses a request before its body is read if all models would refuse it afterwards: most of what comes to an overloaded server
- * is refused, and its time is that of the answers.
- */
-function refuseIfFull({ tenant }: Principal, { models }: MountContext): void {
-  let refusal: SkeinError | null = null
-  for (const { client } of models.list()) {
-    refusal = client?.refusalOf?.(tenant) ?? null
-    if (refusal === null) return
-  }
-  if (refusal !== null) throw refusal
 }
 
 function validate(request: FastifyRequest, { body }: Route): void {

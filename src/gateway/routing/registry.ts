@@ -53,6 +53,19 @@ export function registryOver(
   }
 }
 
+/**
+ * Refuses a request, whose body is not there yet, if every model would refuse it afterwards: most of what comes to an overloaded
+ * server is refused, and its time is that of the answers.
+ */
+export function refuseIfFull(models: ModelRegistry, tenant: string): void {
+  let refusal: SkeinError | null = null
+  for (const { client } of models.list()) {
+    refusal = client?.refusalOf?.(tenant) ?? null
+    if (refusal === null) return
+  }
+  if (refusal !== null) throw refusal
+}
+
 function entryOf({ id, aliases = [], source }: RegisteredModel, created: number): ModelEntry {
   const { state, reason, client, workers } = source
   return {
