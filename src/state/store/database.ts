@@ -20,7 +20,7 @@ import { type FileLayer, realFiles } from './files.ts'
 import { StoreLog } from './log.ts'
 import { Owners } from './owners.ts'
 import { SessionRows } from './session-rows.ts'
-import { type Database, isWithoutRoom } from './sqlite.ts'
+import { alone, type Database, isWithoutRoom } from './sqlite.ts'
 import {
   type Claim,
   type ListPage,
@@ -210,7 +210,7 @@ export class StoreDatabase {
 
   /** Runs a transaction that excludes others from its first statement on. */
   #locked<T>(work: () => T): T {
-    return this.#db.transaction(work).immediate()
+    return alone(this.#db, LOCK_TIMEOUT_MS, work)
   }
 
   /** Returns files that may go. */
