@@ -8,20 +8,22 @@ bool is_finite(const uint8_t* f16) { return (f16[1] & 0x7c) != 0x7c; }
 
 /// Stores the code of one input of a row in its group of a tile.
 void store_code(const PackedTile& tile, int code, int64_t row, int64_t input, uint8_t* group) {
-  const int64_t quad = input / 4, within = row * 4 + input % 4;
+  const int64_t quad = input / 4;
   uint8_t* values = group + tile.quads_at() + quad * tile.quad_bytes();
   if (tile.format.bits == 8) {
-    values[within] = static_cast<uint8_t>(code - tile.format.offset + kWeightOffset);
+    values[row * 4 + input % 4] = static_cast<uint8_t>(code - tile.format.offset + kWeightOffset);
     return;
   }
-  const int64_t pair = row / (2 * kLanes), lane = row % kLanes;
-  const int shift = row / kLanes % 2 == 1 ? 4 : 0;
-  values[(pair * kLanes + lane) * 4 + input % 4] |= static_cast<uint8_t>((code & 15) << shift);
-  const int upper = code >> 4;
-  uint8_t* planes = group + tile.planes_at();
-  if (tile.planes() == 1) planes[within] |= static_cast<uint8_t>(upper << quad);
-  if (tile.planes() == 2)
-    planes[quad / 4 * kTileRows * 4 + within] |= static_cast<uint8_t>(upper << (2 * (quad % 4)));
+  // Of the codes of two rows that share a byte, the high one is first (packed-tile.h).
+  const bool is_high = row / kLanes % 2 == 1;
+  const int bits = tile.beyond(), most = (1 << bits) - 1;
+  const int half = is_high ? code >> bits : code & 15, beyond = is_high ? code & most : code >> 4;
+  const int64_t at = (row / (2 * kLanes) * kLanes + row % kLanes) * 4 + input % 4;
+  values[at] |= static_cast<uint8_t>(half << (is_high ? 4 : 0));
+  if (bits == 0) return;
+  uint8_t* plane = group + tile.planes_at() + quad / tile.plane_quads() * kTileRows * 2;
+  const int64_t shift = quad % tile.plane_quads() * 2 * bits + (is_high ? 0 : bits);
+  plane[at] |= static_cast<uint8_t>(beyond << shift);
 }
 
 }  // namespace

@@ -4,9 +4,12 @@
 //   [64] f16 scales, [64] f16 minimums      if the type has them
 //   per group of 32 inputs
 //     [1 or 2][64] scales, [64] minimums    integers, if the type has them
-//     [64][4] fifth bits, or 2 × [64][4] upper pairs of bits: bit i, or pair i % 4 of plane i / 4,
-//                                           of a byte belongs to quad i
-//     8 quads as in q4 (matrix.h), or as in i8 for codes of 8 bits
+//     [2 or 4][32][4] bits beyond four      of codes of five or six bits, for four or two quads
+//     each 8 quads as in q4 (matrix.h), or as in i8 for codes of 8 bits
+// Two rows share the bytes of a quad, L = kLanes rows apart. Of a code with u bits beyond four, the
+// row in the low half has its lower four bits there and the row in the high half its upper four.
+// The other bits of both are next to each other, 2u bits for a quad, those of the high half first.
+// So one shift brings both to their places: above the lower four bits, below the upper four.
 // Activations have 16 bits, so the products are as accurate as with f16 weights (activations.h).
 #pragma once
 
@@ -26,10 +29,12 @@ struct PackedTile {
   constexpr int64_t integers() const {
     return format.group_scales + (format.group_scales != 0 && format.minimum != 0 ? 1 : 0);
   }
-  constexpr int64_t planes() const { return format.bits == 8 ? 0 : format.bits - 4; }
+  /// Bits of a code beyond the four in a quad.
+  constexpr int beyond() const { return format.bits == 8 ? 0 : format.bits - 4; }
+  constexpr int plane_quads() const { return beyond() == 0 ? 1 : 4 / beyond(); }
   constexpr int64_t quad_bytes() const { return kTileRows * (format.bits == 8 ? 4 : 2); }
   constexpr int64_t planes_at() const { return integers() * kTileRows; }
-  constexpr int64_t quads_at() const { return planes_at() + planes() * kTileRows * 4; }
+  constexpr int64_t quads_at() const { return planes_at() + beyond() * kTileRows * 4; }
   constexpr int64_t group_bytes() const { return quads_at() + kGroup / 4 * quad_bytes(); }
   constexpr int64_t block_bytes() const { return header_bytes() + groups() * group_bytes(); }
   constexpr int64_t bytes(int64_t columns) const { return columns / format.inputs * block_bytes(); }
@@ -194,13 +199,18 @@ struct PackedWeights {
   static constexpr int kParts = kFormat.group_scales == 2 ? 2 : 1;
   using Decoded = DecodedWeights<kParts, kFormat.minimum != 0>;
 
+  /// Inlined because GCC 12 would otherwise keep the sums of a call in memory.
   template <int Rows, int Vectors>
-  static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t from,
-                       int64_t to, Sums<Rows, Vectors>& sums) {
+  [[gnu::always_inline]] static void multiply(const uint8_t* tile, int64_t output,
+                                              const Inputs& inputs, int64_t from, int64_t to,
+                                              Sums<Rows, Vectors>& sums) {
     const FineLayout layout(inputs.columns);
+    Units<Rows, Vectors> units;
+    units.keep(Group(tile, from / kGroup, output));
     for (int64_t g = from / kGroup; g * kGroup < to; g++) {
       inputs.ahead.fetch(g);
       const Group group(tile, g, output);
+      if (g % kTile.groups() == 0) units.keep(group);
 #pragma GCC unroll 2
       for (int part = 0; part < kParts; part++) {
         FineTotals<Rows, Vectors> totals;
@@ -211,9 +221,9 @@ struct PackedWeights {
             fetch_part<kGroupBytes, kQuads>(tile + g * kGroupBytes + kFetched, quad);
           add_quad(group, inputs, g, quad, totals);
         }
-        add_scaled(group, totals, inputs, layout, g, part, sums);
+        add_scaled(group, units, totals, inputs, layout, g, part, sums);
       }
-      if constexpr (kFormat.minimum != 0) add_minimums(group, inputs, layout, g, sums);
+      if constexpr (kFormat.minimum != 0) add_minimums(group, units, inputs, layout, g, sums);
     }
   }
 
@@ -223,16 +233,17 @@ struct PackedWeights {
     std::memcpy(to, &offset, sizeof offset);
     for (int64_t g = 0; g * kGroup < columns; g++) {
       const Group group(tile, g, 0);
+      constexpr Units<0, kTileVectors> units{};
       float* scales = Decoded::scales(to, g);
       for (int n = 0; n < kTileVectors; n++) {
         for (int part = 0; part < kParts; part++)
-          store(scales + part * kTileRows + n * kLanes, group.scale(n, part));
+          store(scales + part * kTileRows + n * kLanes, units.scale(group, n, part));
         if constexpr (kFormat.minimum != 0)
-          store(Decoded::minimums(to, g) + n * kLanes, group.minimum(n) * kFormat.minimum);
+          store(Decoded::minimums(to, g) + n * kLanes, units.minimum(group, n) * kFormat.minimum);
       }
       for (int quad = 0; quad < kQuads; quad++) {
         vi bytes[kTileVectors];
-        load_bytes(group, quad, bytes);
+        load_bytes<false>(group, quad, bytes);
         for (int n = 0; n < kTileVectors; n++)
           std::memcpy(Decoded::quad(to, g, quad) + n * kLanes * 4, &bytes[n], sizeof(vi));
       }
@@ -258,7 +269,7 @@ struct PackedWeights {
         add_quad(group, inputs, g, static_cast<int>(used.units[i] % kQuads), totals);
         i++;
       } while (i < used.count && used.units[i] / kQuads == g);
-      add_scaled(group, totals, inputs, layout, g, 0, sums);
+      add_scaled(group, Units<0, Vectors>(), totals, inputs, layout, g, 0, sums);
     }
   }
 
@@ -271,6 +282,14 @@ struct PackedWeights {
   static constexpr int kPartQuads = kQuads / kParts;
   /// The offset of the codes in a tile: code − kOffset is the integer they stand for.
   static constexpr int kOffset = kFormat.bits == 8 ? kWeightOffset : kFormat.offset;
+  /// Codes in high halves are multiplied in their place if bytes are unsigned: 2^kLift times too
+  /// large. Where nothing is beyond four bits, the low half is left in the byte as well.
+  static constexpr int kLift = kFormat.bits == 8 ? 0 : 4 - kTile.beyond();
+#if defined(__AVX512VNNI__)
+  static constexpr bool kIsLifted = kLift != 0;
+#else
+  static constexpr bool kIsLifted = false;
+#endif
 
   /// The addresses of a group's numbers.
   struct Group {
@@ -283,40 +302,48 @@ struct PackedWeights {
           planes(integers + kTile.planes_at()),
           quads(integers + kTile.quads_at()),
           output(first) {}
+  };
 
-    /// Scale `part` of the rows of vector n.
-    vf scale(int n, int part) const {
-      const int64_t row = output + n * kLanes;
-      const vf unit = load_f16(reinterpret_cast<const uint16_t*>(block) + row);
-      const uint8_t* integer = integers + part * kTileRows + row;
+  /// The f16 scales and minimums of a block, converted once if they fit the registers.
+  template <int Rows, int Vectors>
+  struct Units {
+    static constexpr bool kAreKept = Rows == 1 && kTile.groups() > 1;
+    vf kept[2][Vectors];
+
+    void keep(const Group& group) {
+      if constexpr (!kAreKept) return;
+#pragma GCC unroll 16
+      for (int n = 0; n < Vectors; n++) {
+        kept[0][n] = read(group, 0, n);
+        if constexpr (kFormat.minimum != 0) kept[1][n] = read(group, 1, n);
+      }
+    }
+
+    /// Scale `part` of the rows of vector n in a group of the block.
+    vf scale(const Group& group, int n, int part) const {
+      const vf unit = kAreKept ? kept[0][n] : read(group, 0, n);
+      const uint8_t* integer = group.integers + part * kTileRows + group.output + n * kLanes;
       if constexpr (kFormat.group_scales == 0) return unit;
       if constexpr (kFormat.group_scales == 1) return unit * to_float(load_u8(integer));
       return unit * to_float(load_i8(integer));
     }
 
-    vf minimum(int n) const {
-      const int64_t row = output + n * kLanes;
-      const vf unit = load_f16(reinterpret_cast<const uint16_t*>(block) + kTileRows + row);
+    vf minimum(const Group& group, int n) const {
+      const vf unit = kAreKept ? kept[1][n] : read(group, 1, n);
       if constexpr (kFormat.group_scales == 0) return unit;
-      return unit * to_float(load_u8(integers + kTileRows + row));
+      const uint8_t* integer = group.integers + kTileRows + group.output + n * kLanes;
+      return unit * to_float(load_u8(integer));
     }
 
-    /// The upper bits of quad i, shifted to their place in the code.
-    vi upper_bits(int n, int i) const {
-      const int64_t at = (output + n * kLanes) * 4;
-      if constexpr (kFormat.bits == 5) {
-        const vi all = load_int(planes + at);
-        return (i < 4 ? all << (4 - i) : all >> (i - 4)) & 0x10101010;
-      } else {
-        const vi all = load_int(planes + i / 4 * kTileRows * 4 + at);
-        const int pair = i % 4;
-        return (pair < 2 ? all << (4 - 2 * pair) : all >> (2 * pair - 4)) & 0x30303030;
-      }
+   private:
+    static vf read(const Group& group, int which, int n) {
+      const uint16_t* halves = reinterpret_cast<const uint16_t*>(group.block);
+      return load_f16(halves + which * kTileRows + group.output + n * kLanes);
     }
   };
 
-  /// The codes of a quad, a byte each.
-  template <int Vectors>
+  /// The codes of a quad, a byte each. Those of high halves are lifted if `Lifted`.
+  template <bool Lifted, int Vectors>
   static void load_bytes(const Group& group, int quad, vi (&bytes)[Vectors]) {
     const uint8_t* values = group.quads + quad * kTile.quad_bytes();
     if constexpr (kFormat.bits == 8) {
@@ -324,20 +351,47 @@ struct PackedWeights {
       for (int n = 0; n < Vectors; n++)
         bytes[n] = load_int(values + (group.output + n * kLanes) * 4);
     } else {
-      load_halves(values, static_cast<int>(group.output) / kLanes, bytes);
-    }
-    if constexpr (kTile.planes() != 0) {
+      const int first = static_cast<int>(group.output) / kLanes;
 #pragma GCC unroll 16
-      for (int n = 0; n < Vectors; n++) bytes[n] |= group.upper_bits(n, quad);
+      for (int n = 0; n < Vectors; n++) {
+        const int64_t at = (first + n) / 2 * kLanes * 4;
+        const vi both = load_int(values + at), beyond = beyond_bits(group, quad, at);
+        bytes[n] = (first + n) % 2 == 0 ? low_code(both, beyond) : high_code<Lifted>(both, beyond);
+      }
     }
   }
 
-  template <int Vectors>
-  static void load(const Group& group, int quad, Quad (&to)[Vectors]) {
-    vi bytes[Vectors];
-    load_bytes(group, quad, bytes);
-#pragma GCC unroll 16
-    for (int n = 0; n < Vectors; n++) to[n] = quad_of(bytes[n]);
+  /// The bits beyond four of both codes in a byte of quad i, next to the four bits of each.
+  static vi beyond_bits(const Group& group, int i, int64_t at) {
+    constexpr int kBeyond = kTile.beyond();
+    if constexpr (kBeyond == 0) return vi{};
+    constexpr int kQuadsOfPlane = kTile.plane_quads();
+    const vi all = load_int(group.planes + i / kQuadsOfPlane * kTileRows * 2 + at);
+    const int shift = kLift - i % kQuadsOfPlane * 2 * kBeyond;
+    return shift < 0 ? all >> -shift : all << shift;
+  }
+
+  static vi low_code(vi both, vi beyond) {
+    constexpr int32_t kMask = ((1 << kTile.beyond()) - 1) * 0x10101010;
+    return (both & 0x0f0f0f0f) | (beyond & kMask);
+  }
+
+  template <bool Lifted>
+  static vi high_code(vi both, vi beyond) {
+    if constexpr (kTile.beyond() == 0) return Lifted ? both : (both >> 4) & 0x0f0f0f0f;
+    constexpr int32_t kHigh = static_cast<int32_t>(0xf0f0f0f0);
+    constexpr int32_t kMask = ((1 << kTile.beyond()) - 1) * (0x01010101 << kLift);
+    const vi code = (both & kHigh) | (beyond & kMask);
+    return Lifted ? code : shift_right(code, kLift);
+  }
+
+  /// Of the codes of vector n, from totals of lifted codes.
+  template <int Rows, int Vectors>
+  static vi sum_of(const FineTotals<Rows, Vectors>& totals, int row, int n) {
+    if (!kIsLifted || n % 2 == 0) return totals.sum(row, n);
+    if constexpr (kTile.beyond() == 0)
+      return (totals.sum(row, n) - totals.sum(row, n - 1)) >> kLift;
+    return totals.sum(row, n) >> kLift;
   }
 
   /// Starts the totals with the correction for the offset of the codes.
@@ -348,16 +402,23 @@ struct PackedWeights {
     for (int row = 0; row < Rows; row++) {
       const FineToken token(inputs, layout, row, g);
 #pragma GCC unroll 16
-      for (int n = 0; n < Vectors; n++)
-        totals.start(row, n, splat_int(kOffset == 0 ? 0 : -kOffset * token.sum(part, kParts)));
+      for (int n = 0; n < Vectors; n++) {
+        const int lift = !kIsLifted || n % 2 == 0 ? 1 : (1 << kLift) + (kTile.beyond() == 0);
+        totals.start(row, n,
+                     splat_int(kOffset == 0 ? 0 : -kOffset * lift * token.sum(part, kParts)));
+      }
     }
   }
 
   template <int Rows, int Vectors>
   static void add_quad(const Group& group, const Inputs& inputs, int64_t g, int quad,
                        FineTotals<Rows, Vectors>& totals) {
+    static_assert(!kIsLifted || Vectors % 2 == 0);
+    vi bytes[Vectors];
+    load_bytes<kIsLifted>(group, quad, bytes);
     Quad weights[Vectors];
-    load(group, quad, weights);
+#pragma GCC unroll 16
+    for (int n = 0; n < Vectors; n++) weights[n] = quad_of(bytes[n]);
 #pragma GCC unroll 6
     for (int row = 0; row < Rows; row++) {
       const FineQuad& x =
@@ -367,29 +428,29 @@ struct PackedWeights {
     }
   }
 
-  template <int Rows, int Vectors>
-  static void add_scaled(const Group& group, const FineTotals<Rows, Vectors>& totals,
-                         const Inputs& inputs, const FineLayout& layout, int64_t g, int part,
-                         Sums<Rows, Vectors>& sums) {
+  template <int Rows, int Vectors, class BlockUnits>
+  static void add_scaled(const Group& group, const BlockUnits& units,
+                         const FineTotals<Rows, Vectors>& totals, const Inputs& inputs,
+                         const FineLayout& layout, int64_t g, int part, Sums<Rows, Vectors>& sums) {
     vf scales[Vectors];
 #pragma GCC unroll 16
-    for (int n = 0; n < Vectors; n++) scales[n] = group.scale(n, part);
+    for (int n = 0; n < Vectors; n++) scales[n] = units.scale(group, n, part);
 #pragma GCC unroll 6
     for (int row = 0; row < Rows; row++) {
       const FineToken token(inputs, layout, row, g);
       const vf scale = splat(token.scale);
 #pragma GCC unroll 16
       for (int n = 0; n < Vectors; n++)
-        sums.at[row][n] = fma(to_float(totals.sum(row, n)), scales[n] * scale, sums.at[row][n]);
+        sums.at[row][n] = fma(to_float(sum_of(totals, row, n)), scales[n] * scale, sums.at[row][n]);
     }
   }
 
-  template <int Rows, int Vectors>
-  static void add_minimums(const Group& group, const Inputs& inputs, const FineLayout& layout,
-                           int64_t g, Sums<Rows, Vectors>& sums) {
+  template <int Rows, int Vectors, class BlockUnits>
+  static void add_minimums(const Group& group, const BlockUnits& units, const Inputs& inputs,
+                           const FineLayout& layout, int64_t g, Sums<Rows, Vectors>& sums) {
     vf minimums[Vectors];
 #pragma GCC unroll 16
-    for (int n = 0; n < Vectors; n++) minimums[n] = group.minimum(n);
+    for (int n = 0; n < Vectors; n++) minimums[n] = units.minimum(group, n);
 #pragma GCC unroll 6
     for (int row = 0; row < Rows; row++) {
       const FineToken token(inputs, layout, row, g);

@@ -144,10 +144,11 @@ inline vi add_products(vi total, Quad weights, const Quantised* x) {
 #endif
 
 /// Unpacks Vectors vectors, from `first` on, of a quad that holds two weights per byte to one byte
-/// per weight.
-template <int Vectors>
+/// per weight; or to whole bytes for high halves.
+template <bool WholeBytes, int Vectors>
 inline void load_halves(const uint8_t* quad, int first, vi (&to)[Vectors]) {
   constexpr int32_t kLowHalves = 0x0f0f0f0f;
+  static_assert(!WholeBytes || Vectors > 1);
   if constexpr (Vectors == 1) {
     to[0] = (load_int(quad + first / 2 * kLanes * 4) >> (first % 2 * 4)) & kLowHalves;
   } else {
@@ -155,7 +156,7 @@ inline void load_halves(const uint8_t* quad, int first, vi (&to)[Vectors]) {
     for (int n = 0; n < Vectors; n += 2) {
       const vi both = load_int(quad + (first + n) / 2 * kLanes * 4);
       to[n] = both & kLowHalves;
-      to[n + 1] = (both >> 4) & kLowHalves;
+      to[n + 1] = WholeBytes ? both : (both >> 4) & kLowHalves;
     }
   }
 }
@@ -168,7 +169,13 @@ struct I8Format {
 #pragma GCC unroll 16
     for (int n = 0; n < Vectors; n++) to[n] = quad_of(load_int(quad + (first + n) * kLanes * 4));
   }
-  static vi start(int32_t correction) { return splat_int(kWeightOffset == 0 ? 0 : correction); }
+  static vi start(int32_t correction, int) {
+    return splat_int(kWeightOffset == 0 ? 0 : correction);
+  }
+  template <int Vectors>
+  static vi sum(const vi (&totals)[Vectors], int n) {
+    return totals[n];
+  }
 };
 
 struct Q4Format {
@@ -177,14 +184,28 @@ struct Q4Format {
   template <int Vectors>
   static void load(const uint8_t* quad, int first, Quad (&to)[Vectors]) {
     vi bytes[Vectors];
-    load_halves(quad, first, bytes);
+    load_halves<kIsLifted>(quad, first, bytes);
 #pragma GCC unroll 16
     for (int n = 0; n < Vectors; n++) to[n] = quad_of(bytes[n]);
   }
-  static vi start(int32_t correction) {
+  static vi start(int32_t correction, int n) {
     static_assert(kCorrection == 16 * kQ4Offset);
-    return splat_int(correction) >> 4;
+    const vi one = splat_int(correction >> 4);
+    return kIsLifted && n % 2 == 1 ? one * 17 : one;
   }
+  template <int Vectors>
+  static vi sum(const vi (&totals)[Vectors], int n) {
+    return kIsLifted && n % 2 == 1 ? (totals[n] - totals[n - 1]) >> 4 : totals[n];
+  }
+
+ private:
+  /// Where bytes are unsigned, whole bytes are multiplied in place of their high halves: sixteen
+  /// times the sum of the high halves, and that of the low ones.
+#if defined(__AVX512VNNI__)
+  static constexpr bool kIsLifted = true;
+#else
+  static constexpr bool kIsLifted = false;
+#endif
 };
 
 struct Nf4Format {
@@ -193,11 +214,15 @@ struct Nf4Format {
   template <int Vectors>
   static void load(const uint8_t* quad, int first, Quad (&to)[Vectors]) {
     vi codes[Vectors];
-    load_halves(quad, first, codes);
+    load_halves<false>(quad, first, codes);
 #pragma GCC unroll 16
     for (int n = 0; n < Vectors; n++) to[n] = quad_of(look_up(kLevels, codes[n]));
   }
-  static vi start(int32_t correction) { return I8Format::start(correction); }
+  static vi start(int32_t correction, int n) { return I8Format::start(correction, n); }
+  template <int Vectors>
+  static vi sum(const vi (&totals)[Vectors], int n) {
+    return totals[n];
+  }
 
  private:
   static constexpr ByteTable kLevels = [] {
@@ -278,7 +303,7 @@ struct IntegerWeights {
       const uint8_t* token = inputs.first + row * inputs.stride;
       const int32_t correction = reinterpret_cast<const int32_t*>(token + layout.corrections_at)[g];
 #pragma GCC unroll 16
-      for (int n = 0; n < Vectors; n++) totals[row][n] = Format::start(correction);
+      for (int n = 0; n < Vectors; n++) totals[row][n] = Format::start(correction, n);
     }
   }
 
@@ -311,7 +336,8 @@ struct IntegerWeights {
       const vf scale = splat(reinterpret_cast<const float*>(token + layout.scales_at)[g]);
 #pragma GCC unroll 16
       for (int n = 0; n < Vectors; n++) {
-        sums.at[row][n] = fma(to_float(totals[row][n]), scales[n] * scale, sums.at[row][n]);
+        const vf total = to_float(Format::sum(totals[row], n));
+        sums.at[row][n] = fma(total, scales[n] * scale, sums.at[row][n]);
       }
     }
   }

@@ -61,7 +61,20 @@ inline vi load_u8(const uint8_t* p) {
   return __builtin_convertvector(x, vi);
 #endif
 }
-inline vi load_i8(const uint8_t* p) { return (load_u8(p) << 24) >> 24; }
+inline vi load_i8(const uint8_t* p) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<vi>(
+      _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+#else
+  return (load_u8(p) << 24) >> 24;
+#endif
+}
+
+/// Shifts zeros in.
+inline vi shift_right(vi x, int bits) {
+  typedef uint32_t vu __attribute__((vector_size(kLanes * 4)));
+  return reinterpret_cast<vi>(reinterpret_cast<vu>(x) >> bits);
+}
 
 /// a·b + c, fused if the ISA level has FMA. -ffp-contract=off prevents any other fusing, so the way
 /// a loop is unrolled cannot change a result.
@@ -80,7 +93,8 @@ inline vf fma(vf a, vf b, vf c) {
 /// Loads kLanes halves. Denormal halves are kept on every level.
 inline vf load_f16(const uint16_t* p) {
 #if defined(__AVX512F__)
-  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  // GCC 12 sees an uninitialised vector in _mm512_cvtph_ps.
+  return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 #elif defined(__F16C__)
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 #else
