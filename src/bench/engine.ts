@@ -5,7 +5,15 @@
  * are handled; on a pipeline each device has a part of the rows. A figure is the median over repeated steps, including
  * the host's part. It knows nothing of files or devices.
  */
-import { type BatchRow, type Flight, fedByDraw, type ModelInfo, type RowResult, type Runner } from '../model/runner.ts'
+import {
+  type BatchRow,
+  type Flight,
+  fedByDraw,
+  type ModelInfo,
+  type RowResult,
+  type Runner,
+  type SampleSpec,
+} from '../model/runner.ts'
 import { sampleSpec } from './plain-request.ts'
 
 interface PrefillCase {
@@ -139,6 +147,10 @@ async function timeDecode(
   const numSlots = kind === 'mixed' ? batch + 1 : batch
   for (let slot = 0; slot < numSlots; slot++) runner.clearSlot(slot)
   const prompt = Array.from({ length: tokens }, (_, t) => someToken(runner, batch, t))
+  const answers = Array.from({ length: batch }, (_, slot) => new KeptRow(slot, [0], draws))
+  // Last, so that draw s belongs to row s. It continues the prompt of the previous step.
+  const prompted = kind === 'mixed' ? new KeptRow(batch, prompt, draws) : null
+  const rows = [...answers, ...(prompted === null ? [] : [prompted])].map(({ row }) => row)
   const flights: Flight<RowResult[]>[] = []
   let position = 0
   let last: readonly number[] = []
@@ -147,9 +159,8 @@ async function timeDecode(
       if (!draws || position === 0) return someToken(runner, slot, position)
       return flights.length > 0 ? fedByDraw(slot) : last[slot]!
     }
-    const rows = Array.from({ length: batch }, (_, slot) => row(slot, [feeds(slot)], draws, position))
-    // Last, so that draw s belongs to row s. It continues the prompt of the previous step.
-    if (kind === 'mixed') rows.push(row(batch, prompt, draws, position))
+    for (const answer of answers) answer.next(feeds(answer.row.slot), position)
+    prompted?.moveTo(position)
     position++
     flights.push(runner.launch(rows))
   }
@@ -177,13 +188,18 @@ async function timeDecodeInParts(
 ): Promise<number[]> {
   const slots = Array.from({ length: batch }, (_, slot) => slot)
   const numParts = Math.min(runner.maxFlights, batch)
-  const parts = Array.from({ length: numParts }, (_, p) => ({
-    slots: slots.filter((slot) => slot % numParts === p),
-    flight: null as Flight<RowResult[]> | null,
-    drawn: [] as number[],
-  }))
-  for (const slot of kind === 'mixed' ? [...slots, batch] : slots) runner.clearSlot(slot)
   const prompt = Array.from({ length: tokens }, (_, t) => someToken(runner, batch, t))
+  const prompted = kind === 'mixed' ? new KeptRow(batch, prompt, draws) : null
+  const parts = Array.from({ length: numParts }, (_, p) => {
+    const own = slots.filter((slot) => slot % numParts === p).map((slot) => new KeptRow(slot, [0], draws))
+    return {
+      answers: own,
+      rows: [...own, ...(prompted === null || p > 0 ? [] : [prompted])].map(({ row }) => row),
+      flight: null as Flight<RowResult[]> | null,
+      drawn: [] as number[],
+    }
+  })
+  for (const slot of kind === 'mixed' ? [...slots, batch] : slots) runner.clearSlot(slot)
   let position = 0
   const land = async (part: (typeof parts)[number]) => {
     const results = part.flight === null ? [] : await outcome(part.flight)
@@ -192,11 +208,10 @@ async function timeDecodeInParts(
   const run = async () => {
     for (const part of parts) {
       await land(part)
-      const rows = part.slots.map((slot, i) =>
-        row(slot, [part.drawn[i] ?? someToken(runner, slot, position)], draws, position),
-      )
-      if (kind === 'mixed' && part === parts[0]) rows.push(row(batch, prompt, draws, position))
-      part.flight = runner.launch(rows)
+      for (const [i, answer] of part.answers.entries())
+        answer.next(part.drawn[i] ?? someToken(runner, answer.row.slot, position), position)
+      prompted?.moveTo(position)
+      part.flight = runner.launch(part.rows)
     }
     position++
   }
@@ -262,6 +277,29 @@ function stepsOf(prompts: readonly number[][], maxTokens: number, draws: boolean
 function row(slot: number, tokens: readonly number[], draws: boolean, position: number): BatchRow {
   const samples = draws ? [sampleSpec({ slot, topP: 0.5, position })] : []
   return { slot, tokens: Int32Array.from(tokens), samples, withHead: true }
+}
+
+/** A row that goes from step to step with its draw, as an answer has one (sequence.ts). */
+class KeptRow {
+  readonly row: BatchRow
+  readonly #draw: SampleSpec & { position: number }
+
+  constructor(slot: number, tokens: readonly number[], draws: boolean) {
+    const { samples, ...plain } = row(slot, tokens, true, 0)
+    this.#draw = { ...samples[0]! }
+    this.row = { ...plain, samples: draws ? [this.#draw] : [] }
+  }
+
+  /** Feeds one token and draws the next. */
+  next(token: number, position: number): void {
+    this.row.tokens[0] = token
+    this.#draw.position = position
+  }
+
+  /** Feeds the same tokens again. */
+  moveTo(position: number): void {
+    this.#draw.position = position
+  }
 }
 
 /** Repeats until both minimums are met, after two runs that warm caches and threads. */
