@@ -203,7 +203,7 @@ export class FakeRunner implements Runner {
     if (this.#left.length > 0) throw new Error('a launch before the draws of the last')
     const lastDrawn = this.#results.flatMap(({ drawn }) => drawn.map(({ token }) => token))
     const known = rows.map((row) => this.#known(row, lastDrawn))
-    this.#results = known.map((row, b) => (row === null ? idleResult(rows[b]!) : this.#run(row)))
+    this.#results = known.map((row, b) => (row === null ? idleResult(rows[b]!.samples.length) : this.#run(row)))
     for (const [b, { drawsLater, samples, slot }] of rows.entries())
       if (drawsLater === true) {
         const after = known[b] === null ? null : this.#stateOf(slot)
@@ -299,7 +299,7 @@ export class FakeRunner implements Runner {
     if (row.tokens.length === 0) return { drawn: [this.#drawKept(row)] }
     const after = consume(before, row.tokens)
     this.#states[row.slot] = after
-    if (row.drawsLater === true) return idleResult(row)
+    if (row.drawsLater === true) return idleResult(row.samples.length)
     if (row.guesses !== undefined) return { drawn: this.#drawGuessed(row, row.guesses, before) }
     const drawn = row.samples.map((spec) => this.#draw(row.slot, after, spec))
     if (!row.allLogits) return { drawn }

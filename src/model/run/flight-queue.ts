@@ -23,6 +23,8 @@ interface RowReads {
   readonly hidden: Flight<Float32Array> | null
 }
 
+const NO_READS: RowReads = { logits: null, hidden: null }
+
 export class FlightQueue {
   readonly max: number
   readonly feedsDraws: boolean
@@ -87,7 +89,7 @@ export class FlightQueue {
       return packed.map((row, b) => {
         const fed = feeds[b]!
         const isIdle = fed.draw !== null && !runsOn(before!.drawn[fed.draw]!, fed)
-        return isIdle ? idleResult(fed) : this.#read(batch, row, reads[b]!)
+        return isIdle ? idleResult(fed.numSamples) : this.#read(batch, row, reads[b]!)
       })
     })
     this.#flights.push(flight)
@@ -104,7 +106,7 @@ export class FlightQueue {
     if (packed.length > 0) this.#program.run(batch)
     let next = 0
     const results = known.map((row, b) => {
-      if (row === null) return idleResult(rows[b]!)
+      if (row === null) return idleResult(rows[b]!.samples.length)
       const ran = packed[next++]!
       return this.#read(batch, ran, this.#readsOf(ran))
     })
@@ -116,6 +118,7 @@ export class FlightQueue {
   }
 
   #readsOf({ hasAllLogits, logitRow, numTokens, numHidden, hiddenRow }: PackedRow): RowReads {
+    if (!hasAllLogits && numHidden === 0) return NO_READS
     return {
       logits: hasAllLogits ? this.#readers.logits(logitRow, numTokens) : null,
       hidden: numHidden > 0 ? this.#readers.hidden(hiddenRow, numHidden) : null,
@@ -123,8 +126,10 @@ export class FlightQueue {
   }
 
   #read(batch: Batch, row: PackedRow, { logits, hidden }: RowReads): RowResult {
+    const drawn = row.logprobs.map((k, i) => readDrawn(batch, row.sample + i, k))
+    if (logits === null && hidden === null) return { drawn }
     return {
-      drawn: row.logprobs.map((k, i) => readDrawn(batch, row.sample + i, k)),
+      drawn,
       ...(logits === null ? {} : { logits: logits.result() }),
       ...(hidden === null ? {} : { hidden: hidden.result() }),
     }
@@ -136,7 +141,7 @@ class StepFlight implements Flight<RowResult[]> {
   /** Null once it has landed: both close over the flight before, which closes over the one before it, and so on. */
   #flying: { readonly isOver: () => boolean; readonly finish: () => RowResult[] } | null
   #results: RowResult[] = []
-  #drawn: number[] = []
+  readonly #drawn: number[] = []
 
   constructor(isOver: () => boolean, landing: Promise<unknown> | undefined, finish: () => RowResult[]) {
     if (landing) this.landing = landing
@@ -156,14 +161,14 @@ class StepFlight implements Flight<RowResult[]> {
     if (this.#flying === null) return this.#results
     this.#results = this.#flying.finish()
     this.#flying = null
-    this.#drawn = this.#results.flatMap(({ drawn }) => drawn.map(({ token }) => token))
+    for (const { drawn } of this.#results) for (const { token } of drawn) this.#drawn.push(token)
     return this.#results
   }
 }
 
 /** The facts of a row that are needed when its flight ends; the row itself may have changed by then. */
 function feedsOf(row: BatchRow) {
-  return { draw: fedDraw(row), stops: row.stops, samples: [...row.samples] }
+  return { draw: fedDraw(row), stops: row.stops, numSamples: row.samples.length }
 }
 
 /** The row with the token that it feeds; null where it does not run. */

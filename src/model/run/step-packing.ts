@@ -41,11 +41,11 @@ export function packRows(batch: Batch, rows: readonly BatchRow[], states?: Int32
   batch.numLater = 0
   batch.numLogits = 0
   batch.numSamples = 0
-  const lastSpecs = lastSpecsOf(batch)
+  const { specs } = keptOf(batch)
   const packed = rows.map((row, i) => {
-    const [end = 0, ...others] = ends[i]!
-    const packed = packOutputs(batch, row, end, biases, lastSpecs)
-    if (row.blend) packBlend(batch, row, row.blend, others)
+    const own = ends[i]!
+    const packed = packOutputs(batch, row, own[0] ?? 0, biases, specs)
+    if (row.blend) packBlend(batch, row, row.blend, own.slice(1))
     return packed
   })
   batch.biasStarts[batch.numSamples] = biases.length
@@ -88,39 +88,52 @@ function addBias(biases: Biases, bias: ReadonlyMap<number, number>): void {
 /** The tokens of every slot, the shortest rows first. Returns where those of each row end, its blended slots after its own. */
 function packInputs(batch: Batch, rows: readonly BatchRow[], states?: Int32Array): number[][] {
   const inputs: { readonly row: BatchRow; readonly slot: number; readonly ends: number[] }[] = []
+  let [isSorted, longest] = [true, 0]
   const allEnds = rows.map((row) => {
     const ends: number[] = []
-    if (row.tokens.length === 0) return ends
+    const { length } = row.tokens
+    if (length === 0) return ends
+    if (length < longest) isSorted = false
+    longest = length
     inputs.push({ row, slot: row.slot, ends })
-    for (const { slot } of row.blend?.others ?? []) inputs.push({ row, slot, ends })
+    if (row.blend) for (const { slot } of row.blend.others) inputs.push({ row, slot, ends })
     return ends
   })
   assert(inputs.length <= batch.slots.length, `more than ${batch.slots.length} rows`)
-  const seen = new Set<number>()
+  const kept = keptOf(batch)
+  const { seen } = kept
+  const step = ++kept.numSteps
   const stops: number[] = []
   batch.numTokens = 0
   batch.numRows = inputs.length
   // Stable: the slots of a row stay in their order.
-  inputs.sort((a, b) => a.row.tokens.length - b.row.tokens.length)
-  for (const [b, { row, slot, ends }] of inputs.entries()) {
+  if (!isSorted) inputs.sort((a, b) => a.row.tokens.length - b.row.tokens.length)
+  // No message is made for a row that is as it should be: it would take as long as the row.
+  for (let b = 0; b < inputs.length; b++) {
+    const { row, slot, ends } = inputs[b]!
     const { tokens } = row
-    assert(slot >= 0 && slot < batch.slots.length, `slot ${slot} of ${batch.slots.length}`)
-    assert(!seen.has(slot), `slot ${slot} twice in one step`)
-    seen.add(slot)
-    assert(batch.numTokens + tokens.length <= batch.tokens.length, 'step over its token budget')
+    if (slot < 0 || slot >= batch.slots.length) assert(false, `slot ${slot} of ${batch.slots.length}`)
+    if (seen[slot] === step) assert(false, `slot ${slot} twice in one step`)
+    seen[slot] = step
+    const end = batch.numTokens + tokens.length
+    assert(end <= batch.tokens.length, 'step over its token budget')
     batch.slots[b] = states?.[slot] ?? slot
     batch.starts[b] = batch.numTokens
     batch.stopStarts[b] = stops.length
-    if (row.stops) stops.push(...row.stops)
-    batch.tokens.set(tokens, batch.numTokens)
-    batch.numTokens += tokens.length
-    ends.push(batch.numTokens)
+    if (row.stops) for (const stop of row.stops) stops.push(stop)
+    if (tokens.length === 1) batch.tokens[batch.numTokens] = tokens[0]!
+    else batch.tokens.set(tokens, batch.numTokens)
+    batch.numTokens = end
+    ends.push(end)
   }
   batch.starts[batch.numRows] = batch.numTokens
   batch.stopStarts[batch.numRows] = stops.length
-  batch.stopIds = Int32Array.from(stops)
+  batch.stopIds = new Int32Array(stops)
   return allEnds
 }
+
+/** Of most rows: one draw. */
+const NO_LOGPROBS = [null] as const
 
 /** Asks for the logits of a row's last token, or of all its tokens, which end before token `end`; adds its draws. */
 function packOutputs(batch: Batch, row: BatchRow, end: number, biases: Biases, lastSpecs: SampleSpec[]): PackedRow {
@@ -135,12 +148,13 @@ function packOutputs(batch: Batch, row: BatchRow, end: number, biases: Biases, l
   const numGuesses = guesses?.count ?? 0
   const wanted = allLogits ? tokens.length : Math.max(numHidden, Number(one) + numGuesses)
   if (guesses !== undefined) assertGuesses(row, guesses)
-  assert(numLogits + wanted <= batch.logitRows.length, `more than ${batch.logitRows.length} logit rows`)
-  assert(numSamples + samples.length <= batch.sampled.length, `more than ${batch.sampled.length} draws`)
+  if (numLogits + wanted > batch.logitRows.length) assert(false, `more than ${batch.logitRows.length} logit rows`)
+  if (numSamples + samples.length > batch.sampled.length) assert(false, `more than ${batch.sampled.length} draws`)
   const [first] = samples
   for (let t = end - wanted; t < end; t++) addLogitRow(batch, tokens.length > 0 ? t : -1 - first!.slot)
   if (row.drawsLater === true) batch.keptAs[batch.numLogits - 1] = 1 + first!.slot
-  for (const [i, spec] of samples.entries()) {
+  for (let i = 0; i < samples.length; i++) {
+    const spec = samples[i]!
     batch.biasStarts[batch.numSamples] = biases.length
     if (spec.bias) addBias(biases, spec.bias)
     const s = batch.numSamples
@@ -157,7 +171,7 @@ function packOutputs(batch: Batch, row: BatchRow, end: number, biases: Biases, l
     numTokens: tokens.length,
     logitRow: numLogits,
     sample: numSamples,
-    logprobs: samples.map(({ logprobs }) => logprobs),
+    logprobs: samples.length === 1 && first!.logprobs === null ? NO_LOGPROBS : samples.map(({ logprobs }) => logprobs),
     hasAllLogits: allLogits,
     numHidden,
     hiddenRow: numLogits + wanted - numHidden,
@@ -204,17 +218,25 @@ function packSample(batch: Batch, s: number, logitRow: number, after: number, sp
   ints[i + SampleInt.position] = spec.position
 }
 
-/**
- * A sequence draws all its tokens by the same numbers, most often as the same sample of a step: what its columns hold already is
- * not written again.
- */
-const LAST_SPECS = new WeakMap<Batch, SampleSpec[]>()
+/** What is kept of the steps that a batch was filled for. */
+interface Kept {
+  /**
+   * Of each sample the last. A sequence draws all its tokens by the same numbers, most often as the same sample of a step: what
+   * its columns hold already is not written again.
+   */
+  readonly specs: SampleSpec[]
+  numSteps: number
+  /** Of each slot the last step that named it. */
+  readonly seen: Float64Array
+}
 
-function lastSpecsOf(batch: Batch): SampleSpec[] {
-  const known = LAST_SPECS.get(batch)
+const KEPT = new WeakMap<Batch, Kept>()
+
+function keptOf(batch: Batch): Kept {
+  const known = KEPT.get(batch)
   if (known !== undefined) return known
-  const none: SampleSpec[] = []
-  LAST_SPECS.set(batch, none)
+  const none = { specs: [], numSteps: 0, seen: new Float64Array(batch.slots.length) }
+  KEPT.set(batch, none)
   return none
 }
 
@@ -268,8 +290,8 @@ export function packMasks(batch: Batch, masks: readonly (Uint32Array | null)[]):
 }
 
 /** The result of a row that did not run. */
-export function idleResult({ samples }: Pick<BatchRow, 'samples'>): RowResult {
-  return { drawn: samples.map(() => NOTHING_DRAWN) }
+export function idleResult(numSamples: number): RowResult {
+  return { drawn: Array.from({ length: numSamples }, () => NOTHING_DRAWN) }
 }
 
 const NOTHING_DRAWN: Drawn = { token: -1, logprob: null }
