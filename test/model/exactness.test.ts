@@ -1,10 +1,18 @@
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import fc from 'fast-check'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { landed } from '../../src/backend/flight.ts'
+import type { PackedType } from '../../src/backend/weight-types.ts'
 import { prepareDevice } from '../../src/host/device-choice.ts'
+import { loadRunner } from '../../src/host/load.ts'
 import type { ModelRunner } from '../../src/model/run/model-runner.ts'
-import type { BatchRow, RowResult } from '../../src/model/runner.ts'
+import type { BatchRow, RowResult, StateData } from '../../src/model/runner.ts'
+import { readTensors, writeAsGguf } from '../helpers/formats.ts'
+import { writeRandomRwkv6, writeRandomRwkv7 } from '../helpers/pth.ts'
 import { ARCHITECTURES, BACKENDS, draw, someTokens, tinyRunner } from '../helpers/runner.ts'
-import { IS_SLOW } from '../helpers/slow.ts'
+import { IS_SLOW, trials } from '../helpers/slow.ts'
 import { WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
 
 /** Feeds tokens to a slot in chunks of the given sizes and returns the logits after the last token. */
@@ -248,3 +256,178 @@ function distance(a: Float32Array, b: Float32Array): number {
   const largest = b.reduce((max, value) => Math.max(max, Math.abs(value)), 0)
   return a.reduce((max, value, i) => Math.max(max, Math.abs(value - b[i]!)), 0) / largest
 }
+
+/** Widths that are no whole tiles, groups or vectors; a vocabulary of a prime number of tokens. */
+const ODD = { layers: 2, channels: 160, headSize: 32, vocab: 521, ffn: 352, ranks: { w: 24, a: 40, v: 8, g: 56 } }
+const EVEN = { layers: 2, channels: 256, headSize: 64, vocab: 512, ffn: 768 }
+const SLOTS = 5
+
+type Act =
+  | { readonly type: 'feed'; readonly lengths: readonly number[]; readonly seed: number }
+  | { readonly type: 'guess'; readonly slot: number; readonly length: number; readonly seed: number }
+  | { readonly type: 'copy'; readonly slot: number; readonly to: number }
+  | { readonly type: 'save'; readonly slot: number; readonly to: number }
+  | { readonly type: 'clear'; readonly slot: number }
+
+const slot = fc.nat(SLOTS - 1)
+const seed = fc.nat(3)
+const lengthOf = fc.oneof(
+  { weight: 3, arbitrary: fc.constant(0) },
+  { weight: 3, arbitrary: fc.constant(1) },
+  { weight: 2, arbitrary: fc.integer({ min: 2, max: 9 }) },
+  { weight: 1, arbitrary: fc.integer({ min: 10, max: 70 }) },
+)
+const act: fc.Arbitrary<Act> = fc.oneof(
+  {
+    weight: 4,
+    arbitrary: fc.record({
+      type: fc.constant('feed' as const),
+      lengths: fc.array(lengthOf, { minLength: SLOTS, maxLength: SLOTS }),
+      seed,
+    }),
+  },
+  {
+    weight: 1,
+    arbitrary: fc.record({ type: fc.constant('guess' as const), slot, length: fc.integer({ min: 2, max: 6 }), seed }),
+  },
+  {
+    weight: 2,
+    arbitrary: fc.record({ type: fc.constantFrom('copy' as const, 'save' as const, 'clear' as const), slot, to: slot }),
+  },
+)
+
+/** The logits after tokens that one slot was fed one by one, alone and by one thread. */
+class Oracle {
+  readonly #runner: ModelRunner
+  readonly #known = new Map<string, { readonly logits: Float32Array; readonly state: StateData }>()
+
+  constructor(runner: ModelRunner) {
+    this.#runner = runner
+  }
+
+  async after(tokens: readonly number[]): Promise<Float32Array> {
+    let start = tokens.length
+    while (start > 0 && !this.#known.has(tokens.slice(0, start).join())) start--
+    if (start === 0) this.#runner.clearSlot(0)
+    else await landed(this.#runner.writeState(0, this.#known.get(tokens.slice(0, start).join())!.state))
+    for (let t = start; t < tokens.length; t++) {
+      const row = { slot: 0, tokens: Int32Array.of(tokens[t]!), samples: [], allLogits: true }
+      const [result] = await step(this.#runner, [row])
+      const state = await landed(this.#runner.readState(0))
+      this.#known.set(tokens.slice(0, t + 1).join(), { logits: Float32Array.from(result!.logits!), state })
+    }
+    return this.#known.get(tokens.join())!.logits
+  }
+
+  dispose(): void {
+    this.#runner.dispose()
+  }
+}
+
+/** Whatever happens in which steps, logits are those of the slot's own tokens. */
+async function play(runner: ModelRunner, oracle: Oracle, acts: readonly Act[]): Promise<void> {
+  const fed: number[][] = Array.from({ length: SLOTS }, () => [])
+  const drawn = (slot: number) => draw(slot, { temperature: 1, topP: 0.9 })
+  for (let at = 0; at < SLOTS; at++) runner.clearSlot(at)
+  for (const [i, one] of acts.entries()) {
+    if (one.type === 'clear') {
+      runner.poisonSlot(one.slot)
+      runner.clearSlot(one.slot)
+      fed[one.slot] = []
+    } else if (one.type === 'copy') {
+      if (one.slot !== one.to) runner.copySlot(one.slot, one.to)
+      fed[one.to] = [...fed[one.slot]!]
+    } else if (one.type === 'save') {
+      const saved = await landed(runner.readState(one.slot))
+      runner.poisonSlot(one.to)
+      await landed(runner.writeState(one.to, saved))
+      fed[one.to] = [...fed[one.slot]!]
+    } else if (one.type === 'guess') {
+      const [first, ...guesses] = someTokens(one.length, one.seed)
+      const samples = [first, ...guesses].map((_, position) => ({ ...drawn(one.slot), position }))
+      const tokens = Int32Array.of(first!, ...guesses)
+      await step(runner, [{ slot: one.slot, tokens, samples, guesses: { count: guesses.length, spare: 0 } }])
+      runner.rewindSlot(one.slot, 0)
+    } else {
+      let room = runner.maxLogits - SLOTS
+      const rows = one.lengths.flatMap((length, at): BatchRow[] => {
+        if (length === 0) return []
+        const row = {
+          slot: at,
+          tokens: someTokens(length, one.seed + at + i),
+          samples: at % 2 === 0 ? [drawn(at)] : [],
+        }
+        if (at % 3 === 2 || length > room) return [row]
+        room -= length
+        return [{ ...row, allLogits: true }]
+      })
+      if (rows.length === 0) continue
+      const results = await step(runner, rows)
+      for (const [r, { slot: at, tokens }] of rows.entries()) {
+        const { logits } = results[r]!
+        if (logits === undefined) {
+          fed[at]!.push(...tokens)
+          continue
+        }
+        const width = logits.length / tokens.length
+        for (const [t, token] of tokens.entries()) {
+          fed[at]!.push(token)
+          const wanted = await oracle.after(fed[at]!)
+          const same =
+            Buffer.compare(Buffer.from(wanted.buffer), Buffer.from(logits.slice(t * width, (t + 1) * width).buffer)) ===
+            0
+          expect(same, `act ${i}, row ${r}, token ${t}`).toBe(true)
+        }
+      }
+    }
+  }
+}
+
+const folder = mkdtempSync(join(tmpdir(), 'skein-exact-'))
+afterAll(() => rmSync(folder, { recursive: true }))
+
+function modelOf(architecture: 'rwkv7' | 'rwkv6', sizes: typeof ODD | typeof EVEN, type: PackedType | null): string {
+  const name = `${architecture}-${sizes.channels}`
+  const { ranks, ...plain } = { ranks: {}, ...sizes }
+  const path = join(folder, `${name}.pth`)
+  if (architecture === 'rwkv7') writeRandomRwkv7(path, sizes)
+  else writeRandomRwkv6(path, plain)
+  if (type === null) return path
+  return writeAsGguf(join(folder, `${name}-${type}.gguf`), readTensors(path), {
+    architecture,
+    type,
+    headSize: sizes.headSize,
+  })
+}
+
+const PLAIN = ['f32', 'f16', 'bf16', 'int8', 'q4', 'nf4'] as const
+const BLOCKS = ['Q4_0', 'Q8_0', 'Q4_K', 'Q6_K'] as const
+const HELD = [
+  ...(['rwkv7', 'rwkv6'] as const).flatMap((architecture) =>
+    [ODD, EVEN].flatMap((sizes) => PLAIN.map((quant) => ({ architecture, sizes, quant, type: null }))),
+  ),
+  ...BLOCKS.map((type) => ({ architecture: 'rwkv7' as const, sizes: EVEN, quant: 'file' as const, type })),
+].map((one) => ({ ...one, channels: one.sizes.channels, held: one.type ?? one.quant }))
+const isForACommit = ({ architecture, sizes, type }: (typeof HELD)[number]) =>
+  architecture === 'rwkv7' && (sizes === ODD || type === 'Q4_K')
+
+test.each(IS_SLOW ? HELD : HELD.filter(isForACommit))(
+  'random steps, copies, guesses and restores of $architecture with $channels channels and $held weights: each slot = alone',
+  async ({ architecture, sizes, quant, type }) => {
+    const choice = {
+      model: modelOf(architecture, sizes, type),
+      device: 'cpu',
+      quant,
+      slots: SLOTS,
+      maxTokens: 256,
+    } as const
+    const runner = loadRunner({ ...choice, threads: 3, speculate: 'lookup' })
+    const oracle = new Oracle(loadRunner({ ...choice, slots: 1, threads: 1 }))
+    await fc.assert(
+      fc.asyncProperty(fc.array(act, { minLength: 3, maxLength: 14 }), (acts) => play(runner, oracle, acts)),
+      { numRuns: trials(4, 60), seed: 11 },
+    )
+    oracle.dispose()
+    runner.dispose()
+  },
+)
