@@ -114,7 +114,7 @@ function describe(name: string, value: unknown): string {
   if (typeof value === 'string' || typeof value === 'number') return String(value)
   if (name === 'dtypes')
     return (value as CheckpointSummary['dtypes'])
-      .map(({ dtype, tensors }) => `${dtype} (${tensors} tensors)`)
+      .map(({ dtype, tensors }) => `${dtype} (${tensors} tensor${tensors === 1 ? '' : 's'})`)
       .join(', ')
   if (Array.isArray(value)) return value.length === 0 ? 'none' : value.map(describeItem).join(', ')
   return describeItem(value)

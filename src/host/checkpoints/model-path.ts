@@ -26,7 +26,11 @@ function pulledModel(name: string): string {
   if (found) return found.path
   const meant = closestModel(name)
   if (findModelName(name) === undefined) {
-    if (meant === null) return name
+    if (meant === null && !/^\w+$/.test(name)) return name
+    if (meant === null) {
+      const message = `${name}: no such file or model; names are such as ${RELEASED[0]!.name}, and "skein ls" lists what was pulled`
+      throw new SkeinError('not_found', message)
+    }
     throw new SkeinError('not_found', `${name}: no such file or model; did you mean ${meant}?`)
   }
   const next = meant === null ? `"skein pull ${name}" fetches it` : `did you mean ${meant}?`

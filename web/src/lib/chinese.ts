@@ -41,7 +41,7 @@ export const CHINESE = {
   'What sends a message': '发送方式',
   'This browser': '此浏览器',
   'Kept in this browser': '此浏览器中的数据',
-  'Names, pins and folders of {n} conversations, {presets} presets, and the choices above: {size}.':
+  'Names, pins and folders of conversations ({n}), presets ({presets}), and the choices above: {size}.':
     '{n} 个对话的名称、置顶与文件夹，{presets} 个预设，以及上面的选项：共 {size}。',
   'Words and states of conversations are kept by the server.': '对话的文字与状态保存在服务器上。',
   'Forget all of it': '全部清除',

@@ -116,7 +116,7 @@ function Kept() {
     <section class="card stack">
       <h2>{t('Kept in this browser')}</h2>
       <p>
-        {t('Names, pins and folders of {n} conversations, {presets} presets, and the choices above: {size}.', {
+        {t('Names, pins and folders of conversations ({n}), presets ({presets}), and the choices above: {size}.', {
           n: Object.keys(notes.value).length,
           presets: Object.keys(ownPresets.value).length,
           size: bytes(keptSize()),
