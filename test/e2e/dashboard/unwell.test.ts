@@ -220,6 +220,23 @@ describeInBrowser('the dashboard of a server that is not well', (browser) => {
     await page.context().close()
   })
 
+  test('conversations stay listed while their model is started again', { tags: 'night' }, async () => {
+    const fake = new FakeServer({ workers: [fakeWorker()] })
+    fake.serveModel('demo', { sessions: ['a session'], answer: 'Yes.' })
+    const { page, url } = await open(fake)
+    await page.goto(`${url}/#/playground`)
+    const listed = page.locator('.conversations').getByRole('link', { name: 'a session' })
+    await listed.waitFor()
+    const models = { data: [{ id: 'demo', state: 'restarting' }] }
+    await page.route('**/v1/models', (route) => route.fulfill({ json: models }))
+    const asked = page.waitForResponse('**/v1/models')
+    fake.send({ type: 'worker', worker: fakeWorker({ phase: 'restarting' }) })
+    await asked
+    await page.getByText('demo (not ready)').first().waitFor({ state: 'attached' })
+    expect(await listed.count()).toBe(1)
+    await page.context().close()
+  })
+
   test('sessions belong to the chosen model; the choice survives leaving the page', {
     tags: 'night',
   }, async () => {

@@ -38,15 +38,24 @@ function readyModels(): string[] {
   return (models.value ?? []).filter(({ root, state }) => root === undefined && state === 'ready').map(({ id }) => id)
 }
 
+/** For which key the conversations were listed. */
+let listedFor = -1
+
 async function refresh(names: readonly string[], stop: AbortSignal): Promise<void> {
-  if (models.value === null) return
+  const served = models.value
+  if (served === null) return
+  if (listedFor !== keyChanges.peek()) conversations.value = null
+  listedFor = keyChanges.peek()
   try {
     const lists = await Promise.all(
       names.map(async (model) =>
         (await listSessions(model, stop, MOST_LISTED)).map((one) => conversationOf(model, one)),
       ),
     )
-    conversations.value = lists.flat().sort((a, b) => b.updated - a.updated)
+    // Those of a model that is being started again come back with it.
+    const away = served.filter(({ state }) => state !== 'ready').map(({ id }) => id)
+    const kept = (conversations.value ?? []).filter(({ model }) => away.includes(model))
+    conversations.value = [...lists.flat(), ...kept].sort((a, b) => b.updated - a.updated)
     listError.value = null
     await findTitles(conversations.value.slice(0, MOST_TITLES), stop)
   } catch (thrown) {
