@@ -24,7 +24,7 @@ import { modelPath } from './host/checkpoints/model-path.ts'
 import { loadEngine } from './host/load.ts'
 import type { EngineChoice } from './host/model-choice.ts'
 import type { LoadProgress } from './model/weights.ts'
-import { type SamplingName, samplingNumbers } from './sampling.ts'
+import { type SamplingOptions, samplingNumbers, type TextOptions } from './sampling.ts'
 import type { Tokenizer } from './tokenizer/tokenizer.ts'
 
 export type { Message, Tool, ToolCall, ToolChoice } from './api/chat/conversation.ts'
@@ -32,24 +32,16 @@ export type { ReplyPiece } from './api/chat/reply.ts'
 export type { SessionInfo, TurnInfo } from './engine/messages.ts'
 export type { JsonSchema } from './grammar/constraint.ts'
 export type { EngineChoice } from './host/model-choice.ts'
+export type { SamplingOptions, TextOptions } from './sampling.ts'
 export { SkeinError }
 
-/** The parameters of sampling.ts. The default is no effect, except for `topP`, which is 0.5. */
-export interface GenerateOptions extends SamplingOptions {
-  /** Same seed and prompt, same text, whatever else runs. */
-  readonly seed?: number | bigint | undefined
-  /** Default 512. */
-  readonly maxTokens?: number | undefined
-  /** Texts that end the answer and are not part of it. */
-  readonly stop?: readonly string[] | undefined
+/** How a text is continued. */
+export interface GenerateOptions extends TextOptions {
   /** A name of `EngineChoice.startStates`. */
   readonly startState?: string | undefined
-  readonly signal?: AbortSignal | undefined
   /** Called with the number of tokens of each piece. */
   readonly onTokens?: ((count: number) => void) | undefined
 }
-
-export type SamplingOptions = { readonly [K in SamplingName]?: number | undefined }
 
 /** Options of a chat besides those of `GenerateOptions`; `startState` is for raw prompts. */
 export interface ChatOptions extends Omit<GenerateOptions, 'startState' | 'onTokens'> {

@@ -134,6 +134,19 @@ export const SAMPLING = {
 
 export type SamplingName = keyof typeof SAMPLING
 
+/** As the libraries are given them. The default is no effect, except for `topP`, which is 0.5. */
+export type SamplingOptions = Readonly<Partial<Record<SamplingName, number | undefined>>>
+
+export interface TextOptions extends SamplingOptions {
+  /** Same seed and prompt, same text, whatever else runs. */
+  readonly seed?: number | bigint | undefined
+  /** Default 512. */
+  readonly maxTokens?: number | undefined
+  /** Texts that end the answer and are not part of it. */
+  readonly stop?: readonly string[] | undefined
+  readonly signal?: AbortSignal | undefined
+}
+
 /** A value for every row. */
 export type SamplingNumbers = { readonly [K in SamplingName]: number }
 

@@ -71,23 +71,24 @@ export interface EngineChoice extends RunnerChoice, StateChoice {
     /** Absent: g1. */
     readonly toolTemplate?: ToolTemplate | undefined;
 }
-/** The parameters of sampling.ts. The default is no effect, except for `topP`, which is 0.5. */
-export interface GenerateOptions extends SamplingOptions {
+/** As the libraries are given them. The default is no effect, except for `topP`, which is 0.5. */
+export type SamplingOptions = Readonly<Partial<Record<SamplingName, number | undefined>>>;
+export interface TextOptions extends SamplingOptions {
     /** Same seed and prompt, same text, whatever else runs. */
     readonly seed?: number | bigint | undefined;
     /** Default 512. */
     readonly maxTokens?: number | undefined;
     /** Texts that end the answer and are not part of it. */
     readonly stop?: readonly string[] | undefined;
+    readonly signal?: AbortSignal | undefined;
+}
+/** How a text is continued. */
+export interface GenerateOptions extends TextOptions {
     /** A name of `EngineChoice.startStates`. */
     readonly startState?: string | undefined;
-    readonly signal?: AbortSignal | undefined;
     /** Called with the number of tokens of each piece. */
     readonly onTokens?: ((count: number) => void) | undefined;
 }
-export type SamplingOptions = {
-    readonly [K in SamplingName]?: number | undefined;
-};
 /** Options of a chat besides those of `GenerateOptions`; `startState` is for raw prompts. */
 export interface ChatOptions extends Omit<GenerateOptions, 'startState' | 'onTokens'> {
     /** Tools that the model may call. Excludes `schema`. */

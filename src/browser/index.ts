@@ -22,18 +22,20 @@ import { loadModel } from '../model/run/load-model.ts'
 import { ModelRunner } from '../model/run/model-runner.ts'
 import type { ModelInfo } from '../model/runner.ts'
 import { readTunedState } from '../model/tuned-state.ts'
+import type { TextOptions } from '../sampling.ts'
 import { TokenCodec } from '../tokenizer/codec.ts'
 import { parseVocabulary } from '../tokenizer/vocabulary.ts'
 import { Slots } from './slots.ts'
-import { type GenerateOptions, LlmState, type StateHome } from './state.ts'
+import { LlmState, type StateHome } from './state.ts'
 import { Steps } from './steps.ts'
 import { openStored } from './stored-file.ts'
 
 export { CHAT_STOPS, renderChat, type ThinkMode, type Turn } from '../api/template.ts'
 export { SkeinError } from '../errors.ts'
 export type { ModelInfo } from '../model/runner.ts'
+export type { SamplingOptions, TextOptions as GenerateOptions } from '../sampling.ts'
 export type { TokenCodec } from '../tokenizer/codec.ts'
-export type { GenerateOptions, LlmState, SamplingOptions } from './state.ts'
+export type { LlmState } from './state.ts'
 export { forgetStored } from './stored-file.ts'
 
 /** Format of the large matrices; 'file' keeps the checkpoint's type. */
@@ -62,7 +64,7 @@ export interface LoadOptions {
   readonly signal?: AbortSignal | undefined
 }
 
-export interface ChatOptions extends GenerateOptions {
+export interface ChatOptions extends TextOptions {
   readonly think?: ThinkMode | undefined
 }
 
@@ -70,7 +72,7 @@ export interface Llm {
   readonly info: ModelInfo
   readonly tokenizer: TokenCodec
   /** Continues a text; yields pieces of whole characters as they come. */
-  generate(prompt: string, options?: GenerateOptions): AsyncGenerator<string, void>
+  generate(prompt: string, options?: TextOptions): AsyncGenerator<string, void>
   /** Answers a conversation, in the template that RWKV models are trained on. */
   chat(turns: readonly Turn[], options?: ChatOptions): AsyncGenerator<string, void>
   /** A state before any text, which can read, write, fork and save. */
@@ -165,7 +167,7 @@ function weightTypeOf(quant: Quant): WeightType | undefined {
 }
 
 function llmOf(home: StateHome, close: () => void): Llm {
-  async function* generate(prompt: string, options: GenerateOptions = {}) {
+  async function* generate(prompt: string, options: TextOptions = {}) {
     const state = LlmState.begin(home)
     try {
       yield* state.generate(prompt, options)

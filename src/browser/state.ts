@@ -9,25 +9,12 @@ import { StopStrings } from '../engine/answer/stop-strings.ts'
 import { SkeinError } from '../errors.ts'
 import { joinBytes, utf8 } from '../files/bytes.ts'
 import type { Runner, SampleSpec } from '../model/runner.ts'
-import { type SamplingName, type SamplingNumbers, samplingNumbers } from '../sampling.ts'
+import { type SamplingNumbers, type SamplingOptions, samplingNumbers, type TextOptions } from '../sampling.ts'
 import { joinTokens, type ModelIdentity } from '../state/snapshot.ts'
 import { decodeSnapshot, encodeSnapshot } from '../state/snapshot-file.ts'
 import type { TokenCodec } from '../tokenizer/codec.ts'
 import type { Slots } from './slots.ts'
 import type { Steps } from './steps.ts'
-
-/** The parameters of sampling.ts. The default is no effect, except for `topP`, which is 0.5. */
-export type SamplingOptions = { readonly [K in SamplingName]?: number | undefined }
-
-export interface GenerateOptions extends SamplingOptions {
-  /** Same seed and text, same answer, whatever else runs. */
-  readonly seed?: number | bigint | undefined
-  /** Default 512. */
-  readonly maxTokens?: number | undefined
-  /** Texts that end the answer and are not part of it. */
-  readonly stop?: readonly string[] | undefined
-  readonly signal?: AbortSignal | undefined
-}
 
 /** Shared by all states of a model. */
 export interface StateHome {
@@ -100,7 +87,7 @@ export class LlmState {
   /**
    * Reads a prompt and yields the continuation in pieces of whole characters. Leaving the loop ends the answer there.
    */
-  async *generate(prompt: string, options: GenerateOptions = {}): AsyncGenerator<string, void> {
+  async *generate(prompt: string, options: TextOptions = {}): AsyncGenerator<string, void> {
     this.#begin()
     const { tokenizer, runner } = this.#home
     let cut: Cut | null = null
