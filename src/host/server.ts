@@ -4,7 +4,6 @@ import { dirname, join } from 'node:path'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import { type Logger, pino } from 'pino'
 import { FolderBatchStore } from '../batches/folder-store.ts'
-import { SkeinError } from '../errors.ts'
 import { packageVersion } from '../files/version.ts'
 import type { CallerSeal } from '../gateway/access/caller-seal.ts'
 import type { NamedKeys } from '../gateway/access/key-index.ts'
@@ -15,7 +14,7 @@ import { Metrics, startMetricsServer } from '../gateway/figures/metrics.ts'
 import { startTracing } from '../gateway/figures/tracing.ts'
 import { Fleet } from '../gateway/fleet/fleet.ts'
 import { DEFAULT_SPEC, type Launch, launchOf } from '../gateway/fleet/launch.ts'
-import { limitUnsentBytes, urlOf } from '../gateway/http/connection.ts'
+import { limitUnsentBytes, listenError, urlOf } from '../gateway/http/connection.ts'
 import { Drain } from '../gateway/http/drain.ts'
 import type { Limits } from '../gateway/http/limits.ts'
 import { shutDown } from '../gateway/http/shutdown.ts'
@@ -266,13 +265,6 @@ export async function listen(app: FastifyInstance, host: string, port: number): 
   try {
     await app.listen({ host, port })
   } catch (error) {
-    // Errors of listen carry a code; other values are rethrown unchanged.
-    const { code } = error as NodeJS.ErrnoException
-    if (code === 'EADDRINUSE') throw new SkeinError('conflict', `port ${port} is in use; choose another with --port`)
-    if (code === 'EACCES')
-      throw new SkeinError('forbidden', `not allowed to listen on port ${port}; choose one above 1023`)
-    if (code === 'EADDRNOTAVAIL' || code === 'ENOTFOUND')
-      throw new SkeinError('invalid_request', `--host ${host} is not an address of this machine`)
-    throw error
+    throw listenError(error, host, port, '--')
   }
 }

@@ -153,6 +153,23 @@ export function urlOf(app: FastifyInstance, host: string): string {
   return `http://${name.includes(':') ? `[${name}]` : name}:${port}`
 }
 
+/** What `listen` threw, in our words where it is the address; `prefix` makes a flag of what names it. */
+export function listenError(thrown: unknown, host: string, port: number, prefix = ''): unknown {
+  // Errors of listen carry a code.
+  const { code } = thrown as NodeJS.ErrnoException
+  if (code === 'EADDRINUSE')
+    return new SkeinError('conflict', `${prefix}port ${port} is in use; choose another`, { param: 'port' })
+  if (code === 'EACCES') {
+    const message = `not allowed to listen on ${prefix}port ${port}; choose one above 1023`
+    return new SkeinError('invalid_request', message, { param: 'port' })
+  }
+  if (code === 'EADDRNOTAVAIL' || code === 'ENOTFOUND')
+    return new SkeinError('invalid_request', `${prefix}host ${host} is not an address of this machine`, {
+      param: 'host',
+    })
+  return thrown
+}
+
 const UNSENT_BYTES = 32 * 1024
 
 /** <netinet/tcp.h> */

@@ -5,9 +5,8 @@
  */
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { FastifyInstance } from 'fastify'
-import { SkeinError } from '../../errors.ts'
 import type { FleetWorker } from '../fleet/fleet-worker.ts'
-import { urlOf } from '../http/connection.ts'
+import { listenError, urlOf } from '../http/connection.ts'
 
 /** Makes a gateway to one worker, for requests to an address. */
 export type OpenGateway = (worker: FleetWorker, host: string) => FastifyInstance
@@ -97,18 +96,4 @@ async function shut(app: FastifyInstance): Promise<void> {
   const timer = setTimeout(() => app.server.closeAllConnections(), 2000)
   await closed
   clearTimeout(timer)
-}
-
-function listenError(thrown: unknown, host: string, port: number): unknown {
-  // Errors of listen carry a code; other values are rethrown unchanged.
-  const { code } = thrown as NodeJS.ErrnoException
-  if (code === 'EADDRINUSE') return refusal('port', `port ${port} is in use; choose another`)
-  if (code === 'EACCES') return refusal('port', `not allowed to listen on port ${port}`)
-  if (code === 'EADDRNOTAVAIL' || code === 'ENOTFOUND')
-    return refusal('host', `${host} is not an address of this machine`)
-  return thrown
-}
-
-function refusal(param: string, message: string): SkeinError {
-  return new SkeinError('conflict', `${param}: ${message}`, { param })
 }
