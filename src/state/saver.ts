@@ -7,7 +7,7 @@
 import { SkeinError } from '../errors.ts'
 import { type Barrier, type Commit, changeOf, commitOf, joined, partsOf, type Release } from './commit.ts'
 import type { KeptState, Session } from './kept-state.ts'
-import { warn } from './store/failures.ts'
+import { tell, warn } from './store/failures.ts'
 import type { SessionName, Store } from './store/store.ts'
 
 /** Pause after a failed write, unless the store says another. */
@@ -248,7 +248,10 @@ export class Saver {
     // Of sessions that share a state all are waited for.
     for (const state of states)
       if (state.disk === 'saved' && left.every((part) => !part.puts.has(state))) this.#settle(state, null)
-    if (states.length > 0 || this.#unsaved.size === 0) this.#hasFailed = false
+    if (states.length > 0 || this.#unsaved.size === 0) {
+      if (this.#hasFailed) tell('states can be written again')
+      this.#hasFailed = false
+    }
     for (const { done } of releases) done?.(null)
     for (const { session, done } of barriers) done(session === null && lost[0] ? taken(lost[0]) : null)
   }
@@ -306,6 +309,7 @@ export class Saver {
     const lacking = this.#takeLacking(() => true)
     this.#releases.push(...releases.filter(({ done }) => done === null))
     this.counters.failedSaves++
+    if (!this.#hasFailed) warn('states cannot be written, and are kept in memory until they can', error.message)
     this.#hasFailed = true
     // Never 0: one state is always tried.
     if (states.length > 0) this.#batchBytes = Math.max(1, Math.min(this.#batchBytes, bytesOf(states)) / 2)

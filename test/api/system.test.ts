@@ -48,7 +48,9 @@ describe('readiness', () => {
       { id: 'b', tokenizer: byteCodec, source: localSource(new FakeEngineClient()) },
     ])
     const app = appOf(models)
-    expect((await app.inject({ url: '/readyz' })).statusCode).toBe(200)
+    const ready = await app.inject({ url: '/readyz' })
+    expect(ready.statusCode).toBe(200)
+    expect(ready.json()).toMatchObject({ status: 'degraded', reason: 'a: no such file' })
     expect((await postTo(app, CHAT, { ...HELLO, model: 'b' })).statusCode).toBe(200)
     expect((await postTo(app, CHAT, { ...HELLO, model: 'a' })).statusCode).toBe(503)
     expect((await postTo(app, CHAT, { ...HELLO, model: 'c' })).statusCode).toBe(404)

@@ -43,14 +43,14 @@ async function ask({ url }: RunningServer, session_id?: string) {
   return { status: reply.status, body: (await reply.json()) as { error?: { message: string } } }
 }
 
-async function readiness({ url }: RunningServer): Promise<string> {
+async function readiness({ url }: RunningServer) {
   const reply = await fetch(`${url}/readyz`)
-  return ((await reply.json()) as { status: string }).status
+  return (await reply.json()) as { status: string; reason?: string }
 }
 
 /** Waits as long as the test may take. */
 async function until(server: RunningServer, status: string): Promise<void> {
-  while ((await readiness(server)) !== status) await delay(50)
+  while ((await readiness(server)).status !== status) await delay(50)
 }
 
 test.runIf(isMounted)('with a full disk only what must be written fails', { timeout: 120_000 }, async () => {
@@ -62,6 +62,9 @@ test.runIf(isMounted)('with a full disk only what must be written fails', { time
   for (let i = 0; i < 20; i++) expect(await ask(server, `new ${i}`)).toMatchObject({ status: 200 })
   expect((await ask(server, 'new 1')).status).toBe(200)
   await until(server, 'degraded')
+  expect((await readiness(server)).reason).toBe('demo: states cannot be written to the store; its log says why')
+  const told = server.output.filter((line) => line.includes('states cannot be written'))
+  expect(told).toEqual([expect.stringMatching(/kept in memory until they can: .*(?:disk|space)/)])
 
   const [worker] = await childrenOf(server.process.pid!)
   process.kill(worker!, 'SIGKILL')

@@ -67,23 +67,25 @@ export function systemRoutes(context: SystemContext): readonly OwnRoute[] {
 
 function readiness(reply: FastifyReply, { models, drain }: SystemContext) {
   const entries = models.list()
-  const reason = drain.isDraining ? 'the server is shutting down' : unreadyReason(entries)
-  const answers = entries.every(isWhole) ? 'ok' : 'degraded'
-  reply.code(reason === null ? 200 : 503)
+  const unready = drain.isDraining ? 'the server is shutting down' : unreadyReason(entries)
+  const troubles = entries.flatMap((entry) => troubleOf(entry) ?? [])
+  const reason = unready ?? troubles.join('; ')
+  reply.code(unready === null ? 200 : 503)
   return {
-    status: reason === null ? answers : 'unavailable',
-    ...(reason === null ? {} : { reason }),
+    status: unready !== null ? 'unavailable' : troubles.length > 0 ? 'degraded' : 'ok',
+    ...(reason === '' ? {} : { reason }),
     models: entries.map(({ id, state, reason, workers }) => ({ id, state, reason, workers })),
   }
 }
 
 /**
- * Every worker that is counted on answers, and states can be written. Workers that were given up before they were ever
+ * Null: every worker that is counted on answers, and states can be written. Workers that were given up before they were ever
  * ready do not count: their creator was told, and they are listed as failed until they are started again or forgotten.
  */
-function isWhole({ state, workers, client }: ModelEntry): boolean {
-  if (client?.stats.states?.storeFailing) return false
-  return workers === undefined ? state === 'ready' : workers.ready === workers.all
+function troubleOf({ id, state, reason, workers, client }: ModelEntry): string | null {
+  if (client?.stats.states?.storeFailing) return `${id}: states cannot be written to the store; its log says why`
+  if (workers === undefined) return state === 'ready' ? null : `${id}: ${reason ?? state}`
+  return workers.ready === workers.all ? null : `${id}: ${workers.ready} of ${workers.all} workers are ready`
 }
 
 /** Ready means that some request can be answered. */

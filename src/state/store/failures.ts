@@ -3,7 +3,11 @@ import { SkeinError } from '../../errors.ts'
 
 /** Says what went wrong and is not worth failing for. */
 export function warn(what: string, error: unknown): void {
-  process.stderr.write(`skein: ${what}: ${String(error)}\n`)
+  tell(`${what}: ${String(error)}`)
+}
+
+export function tell(what: string): void {
+  process.stderr.write(`skein: ${what}\n`)
 }
 
 /** Of what was to be written: state_refused where another try would be refused too, else state_unavailable. */
