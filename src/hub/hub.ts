@@ -150,14 +150,15 @@ function causeOf(error: unknown): unknown {
   return error instanceof Error && error.cause instanceof Error ? error.cause : error
 }
 
-export function unreachable(url: URL, error: unknown): SkeinError {
+export function unreachable(url: URL, error: unknown, environment: Environment = process.env): SkeinError {
   const cause = causeOf(error)
   const reason = cause instanceof Error ? cause.message : String(cause)
-  return new SkeinError(
-    'timeout',
-    `could not read from ${url.host}: ${reason}; check the network, or name a mirror with HF_ENDPOINT`,
-    { cause: error },
-  )
+  const { HTTPS_PROXY, https_proxy: proxy = HTTPS_PROXY, NODE_USE_ENV_PROXY } = environment
+  // Node's own way to a proxy, which it does not take unasked.
+  const isUnasked = Boolean(proxy) && NODE_USE_ENV_PROXY !== '1'
+  const asked = isUnasked ? '; for your proxy set NODE_USE_ENV_PROXY=1, too (Node 22.21 or 24 and later)' : ''
+  const message = `could not read from ${url.host}: ${reason}; check the network, or name a mirror with HF_ENDPOINT${asked}`
+  return new SkeinError('timeout', message, { cause: error })
 }
 
 async function checked(response: Response, url: URL, offset: number): Promise<Response> {

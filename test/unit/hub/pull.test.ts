@@ -2,7 +2,7 @@ import { createHash, randomBytes } from 'node:crypto'
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
-import { headersFor, nextHop, openHub } from '../../../src/hub/hub.ts'
+import { headersFor, nextHop, openHub, unreachable } from '../../../src/hub/hub.ts'
 import { findModel, listModels, modelsFolder, removeModel } from '../../../src/hub/model-cache.ts'
 import { type PullOptions, pullModel, pullVocabulary } from '../../../src/hub/pull.ts'
 import { WORLD_VOCABULARY } from '../../../src/tokenizer/find-vocabulary.ts'
@@ -203,6 +203,17 @@ test('an unwritable cache folder is reported, with how to choose another', async
   writeFileSync(file, '')
   const elsewhere = options({ environment: { XDG_CACHE_HOME: file } })
   await expect(pullVocabulary(elsewhere)).rejects.toThrow(/^cannot write .*ENOTDIR.* XDG_CACHE_HOME$/)
+})
+
+test('a hub that cannot be reached: how Node is told to take the proxy', () => {
+  const messageOf = (environment: Record<string, string>) =>
+    unreachable(new URL('https://hub.example/a'), new Error('no route'), environment).message
+  expect(messageOf({})).toBe(
+    'could not read from hub.example: no route; check the network, or name a mirror with HF_ENDPOINT',
+  )
+  expect(messageOf({ HTTPS_PROXY: 'http://p:1' })).toMatch(/HF_ENDPOINT; for your proxy set NODE_USE_ENV_PROXY=1, too/)
+  expect(messageOf({ https_proxy: 'http://p:1' })).toContain('NODE_USE_ENV_PROXY=1')
+  expect(messageOf({ https_proxy: 'http://p:1', NODE_USE_ENV_PROXY: '1' })).not.toContain('proxy')
 })
 
 test('a directory: its weights, config and vocabulary, but no code', async () => {
