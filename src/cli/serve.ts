@@ -11,6 +11,7 @@ import { DEMO_NAME, modelPath } from '../host/checkpoints/model-path.ts'
 import { createLogger } from '../host/log.ts'
 import type { ClusterChoice } from '../host/model-choice.ts'
 import { type Server, startServer } from '../host/server.ts'
+import { shortenSlice } from '../host/slice.ts'
 import { openNotifier, watchEventLoop } from '../host/watchdog.ts'
 import type { ConfigFile } from '../settings/config-file.ts'
 import { bytesOf, engineChoice, keyFilePath, stateChoice } from '../settings/engine-choice.ts'
@@ -77,6 +78,7 @@ export const serve = defineCommand({
       },
     })
     if (server.drain.isDraining) return
+    shortenSlice()
     const named = keyRing.keys.length > 0 ? ' (skein keys list shows the named ones)' : ''
     const needsKey = auth.keys.length + keyRing.keys.length > 0
     const { message, generatedKey } = auth

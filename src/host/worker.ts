@@ -8,12 +8,14 @@ import { SkeinError } from '../errors.ts'
 import { lowerHelpers } from '../threads/helpers.ts'
 import { loadEngine } from './load.ts'
 import type { EngineChoice } from './model-choice.ts'
+import { usualSlices } from './slice.ts'
 
 /** Progress messages are for a progress bar, which needs no more. A small model is loaded in less. */
 const PROGRESS_MS = 50
 const STAGE_MS = 2000
 
 async function main(): Promise<number> {
+  usualSlices()
   lowerHelpers()
   const channel = channelToParent()
   // A signal from the terminal reaches the whole process group; the gateway decides when its workers end.

@@ -262,8 +262,8 @@ export class RecentValues {
     readonly p99: number | null
   } {
     const oldest = Math.floor(now / 1000) - SECONDS
-    const values = this.#seconds.filter(({ at }) => at >= oldest).flatMap((second) => second.values)
-    values.sort((a, b) => a - b)
+    // Sorted as numbers by V8 itself: with a function that compares, thousands of values take several milliseconds.
+    const values = Float64Array.from(this.#seconds.flatMap(({ at, values: of }) => (at >= oldest ? of : []))).sort()
     const at = (share: number) => values[Math.ceil(share * values.length) - 1] ?? null
     return { p50: at(0.5), p90: at(0.9), p99: at(0.99) }
   }
