@@ -142,7 +142,9 @@ export class Scheduler {
     const plan: PlannedRow[] = []
     const { feedsDraws, drawsLater } = this.#runner
     const mayGo = (one: Sequence) => one.isSettled || (drawsLater && one.canDrawLater)
-    const decoding = this.running.flatMap((live) => live.sequences.filter((one) => one.canGoOn && mayGo(one)))
+    const decoding: Sequence[] = []
+    for (const { sequences } of this.running)
+      for (const one of sequences) if (one.canGoOn && mayGo(one)) decoding.push(one)
     this.isWaiting = feedsDraws && this.#speculation.waitsFor(decoding, this.numSlots)
     if (this.isWaiting) return plan
     this.#planDecode(plan, decoding, lastFlight)

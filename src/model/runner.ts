@@ -59,7 +59,7 @@ export interface BatchRow {
   readonly tokens: Int32Array
   /**
    * For a row that feeds a draw: after one of these draws, or one that was not finite, the row does not run. Its state
-   * and penalty counts stay as they are, and its own draws are −1.
+   * and penalty counts stay as they are, and its own draws are −1. The set never changes.
    */
   readonly stops?: ReadonlySet<number>
   /**

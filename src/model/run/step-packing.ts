@@ -85,6 +85,18 @@ function addBias(biases: Biases, bias: ReadonlyMap<number, number>): void {
   biases.length += bias.size
 }
 
+/** A request's are the same at every step. */
+const STOPS = new WeakMap<ReadonlySet<number>, readonly number[]>()
+
+function addStops(stops: number[], own: ReadonlySet<number>): void {
+  let list = STOPS.get(own)
+  if (list === undefined) {
+    list = [...own]
+    STOPS.set(own, list)
+  }
+  for (let i = 0; i < list.length; i++) stops.push(list[i]!)
+}
+
 /** The tokens of every slot, the shortest rows first. Returns where those of each row end, its blended slots after its own. */
 function packInputs(batch: Batch, rows: readonly BatchRow[], states?: Int32Array): number[][] {
   const inputs: { readonly row: BatchRow; readonly slot: number; readonly ends: number[] }[] = []
@@ -120,7 +132,7 @@ function packInputs(batch: Batch, rows: readonly BatchRow[], states?: Int32Array
     batch.slots[b] = states?.[slot] ?? slot
     batch.starts[b] = batch.numTokens
     batch.stopStarts[b] = stops.length
-    if (row.stops) for (const stop of row.stops) stops.push(stop)
+    if (row.stops) addStops(stops, row.stops)
     if (tokens.length === 1) batch.tokens[batch.numTokens] = tokens[0]!
     else batch.tokens.set(tokens, batch.numTokens)
     batch.numTokens = end
