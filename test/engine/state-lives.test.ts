@@ -83,6 +83,8 @@ interface World {
   readonly isKept: boolean
   readonly numSpares: number
   readonly script: Source
+  /** Null: as many tokens of a prompt as a step has time for. */
+  readonly prefillChunk: number | null
 }
 
 /** Reads its input over several turns of the event loop, like the real one. */
@@ -171,7 +173,7 @@ interface Seen {
 }
 
 async function live(actions: readonly Action[], world: World, loop: Loop, seen: Seen): Promise<void> {
-  const { numSlots, inSlots, inMemory, numPrefixes, hasStore, isKept, numSpares, script } = world
+  const { numSlots, inSlots, inMemory, numPrefixes, hasStore, isKept, numSpares, script, prefillChunk } = world
   const store = hasStore ? slowStore() : null
   const { engine } = setUp({
     fake: {
@@ -181,7 +183,7 @@ async function live(actions: readonly Action[], world: World, loop: Loop, seen: 
       maxSamples: numSlots + 8 * numSpares,
       maxLogits: numSlots + 8 * numSpares,
     },
-    limits: { proposers: sourcesOf(script) },
+    limits: { proposers: sourcesOf(script), prefillChunk },
     states: {
       store,
       sizes: sizesOf(inSlots, inMemory),
@@ -314,6 +316,7 @@ test.each(LOOPS)(
       isKept: fc.boolean(),
       numSpares: fc.nat(2),
       script: fc.constantFrom(...SOURCES),
+      prefillChunk: fc.constantFrom(null, 3, 17),
     })
     await fc.assert(
       fc.asyncProperty(fc.array(action, { minLength: 10, maxLength: 60 }), world, (actions, where) =>
