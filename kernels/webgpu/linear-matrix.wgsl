@@ -1,4 +1,5 @@
 // Products by matrices whose inputs come straight from memory: few subgroups read each. Those of the next step are loaded ahead.
+const INPUT_TILES = 0u;
 #include "matrices.wgsl"
 /** [tokens / SIDE, columns / SIDE] matrices; see linear-halves.wgsl. */
 @group(1) @binding(3) var<storage, read> halves: array<array<f16, SIDE * SIDE>>;
@@ -18,7 +19,7 @@ fn main(
   let t0 = group.x * TOKENS;
   let team = subgroup / TILES;
   let high = subgroup % TILES / BROAD * DOWN;
-  let broad = team * (ROWS / SIDE) + subgroup % BROAD * ACROSS;
+  let broad = team * TEAM_TILES + subgroup % BROAD * ACROSS;
   /** Of a row of inputs: whole steps, and the matrices that it has in memory. */
   let eights = (job.columns + INPUTS - 1u) / INPUTS * EIGHTS;
   let matrices = (job.columns + PADDED - 1u) / PADDED * (PADDED / SIDE);
@@ -40,7 +41,7 @@ fn main(
   for (var first = 0u; first < eights; first += EIGHTS) {
     if (BUFFERS == 1u) { workgroupBarrier(); }
 #repeat l WEIGHTS_EACH
-    keep(buffer, $lu * THREADS + thread, weight$l.bits, weight$l.scale);
+    keep(buffer, $lu * THREADS + thread, weight$l);
 #end l
     workgroupBarrier();
     // The next step's operands are loaded while these are multiplied; behind the last they are not used.
@@ -54,11 +55,11 @@ fn main(
     next$i_$s = subgroupMatrixLoad<subgroup_matrix_left<f16, SIDE, SIDE>, row_major>(&halves[from$i + after / WIDE + $su], 0u, SIDE);
 #end s
 #end i
-    let tile = buffer * TEAMS * (ROWS / SIDE) + broad;
+    let tile = buffer * TEAMS * TEAM_TILES + broad;
 #repeat s STEP
     {
 #repeat j ACROSS
-      let right$j = subgroupMatrixLoad<subgroup_matrix_right<f16, SIDE, SIDE>, col_major>(&outputs[tile + $ju], $su * WIDE, STRIDE);
+      let right$j = subgroupMatrixLoad<subgroup_matrix_right<f16, SIDE, SIDE>, col_major>(&tiles[tile + $ju], $su * WIDE, STRIDE);
 #end j
 #repeat i DOWN
 #repeat j ACROSS

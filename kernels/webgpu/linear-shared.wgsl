@@ -1,17 +1,16 @@
 // Products by matrices in large tiles: inputs, too, go through shared memory, as several subgroups read each. The same sums in
 // the same order as linear-matrix.wgsl with as many teams and steps.
+const INPUT_TILES = TOKENS / SIDE;
 #include "matrices.wgsl"
 /** Vectors of eight; see linear-halves.wgsl. */
 @group(1) @binding(3) var<storage, read> halves: array<vec4u>;
-/** [BUFFERS, teams, tokens / SIDE] of SIDE rows. */
-var<workgroup> inputs: array<array<vec4u, SIDE * STRIDE>, BUFFERS * TEAMS * HIGH * DOWN>;
 
 /** `index`: as they lie in memory, within SIDE tokens and then the next. */
 fn keep_input(buffer: u32, index: u32, bits: vec4u) {
   let in_row = index % (SIDE * EIGHTS);
   let eight = in_row / (SIDE * WIDE) * WIDE + in_row % WIDE;
-  let tile = (buffer * TEAMS + eight / OWN_EIGHTS) * (TOKENS / SIDE) + index / (SIDE * EIGHTS);
-  inputs[tile][in_row / WIDE % SIDE * STRIDE + eight % OWN_EIGHTS] = bits;
+  let tile = (buffer * TEAMS + eight / OWN_EIGHTS) * TEAM_TILES + index / (SIDE * EIGHTS);
+  tiles[tile][in_row / WIDE % SIDE * STRIDE + eight % OWN_EIGHTS] = bits;
 }
 
 @compute @workgroup_size(TEAMS * HIGH * BROAD * LANES)
@@ -28,8 +27,8 @@ fn main(
   let count = num_inputs();
   let t0 = group.x * TOKENS;
   let team = subgroup / TILES;
-  let high = team * (TOKENS / SIDE) + subgroup % TILES / BROAD * DOWN;
-  let broad = team * (ROWS / SIDE) + subgroup % BROAD * ACROSS;
+  let high = team * TEAM_TILES + subgroup % TILES / BROAD * DOWN;
+  let broad = team * TEAM_TILES + INPUT_TILES + subgroup % BROAD * ACROSS;
   /** Of a row of inputs: whole steps, and the matrices that it has in memory. */
   let eights = (job.columns + INPUTS - 1u) / INPUTS * EIGHTS;
   let matrices = (job.columns + PADDED - 1u) / PADDED * (PADDED / SIDE);
@@ -52,7 +51,7 @@ fn main(
     keep_input(buffer, $lu * THREADS + thread, input$l);
 #end l
 #repeat l WEIGHTS_EACH
-    keep(buffer, $lu * THREADS + thread, weight$l.bits, weight$l.scale);
+    keep(buffer, $lu * THREADS + thread, weight$l);
 #end l
     workgroupBarrier();
     // The next step's operands are loaded while these are multiplied; behind the last they are not used.
@@ -63,15 +62,15 @@ fn main(
 #repeat l INPUTS_EACH
     input$l = halves[from$l + after * SIDE];
 #end l
-    let row = buffer * TEAMS * (TOKENS / SIDE) + high;
-    let tile = buffer * TEAMS * (ROWS / SIDE) + broad;
+    let row = buffer * TEAMS * TEAM_TILES + high;
+    let tile = buffer * TEAMS * TEAM_TILES + broad;
 #repeat s STEP
     {
 #repeat i DOWN
-      let left$i = subgroupMatrixLoad<subgroup_matrix_left<f16, SIDE, SIDE>, row_major>(&inputs[row + $iu], $su * WIDE, STRIDE);
+      let left$i = subgroupMatrixLoad<subgroup_matrix_left<f16, SIDE, SIDE>, row_major>(&tiles[row + $iu], $su * WIDE, STRIDE);
 #end i
 #repeat j ACROSS
-      let right$j = subgroupMatrixLoad<subgroup_matrix_right<f16, SIDE, SIDE>, col_major>(&outputs[tile + $ju], $su * WIDE, STRIDE);
+      let right$j = subgroupMatrixLoad<subgroup_matrix_right<f16, SIDE, SIDE>, col_major>(&tiles[tile + $ju], $su * WIDE, STRIDE);
 #end j
 #repeat i DOWN
 #repeat j ACROSS

@@ -23,41 +23,52 @@ const EIGHTS = INPUTS / 8u;
 const OWN_EIGHTS = EIGHTS / TEAMS;
 /** Vectors of eight from one row of a tile to the next: one more than it has, so that rows lie in different banks. */
 const STRIDE = STEP * WIDE + 1u;
-/** Words of eight weights. */
+/** Words of eight weights. A thread brings PIECE eights of a unit at a time; a row of a step has so many pieces. */
 const WORDS = 4u / STEPS;
-/** Vectors of eight that a matrix has, and quads of sums. */
+const PIECES = EIGHTS / PIECE;
+/** Vectors of eight that a matrix has. */
 const EIGHTS_OF_MATRIX = SIDE * SIDE / 8u;
-const QUADS_OF_SUMS = SIDE * SIDE / 4u;
-/** [BUFFERS, teams, rows / SIDE] of SIDE rows, eight f16 a vector: as single numbers they would be written one by one. */
-var<workgroup> outputs: array<array<vec4u, SIDE * STRIDE>, BUFFERS * TEAMS * BROAD * ACROSS>;
-/** Of each subgroup a matrix of sums, on its way to memory. */
-var<workgroup> sums: array<array<f32, SIDE * SIDE>, TEAMS * TILES>;
+/** Quads of a row of a subgroup's sums, and of all that go to memory at once. */
+const ROW_QUADS = ACROSS * SIDE / 4u;
+const ROUND_QUADS = TILES * SIDE * ROW_QUADS;
+/** Arrays of SIDE rows that a team has of a step: first those of inputs, then those of weights. */
+const WEIGHT_TILES = ROWS / SIDE;
+const TEAM_TILES = INPUT_TILES + WEIGHT_TILES;
+/** Matrices of sums that lie side by side in one of them. */
+const FITTING = STRIDE / (SIDE / 4u);
+const BESIDE = select(1u, FITTING, ACROSS % FITTING == 0u);
+/** [BUFFERS, teams, TEAM_TILES], eight f16 a vector: as single numbers they would be written one by one. Then sums. */
+var<workgroup> tiles: array<array<vec4u, SIDE * STRIDE>, max(BUFFERS * TEAMS * TEAM_TILES, TEAMS * TILES * ACROSS / BESIDE)>;
 
-struct Eight {
+struct Piece {
   bits: vec4u,
   scale: f32,
 }
 
-/** The eight weights at `index` of the step that begins at `first`; those of a block's rows lie side by side. */
-fn weights_at(job: Job, block: u32, blocks: u32, index: u32, first: u32) -> Eight {
-  let own = min(block + index / (BLOCK * EIGHTS), blocks - 1u);
+/** The weights at `index` of the step that begins at eight `first`; those of a block's rows lie side by side. */
+fn weights_at(job: Job, block: u32, blocks: u32, index: u32, first: u32) -> Piece {
+  let own = min(block + index / (BLOCK * PIECES), blocks - 1u);
   let row = index % BLOCK;
-  let eight = first + index / BLOCK % EIGHTS;
+  let eight = first + index / BLOCK % PIECES * PIECE;
   let unit = min(eight / STEPS, job.units - 1u);
   let at = job.weight + (own * job.units + unit) * BLOCK + row;
   let scale = scale_of(job, own, row, unit);
-  if (WORDS == 4u) { return Eight(weights[at], scale); }
+  if (PIECE == STEPS) { return Piece(weights[at], scale); }
   let word = 4u * at + eight % STEPS * WORDS;
-  if (WORDS == 2u) { return Eight(vec4u(words[word], words[word + 1u], 0u, 0u), scale); }
-  return Eight(vec4u(words[word], 0u, 0u, 0u), scale);
+  if (PIECE * WORDS == 2u) { return Piece(vec4u(words[word], words[word + 1u], 0u, 0u), scale); }
+  return Piece(vec4u(words[word], 0u, 0u, 0u), scale);
 }
 
 /** Puts them where their team finds them. What is beyond the range of f16 is infinite there, and NaN stays. */
-fn keep(buffer: u32, index: u32, bits: vec4u, scale: f32) {
-  let row = index / (BLOCK * EIGHTS) * BLOCK + index % BLOCK;
-  let eight = index / BLOCK % EIGHTS;
-  let tile = (buffer * TEAMS + eight / OWN_EIGHTS) * (ROWS / SIDE) + row / SIDE;
-  let w = decode(bits, scale);
-  let halves = vec4u(bitcast<vec2u>(vec4h(w[0])), bitcast<vec2u>(vec4h(w[1])));
-  outputs[tile][row % SIDE * STRIDE + eight % OWN_EIGHTS] = halves;
+fn keep(buffer: u32, index: u32, piece: Piece) {
+  let row = index / (BLOCK * PIECES) * BLOCK + index % BLOCK;
+  let eight = index / BLOCK % PIECES * PIECE;
+  let tile = (buffer * TEAMS + eight / OWN_EIGHTS) * TEAM_TILES + INPUT_TILES + row / SIDE;
+  let at = row % SIDE * STRIDE + eight % OWN_EIGHTS;
+  var bits = piece.bits;
+#repeat e PIECE
+  let w$e = decode(bits, piece.scale);
+  tiles[tile][at + $eu] = vec4u(bitcast<vec2u>(vec4h(w$e[0])), bitcast<vec2u>(vec4h(w$e[1])));
+  bits = next_step(bits);
+#end e
 }

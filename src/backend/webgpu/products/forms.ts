@@ -66,13 +66,16 @@ interface MatrixShape {
 }
 
 /** A tile of tokens by outputs, by matrices of so many a side. */
-function byMatrices({ side, lanes }: Matrices, shape: MatrixShape): Form {
+function byMatrices({ side, lanes }: Matrices, type: HeldType, shape: MatrixShape): Form {
   const { high, broad, down, across, teams, step, buffers } = shape
   const threads = teams * high * broad * lanes
   const outputs = broad * across * side
   const tokens = high * down * side
-  const weights = (outputs * teams * step * side) / 8 / threads
-  assert(Number.isInteger(weights), `${outputs} outputs by ${threads} threads`)
+  const eights = (outputs * teams * step * side) / 8 / threads
+  // Whole units, where each thread has one and it belongs to one team.
+  const isFitting = (n: number) => 8 * n <= UNIT[type] && 8 * n <= step * side && Number.isInteger(eights / n)
+  const piece = [4, 2].find(isFitting) ?? 1
+  assert(Number.isInteger(eights), `${outputs} outputs by ${threads} threads`)
   const constants = {
     SIDE: side,
     LANES: lanes,
@@ -84,7 +87,9 @@ function byMatrices({ side, lanes }: Matrices, shape: MatrixShape): Form {
     ACROSS: across,
     STEP: step,
     BUFFERS: buffers,
-    WEIGHTS_EACH: weights,
+    PIECE: piece,
+    WEIGHTS_EACH: eights / piece,
+    SUMS_EACH: Math.ceil((across * side ** 2) / 4 / (teams * lanes)),
     ...(shape.shared && { INPUTS_EACH: (tokens * teams * step * side) / 8 / threads }),
   }
   return { file: shape.shared ? 'linear-shared' : 'linear-matrix', constants, tokens, blocks: outputs / BLOCK_ROWS }
@@ -103,17 +108,17 @@ export const LEAST_COLUMNS = 1024
 const STEP_OF_FEW = 32
 
 /** Teams and steps decide the order of sums, so they do not depend on the number of tokens, nor on the others of a step. */
-function fewForm(matrices: Matrices, tokens: number): Form {
+function fewForm(matrices: Matrices, tokens: number, type: HeldType): Form {
   const down = [1, 2].find((most) => tokens <= most * matrices.side) ?? 4
   const step = STEP_OF_FEW / matrices.side
-  return byMatrices(matrices, { high: 1, broad: 1, down, across: 1, teams: 8, step, buffers: 1 })
+  return byMatrices(matrices, type, { high: 1, broad: 1, down, across: 1, teams: 8, step, buffers: 1 })
 }
 
-/** Bytes of shared memory: operands with eight more to each row, and a matrix of sums for each subgroup. */
+/** Bytes of shared memory: operands with eight more to each row, or the sums of a row of matrices; see matrices.wgsl. */
 function sharedOf({ file, tokens, blocks, constants }: Form): number {
-  const { SIDE = 0, STEP = 0, TEAMS = 0, BUFFERS = 0, HIGH = 0, BROAD = 0 } = constants
+  const { SIDE = 0, STEP = 0, TEAMS = 0, BUFFERS = 0, HIGH = 0, BROAD = 0, ACROSS = 0 } = constants
   const rows = BLOCK_ROWS * blocks + (file === 'linear-shared' ? tokens : 0)
-  return 2 * BUFFERS * TEAMS * rows * (STEP * SIDE + 8) + 4 * TEAMS * HIGH * BROAD * SIDE ** 2
+  return 2 * (STEP * SIDE + 8) * Math.max(BUFFERS * TEAMS * rows, TEAMS * HIGH * BROAD * ACROSS * SIDE)
 }
 
 /** Larger tiles read less; more of them keep more of the GPU busy. All make the same sums in the same order. */
@@ -123,15 +128,15 @@ const WIDE_TILES = [
   { high: 2, broad: 1, down: 2, across: 4, buffers: 2 },
 ] as const
 
-function wideForm(matrices: Matrices, tokens: number, blocks: number): Form {
-  const forms = WIDE_TILES.map((tile) => byMatrices(matrices, { ...tile, teams: 2, step: 2 })).filter(
+function wideForm(matrices: Matrices, { type, blocks }: Work, tokens: number): Form {
+  const forms = WIDE_TILES.map((tile) => byMatrices(matrices, type, { ...tile, teams: 2, step: 2 })).filter(
     (form) => sharedOf(form) <= matrices.sharedBytes,
   )
   return forms.find((form) => numGroups(form, tokens, blocks) >= MANY_GROUPS) ?? forms.at(-1)!
 }
 
-export function matrixForm(matrices: Matrices, tokens: number, blocks: number): Form {
-  return tokens < LEAST_WIDE ? fewForm(matrices, tokens) : wideForm(matrices, tokens, blocks)
+export function matrixForm(matrices: Matrices, work: Work, tokens: number): Form {
+  return tokens < LEAST_WIDE ? fewForm(matrices, tokens, work.type) : wideForm(matrices, work, tokens)
 }
 
 /** Found by measuring on an H200 (docs/dev/webgpu.md); a small GPU is busy with any of them. */

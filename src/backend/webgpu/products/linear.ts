@@ -9,7 +9,7 @@ import type { Matrices } from '../adapter.ts'
 import type { Access } from '../device.ts'
 import type { Launch, Planned, Recorder, StepShape } from '../launch.ts'
 import { BLOCK_ROWS, type Part, tensorOf, UNIT, WebgpuMatrix } from '../resources.ts'
-import { type Form, formFor, gridOf, LEAST_COLUMNS, LEAST_WIDE, matrixForm } from './forms.ts'
+import { type Form, formFor, gridOf, LEAST_COLUMNS, LEAST_WIDE, matrixForm, type Work } from './forms.ts'
 import { eightsOf, Keeper, keeping, LEAST_BY_MATRICES } from './halves.ts'
 
 /** Jobs that the parameters of a launch have room for. */
@@ -78,7 +78,7 @@ function recordGroup(recording: Recorder, group: Product[], ofLogits: boolean): 
   const least = work.columns < LEAST_COLUMNS ? LEAST_WIDE : LEAST_BY_MATRICES
   const isByMatrices = (count: number) => matrices !== null && count >= least
   for (const { job } of group) recording.keepers.delete(tensorOf(job.y, 1))
-  if (matrices !== null) recordByMatrices(recording, matrices, group, { ofLogits, least, blocks: work.blocks })
+  if (matrices !== null) recordByMatrices(recording, matrices, group, { ofLogits, least, work })
   const access = ['read', 'read'] as const
   const kernels = kernelsOf(recording, group, access)
   recording.launches.push({
@@ -95,12 +95,12 @@ interface ByMatrices {
   readonly ofLogits: boolean
   /** Tokens. */
   readonly least: number
-  readonly blocks: number
+  readonly work: Work
 }
 
 /** Inputs are as f16 where the op before has kept them, or a launch of its own rounds them. */
 function recordByMatrices(recording: Recorder, matrices: Matrices, group: Product[], by: ByMatrices): void {
-  const { ofLogits, least, blocks } = by
+  const { ofLogits, least, work } = by
   const { buffer } = group[0]!.part
   const kept = sourcesKept(recording, group, by)
   const { of, sources } = kept ?? { of: 'rounded', sources: sourcesOf(recording, matrices, group, ofLogits) }
@@ -120,8 +120,8 @@ function recordByMatrices(recording: Recorder, matrices: Matrices, group: Produc
     ...keeper.bound,
     plan: planner(ofLogits, (count) => {
       if (count < least) return null
-      const form = matrixForm(matrices, count, blocks)
-      return { pipeline: kernels(form, keeper.keepsAny), ...gridOf(form, count, blocks) }
+      const form = matrixForm(matrices, work, count)
+      return { pipeline: kernels(form, keeper.keepsAny), ...gridOf(form, count, work.blocks) }
     }),
   }))
 }
