@@ -70,22 +70,27 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
     held_values[$l] = arena[(p.v + min(after + ($lu * THREADS + thread) / ROWS4, end - 1u) * p.channels + first_row) / 4u + ($lu * THREADS + thread) % ROWS4];
 #end l
     let count = min(TOKENS, end - t0);
-    for (var t = 0u; t < count; t++) {
-      let at = t * N4;
+    // What a token's update waits for is summed while the token before is: sums over threads take longest, and so share the wait.
 #repeat m ROWS_EACH
-      var sum$m = vec4f();
+    var sum$m = vec4f();
 #end m
 #repeat j EACH
-      let kk$j = vectors[2u * TOKENS * N4 + at + vector_of($ju, part)];
+    let first_kk$j = vectors[2u * TOKENS * N4 + vector_of($ju, part)];
 #repeat m ROWS_EACH
-      sum$m = fma(s$m[$j], kk$j, sum$m);
+    sum$m = fma(s$m[$j], first_kk$j, sum$m);
 #end m
 #end j
 #repeat m ROWS_EACH
-      let sa$m = sum_of_row(sum4(sum$m));
+    var sa$m = sum_of_row(sum4(sum$m));
+#end m
+    for (var t = 0u; t < count; t++) {
+      let at = t * N4;
+      let next = min(t + 1u, TOKENS - 1u) * N4;
+#repeat m ROWS_EACH
       let v$m = values[t * ROWS4 + own$m / 4u][own$m % 4u];
       let noise$m = noise_of(v$m, vectors[TOKENS * N4 + at].x, first_row + own$m);
       var y$m = vec4f();
+      sum$m = vec4f();
 #end m
 #repeat j EACH
       {
@@ -94,15 +99,18 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
         let key = vectors[TOKENS * N4 + q];
         let b = vectors[3u * TOKENS * N4 + q];
         let query = vectors[4u * TOKENS * N4 + q];
+        let kk = vectors[2u * TOKENS * N4 + next + vector_of($ju, part)];
 #repeat m ROWS_EACH
         s$m[$j] = fma(vec4f(v$m), key, fma(vec4f(-sa$m), b, s$m[$j] * decay));
         y$m = fma(s$m[$j], query, y$m);
         s$m[$j] = kept(s$m[$j], noise$m, 4u * vector_of($ju, part));
+        sum$m = fma(s$m[$j], kk, sum$m);
 #end m
       }
 #end j
 #repeat m ROWS_EACH
       let out$m = sum_of_row(sum4(y$m));
+      sa$m = sum_of_row(sum4(sum$m));
       if (part == 0u) { outputs[t * ROWS + own$m] = out$m; }
 #end m
     }

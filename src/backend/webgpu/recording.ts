@@ -240,13 +240,17 @@ export class Recording extends Launches {
     const slots = [['write', pool.layer(layer)]] as const
     const alone = ({ numRows, ...step }: StepShape) => [heads, hasPrompts({ numRows, ...step }) ? 0 : numRows] as const
     this.launchKept(keeper, 'wkv7', words, slots, alone, statesVariant(pool, { N }, parts))
-    const ofTokens = (step: StepShape) => [heads, hasPrompts(step) ? step.numTokens : 0] as const
-    this.launch('wkv7-prepare', words(), [], ofTokens, { constants: { N } })
+    const byFours = { N, N4: N / 4, HEADS: Math.floor(this.device.threads / (N / 4)) }
+    const ofTokens = (step: StepShape) => {
+      const all = hasPrompts(step) ? heads * step.numTokens : 0
+      return [Math.ceil(all / byFours.HEADS), 1] as const
+    }
+    this.launch('wkv7-prepare', words(), [], ofTokens, { constants: byFours })
     const rows = N % SCAN_ROWS === 0 ? SCAN_ROWS : SCAN_ROWS / 2
     const ofRows = (step: StepShape) => [(heads * N) / rows, hasPrompts(step) ? step.numRows : 0] as const
     const scan = statesVariant(pool, scanConstants(N, rows, parts), parts)
     this.launch('wkv7-scan', words(), slots, ofRows, scan)
-    this.launchKept(keeper, 'wkv7-finish', words, [], ofTokens, { constants: { N } })
+    this.launchKept(keeper, 'wkv7-finish', words, [], ofTokens, { constants: byFours })
   }
 
   /** [T, C], for one op at a time. */
