@@ -77,6 +77,9 @@ test.skipIf(!hasMatrices).each(['f16', 'bf16', 'i8', 'q4', 'nf4'] as const)(
     for (const [rows, columns] of [
       [64, 1024],
       [200, 1120],
+      // Short rows, and many outputs, have other forms.
+      [200, 96],
+      [8192, 1024],
     ] as const) {
       const most = 40
       const x = normals(most * columns, 3)

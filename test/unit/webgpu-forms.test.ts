@@ -2,6 +2,7 @@ import { expect, test } from 'vitest'
 import { type Matrices, matricesOf, type OpenedDevice } from '../../src/backend/webgpu/adapter.ts'
 import { LEAST_WIDE, matrixForm } from '../../src/backend/webgpu/products/forms.ts'
 import { LEAST_BY_MATRICES } from '../../src/backend/webgpu/products/halves.ts'
+import { UNIT } from '../../src/backend/webgpu/resources.ts'
 
 /** A device whose subgroups of `lanes` threads multiply matrices of `side` rows, in workgroups of up to `threads`. */
 function matricesFor(side: number, lanes: number, threads = 1024): Matrices | null {
@@ -21,18 +22,25 @@ test.each([
   [8, 16],
 ])('matrices of %i a side by subgroups of %i threads: every operand of a tile is brought', (side, lanes) => {
   const matrices = matricesFor(side, lanes)!
-  for (const tokens of [LEAST_BY_MATRICES, 20, 64, LEAST_WIDE, 512])
-    for (const blocks of [16, 256, 2048]) {
-      const form = matrixForm(matrices, tokens, blocks)
-      const { TEAMS, STEP, HIGH, BROAD, WEIGHTS_EACH, INPUTS_EACH, PADDED } = form.constants as Record<string, number>
-      const threads = TEAMS! * HIGH! * BROAD! * lanes
-      const eights = (TEAMS! * STEP! * side) / 8
-      expect(Number.isInteger(WEIGHTS_EACH)).toBe(true)
-      expect(WEIGHTS_EACH! * threads).toBe(8 * form.blocks * eights)
-      if (INPUTS_EACH !== undefined) expect(INPUTS_EACH * threads).toBe(form.tokens * eights)
-      // Inputs end with zeros to whole steps.
-      expect(PADDED! % (8 * eights)).toBe(0)
-    }
+  for (const type of ['bf16', 'i8', 'q4'] as const)
+    for (const tokens of [LEAST_BY_MATRICES, 20, 64, LEAST_WIDE, 512])
+      for (const [blocks, columns] of [
+        [16, 1024],
+        [256, 128],
+        [2048, 4096],
+      ] as const) {
+        const form = matrixForm(matrices, { blocks, columns, type, isSoftware: false }, tokens)
+        const { TEAMS, STEP, HIGH, BROAD, PIECE, WEIGHTS_EACH, PADDED } = form.constants as Record<string, number>
+        const threads = TEAMS! * HIGH! * BROAD! * lanes
+        const eights = (TEAMS! * STEP! * side) / 8
+        expect(Number.isInteger(WEIGHTS_EACH)).toBe(true)
+        expect(PIECE! * WEIGHTS_EACH! * threads).toBe(8 * form.blocks * eights)
+        // A piece is of one unit and one team.
+        expect(UNIT[type] % (8 * PIECE!)).toBe(0)
+        expect((STEP! * side) % (8 * PIECE!)).toBe(0)
+        // Inputs end with zeros to whole steps.
+        expect(PADDED! % (8 * eights)).toBe(0)
+      }
 })
 
 test('subgroups of more threads than a matrix has work for, or than fit in a workgroup, do without', () => {

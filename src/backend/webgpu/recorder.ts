@@ -146,7 +146,7 @@ export class Launches implements Recorder {
 
   /** An op that writes tensors of so many columns, which it may keep. */
   keeper(tensors: readonly number[], columns: number): Keeper {
-    const keeper = new Keeper(this, 'others', LEAST_BY_MATRICES)
+    const keeper = new Keeper(this, 'others')
     for (const start of tensors) keeper.writes(start, columns)
     return keeper
   }

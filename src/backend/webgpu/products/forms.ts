@@ -101,17 +101,19 @@ const MANY_GROUPS = 128
 const LONG_ROW = 4096
 /** Tokens from which on inputs and weights are shared in tiles. */
 export const LEAST_WIDE = 65
-/** Inputs from which on matrices pay for few tokens. */
+/** Inputs from which on the eight subgroups of a workgroup share a row. */
 export const LEAST_COLUMNS = 1024
+/** Blocks from which on a workgroup has more of them, and reads the inputs less often. */
+const MANY_BLOCKS = 1024
 
-/** Inputs of a team's step: of smaller matrices more, so that each thread brings weights. */
-const STEP_OF_FEW = 32
-
-/** Teams and steps decide the order of sums, so they do not depend on the number of tokens, nor on the others of a step. */
-function fewForm(matrices: Matrices, tokens: number, type: HeldType): Form {
-  const down = [1, 2].find((most) => tokens <= most * matrices.side) ?? 4
-  const step = STEP_OF_FEW / matrices.side
-  return byMatrices(matrices, type, { high: 1, broad: 1, down, across: 1, teams: 8, step, buffers: 1 })
+/** Teams and steps decide the order of sums, so they depend on a product's shape, never on the number of tokens. */
+function fewForm(matrices: Matrices, { type, blocks, columns }: Work, tokens: number): Form {
+  const { side } = matrices
+  const down = [1, 2].find((most) => tokens <= most * side) ?? 4
+  const of = (teams: number, broad: number, across: number, inputs: number) =>
+    byMatrices(matrices, type, { high: 1, broad, down, across, teams, step: inputs / side, buffers: 1 })
+  if (columns < LEAST_COLUMNS) return of(2, 4, 1, 32)
+  return blocks < MANY_BLOCKS ? of(8, 1, 1, 64) : of(8, 1, 2, 32)
 }
 
 /** Bytes of shared memory: operands with eight more to each row, or the sums of a row of matrices; see matrices.wgsl. */
@@ -123,7 +125,6 @@ function sharedOf({ file, tokens, blocks, constants }: Form): number {
 
 /** Larger tiles read less; more of them keep more of the GPU busy. All make the same sums in the same order. */
 const WIDE_TILES = [
-  { high: 2, broad: 2, down: 4, across: 4, buffers: 1, shared: true },
   { high: 2, broad: 1, down: 4, across: 4, buffers: 2 },
   { high: 2, broad: 1, down: 2, across: 4, buffers: 2 },
 ] as const
@@ -136,7 +137,7 @@ function wideForm(matrices: Matrices, { type, blocks }: Work, tokens: number): F
 }
 
 export function matrixForm(matrices: Matrices, work: Work, tokens: number): Form {
-  return tokens < LEAST_WIDE ? fewForm(matrices, tokens, work.type) : wideForm(matrices, work, tokens)
+  return tokens < LEAST_WIDE ? fewForm(matrices, work, tokens) : wideForm(matrices, work, tokens)
 }
 
 /** Found by measuring on an H200 (docs/dev/webgpu.md); a small GPU is busy with any of them. */

@@ -67,18 +67,16 @@ interface Keeping {
   readonly keepers: Map<number, Keeper>
 }
 
-/** An op that writes tensors, from `least` tokens on as f16, too, if a product asks for it while the program is recorded. */
+/** An op that writes tensors, for matrices as f16, too, if a product asks for it while the program is recorded. */
 export class Keeper {
   readonly of: HalvesOf
-  readonly least: number
   readonly #recorder: Keeping
   readonly #columns = new Map<number, number>()
   readonly #places = new Map<number, number>()
 
-  constructor(recorder: Keeping, of: HalvesOf, least: number) {
+  constructor(recorder: Keeping, of: HalvesOf) {
     this.#recorder = recorder
     this.of = of
-    this.least = least
   }
 
   /** From now on it is who has written that tensor. */

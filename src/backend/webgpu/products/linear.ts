@@ -9,7 +9,7 @@ import type { Matrices } from '../adapter.ts'
 import type { Access } from '../device.ts'
 import type { Launch, Planned, Recorder, StepShape } from '../launch.ts'
 import { BLOCK_ROWS, type Part, tensorOf, UNIT, WebgpuMatrix } from '../resources.ts'
-import { type Form, formFor, gridOf, LEAST_COLUMNS, LEAST_WIDE, matrixForm, type Work } from './forms.ts'
+import { type Form, formFor, gridOf, matrixForm, type Work } from './forms.ts'
 import { eightsOf, Keeper, keeping, LEAST_BY_MATRICES } from './halves.ts'
 
 /** Jobs that the parameters of a launch have room for. */
@@ -75,10 +75,9 @@ function recordGroup(recording: Recorder, group: Product[], ofLogits: boolean): 
   }
   // f32 is for who wants every bit; rows that are no whole vectors are rare.
   const matrices = type !== 'f32' && isOfVectors(group[0]!) ? recording.device.matrices : null
-  const least = work.columns < LEAST_COLUMNS ? LEAST_WIDE : LEAST_BY_MATRICES
-  const isByMatrices = (count: number) => matrices !== null && count >= least
+  const isByMatrices = (count: number) => matrices !== null && count >= LEAST_BY_MATRICES
   for (const { job } of group) recording.keepers.delete(tensorOf(job.y, 1))
-  if (matrices !== null) recordByMatrices(recording, matrices, group, { ofLogits, least, work })
+  if (matrices !== null) recordByMatrices(recording, matrices, group, { ofLogits, work })
   const access = ['read', 'read'] as const
   const kernels = kernelsOf(recording, group, access)
   recording.launches.push({
@@ -93,19 +92,17 @@ function recordGroup(recording: Recorder, group: Product[], ofLogits: boolean): 
 
 interface ByMatrices {
   readonly ofLogits: boolean
-  /** Tokens. */
-  readonly least: number
   readonly work: Work
 }
 
 /** Inputs are as f16 where the op before has kept them, or a launch of its own rounds them. */
 function recordByMatrices(recording: Recorder, matrices: Matrices, group: Product[], by: ByMatrices): void {
-  const { ofLogits, least, work } = by
+  const { ofLogits, work } = by
   const { buffer } = group[0]!.part
   const kept = sourcesKept(recording, group, by)
   const { of, sources } = kept ?? { of: 'rounded', sources: sourcesOf(recording, matrices, group, ofLogits) }
   if (kept === null) recordHalves(recording, matrices, sources, by)
-  const keeper = new Keeper(recording, 'products', least)
+  const keeper = new Keeper(recording, 'products')
   // No launch writes the buffer that it reads.
   if (of !== 'products')
     for (const { job, matrix } of group) if (matrix.parts.length === 1) keeper.writes(tensorOf(job.y, 1), matrix.rows)
@@ -119,7 +116,7 @@ function recordByMatrices(recording: Recorder, matrices: Matrices, group: Produc
     ]),
     ...keeper.bound,
     plan: planner(ofLogits, (count) => {
-      if (count < least) return null
+      if (count < LEAST_BY_MATRICES) return null
       const form = matrixForm(matrices, work, count)
       return { pipeline: kernels(form, keeper.keepsAny), ...gridOf(form, count, work.blocks) }
     }),
@@ -205,7 +202,7 @@ interface Source {
 }
 
 /** Where the ops before keep all inputs of a group; null if they do not, or not in one buffer. */
-function sourcesKept(recording: Recorder, group: readonly Product[], { ofLogits, least }: ByMatrices) {
+function sourcesKept(recording: Recorder, group: readonly Product[], { ofLogits }: ByMatrices) {
   const room = roomOf(recording, ofLogits)
   const inputs = group.map(({ job, matrix }) => {
     const x = tensorOf(job.x, room * matrix.columns)
@@ -213,7 +210,7 @@ function sourcesKept(recording: Recorder, group: readonly Product[], { ofLogits,
     return { x, columns: matrix.columns, keeper: keeper?.has(x, matrix.columns) ? keeper : undefined }
   })
   const of = inputs[0]!.keeper?.of
-  if (of === undefined || inputs.some(({ keeper }) => keeper?.of !== of || keeper.least > least)) return null
+  if (of === undefined || inputs.some(({ keeper }) => keeper?.of !== of)) return null
   const sources = inputs.map(({ x, columns, keeper }) => ({ x, columns, to: keeper!.keep(x, room), eights: 0 }))
   return { of, sources }
 }
@@ -235,7 +232,7 @@ function sourcesOf(recording: Recorder, { side }: Matrices, group: readonly Prod
 
 /** A launch of linear-halves.wgsl. */
 function recordHalves(recording: Recorder, { side }: Matrices, sources: readonly Source[], by: ByMatrices): void {
-  const { ofLogits, least } = by
+  const { ofLogits } = by
   const access = ['write'] as const
   const words = sources.flatMap(({ x, columns, to, eights }) => [x, columns, to, eights])
   const all = [Number(ofLogits), 0, 0, 0, ...words, ...new Array<number>(4 * (MAX_JOBS - sources.length)).fill(0)]
@@ -245,7 +242,7 @@ function recordHalves(recording: Recorder, { side }: Matrices, sources: readonly
   recording.addLater(() => ({
     bindings: recording.bind(access, recording.params(all), [recording.halves.rounded.buffer]),
     plan: planner(ofLogits, (count) => {
-      if (count < least) return null
+      if (count < LEAST_BY_MATRICES) return null
       pipeline ??= recording.kernel('linear-halves', access, { constants: { SIDE: side } })
       const eights = Math.ceil(count / side) * side * most
       return { pipeline, x: Math.min(MOST_GROUPS, Math.ceil(eights / threads)), y: sources.length }
