@@ -18,23 +18,23 @@ type SystemCall = (number: number, thread: number, attributes: Uint8Array, flags
 
 /** Of the calling thread, and of those that it starts from then on. */
 export function shortenSlice(): void {
-  setSlices([process.pid], SHORT_NS)
+  setSlices(() => [process.pid], SHORT_NS)
 }
 
 /** Of all threads of this process: a process has its parent's slice. */
 export function usualSlices(): void {
-  if (process.platform === 'linux') setSlices(readdirSync('/proc/self/task').map(Number), 0n)
+  setSlices(() => readdirSync('/proc/self/task').map(Number), 0n)
 }
 
-function setSlices(threads: readonly number[], ns: bigint): void {
+function setSlices(threadsOf: () => readonly number[], ns: bigint): void {
   const number = process.platform === 'linux' ? CALL_NUMBER[process.arch] : undefined
   if (number === undefined) return
   try {
     const types = ['int64', 'int64', 'pointer', 'int64'] as const
     const call = openLibrary('libc.so.6').bind<SystemCall>('syscall', 'int64', types)
-    for (const thread of threads) call(number, thread, attributesOf(thread, ns), 0)
+    for (const thread of threadsOf()) call(number, thread, attributesOf(thread, ns), 0)
   } catch {
-    // Another C library, or a thread that has ended.
+    // Another C library, no /proc, or a thread that has ended.
   }
 }
 
