@@ -1,15 +1,17 @@
 /**
  * npm runs this after an install in a clone. Builds dist and the kernels, each only if its sources have changed. `npx
- * skein` installs the clone once more for itself, which then takes seconds, not minutes.
+ * skein` installs the clone once more for itself, which then takes seconds, not minutes. `--built`: dist was just built.
+ * `--check`, before `npm start`: says so where it was not, or from other sources.
  */
 import { spawn } from 'node:child_process'
 import { createHash } from 'node:crypto'
-import { existsSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import { chmodSync, existsSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '..')
 const stamp = join(root, 'dist/.stamp')
+const main = join(root, 'dist/cli/main.js')
 const SOURCES = [
   'src',
   'web',
@@ -46,18 +48,36 @@ function run(command, words) {
   })
 }
 
-async function buildDist() {
-  const now = hashSources()
-  if (existsSync(stamp) && readFileSync(stamp, 'utf8') === now) console.log('dist: up to date')
-  else {
-    await run('npm', ['run', 'build'])
-    writeFileSync(stamp, now)
-  }
+function isCurrent() {
+  return existsSync(stamp) && readFileSync(stamp, 'utf8') === hashSources()
 }
 
+async function buildDist() {
+  if (isCurrent()) console.log('dist: up to date')
+  else await run('npm', ['run', 'build'])
+}
+
+function built() {
+  chmodSync(main, 0o755)
+  writeFileSync(stamp, hashSources())
+}
+
+function check() {
+  if (!existsSync(main)) {
+    console.error('skein: nothing is built here yet; run: npm ci')
+    process.exit(1)
+  }
+  // An image has no sources.
+  if (existsSync(join(root, 'src')) && !isCurrent())
+    console.error('skein: dist was built from other sources than these; to build it again run: npm ci')
+}
+
+const [asked] = process.argv.slice(2)
+if (asked === '--built') built()
+else if (asked === '--check') check()
 // npm also runs this after prepack, whose kernels are for every machine. A kernel from this machine's compiler needs
 // this machine's libraries.
-if (!/^(pack|publish)$/.test(process.env.npm_command ?? ''))
+else if (!/^(pack|publish)$/.test(process.env.npm_command ?? ''))
   // In parallel: the longest kernel file occupies one core for most of the time.
   await Promise.all([buildDist(), run(process.execPath, [join(root, 'scripts/build-native.js')])])
 else {

@@ -1,8 +1,9 @@
 /** An installed package has the files that its pages name. */
-import { execFileSync } from 'node:child_process'
-import { readFileSync } from 'node:fs'
+import { execFileSync, spawnSync } from 'node:child_process'
+import { cpSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
+import { temporaryFolder } from '../helpers/temporary-folder.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
 const BUNDLED = {
@@ -35,6 +36,22 @@ test('the package has the files that its pages name, the licences of what it bun
 test.each(Object.entries(BUNDLED))('dist/%s has the licences of the packages in it', (folder, names) => {
   const licences = readFileSync(join(ROOT, `dist/${folder}/licenses.md`), 'utf8')
   for (const name of names) expect(licences).toContain(`\n## ${name} - `)
+})
+
+test('npm start in a clone that was not built says what to do', () => {
+  const clone = temporaryFolder()
+  for (const path of ['scripts/prepare.js', 'package.json', 'package-lock.json', 'tsconfig.json', 'bundle.config.ts'])
+    cpSync(join(ROOT, path), join(clone, path))
+  const start = () => spawnSync('npm', ['start'], { cwd: clone, encoding: 'utf8' })
+  expect(start()).toMatchObject({
+    status: 1,
+    stderr: expect.stringContaining('nothing is built here yet; run: npm ci'),
+  })
+  for (const folder of ['dist/cli', 'src', 'web', 'kernels/webgpu']) mkdirSync(join(clone, folder), { recursive: true })
+  writeFileSync(join(clone, 'dist/cli/main.js'), '')
+  expect(start()).toMatchObject({ status: 0, stderr: expect.stringContaining('built from other sources') })
+  expect(spawnSync('npm', ['run', 'postbuild'], { cwd: clone }).status).toBe(0)
+  expect(start().stderr).not.toContain('skein')
 })
 
 test('badges agree with package.json', () => {
