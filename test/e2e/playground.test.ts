@@ -72,6 +72,24 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
     await expect.poll(() => fromEnd(list)).toBeLessThan(2)
   })
 
+  test('on a phone the list of conversations is closed again: by its button, beside it, by Escape', async () => {
+    const list = page.getByRole('navigation', { name: 'Conversations' })
+    const close = [
+      () => list.getByRole('button', { name: 'Close' }).click(),
+      () => page.mouse.click(380, 400),
+      async () => {
+        await list.getByRole('button', { name: 'New chat' }).focus()
+        await page.keyboard.press('Escape')
+      },
+    ]
+    for (const way of close) {
+      await page.getByRole('button', { name: 'Conversations' }).click()
+      await list.waitFor()
+      await way()
+      await list.waitFor({ state: 'detached' })
+    }
+  })
+
   test('a number can be typed with its point and its sign', async () => {
     const asked = await answerBy((route) => route.fulfill(streamed('Yes.')))
     await page.getByRole('button', { name: 'Settings' }).click()

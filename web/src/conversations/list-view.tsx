@@ -74,7 +74,14 @@ export function ConversationList({ onChoose }: ConversationListProps) {
     </ul>
   )
   return (
-    <nav class="conversations" aria-label={t('Conversations')}>
+    <nav
+      class="conversations"
+      aria-label={t('Conversations')}
+      onKeyDown={({ key, target }) => {
+        // In a field it is for what was typed.
+        if (key === 'Escape' && !(target instanceof HTMLInputElement)) onChoose()
+      }}
+    >
       <div class="conversations-head">
         <Button
           icon="plus"
@@ -96,6 +103,9 @@ export function ConversationList({ onChoose }: ConversationListProps) {
             {chosen === null ? t('Select') : t('Done')}
           </Button>
         )}
+        <span class="only-narrow">
+          <Button icon="close" kind="quiet" label={t('Close')} onClick={onChoose} />
+        </span>
       </div>
       <input
         type="search"

@@ -103,7 +103,13 @@ function Chat() {
   }
   return (
     <div class="chat">
-      {isListOpen.value && <ConversationList onChoose={closeList} />}
+      {isListOpen.value && (
+        <>
+          {/* What is beside the list on a narrow page; the list has a button for the same. */}
+          <div class="beside-list only-narrow" aria-hidden="true" onClick={closeList} />
+          <ConversationList onChoose={closeList} />
+        </>
+      )}
       <div class="chat-main">
         <Panes />
         <Composer />
