@@ -90,6 +90,13 @@ describe.skipIf(executable === null)(`the playground${reason}`, () => {
     }
   })
 
+  test('a raw completion fits a phone, its button too', async () => {
+    await page.getByRole('button', { name: 'Completion' }).click()
+    const button = page.getByRole('button', { name: 'Continue the text' })
+    expect(await button.evaluate(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)).toBe(0)
+    expect(await page.evaluate('document.documentElement.scrollWidth')).toBe(390)
+  })
+
   test('a number can be typed with its point and its sign', async () => {
     const asked = await answerBy((route) => route.fulfill(streamed('Yes.')))
     await page.getByRole('button', { name: 'Settings' }).click()
