@@ -48,6 +48,7 @@ export const SERVE = {
   Unload: '卸载',
   'All workers of {model} finish their requests and end.': '{model} 的所有进程处理完现有请求后结束。',
   loaded: '已加载',
+  'served as {names}': '以 {names} 的名称提供服务',
   '{n} of {all} workers ready': '{all} 个进程中 {n} 个就绪',
   'fits ({place})': '放得下（{place}）',
   'tight ({place}): something else must go': '偏紧（{place}）：需先腾出空间',

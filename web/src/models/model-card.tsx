@@ -39,7 +39,7 @@ export function ModelCard({ file, onChange }: ModelCardProps) {
   }
   const unload = async () => {
     const text = t('All workers of {model} finish their requests and end.', {
-      model: first!.model,
+      model: namesOf(own).join(', '),
     })
     if (!(await confirmed(text, t('Unload')))) return
     run(Promise.all(own.map(({ worker_id }) => stopWorker(worker_id))))
@@ -55,7 +55,7 @@ export function ModelCard({ file, onChange }: ModelCardProps) {
     <li class="card model">
       <div class="model-text">
         <h2>{name}</h2>
-        <p class="muted">{[bytes(file.bytes), t(SOURCES[file.source]), ...facts(file, first)].join(' · ')}</p>
+        <p class="muted">{[bytes(file.bytes), t(SOURCES[file.source]), ...facts(file, own)].join(' · ')}</p>
       </div>
       <div class="model-state">{first === undefined ? <FitBadge file={file} /> : <LoadedBadge workers={own} />}</div>
       <div class="actions">
@@ -115,13 +115,22 @@ function workersOf({ path }: ModelFile): WorkerRecord[] {
   )
 }
 
-/** What its worker reported, or what one would need. */
-function facts({ bytes: size }: ModelFile, worker: WorkerRecord | undefined): string[] {
-  if (worker === undefined) return [t('needs about {size}', { size: bytes(neededBytes(size)) })]
-  const { info } = worker
-  if (info === null) return []
+/** One file can be served under several names, with other weights. */
+function namesOf(own: readonly WorkerRecord[]): string[] {
+  return [...new Set(own.map(({ model }) => model))]
+}
+
+/** What its workers reported, or what one would need. */
+function facts({ path, bytes: size }: ModelFile, own: readonly WorkerRecord[]): string[] {
+  if (own.length === 0) return [t('needs about {size}', { size: bytes(neededBytes(size)) })]
+  const names = namesOf(own)
+  const named = names.join() === bareName(path) ? [] : [t('served as {names}', { names: names.join(', ') })]
+  const infos = own.flatMap(({ info }) => info ?? [])
+  const [info] = infos
+  if (info === undefined) return named
+  const types = [...new Set(infos.map(({ weight_type }) => weight_type))].join(', ')
   const slots = t('{n} conversations at once', { n: info.slots })
-  return [info.architecture, info.weight_type, slots, `${bytes(info.state_bytes)} ${t('each')}`]
+  return [info.architecture, types, slots, `${bytes(info.state_bytes)} ${t('each')}`, ...named]
 }
 
 function LoadedBadge({ workers: own }: { readonly workers: readonly WorkerRecord[] }) {
