@@ -66,10 +66,10 @@ struct sk_matrix {
   int64_t rows, columns;
   int32_t type;
   int64_t tile_stride;  // bytes
-  skein::Buffer data;   // [rows / 64 rounded up] tiles
+  uint8_t* data;        // [rows / 64 rounded up] tiles, of the context
   /// Whether all weights are finite, so that zero inputs can be skipped.
   bool is_finite = true;
 
   int64_t tiles() const { return skein::div_up(rows, skein::kTileRows); }
-  const uint8_t* tile(int64_t index) const { return data.as<uint8_t>() + index * tile_stride; }
+  const uint8_t* tile(int64_t index) const { return data + index * tile_stride; }
 };

@@ -7,12 +7,19 @@
 #include <sys/mman.h>
 #endif
 
+#include <algorithm>
 #include <new>
 
 namespace skein {
 
 namespace {
 constexpr size_t kHugePage = size_t{2} << 20;
+/// What an arena maps at a time. Only pages that are touched take memory, except on Windows.
+#if defined(_WIN32)
+constexpr size_t kChunk = kHugePage;
+#else
+constexpr size_t kChunk = 64 * kHugePage;
+#endif
 constexpr std::align_val_t kCacheLine{64};
 
 /// Maps zeroed pages; null if the system refuses.
@@ -71,6 +78,16 @@ Buffer::~Buffer() {
   } else {
     ::operator delete(base_, kCacheLine);
   }
+}
+
+uint8_t* Arena::take(size_t bytes) {
+  bytes = (bytes + 63) & ~size_t{63};
+  if (chunks_.empty() || chunks_.back().size() - used_ < bytes) {
+    chunks_.emplace_back(std::max(kChunk, (bytes + kHugePage - 1) & ~(kHugePage - 1)));
+    used_ = 0;
+  }
+  used_ += bytes;
+  return chunks_.back().as<uint8_t>() + used_ - bytes;
 }
 
 }  // namespace skein

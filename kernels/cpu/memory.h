@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "skein.h"
 
@@ -80,6 +81,17 @@ class Buffer {
   size_t size_ = 0;
   void* base_ = nullptr;  // the allocation; data_ is base_ aligned up
   size_t mapped_ = 0;     // bytes mapped at base_; 0 if it came from operator new
+};
+
+/// Zeroed bytes side by side on 2 MB pages, aligned to 64, until the arena is freed. A Buffer has
+/// such pages only for the whole multiples of 2 MB in it.
+class Arena {
+ public:
+  uint8_t* take(size_t bytes);
+
+ private:
+  std::vector<Buffer> chunks_;
+  size_t used_ = 0;  // of the last chunk
 };
 
 inline int64_t round_up(int64_t n, int64_t multiple) {

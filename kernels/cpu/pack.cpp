@@ -133,7 +133,7 @@ void check_rows(const sk_matrix& matrix, int64_t first_row, int64_t num_rows) {
 /// of rows, spread over all threads.
 template <class Pack>
 void each_tile(const sk_matrix& matrix, int64_t first_row, int64_t num_rows, Pack&& pack) {
-  uint8_t* first = matrix.data.as<uint8_t>() + first_row / kTileRows * matrix.tile_stride;
+  uint8_t* first = matrix.data + first_row / kTileRows * matrix.tile_stride;
   matrix.context->pool.run(div_up(num_rows, kTileRows), [&](int64_t tile, int) {
     pack(tile * kTileRows, first + tile * matrix.tile_stride);
   });
@@ -156,8 +156,8 @@ sk_matrix* sk_matrix_new(sk_context* context, int64_t rows, int64_t columns, int
     auto matrix = std::make_unique<sk_matrix>();
     const int64_t stride =
         is_packed(type) ? packed_tile(type).bytes(columns) : tile_bytes(type, columns);
-    *matrix = {context, rows, columns, type, stride, {}, true};
-    matrix->data = Buffer(static_cast<size_t>(matrix->tiles() * matrix->tile_stride));
+    *matrix = {context, rows, columns, type, stride, nullptr, true};
+    matrix->data = context->weights.take(static_cast<size_t>(matrix->tiles() * stride));
     return context->keep(std::move(matrix));
   });
 }

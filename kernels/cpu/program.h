@@ -57,6 +57,7 @@ struct sk_context {
   }
 
   skein::Pool pool;
+  skein::Arena weights;
   std::vector<std::shared_ptr<void>> owned;
 };
 
