@@ -417,6 +417,10 @@ void record(sk_program* program, bool of_logits, std::vector<Job> jobs) {
   auto prepare = std::make_unique<Quantise>();
   int64_t scratch = 0;
   auto& sparse = program->sparse;
+  // The largest tiles first: if the last item were large, the other threads would wait for it.
+  std::stable_sort(jobs.begin(), jobs.end(), [](const Job& a, const Job& b) {
+    return a.weight->tile_stride > b.weight->tile_stride;
+  });
   for (Job& job : jobs) {
     linear->tiles += job.weight->tiles();
     job.skips_zeros = std::find(sparse.begin(), sparse.end(), job.x) != sparse.end() &&
