@@ -101,6 +101,7 @@ int cublasLtMatrixLayoutCreate(P*o){*o=give();return 0;}
 int cublasLtMatmulPreferenceCreate(P*o){*o=give();return 0;}
 N(cublasLtDestroy) N(cublasLtMatmulDescDestroy) N(cublasLtMatmulDescSetAttribute) N(cublasLtMatrixLayoutDestroy) 
 N(cublasLtMatrixLayoutSetAttribute) N(cublasLtMatmulPreferenceDestroy) N(cublasLtMatmulPreferenceSetAttribute)
+int cublasLtMatmulAlgoConfigGetAttribute(P al,int a,int*v,uint64_t s,uint64_t*w){*v=0;*w=4;return 0;}
 int cublasLtMatmulAlgoGetHeuristic(P h,P d,P a,P b,P c,P e,P pr,int most,char*r,int*n){memset(r,0,96);*n=1;return 0;}
 int cublasLtMatmulAlgoCheck(P h,P d,P a,P b,P c,P e,P al,char*r){memset(r,0,96);return 0;}
 int cublasLtMatmul(){if(!capturing)add(1,launch_us);return 0;}

@@ -2,8 +2,9 @@
  * Where the time of a step goes: `node test/cuda/profile.ts MODEL [wkv=f16] [quant=i8] decode=1,32,320 mixed=320+16
  * prefill=1x1024,8x512`. A mixed case has rows of one token, and one longer row. MODEL is a file, or a size of random
  * weights, optionally with fewer layers: 1.5b, 7.2b/8. Replays the commands of one kind alone, for all layers, as a
- * graph, and prints the microseconds per layer of each kind; the last line is the whole step. Between two launches of a
- * kind the weights of all layers are read, so the cache is cold.
+ * graph, and prints the microseconds per layer of each kind and the clock meanwhile, which falls at the card's power limit;
+ * the last line is the whole step. Between two launches of a kind the weights of all layers are read, so the cache is
+ * cold.
  */
 import { existsSync, mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -22,6 +23,7 @@ import { RANDOM_MODEL_SIZES, randomModelDimensions, writeRandomWeights } from '.
 import { openCheckpoint } from '../../src/model/checkpoint.ts'
 import type { Model } from '../../src/model/model.ts'
 import { loadRwkv7 } from '../../src/model/rwkv7.ts'
+import { clockMeter } from './clocks.ts'
 
 interface Case {
   readonly name: string
@@ -109,25 +111,32 @@ function profile(backend: CudaBackend, gemm: Gemm, model: Model, one: Case): voi
     const graph = device.capture(() => {
       for (const command of list) command.run(stream, shape)
     }, 'profile')
-    const median = device.time(() => graph.launch(), 9)
+    let microseconds = 0
+    const clock = clockOf(() => {
+      microseconds = device.time(() => graph.launch(), 9)
+    })
     graph.dispose()
-    return median
+    return { microseconds, clock }
   }
   console.log(`\n${one.name}`)
-  for (const [label, list] of commands) {
-    const microseconds = time(list)
-    print(label, microseconds, list.length)
-  }
+  for (const [label, list] of commands) print(label, time(list), list.length)
   if (isDecode(shape) && shape.tokens <= 2) print('each op for itself', time(all.map(({ alone }) => alone)))
   const whole = time(all)
-  const rate = ((shape.tokens * 1e6) / whole).toFixed(0)
-  console.log(`${'step'.padEnd(22)} ${whole.toFixed(0).padStart(9)} us, ${rate} tok/s`)
+  const rate = ((shape.tokens * 1e6) / whole.microseconds).toFixed(0)
+  print('step', whole)
+  console.log(`${rate} tok/s`)
 }
 
-function print(label: string, microseconds: number, count = 1): void {
+interface Timed {
+  readonly microseconds: number
+  /** MHz */
+  readonly clock: number
+}
+
+function print(label: string, { microseconds, clock }: Timed, count = 1): void {
   const each = (microseconds / count).toFixed(1).padStart(9)
   const [times, all] = [String(count).padStart(3), microseconds.toFixed(0).padStart(8)]
-  console.log(`${label.padEnd(22)} ${each} us x ${times} = ${all} us`)
+  console.log(`${label.padEnd(22)} ${each} us x ${times} = ${all} us at ${clock.toFixed(0)} MHz`)
 }
 
 /** A file, or a random model of a released size made for this run. */
@@ -155,6 +164,7 @@ const [path, ...settings] = process.argv.slice(2)
 const options = Object.fromEntries(settings.map((setting) => setting.split('=')))
 const backend = createCudaBackend({ wkv: options.wkv === 'f16' ? 'f16' : 'f32' })
 const gemm = new Gemm(backend.device)
+const clockOf = clockMeter(backend.device)
 const checkpoint = openCheckpoint(modelOf(path!))
 const weightType = options.quant as WeightType | undefined
 const model = loadRwkv7(checkpoint, backend, { weightType })

@@ -5,6 +5,7 @@
 import { SkeinError } from '../../../errors.ts'
 import { type Bound, bindAll, openLibrary, type Pointer } from '../../ffi.ts'
 import { describeMissing, findLibrary } from '../driver/libraries.ts'
+import type { Cut } from './tiles.ts'
 
 const I = 'int32'
 const S = 'uint64'
@@ -26,6 +27,7 @@ const SIGNATURES = {
   cublasLtMatmulPreferenceDestroy: [I, [P]],
   cublasLtMatmulPreferenceSetAttribute: [I, [P, I, P, S]],
   cublasLtMatmulAlgoGetHeuristic: [I, [P, P, P, P, P, P, P, I, P, P]],
+  cublasLtMatmulAlgoConfigGetAttribute: [I, [P, I, P, S, P]],
   cublasLtMatmulAlgoCheck: [I, [P, P, P, P, P, P, P, P]],
   cublasLtMatmul: [I, [P, P, P, P, P, P, P, P, P, P, P, P, P, P, S, P]],
 } as const
@@ -57,6 +59,8 @@ const SCALE_ROWS = 3
 const LAYOUT = { columns: 3, batchCount: 5, batchStride: 6 } as const
 /** cublasLtMatmulPreferenceAttributes_t; the alignments of A, B, C and D follow one another. */
 const PREFERENCE = { workspaceBytes: 1, reductionSchemes: 3, alignmentA: 5 } as const
+/** cublasLtMatmulAlgoConfigAttributes_t */
+const CONFIG = { tile: 1, splits: 2 } as const
 /** Split-K sums in f32 through the workspace only: never in half precision, never in an order that changes. */
 const REDUCE_IN_F32 = 2
 
@@ -116,6 +120,19 @@ export class CublasLt {
       x: this.#layout(DATA_TYPE[inType], k, n, k, batch, shape.strideX),
       y: this.#layout(DATA_TYPE[outType], m, n, ldy, batch, shape.strideY),
     })
+  }
+
+  /** How an algorithm cuts a product. */
+  cutOf(code: Uint8Array): Cut {
+    return { tile: this.#configOf(code, CONFIG.tile), splits: this.#configOf(code, CONFIG.splits) }
+  }
+
+  #configOf(code: Uint8Array, attribute: number): number {
+    const value = new Int32Array(1)
+    const written = new BigUint64Array(1)
+    const get = this.#functions.cublasLtMatmulAlgoConfigGetAttribute
+    check(this.#functions, get(code, attribute, value, 4, written), 'an algorithm')
+    return value[0]!
   }
 
   #describeFp8(description: Pointer, isScaled: boolean): void {

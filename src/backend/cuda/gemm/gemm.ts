@@ -6,6 +6,7 @@ import { assert, SkeinError } from '../../../errors.ts'
 import type { CudaDevice } from '../device/device.ts'
 import type { DevicePointer } from '../kernel/args.ts'
 import { type Algorithm, CublasLt, type Product, type ProductShape } from './cublaslt.ts'
+import { Offers } from './offers.ts'
 import { PlanCache } from './plans.ts'
 import { tune } from './tune.ts'
 
@@ -46,6 +47,9 @@ const SHORT_OF_WAVES = [320, 336] as const
 /** Split-K of the widest decode product: 8 partial sums of 4096 × 512 in f32. */
 const WORKSPACE_BYTES = 64 << 20
 const CANDIDATES = 24
+/** Of those that it offers for other products, on the only capability whose tiles are known. */
+const OTHERS = 48
+const OTHERS_MAJOR = 9
 const MAX_ALIGNMENT = 256n
 
 /**
@@ -72,7 +76,7 @@ interface ReadyPlan {
 export class Gemm {
   readonly #device: CudaDevice
   /** Null where the driver's kind has none: for a device that is not here nothing is multiplied. */
-  readonly #own: { readonly library: CublasLt; readonly cache: PlanCache } | null
+  readonly #own: { readonly library: CublasLt; readonly cache: PlanCache; readonly offers: Offers } | null
   readonly #plans = new Map<string, ReadyPlan>()
   readonly #scalesRows = new Map<GemmShape['outType'], boolean>()
   #workspace: DevicePointer | null = null
@@ -87,7 +91,7 @@ export class Gemm {
     const library = new CublasLt(Math.floor(device.info.driverVersion / 1000))
     const { name: gpu, info } = device
     const machine = { gpu, driver: info.driverRelease, cublasLt: library.version }
-    this.#own = { library, cache: new PlanCache(machine) }
+    this.#own = { library, cache: new PlanCache(machine), offers: new Offers(library, WORKSPACE_BYTES) }
   }
 
   get #library(): CublasLt {
@@ -190,9 +194,9 @@ export class Gemm {
   }
 
   #tune(product: Product, shape: ProductShape, call: GemmCall, key: string): Algorithm {
-    const candidates = this.#candidates(product)
-    const timed = tune(this.#device, shape, candidates, (algorithm, x, y) =>
-      product.run(this.#device.stream, algorithm, { w: call.w, x, y }, call.beta ?? 0, this.#workspaceAddress()),
+    const candidates = [...this.#candidates(product), ...this.#others(product, shape)]
+    const timed = tune(this.#device, shape, candidates, call.w, (algorithm, operands) =>
+      product.run(this.#device.stream, algorithm, operands, call.beta ?? 0, this.#workspaceAddress()),
     )
     // Without memory to try them in, the library's own first choice serves, and is not kept.
     if (timed === null) return candidates[0]!
@@ -204,6 +208,16 @@ export class Gemm {
     const candidates = product.candidates(CANDIDATES, WORKSPACE_BYTES)
     assert(candidates.length > 0, 'cuBLASLt offers an algorithm for every product')
     return candidates
+  }
+
+  /** Algorithms that fit the product, though the library does not think of them. */
+  #others(product: Product, shape: ProductShape): Algorithm[] {
+    const isKnown = this.#device.computeCapability[0] === OTHERS_MAJOR && shape.inType === 'f16'
+    if (this.#own === null || !isKnown) return []
+    return this.#own.offers.fitting(shape, this.#device.numSms, OTHERS).flatMap((code) => {
+      const algorithm = product.verify(code)
+      return algorithm !== null && algorithm.workspaceBytes <= WORKSPACE_BYTES ? [algorithm] : []
+    })
   }
 
   /** The tuned algorithm for another number of tokens of its bucket. */

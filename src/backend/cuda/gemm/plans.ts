@@ -24,7 +24,7 @@ interface PlanMachine {
 }
 
 /** Of the file's layout and of the way candidates are chosen and timed. */
-const VERSION = 1
+const VERSION = 2
 
 export class PlanCache {
   readonly path: string
