@@ -2,8 +2,8 @@
  * Algorithms that cuBLASLt offers for products of other sizes, of which those whose tiles fit are tried as well (tiles.ts).
  * Knows no plans.
  */
-import { assert } from '../../../errors.ts'
-import type { CublasLt, ProductShape } from './cublaslt.ts'
+import { assert, SkeinError } from '../../../errors.ts'
+import type { Algorithm, CublasLt, Product, ProductShape } from './cublaslt.ts'
 import { type Cut, fitOf } from './tiles.ts'
 
 /** Widths [m, k, batch] and tokens for which the library offers, together, some 420 algorithms of one output type. */
@@ -62,7 +62,7 @@ export class Offers {
       try {
         for (const n of [...TOKENS, ...MANY_TOKENS]) {
           product.setTokens(n)
-          for (const { code } of product.candidates(CANDIDATES, this.#workspaceBytes))
+          for (const { code } of this.#candidates(product))
             offers.set(Buffer.from(code).toString('base64'), { code, ...this.#library.cutOf(code) })
         }
       } finally {
@@ -70,5 +70,15 @@ export class Offers {
       }
     }
     return [...offers.values()]
+  }
+
+  /** None where the library refuses a size: then others do. */
+  #candidates(product: Product): Algorithm[] {
+    try {
+      return product.candidates(CANDIDATES, this.#workspaceBytes)
+    } catch (error) {
+      if (error instanceof SkeinError) return []
+      throw error
+    }
   }
 }
