@@ -162,6 +162,7 @@ const REFUSED_TOO = [
   [['keys', 'rm', 'bob'], 2, 'no command "rm"'],
   [['generate'], 2, 'no text to continue'],
   [['serve', '--quant', 'int3'], 2, '--quant takes one of'],
+  [['quantize', 'a', 'b'], 2, '--quant is missing: int8, q4 or nf4'],
   [['frobnicate', '--help'], 2, 'no command "frobnicate"'],
   [['generate', DEMO, 'Once', 'upon'], 2, 'unexpected argument "upon"'],
   [['generate', DEMO, 'Once', '--prompt', 'x'], 2, 'two texts to continue'],

@@ -163,7 +163,7 @@ export function complaintOf(error: CommanderError, program: Command): SkeinError
     case 'commander.missingArgument':
       return usage(`${name} is missing`)
     case 'commander.missingMandatoryOptionValue':
-      return usage(`${name.replace(/ .*/, '')} is missing`)
+      return missingFlag(name.replace(/ .*/, ''), program)
     case 'commander.optionMissingArgument':
       return usage(`${name.replace(/^-\w, | <.*/g, '')} needs a value`)
     default:
@@ -171,6 +171,12 @@ export function complaintOf(error: CommanderError, program: Command): SkeinError
         ? null
         : usage(error.message.replace(/^error: /, ''))
   }
+}
+
+function missingFlag(flag: string, program: Command): SkeinError {
+  const options = [program, ...program.commands].flatMap((command) => command.options)
+  const about = options.find(({ long, mandatory }) => long === flag && mandatory)?.description
+  return usage(about === undefined ? `${flag} is missing` : `${flag} is missing: ${about}`)
 }
 
 function strayOf(command: Command): string {
