@@ -165,7 +165,7 @@ const REFUSED_TOO = [
   [['quantize', 'a', 'b'], 2, '--quant is missing: int8, q4 or nf4'],
   [['frobnicate', '--help'], 2, 'no command "frobnicate"'],
   [['generate', DEMO, 'Once', 'upon'], 2, 'unexpected argument "upon"'],
-  [['generate', DEMO, 'Once', '--prompt', 'x'], 2, 'two texts to continue'],
+  [['generate', DEMO, 'Once', '--prompt', 'x'], 2, 'the text was given twice'],
   [['tokenize', 'nosuch.txt'], 1, "no such file or directory, open 'nosuch.txt'\n"],
   [['launch', 'continu', '--model-name', 'x'], 2, 'did you mean continue?'],
 ] as const
