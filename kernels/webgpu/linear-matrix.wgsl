@@ -1,8 +1,76 @@
-// Products by matrices whose inputs come straight from memory: few subgroups read each. Those of the next step are loaded ahead.
-const INPUT_TILES = 0u;
-#include "matrices.wgsl"
+// Products by the matrix units of a subgroup: inputs and weights are rounded to f16, their products summed in f32. A workgroup
+// makes a tile of TOKENS by ROWS outputs, a subgroup DOWN by ACROSS matrices of it, SIDE by SIDE outputs each, over its team's
+// part of the inputs. The sums of the teams are added in their order. Weights are decoded into shared memory; inputs come
+// straight from memory, those of the next step ahead.
+//
+// A matrix is named by the number of an array that begins with it, and a constant place within: Dawn wraps a load whose place
+// it cannot check beforehand in a branch, which no compiler moves anything across.
+enable f16;
+enable subgroups;
+enable chromium_experimental_subgroup_matrix;
+diagnostic(off, chromium.subgroup_matrix_uniformity);
+#include "linear-jobs.wgsl"
+#include OPERANDS
+#include WEIGHTS
+const TOKENS = HIGH * DOWN * SIDE;
+const ROWS = BROAD * ACROSS * SIDE;
+const TILES = HIGH * BROAD;
+const THREADS = TEAMS * TILES * LANES;
+/** Vectors of eight that a row of a matrix has. */
+const WIDE = SIDE / 8u;
+/** Inputs of a step, and a team's part of them. */
+const INPUTS = TEAMS * STEP * SIDE;
+const EIGHTS = INPUTS / 8u;
+const OWN_EIGHTS = EIGHTS / TEAMS;
+/** Vectors of eight from one row of a tile to the next: one more than it has, so that rows lie in different banks. */
+const STRIDE = STEP * WIDE + 1u;
+/** Words of eight weights. A thread brings PIECE eights of a unit at a time; a row of a step has so many pieces. */
+const WORDS = 4u / STEPS;
+const PIECES = EIGHTS / PIECE;
+/** Vectors of eight that a matrix has. */
+const EIGHTS_OF_MATRIX = SIDE * SIDE / 8u;
+/** Quads of a row of a subgroup's sums, and of all that go to memory at once. */
+const ROW_QUADS = ACROSS * SIDE / 4u;
+const ROUND_QUADS = TILES * SIDE * ROW_QUADS;
+/** Arrays of SIDE rows that a team has of a step. */
+const TEAM_TILES = ROWS / SIDE;
 /** [tokens / SIDE, columns / SIDE] matrices; see linear-halves.wgsl. */
 @group(1) @binding(3) var<storage, read> halves: array<array<f16, SIDE * SIDE>>;
+/** [BUFFERS, teams, TEAM_TILES], eight f16 a vector: as single numbers they would be written one by one. Then sums. */
+var<workgroup> tiles: array<array<vec4u, SIDE * STRIDE>, max(BUFFERS * TEAMS * TEAM_TILES, TEAMS * TILES * ACROSS)>;
+
+struct Piece {
+  bits: vec4u,
+  scale: f32,
+}
+
+/** The weights at `index` of the step that begins at eight `first`; those of a block's rows lie side by side. */
+fn weights_at(job: Job, block: u32, blocks: u32, index: u32, first: u32) -> Piece {
+  let own = min(block + index / (BLOCK * PIECES), blocks - 1u);
+  let row = index % BLOCK;
+  let eight = first + index / BLOCK % PIECES * PIECE;
+  let unit = min(eight / STEPS, job.units - 1u);
+  let at = job.weight + (own * job.units + unit) * BLOCK + row;
+  let scale = scale_of(job, own, row, unit);
+  if (PIECE == STEPS) { return Piece(weights[at], scale); }
+  let word = 4u * at + eight % STEPS * WORDS;
+  if (PIECE * WORDS == 2u) { return Piece(vec4u(words[word], words[word + 1u], 0u, 0u), scale); }
+  return Piece(vec4u(words[word], 0u, 0u, 0u), scale);
+}
+
+/** Puts them where their team finds them. What is beyond the range of f16 is infinite there, and NaN stays. */
+fn keep(buffer: u32, index: u32, piece: Piece) {
+  let row = index / (BLOCK * PIECES) * BLOCK + index % BLOCK;
+  let eight = index / BLOCK % PIECES * PIECE;
+  let tile = (buffer * TEAMS + eight / OWN_EIGHTS) * TEAM_TILES + row / SIDE;
+  let at = row % SIDE * STRIDE + eight % OWN_EIGHTS;
+  var bits = piece.bits;
+#repeat e PIECE
+  let w$e = decode(bits, piece.scale);
+  tiles[tile][at + $eu] = vec4u(bitcast<vec2u>(vec4h(w$e[0])), bitcast<vec2u>(vec4h(w$e[1])));
+  bits = next_step(bits);
+#end e
+}
 
 @compute @workgroup_size(TEAMS * HIGH * BROAD * LANES)
 fn main(
@@ -70,5 +138,32 @@ fn main(
 #end s
     buffer = (buffer + 1u) % BUFFERS;
   }
-#include "matrices-end.wgsl"
+  // Every subgroup puts a row of its sums in shared memory, and those of the teams are added. What they are added to in memory is
+  // read meanwhile.
+#repeat i DOWN
+  workgroupBarrier();
+#repeat j ACROSS
+  subgroupMatrixStore<row_major>(&tiles[subgroup * ACROSS + $ju], 0u, sum$i_$j, STRIDE);
+#end j
+#repeat l SUMS_EACH
+  let t$i_$l = t0 + (($lu * THREADS + thread) / (SIDE * ROW_QUADS) / BROAD * DOWN + $iu) * SIDE + ($lu * THREADS + thread) / ROW_QUADS % SIDE;
+  let first$i_$l = block * BLOCK + ($lu * THREADS + thread) / (SIDE * ROW_QUADS) % BROAD * ACROSS * SIDE + 4u * (($lu * THREADS + thread) % ROW_QUADS);
+  let isOwn$i_$l = $lu * THREADS + thread < ROUND_QUADS && t$i_$l < count;
+  var held$i_$l = Held();
+  if (isOwn$i_$l) { held$i_$l = held4(job, t$i_$l, first$i_$l); }
+#end l
+  workgroupBarrier();
+#repeat l SUMS_EACH
+  if (isOwn$i_$l) {
+    let q = $lu * THREADS + thread;
+    let matrix = q / (SIDE * ROW_QUADS) * ACROSS + q % ROW_QUADS / (SIDE / 4u);
+    let at = q / ROW_QUADS % SIDE * STRIDE + q % (SIDE / 4u);
+    var sum = vec4f();
+#repeat m TEAMS
+    sum += bitcast<vec4f>(tiles[$mu * TILES * ACROSS + matrix][at]);
+#end m
+    store_held(job, t$i_$l, first$i_$l, sum, held$i_$l);
+  }
+#end l
+#end i
 }

@@ -14,7 +14,7 @@ export interface Work {
 
 /** A kernel, and the constants that it is compiled with. All but those of matrices give the same bits. */
 export interface Form {
-  readonly file: 'linear' | 'linear-one' | 'linear-wide' | 'linear-matrix' | 'linear-shared'
+  readonly file: 'linear' | 'linear-one' | 'linear-wide' | 'linear-matrix'
   readonly constants: Readonly<Record<string, number>>
   /** Tokens and blocks of outputs of a workgroup. */
   readonly tokens: number
@@ -61,8 +61,6 @@ interface MatrixShape {
   readonly step: number
   /** One saves shared memory, two a barrier of each step. */
   readonly buffers: number
-  /** Whether inputs, too, go through shared memory: the larger a tile, the more subgroups read them. */
-  readonly shared?: boolean
 }
 
 /** A tile of tokens by outputs, by matrices of so many a side. */
@@ -90,9 +88,8 @@ function byMatrices({ side, lanes }: Matrices, type: HeldType, shape: MatrixShap
     PIECE: piece,
     WEIGHTS_EACH: eights / piece,
     SUMS_EACH: Math.ceil((across * side ** 2) / 4 / (teams * lanes)),
-    ...(shape.shared && { INPUTS_EACH: (tokens * teams * step * side) / 8 / threads }),
   }
-  return { file: shape.shared ? 'linear-shared' : 'linear-matrix', constants, tokens, blocks: outputs / BLOCK_ROWS }
+  return { file: 'linear-matrix', constants, tokens, blocks: outputs / BLOCK_ROWS }
 }
 
 /** Workgroups that keep a large GPU busy. Fewer of more work each read less, but only where there are as many. */
@@ -116,24 +113,23 @@ function fewForm(matrices: Matrices, { type, blocks, columns }: Work, tokens: nu
   return blocks < MANY_BLOCKS ? of(8, 1, 1, 64) : of(8, 1, 2, 32)
 }
 
-/** Bytes of shared memory: operands with eight more to each row, or the sums of a row of matrices; see matrices.wgsl. */
-function sharedOf({ file, tokens, blocks, constants }: Form): number {
+/** Bytes of shared memory: weights with eight more to each row, or the sums of a row of matrices; see linear-matrix.wgsl. */
+function sharedOf({ blocks, constants }: Form): number {
   const { SIDE = 0, STEP = 0, TEAMS = 0, BUFFERS = 0, HIGH = 0, BROAD = 0, ACROSS = 0 } = constants
-  const rows = BLOCK_ROWS * blocks + (file === 'linear-shared' ? tokens : 0)
-  return 2 * (STEP * SIDE + 8) * Math.max(BUFFERS * TEAMS * rows, TEAMS * HIGH * BROAD * ACROSS * SIDE)
+  const rows = TEAMS * Math.max(BUFFERS * BLOCK_ROWS * blocks, HIGH * BROAD * ACROSS * SIDE)
+  return 2 * (STEP * SIDE + 8) * rows
 }
 
-/** Larger tiles read less; more of them keep more of the GPU busy. All make the same sums in the same order. */
-const WIDE_TILES = [
-  { high: 2, broad: 1, down: 4, across: 4, buffers: 2 },
-  { high: 2, broad: 1, down: 2, across: 4, buffers: 2 },
-] as const
+/** Blocks up to which a prompt of some hundred tokens has so few tiles that more subgroups share each. */
+const FEW_BLOCKS = 384
 
+/** Larger tiles read less; more of them keep more of the GPU busy. Both make the same sums in the same order. */
 function wideForm(matrices: Matrices, { type, blocks }: Work, tokens: number): Form {
-  const forms = WIDE_TILES.map((tile) => byMatrices(matrices, type, { ...tile, teams: 2, step: 2 })).filter(
-    (form) => sharedOf(form) <= matrices.sharedBytes,
-  )
-  return forms.find((form) => numGroups(form, tokens, blocks) >= MANY_GROUPS) ?? forms.at(-1)!
+  const of = (down: number, teams: number, buffers: number) =>
+    byMatrices(matrices, type, { high: 2, broad: 1, down, across: 4, teams, step: 2, buffers })
+  const isShared = blocks <= FEW_BLOCKS && sharedOf(of(4, 4, 1)) <= matrices.sharedBytes
+  const [large, small] = isShared ? [of(4, 4, 1), of(2, 4, 1)] : [of(4, 2, 2), of(2, 2, 2)]
+  return numGroups(large, tokens, blocks) >= MANY_GROUPS ? large : small
 }
 
 export function matrixForm(matrices: Matrices, work: Work, tokens: number): Form {
