@@ -1,6 +1,5 @@
-// The recurrence of prompts, over what wkv7-prepare made. PARTS threads keep ROWS_EACH rows of the state, for which they read
-// each vector once, a workgroup ROWS of a head. No row needs another, so threads meet once in TOKENS tokens, whose vectors come
-// into shared memory meanwhile.
+// The recurrence of prompts, over what wkv7-prepare made. PARTS threads keep a row of the state, a workgroup ROWS of a head. No row
+// needs another, so threads meet once in TOKENS tokens, whose vectors come into shared memory meanwhile.
 #include "wkv7-params.wgsl"
 #include STATE
 @group(0) @binding(0) var<storage, read_write> arena: array<vec4f>;
@@ -10,7 +9,7 @@ var<workgroup> vectors: array<vec4f, VECTORS * TOKENS * N4>;
 var<workgroup> values: array<vec4f, TOKENS * ROWS4>;
 var<workgroup> outputs: array<f32, TOKENS * ROWS4 * 4u>;
 const ROWS = 4u * ROWS4;
-const THREADS = ROWS * PARTS / ROWS_EACH;
+const THREADS = ROWS * PARTS;
 #include ROW_PARTS
 
 fn place_of(which: u32) -> u32 {
@@ -32,10 +31,7 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
   let row = group.y;
   let slot = min(row_slot(row), p.slots);
   let end = row_end(row);
-#repeat m ROWS_EACH
-  let own$m = i + $mu * (ROWS / ROWS_EACH);
-  var s$m = load_state(state_at(slot, first_row + own$m), part);
-#end m
+  var s = load_state(state_at(slot, first_row + i), part);
   var held: array<vec4f, VECTORS * LOADS>;
   var held_values: array<vec4f, VALUES>;
   for (var t0 = row_start(row); t0 < end; t0 += TOKENS) {
@@ -71,27 +67,19 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
 #end l
     let count = min(TOKENS, end - t0);
     // What a token's update waits for is summed while the token before is: sums over threads take longest, and so share the wait.
-#repeat m ROWS_EACH
-    var sum$m = vec4f();
-#end m
+    var sum = vec4f();
 #repeat j EACH
     let first_kk$j = vectors[2u * TOKENS * N4 + vector_of($ju, part)];
-#repeat m ROWS_EACH
-    sum$m = fma(s$m[$j], first_kk$j, sum$m);
-#end m
+    sum = fma(s[$j], first_kk$j, sum);
 #end j
-#repeat m ROWS_EACH
-    var sa$m = sum_of_row(sum4(sum$m));
-#end m
+    var sa = sum_of_row(sum4(sum));
     for (var t = 0u; t < count; t++) {
       let at = t * N4;
       let next = min(t + 1u, TOKENS - 1u) * N4;
-#repeat m ROWS_EACH
-      let v$m = values[t * ROWS4 + own$m / 4u][own$m % 4u];
-      let noise$m = noise_of(v$m, vectors[TOKENS * N4 + at].x, first_row + own$m);
-      var y$m = vec4f();
-      sum$m = vec4f();
-#end m
+      let v = values[t * ROWS4 + i / 4u][i % 4u];
+      let noise = noise_of(v, vectors[TOKENS * N4 + at].x, first_row + i);
+      var y = vec4f();
+      sum = vec4f();
 #repeat j EACH
       {
         let q = at + vector_of($ju, part);
@@ -100,19 +88,15 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
         let b = vectors[3u * TOKENS * N4 + q];
         let query = vectors[4u * TOKENS * N4 + q];
         let kk = vectors[2u * TOKENS * N4 + next + vector_of($ju, part)];
-#repeat m ROWS_EACH
-        s$m[$j] = fma(vec4f(v$m), key, fma(vec4f(-sa$m), b, s$m[$j] * decay));
-        y$m = fma(s$m[$j], query, y$m);
-        s$m[$j] = kept(s$m[$j], noise$m, 4u * vector_of($ju, part));
-        sum$m = fma(s$m[$j], kk, sum$m);
-#end m
+        s[$j] = fma(vec4f(v), key, fma(vec4f(-sa), b, s[$j] * decay));
+        y = fma(s[$j], query, y);
+        s[$j] = kept(s[$j], noise, 4u * vector_of($ju, part));
+        sum = fma(s[$j], kk, sum);
       }
 #end j
-#repeat m ROWS_EACH
-      let out$m = sum_of_row(sum4(y$m));
-      sa$m = sum_of_row(sum4(sum$m));
-      if (part == 0u) { outputs[t * ROWS + own$m] = out$m; }
-#end m
+      let out = sum_of_row(sum4(y));
+      sa = sum_of_row(sum4(sum));
+      if (part == 0u) { outputs[t * ROWS + i] = out; }
     }
     workgroupBarrier();
 #repeat l VALUES
@@ -126,7 +110,5 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
     }
 #end l
   }
-#repeat m ROWS_EACH
-  store_state(state_at(slot, first_row + own$m), part, s$m);
-#end m
+  store_state(state_at(slot, first_row + i), part, s);
 }

@@ -1,5 +1,6 @@
 /** What a recorded op is made of, and what recording one needs. */
 /// <reference types="@webgpu/types" />
+import { assert } from '../../errors.ts'
 import type { Batch, Capacity } from '../batch.ts'
 import type { Access, KernelVariant, WebgpuDevice } from './device.ts'
 import type { Halves, HalvesOf, Keeper } from './products/halves.ts'
@@ -50,26 +51,29 @@ export function hasPrompts({ numTokens, numRows }: StepShape): boolean {
   return numTokens >= numRows + LEAST_PROMPT
 }
 
-/** State rows of a workgroup of wkv7-scan.wgsl, and the bytes of shared memory that its tokens' vectors may take. */
-export const SCAN_ROWS = 32
-const SCAN_BYTES = { 1: 12_000, 4: 16_000 } as const
-/** w, k, kk, b, r. */
-const SCAN_VECTORS = 5
-
 /** Threads that share a row of a state. */
 export type RowParts = 1 | 4
 
-/** Rows of a state for which threads that share them read each vector once; alone, a thread has no room for two. */
-const ROWS_EACH = { 1: 1, 4: 2 } as const
+/** State rows of a workgroup of wkv7-scan.wgsl, and the bytes of shared memory that its tokens' vectors may take. */
+const SCAN = { 1: { most: 32, bytes: 12_000 }, 4: { most: 16, bytes: 24_000 } } as const
+/** Loads are written out, and a processor compiles each: fewer of them. */
+const SCAN_IN_SOFTWARE = { most: 32, bytes: 16_000 }
+/** w, k, kk, b, r. */
+const SCAN_VECTORS = 5
 
 /** Threads bring as many vectors each. */
-export function scanConstants(N: number, rows: number, parts: RowParts) {
-  const most = Math.floor(SCAN_BYTES[parts] / (4 * (SCAN_VECTORS * N + 2 * rows)))
-  const TOKENS = Math.max(4, 2 ** Math.floor(Math.log2(most)))
-  const threads = (rows * parts) / ROWS_EACH[parts]
+export function scanConstants({ gpu, isSoftware }: WebgpuDevice, N: number, parts: RowParts) {
+  const { most, bytes } = isSoftware && parts === 4 ? SCAN_IN_SOFTWARE : SCAN[parts]
+  const rows = N % most === 0 ? most : most / 2
+  const fitting = Math.floor(
+    Math.min(bytes, gpu.limits.maxComputeWorkgroupStorageSize) / (4 * (SCAN_VECTORS * N + 2 * rows)),
+  )
+  const TOKENS = Math.max(4, 2 ** Math.floor(Math.log2(fitting)))
+  const threads = rows * parts
   const LOADS = (TOKENS * N) / 4 / threads
+  assert(Number.isInteger(LOADS), `heads of ${N} by ${threads} threads`)
   const VALUES = Math.ceil((TOKENS * rows) / 4 / threads)
-  return { N, ROWS4: rows / 4, ROWS_EACH: ROWS_EACH[parts], TOKENS, VECTORS: SCAN_VECTORS, LOADS, VALUES }
+  return { N, ROWS4: rows / 4, TOKENS, VECTORS: SCAN_VECTORS, LOADS, VALUES }
 }
 
 /** Of a kernel that steps states. */

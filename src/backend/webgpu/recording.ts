@@ -19,16 +19,7 @@ import type {
 } from '../backend.ts'
 import type { Capacity } from '../batch.ts'
 import { type KernelVariant, USAGE, type WebgpuDevice } from './device.ts'
-import {
-  eight,
-  hasPrompts,
-  SCAN_ROWS,
-  type StepShape,
-  scanConstants,
-  statesVariant,
-  type Word,
-  wkvWords,
-} from './launch.ts'
+import { eight, hasPrompts, type StepShape, scanConstants, statesVariant, type Word, wkvWords } from './launch.ts'
 import { recordLinear } from './products/linear.ts'
 import { Launches } from './recorder.ts'
 import { tensorOf, WebgpuHostTable, WebgpuTable } from './resources.ts'
@@ -246,10 +237,9 @@ export class Recording extends Launches {
       return [Math.ceil(all / byFours.HEADS), 1] as const
     }
     this.launch('wkv7-prepare', words(), [], ofTokens, { constants: byFours })
-    const rows = N % SCAN_ROWS === 0 ? SCAN_ROWS : SCAN_ROWS / 2
-    const ofRows = (step: StepShape) => [(heads * N) / rows, hasPrompts(step) ? step.numRows : 0] as const
-    const scan = statesVariant(pool, scanConstants(N, rows, parts), parts)
-    this.launch('wkv7-scan', words(), slots, ofRows, scan)
+    const scan = scanConstants(this.device, N, parts)
+    const ofRows = (step: StepShape) => [(heads * N) / (4 * scan.ROWS4), hasPrompts(step) ? step.numRows : 0] as const
+    this.launch('wkv7-scan', words(), slots, ofRows, statesVariant(pool, scan, parts))
     this.launchKept(keeper, 'wkv7-finish', words, [], ofTokens, { constants: byFours })
   }
 
