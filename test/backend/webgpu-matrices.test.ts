@@ -173,24 +173,32 @@ test.skipIf(!hasMatrices).each([...ARCHITECTURES, 'wide'] as const)(
   },
 )
 
-test.skipIf(!hasMatrices)('a row has the same bits in all steps of nine to 64 tokens, and continues so', async () => {
-  await prepareDevice({ device: 'webgpu' })
-  const runner = loadRunner({ model: wideModel(), device: 'webgpu', quant: 'bf16', slots: 40, maxTokens: 64 })
-  const answer = async (counts: readonly number[]) => {
-    for (let slot = 0; slot < 40; slot++) runner.clearSlot(slot)
-    let logits = new Float32Array(0)
-    for (const [t, count] of counts.entries()) {
-      const rows = Array.from({ length: count }, (_, slot) => ({
-        slot,
-        tokens: someTokens(1, slot + 7 * t),
-        samples: [],
-        allLogits: true,
-      }))
-      logits = Float32Array.from((await landed(runner.launch(rows)))[3]!.logits!)
+test.skipIf(!hasMatrices).each([
+  ['bf16', [9, 9, 9], [12, 33, 17]],
+  ['bf16', [1, 1, 1], [8, 5, 6]],
+  ['int8', [1, 1, 1], [8, 5, 6]],
+  ['q4', [1, 1, 1], [8, 5, 3]],
+] as const)(
+  'a row of %s has the same bits in steps of %j tokens and of %j, and continues so',
+  async (quant, some, others) => {
+    await prepareDevice({ device: 'webgpu' })
+    const runner = loadRunner({ model: wideModel(), device: 'webgpu', quant, slots: 40, maxTokens: 64 })
+    const answer = async (counts: readonly number[]) => {
+      for (let slot = 0; slot < 40; slot++) runner.clearSlot(slot)
+      let logits = new Float32Array(0)
+      for (const [t, count] of counts.entries()) {
+        const rows = Array.from({ length: count }, (_, slot) => ({
+          slot,
+          tokens: someTokens(1, slot + 7 * t),
+          samples: [],
+          allLogits: true,
+        }))
+        logits = Float32Array.from((await landed(runner.launch(rows)))[0]!.logits!)
+      }
+      return logits
     }
-    return logits
-  }
-  const expected = await answer([9, 9, 9])
-  expect(await answer([12, 33, 17])).toEqual(expected)
-  runner.dispose()
-})
+    const expected = await answer(some)
+    expect(await answer(others)).toEqual(expected)
+    runner.dispose()
+  },
+)

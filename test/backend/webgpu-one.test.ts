@@ -1,8 +1,8 @@
-/** Products of one token, for which GPUs have a kernel: here a processor is treated as the GPU that it emulates. */
+/** Products of one token and of few, for which GPUs have kernels: here a processor is treated as the GPU that it emulates. */
 import { afterAll, expect, test } from 'vitest'
 import type { Backend } from '../../src/backend/backend.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
-import { openWebgpuBackend } from '../../src/backend/webgpu/webgpu.ts'
+import { openWebgpuBackend, type WebgpuBackend } from '../../src/backend/webgpu/webgpu.ts'
 import type { WeightType } from '../../src/backend/weight-types.ts'
 import { IS_SLOW } from '../helpers/slow.ts'
 import { WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
@@ -12,11 +12,17 @@ const reference = createReferenceBackend()
 const opened = WEBGPU_PROBLEM === null ? await openWebgpuBackend(0, { without: ['matrices', 'software'] }) : null
 afterAll(() => opened?.dispose())
 
+/** As a GPU that multiplies bytes, or not. */
+function withDots(backend: WebgpuBackend, dots: boolean): WebgpuBackend {
+  Object.defineProperty(backend.device, 'dots', { value: dots })
+  return backend
+}
+
 /** Outputs of two products of one launch, [tokens, rows + 8]; after the inputs there is data that must not be read. */
 async function multiply(backend: Backend, type: WeightType, rows: number, columns: number, tokens: number) {
   const capacity = capacityFor(tokens)
   const padded = new Float32Array((tokens + 2) * columns).fill(Number.NaN)
-  padded.set(normals(3 * columns, 1).subarray(0, tokens * columns))
+  padded.set(normals(8 * columns, 1).subarray(0, tokens * columns))
   const x = backend.tensor([tokens + 2, columns], padded)
   const bias = backend.tensor([rows], normals(rows, 2))
   const [y, z] = [poisoned(backend, [tokens + 2, rows]), poisoned(backend, [tokens + 2, 8])]
@@ -50,9 +56,55 @@ const CASES = [
 test.skipIf(!opened).each(IS_SLOW ? CASES : CASES.slice(0, 2))(
   '%s, %i by %i: a token has the same bits alone and beside others',
   async (type, rows, columns) => {
+    withDots(opened!, false)
     const alone = await multiply(opened!, type, rows, columns, 1)
     expect(alone).toEqual(await multiply(opened!, type, rows, columns, 3))
     const expected = await multiply(reference, type, rows, columns, 1)
     for (const [i, one] of alone.entries()) expect(rmsRatio(one, expected[i]!)).toBeLessThan(1e-5)
   },
 )
+
+/** Half a group of inputs at the end, pairs of blocks with one missing, more than one step. */
+const CASES_OF_DOTS = [
+  ['q4', 104, 1088],
+  ['i8', 104, 1104],
+  ['i8', 4104, 64],
+  ['q4', 4104, 4160],
+] as const
+
+test.skipIf(!opened).each(IS_SLOW ? CASES_OF_DOTS : CASES_OF_DOTS.slice(0, 2))(
+  '%s, %i by %i, as bytes: a token has the same bits alone and beside others',
+  async (type, rows, columns) => {
+    withDots(opened!, true)
+    const alone = await multiply(opened!, type, rows, columns, 1)
+    for (const tokens of IS_SLOW ? [2, 3, 8] : [3]) {
+      expect(await multiply(opened!, type, rows, columns, tokens)).toEqual(alone)
+    }
+    const expected = await multiply(reference, type, rows, columns, 1)
+    // Inputs have 16 bits.
+    for (const [i, one] of alone.entries()) {
+      expect(rmsRatio(one, expected[i]!)).toBeLessThan(5e-5)
+      expect(rmsRatio(one, expected[i]!)).toBeGreaterThan(2e-6)
+    }
+  },
+)
+
+test.skipIf(!opened)('as bytes, what is not a number stays so, and tiny numbers are zero', async () => {
+  withDots(opened!, true)
+  const columns = 96
+  const x = normals(3 * columns, 4)
+  x[columns + 40] = Number.NaN
+  for (let i = 0; i < columns; i++) x[2 * columns + i] = 1e-37
+  const capacity = capacityFor(3)
+  const input = opened!.tensor(
+    [5, columns],
+    Float32Array.from({ length: 5 * columns }, (_, i) => x[i] ?? 0),
+  )
+  const y = poisoned(opened!, [5, 8])
+  const weight = opened!.matrix(randomSource(8, columns, 'bf16', 8), 'q4')
+  await runStep(opened!, capacity, raggedBatch(capacity, [3], [0], 1), (ops) => ops.linear([{ y, x: input, weight }]))
+  const out = await read(opened!, y, 0, 24)
+  expect(out.subarray(0, 8).every(Number.isFinite)).toBe(true)
+  expect(out.subarray(8, 16).every(Number.isNaN)).toBe(true)
+  expect([...out.subarray(16)]).toEqual(new Array(8).fill(0))
+})

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest'
-import { type Matrices, matricesOf, type OpenedDevice } from '../../src/backend/webgpu/adapter.ts'
-import { LEAST_WIDE, matrixForm } from '../../src/backend/webgpu/products/forms.ts'
+import { hasDots, type Matrices, matricesOf, type OpenedDevice } from '../../src/backend/webgpu/adapter.ts'
+import { formFor, LEAST_WIDE, matrixForm } from '../../src/backend/webgpu/products/forms.ts'
 import { LEAST_BY_MATRICES } from '../../src/backend/webgpu/products/halves.ts'
 import { UNIT } from '../../src/backend/webgpu/resources.ts'
 
@@ -29,7 +29,7 @@ test.each([
         [256, 128],
         [2048, 4096],
       ] as const) {
-        const form = matrixForm(matrices, { blocks, columns, type, isSoftware: false }, tokens)
+        const form = matrixForm(matrices, { blocks, columns, type, isSoftware: false, isByDots: false }, tokens)
         const { TEAMS, STEP, HIGH, BROAD, PIECE, WEIGHTS_EACH, PADDED } = form.constants as Record<string, number>
         const threads = TEAMS! * HIGH! * BROAD! * lanes
         const eights = (TEAMS! * STEP! * side) / 8
@@ -48,3 +48,33 @@ test('subgroups of more threads than a matrix has work for, or than fit in a wor
   expect(matricesFor(16, 64, 256)).toBeNull()
   expect(matricesFor(16, 32, 256)).toMatchObject({ side: 16, lanes: 32 })
 })
+
+test('few tokens are multiplied as bytes by GPUs that do so in one instruction', () => {
+  const dots = (vendor: string, feature = 'packed_4x8_integer_dot_product') =>
+    hasDots({ adapter: { info: { vendor } }, language: new Set([feature]) } as unknown as OpenedDevice)
+  expect(['nvidia', 'amd', 'intel', 'apple', 'google'].filter((vendor) => dots(vendor))).toEqual([
+    'nvidia',
+    'amd',
+    'intel',
+  ])
+  expect(dots('nvidia', 'subgroup_id')).toBe(false)
+})
+
+test.each(['i8', 'q4'] as const)(
+  '%s as bytes: all inputs of a step are brought, and no workgroup has two jobs',
+  (type) => {
+    for (const tokens of [1, 2, 3, 4, 5, 8])
+      for (const blocks of [16, 256, 512, 1536, 8192]) {
+        const work = { blocks, columns: 4096, type, isSoftware: false, isByDots: true }
+        const form = formFor(work, tokens)
+        const { NT, EACH, LOADS, R, TURNS, TOGETHER } = form.constants as Record<string, number>
+        expect(form.file).toBe('linear-dots')
+        expect(NT).toBeGreaterThanOrEqual(tokens)
+        expect(LOADS! * 256).toBeGreaterThanOrEqual(NT! * EACH! * 32 * 4)
+        // Jobs begin at multiples of 16 blocks.
+        expect(16 % form.blocks).toBe(0)
+        expect(form.blocks).toBe(R! * TURNS!)
+        expect(form.blocks % TOGETHER!).toBe(0)
+      }
+  },
+)

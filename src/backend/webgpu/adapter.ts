@@ -144,6 +144,13 @@ export function hasSubgroups({ device, language }: OpenedDevice): boolean {
   return device.features.has('subgroups') && language.has('subgroup_id')
 }
 
+/** Whose GPUs multiply four bytes by four in one instruction; Dawn writes such products out where there is none, as on Apple's. */
+const VENDORS_WITH_DOTS: readonly string[] = ['nvidia', 'amd', 'intel']
+
+export function hasDots({ adapter, language }: OpenedDevice): boolean {
+  return language.has('packed_4x8_integer_dot_product') && VENDORS_WITH_DOTS.includes(adapter.info.vendor)
+}
+
 /** Shared memory of linear-matrix.wgsl, its subgroups, and threads that each side of a matrix has weights for. */
 const MATRIX_SHARED = 32_768
 const MATRIX_SUBGROUPS = 8

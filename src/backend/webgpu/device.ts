@@ -4,7 +4,7 @@
  */
 /// <reference types="@webgpu/types" />
 import { assert, SkeinError } from '../../errors.ts'
-import { describeAdapter, hasSubgroups, type Matrices, matricesOf, type OpenedDevice } from './adapter.ts'
+import { describeAdapter, hasDots, hasSubgroups, type Matrices, matricesOf, type OpenedDevice } from './adapter.ts'
 import { type Constants, readSource } from './source.ts'
 
 /** Values of GPUBufferUsage, which Node has no global for. */
@@ -29,7 +29,7 @@ export interface KernelVariant {
 }
 
 /** What kernels make use of where a device has it; `software`: the forms that a processor in the GPU's place gets. */
-export type Feature = 'subgroups' | 'matrices' | 'software'
+export type Feature = 'subgroups' | 'matrices' | 'dots' | 'software'
 
 export type Access = 'read' | 'write' | 'uniform'
 
@@ -43,6 +43,8 @@ export class WebgpuDevice {
   readonly hasSubgroups: boolean
   /** What subgroups multiply; null where products do without. */
   readonly matrices: Matrices | null
+  /** Whether integer weights of few tokens are multiplied as bytes. Only where many tokens have other bits anyway. */
+  readonly dots: boolean
   /** Resolves when the device is gone, with the reason. */
   readonly lost: Promise<string>
   #arena: GPUBuffer
@@ -65,6 +67,7 @@ export class WebgpuDevice {
     this.isSoftware = isSoftware
     this.hasSubgroups = hasSubgroups(opened) && !without.includes('subgroups')
     this.matrices = without.includes('matrices') ? null : matricesOf(opened)
+    this.dots = this.matrices !== null && hasDots(opened) && !without.includes('dots')
     const { limits } = device
     this.maxBinding = Math.min(limits.maxStorageBufferBindingSize, limits.maxBufferSize)
     this.threads = Math.min(

@@ -7,7 +7,7 @@ import type { Backend, Tensor } from '../backend.ts'
 import { createBatch } from '../batch.ts'
 import { landed } from '../flight.ts'
 import { createReferenceBackend } from '../reference/reference.ts'
-import type { MatrixSource } from '../weight-types.ts'
+import type { MatrixSource, WeightType } from '../weight-types.ts'
 import { LEAST_COLUMNS, LEAST_WIDE } from './products/forms.ts'
 import { LEAST_BY_MATRICES } from './products/halves.ts'
 import type { WebgpuBackend } from './webgpu.ts'
@@ -31,9 +31,14 @@ export async function testBackend(backend: WebgpuBackend): Promise<void> {
 
 async function testStep(backend: WebgpuBackend, numTokens: number): Promise<void> {
   const reference = createReferenceBackend()
-  // Few tokens are multiplied by matrices only where rows are long.
-  const hasLong = backend.device.matrices !== null && numTokens === LEAST_BY_MATRICES
-  const [expected, actual] = [await play(reference, numTokens, hasLong), await play(backend, numTokens, hasLong)]
+  const { matrices, dots } = backend.device
+  const weights: Weights = {
+    // Few tokens are multiplied by matrices only where rows are long.
+    hasLong: matrices !== null && numTokens === LEAST_BY_MATRICES,
+    output: dots ? 'i8' : 'f16',
+    head: dots ? 'q4' : 'f16',
+  }
+  const [expected, actual] = [await play(reference, numTokens, weights), await play(backend, numTokens, weights)]
   const { length } = expected.values
   let difference = 0
   let size = 0
@@ -42,7 +47,7 @@ async function testStep(backend: WebgpuBackend, numTokens: number): Promise<void
     size += expected.values[i]! ** 2
   }
   const error = Math.sqrt(difference / size)
-  const usesMatrices = backend.device.matrices !== null && numTokens >= LEAST_BY_MATRICES
+  const usesMatrices = matrices !== null && numTokens >= LEAST_BY_MATRICES
   const tolerance = backend.wkv === 'f16' || usesMatrices ? TOLERANCE_OF_F16 : TOLERANCE
   // Not greater: NaN is wrong, too.
   if (error < tolerance && actual.tokens.join() === expected.tokens.join()) return
@@ -53,8 +58,16 @@ async function testStep(backend: WebgpuBackend, numTokens: number): Promise<void
   )
 }
 
-/** A step of one row: embedding, shift, products, time mixing, logits and two draws. `hasLong`: with products of long rows, too. */
-async function play(backend: Backend, numTokens: number, hasLong: boolean) {
+interface Weights {
+  /** Whether there are products of long rows, too. */
+  readonly hasLong: boolean
+  /** Types. */
+  readonly output: WeightType
+  readonly head: WeightType
+}
+
+/** A step of one row: embedding, shift, products, time mixing, logits and two draws. */
+async function play(backend: Backend, numTokens: number, weights: Weights) {
   const capacity = { tokens: numTokens, rows: 1, logits: 1, samples: 2 }
   const states = backend.statePool({ layers: 1, channels: CHANNELS, heads: HEADS, headSize: 64 }, 1)
   const penalties = backend.penaltyPool(VOCABULARY, 2)
@@ -80,18 +93,18 @@ async function play(backend: Backend, numTokens: number, hasLong: boolean) {
         epilogue: i === 4 ? ('sigmoid' as const) : ('none' as const),
       })),
     )
-    const weights = { k_k: vector(30), k_a: vector(31), r_k: vector(32), ln_x: norm }
-    ops.wkv7(y, { r, k, v, w, a, g, vFirst: activation() }, weights, states, 0)
-    const output = backend.matrix(source(CHANNELS, CHANNELS, 40), 'f16')
+    const mixing = { k_k: vector(30), k_a: vector(31), r_k: vector(32), ln_x: norm }
+    ops.wkv7(y, { r, k, v, w, a, g, vFirst: activation() }, mixing, states, 0)
+    const output = backend.matrix(source(CHANNELS, CHANNELS, 40), weights.output)
     ops.linear([{ y: x, x: y, weight: output, epilogue: 'add' }])
-    if (hasLong) {
+    if (weights.hasLong) {
       const key = backend.matrix(source(LEAST_COLUMNS, CHANNELS, 60), 'f16')
       ops.linear([{ y: long, x: y, weight: key, epilogue: 'relu2' }])
       const value = backend.matrix(source(CHANNELS, LEAST_COLUMNS, 64), 'f16')
       ops.linear([{ y: x, x: long, weight: value, epilogue: 'add' }])
     }
     ops.gatherNorm(hidden, x, norm)
-    ops.logits(logits, hidden, backend.matrix(source(VOCABULARY, CHANNELS, 50), 'f16'))
+    ops.logits(logits, hidden, backend.matrix(source(VOCABULARY, CHANNELS, 50), weights.head))
     ops.sample(logits, penalties)
   })
   const batch = createBatch(capacity)

@@ -2,7 +2,7 @@
 import { assert } from '../../../errors.ts'
 import type { Matrices } from '../adapter.ts'
 import { BLOCK_ROWS, type HeldType, UNIT } from '../resources.ts'
-import { PADDED } from './halves.ts'
+import { LEAST_BY_MATRICES, PADDED } from './halves.ts'
 
 /** What a launch multiplies by: blocks of all its jobs, inputs of the longest rows. */
 export interface Work {
@@ -10,11 +10,13 @@ export interface Work {
   readonly columns: number
   readonly type: HeldType
   readonly isSoftware: boolean
+  /** Whether weights are multiplied as bytes. */
+  readonly isByDots: boolean
 }
 
 /** A kernel, and the constants that it is compiled with. All but those of matrices give the same bits. */
 export interface Form {
-  readonly file: 'linear' | 'linear-one' | 'linear-wide' | 'linear-matrix'
+  readonly file: 'linear' | 'linear-one' | 'linear-dots' | 'linear-wide' | 'linear-matrix'
   readonly constants: Readonly<Record<string, number>>
   /** Tokens and blocks of outputs of a workgroup. */
   readonly tokens: number
@@ -29,11 +31,21 @@ function narrow(NT: number, R: number, UNROLL: number, LANES = 32): Form {
 /** Threads of a workgroup, and the runs that it makes of a row. */
 const THREADS = 256
 const RUNS = 32
+/** Inputs that are rounded together. */
+const GROUP = 32
 
 /** A token by R blocks; CHUNK units of each run at a time. */
 function ofOne(R: number, CHUNK: number, type: HeldType): Form {
   const LOADS = Math.ceil((CHUNK * (UNIT[type] / 4) * RUNS) / THREADS)
   return { file: 'linear-one', constants: { R, CHUNK, LOADS }, tokens: 1, blocks: R }
+}
+
+/** NT tokens by R blocks, TURNS times; EACH groups of inputs of a lane at a time. */
+function byDots(NT: number, R: number, TURNS: number, EACH: number): Form {
+  const LOADS = Math.ceil((NT * EACH * RUNS * (GROUP / 8)) / THREADS)
+  const blocks = R * TURNS
+  const TOGETHER = NT === 1 ? blocks : 1
+  return { file: 'linear-dots', constants: { NT, R, TURNS, EACH, LOADS, TOGETHER }, tokens: NT, blocks }
 }
 
 /** A processor switches between threads at every barrier: few of them. */
@@ -139,12 +151,21 @@ export function matrixForm(matrices: Matrices, work: Work, tokens: number): Form
 /** Found by measuring on an H200 (docs/dev/webgpu.md); a small GPU is busy with any of them. */
 export function formFor(work: Work, tokens: number): Form {
   const { blocks, isSoftware } = work
+  if (work.isByDots && tokens < LEAST_BY_MATRICES) return formByDots(work, tokens)
   const isMany = tokens >= LEAST_WIDE
   if (isMany && (isSoftware || numGroups(WIDE, tokens, blocks) >= MANY_GROUPS)) return WIDE
   if (isSoftware) return narrowInSoftware(tokens)
   if (tokens === 1) return formForOne(work)
   const eight = narrow(8, 4, 1)
   return tokens > 4 && numGroups(eight, tokens, blocks) >= MANY_GROUPS ? eight : narrow(4, 2, 2)
+}
+
+function formByDots({ blocks, columns, type }: Work, tokens: number): Form {
+  if (tokens > 1) return byDots([2, 4].find((most) => tokens <= most) ?? 8, 2, 1, 1)
+  // More would not run at once.
+  const isLarge = blocks >= 1024
+  if (type === 'i8') return byDots(1, 1, isLarge ? 4 : 1, 2)
+  return columns > LONG_ROW ? byDots(1, 1, 1, 2) : byDots(1, 2, isLarge ? 2 : 1, 2)
 }
 
 function formForOne({ blocks, columns, type }: Work): Form {

@@ -72,18 +72,20 @@ function recordGroup(recording: Recorder, group: Product[], ofLogits: boolean): 
     columns: Math.max(...group.map(({ matrix }) => matrix.columns)),
     type,
     isSoftware: recording.device.isSoftware,
+    isByDots: recording.device.dots && (type === 'i8' || type === 'q4') && isOfVectors(group[0]!),
   }
   // f32 is for who wants every bit; rows that are no whole vectors are rare.
   const matrices = type !== 'f32' && isOfVectors(group[0]!) ? recording.device.matrices : null
   const isByMatrices = (count: number) => matrices !== null && count >= LEAST_BY_MATRICES
   for (const { job } of group) recording.keepers.delete(tensorOf(job.y, 1))
   if (matrices !== null) recordByMatrices(recording, matrices, group, { ofLogits, work })
+  if (work.isByDots) recordByDots(recording, group, ofLogits, work)
   const access = ['read', 'read'] as const
   const kernels = kernelsOf(recording, group, access)
   recording.launches.push({
     bindings: recording.bind(access, recording.params(jobWords(recording, group, ofLogits)), [buffer, buffer]),
     plan: planner(ofLogits, (count) => {
-      if (count === 0 || isByMatrices(count)) return null
+      if (count === 0 || isByMatrices(count) || (work.isByDots && isRounded(count))) return null
       const form = formFor(work, count)
       return { pipeline: kernels(form, false), ...gridOf(form, count, work.blocks) }
     }),
@@ -100,7 +102,9 @@ function recordByMatrices(recording: Recorder, matrices: Matrices, group: Produc
   const { ofLogits, work } = by
   const { buffer } = group[0]!.part
   const kept = sourcesKept(recording, group, by)
-  const { of, sources } = kept ?? { of: 'rounded', sources: sourcesOf(recording, matrices, group, ofLogits) }
+  const room = roomOf(recording, ofLogits)
+  const sizeOf = (columns: number) => [eightsOf(1, columns, 1), eightsOf(room, columns, matrices.side)] as const
+  const { of, sources } = kept ?? { of: 'rounded', sources: sourcesOf(recording, group, ofLogits, sizeOf) }
   if (kept === null) recordHalves(recording, matrices, sources, by)
   const keeper = new Keeper(recording, 'products')
   // No launch writes the buffer that it reads.
@@ -121,6 +125,50 @@ function recordByMatrices(recording: Recorder, matrices: Matrices, group: Produc
       return { pipeline: kernels(form, keeper.keepsAny), ...gridOf(form, count, work.blocks) }
     }),
   }))
+}
+
+/** Whether inputs of dot products are rounded before them: of one token or two, each workgroup does it. */
+function isRounded(count: number): boolean {
+  return count > 2 && count < LEAST_BY_MATRICES
+}
+
+/** Dot products of few tokens, and the launch before that rounds their inputs. */
+function recordByDots(recording: Recorder, group: Product[], ofLogits: boolean, work: Work): void {
+  const { buffer } = group[0]!.part
+  const room = Math.min(LEAST_BY_MATRICES - 1, roomOf(recording, ofLogits))
+  const { type } = work
+  const sources = sourcesOf(recording, group, ofLogits, (columns) => [0, room * roundedVectors(columns)])
+  const groupsEach = Math.ceil(work.columns / 8 / recording.device.threads)
+  const words = [Number(ofLogits), groupsEach, 0, 0, ...sourceWords(sources)]
+  let pipeline: GPUComputePipeline | undefined
+  recording.addLater(() => ({
+    bindings: recording.bind(['write'], recording.params(words), [recording.halves.rounded.buffer]),
+    plan: planner(ofLogits, (count) => {
+      if (!isRounded(count)) return null
+      pipeline ??= recording.kernel('linear-round', ['write'], { files: { ORDER: `dots-${type}-order` } })
+      return { pipeline, x: groupsEach * sources.length, y: count }
+    }),
+  }))
+  const access = ['read', 'read', 'read', 'read'] as const
+  const kernels = kernelsOf(recording, group, access, 'dots-kept')
+  recording.addLater(() => {
+    const rounded = recording.halves.rounded.buffer
+    const params = recording.params(jobWords(recording, group, ofLogits, sources))
+    return {
+      bindings: recording.bind(access, params, [buffer, buffer, rounded, rounded]),
+      plan: planner(ofLogits, (count) => {
+        if (!isRounded(count)) return null
+        const form = formFor(work, count)
+        return { pipeline: kernels(form, false), ...gridOf(form, count, work.blocks) }
+      }),
+    }
+  })
+}
+
+/** Of a token: vectors of eight inputs, and the units of its groups, four a vector. */
+function roundedVectors(columns: number): number {
+  const groups = Math.ceil(columns / 32)
+  return 4 * groups + Math.ceil(groups / 4)
 }
 
 /** Keeps the plan as long as the number of tokens is the same. */
@@ -216,26 +264,36 @@ function sourcesKept(recording: Recorder, group: readonly Product[], { ofLogits 
 }
 
 /** Where a launch of its own puts them; jobs that have the same inputs share a source. */
-function sourcesOf(recording: Recorder, { side }: Matrices, group: readonly Product[], ofLogits: boolean): Source[] {
+function sourcesOf(
+  recording: Recorder,
+  group: readonly Product[],
+  ofLogits: boolean,
+  sizeOf: (columns: number) => readonly [eights: number, all: number],
+): Source[] {
   const room = roomOf(recording, ofLogits)
   const sources: Source[] = []
   let end = 0
   for (const { job, matrix } of group) {
     const x = tensorOf(job.x, room * matrix.columns)
     if (sources.some((source) => source.x === x)) continue
-    sources.push({ x, columns: matrix.columns, to: end, eights: eightsOf(1, matrix.columns, 1) })
-    end += eightsOf(room, matrix.columns, side)
+    const [eights, all] = sizeOf(matrix.columns)
+    sources.push({ x, columns: matrix.columns, to: end, eights })
+    end += all
   }
   recording.halves.rounded.reserve(end)
   return sources
+}
+
+function sourceWords(sources: readonly Source[]): number[] {
+  const words = sources.flatMap(({ x, columns, to, eights }) => [x, columns, to, eights])
+  return [...words, ...new Array<number>(4 * (MAX_JOBS - sources.length)).fill(0)]
 }
 
 /** A launch of linear-halves.wgsl. */
 function recordHalves(recording: Recorder, { side }: Matrices, sources: readonly Source[], by: ByMatrices): void {
   const { ofLogits } = by
   const access = ['write'] as const
-  const words = sources.flatMap(({ x, columns, to, eights }) => [x, columns, to, eights])
-  const all = [Number(ofLogits), 0, 0, 0, ...words, ...new Array<number>(4 * (MAX_JOBS - sources.length)).fill(0)]
+  const all = [Number(ofLogits), 0, 0, 0, ...sourceWords(sources)]
   const most = Math.max(...sources.map(({ eights }) => eights))
   const { threads } = recording.device
   let pipeline: GPUComputePipeline | undefined
@@ -250,16 +308,16 @@ function recordHalves(recording: Recorder, { side }: Matrices, sources: readonly
   }))
 }
 
-function kernelsOf(recording: Recorder, group: readonly Product[], access: readonly Access[]) {
-  const files = {
-    OPERANDS: isOfVectors(group[0]!) ? 'linear-vectors' : 'linear-numbers',
-    WEIGHTS: `weights-${group[0]!.matrix.type}`,
-  }
+function kernelsOf(recording: Recorder, group: readonly Product[], access: readonly Access[], INPUTS = 'dots-shared') {
+  const { type } = group[0]!.matrix
+  const OPERANDS = isOfVectors(group[0]!) ? 'linear-vectors' : 'linear-numbers'
   const made = new Map<string, GPUComputePipeline>()
   return ({ file, constants }: Form, isKept: boolean): GPUComputePipeline => {
     const name = `${file} ${Object.values(constants).join()}`
     let pipeline = made.get(name)
     if (pipeline === undefined) {
+      const WEIGHTS = `${file === 'linear-dots' ? 'dots' : 'weights'}-${type}`
+      const files = file === 'linear-dots' ? { OPERANDS, WEIGHTS, INPUTS } : { OPERANDS, WEIGHTS }
       pipeline = recording.kernel(file, access, keeping(recording.device, { constants, files }, isKept))
       made.set(name, pipeline)
     }
