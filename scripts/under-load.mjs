@@ -17,6 +17,8 @@ const [what, given, ...more] = process.argv.slice(2)
 const seconds = Number(given ?? 20)
 const MAIN = join(import.meta.dirname, '../dist/cli/main.js')
 const agent = new Agent({ keepAlive: true, maxSockets: Number.POSITIVE_INFINITY })
+/** At the beginning of a load, when nothing can be complete yet. */
+const RAMP_MS = 2000
 const WORK = { overload, 'long-prompts': longPrompts, leaving }
 
 if (WORK[what] === undefined) throw new Error(`one of ${Object.keys(WORK).join(', ')}`)
@@ -81,7 +83,8 @@ async function overload() {
     const body = () => ({ prompt: tokens(24), max_tokens: 64 })
     const alone = await oneByOne(port, body, 40)
     await closed(port, body, 96, 4)
-    const capacity = await closed(port, body, 96, 10)
+    const { whole, steady } = await closed(port, body, 96, 10)
+    const capacity = whole
     const rate = 5 * capacity
     const all = []
     const end = performance.now() + seconds * 1000
@@ -95,6 +98,7 @@ async function overload() {
     const good = done.filter(({ isWhole }) => isWhole)
     const refused = done.filter(({ status }) => status === 429)
     const inTime = good.filter(({ began: at, ms }) => at + ms <= overAt)
+    const afterRamp = inTime.filter(({ began: at, ms }) => at + ms >= began + RAMP_MS)
     // Later requests, until one is answered as on a quiet server.
     const normal = async () => {
       for (;;) {
@@ -109,6 +113,8 @@ async function overload() {
         'can a second': round(capacity),
         'sent a second': round(all.length / ((overAt - began) / 1000)),
         'goodput %': round((100 * inTime.length) / ((overAt - began) / 1000) / capacity),
+        // Both without their first seconds, in which nothing can be complete: they are a tenth of ten seconds.
+        'steady goodput %': round((100 * afterRamp.length) / ((overAt - began - RAMP_MS) / 1000) / steady),
         whole: good.length,
         refused: refused.length,
         'with retry-after': refused.filter(({ retryAfter }) => retryAfter !== undefined).length,
@@ -142,18 +148,23 @@ async function oneByOne(port, body, count) {
   return times
 }
 
-/** Whole answers per second with that many in flight. */
+/** Whole answers per second with that many in flight; `steady`: without the first seconds. */
 async function closed(port, body, inFlight, forSeconds) {
-  const end = performance.now() + forSeconds * 1000
+  const begin = performance.now()
+  const end = begin + forSeconds * 1000
   let whole = 0
+  let late = 0
   const client = async () => {
     while (performance.now() < end) {
       const { isWhole } = await ask(port, body()).ended
-      if (isWhole && performance.now() < end) whole++
+      const now = performance.now()
+      if (!isWhole || now >= end) continue
+      whole++
+      if (now >= begin + RAMP_MS) late++
     }
   }
   await Promise.all(Array.from({ length: inFlight }, client))
-  return whole / forSeconds
+  return { whole: whole / forSeconds, steady: late / (forSeconds - RAMP_MS / 1000) }
 }
 
 async function longPrompts() {
