@@ -130,10 +130,10 @@ test('the slack covers random differences of load', async () => {
   const first = await routeOf(router, inSession('s'))
   const [home, other] = first === 'a' ? replicas : [...replicas].reverse()
   for (const [least, most] of [
-    [0, 4],
-    [8, 14],
-    [32, 43],
-    [100, 118],
+    [0, 8],
+    [8, 22],
+    [32, 54],
+    [100, 135],
   ]) {
     other!.numInFlight = least!
     home!.numInFlight = most!

@@ -16,10 +16,13 @@ export interface Replica {
 
 /**
  * A request stays with its state as long as that worker has at most this many more requests than the least busy one.
- * The slack is two plus the random variation of equal loads: independent arrivals differ by about their square root,
- * and moving states to even that out would never end (figures in docs/dev/measurements.md).
+ * The slack is two plus the random variation of equal loads, in square roots of their mean: moving states to even that out would
+ * never end (figures in docs/dev/measurements.md).
  */
-export const slackAt = (meanInFlight: number): number => 2 + Math.round(1.5 * Math.sqrt(meanInFlight))
+export const slackAt = (meanInFlight: number, roots = 1.5): number => 2 + Math.round(roots * Math.sqrt(meanInFlight))
+
+/** Of a session, whose state moves through the store. The largest and the smallest of eight equal loads are so far apart. */
+export const SESSION_ROOTS = 3
 
 /** Above this mean of requests in flight nobody is idle for long, and a new request may go where there is one more. */
 const BUSY_MEAN = 1.5

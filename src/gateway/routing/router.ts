@@ -19,7 +19,17 @@ import { SkeinError } from '../../errors.ts'
 import { PrefixHomes, prefixPoints } from './prefix-affinity.ts'
 import type { EngineSource } from './registry.ts'
 import { type Opened, opened, Relay } from './relay.ts'
-import { leastBusy, leastGiven, leave, meanInFlight, mergedInfo, type Replica, slackAt, take } from './replicas.ts'
+import {
+  leastBusy,
+  leastGiven,
+  leave,
+  meanInFlight,
+  mergedInfo,
+  type Replica,
+  SESSION_ROOTS,
+  slackAt,
+  take,
+} from './replicas.ts'
 import { SessionAffinity } from './session-affinity.ts'
 import { SessionCalls } from './session-calls.ts'
 
@@ -170,7 +180,7 @@ export class Router implements EngineSource, EngineClient {
     const { sessions, counts } = this.#memory
     const home = sessions.of({ tenant, id })
     const { worker } = home
-    const replica = await sessions.enter(home, (at) => this.#affine(at, this.#ready(tried)))
+    const replica = await sessions.enter(home, (at) => this.#affine(at, this.#ready(tried), SESSION_ROOTS))
     if (worker === replica) counts.sessionHits++
     else if (worker !== null) counts.sessionSpills++
     return { replica, leave: () => sessions.leave(home, replica) }
@@ -199,10 +209,10 @@ export class Router implements EngineSource, EngineClient {
   }
 
   /** `holder` unless it is gone, too busy, or has lately been given more than another one that is less busy. */
-  #affine(holder: Replica | null, ready: readonly Replica[]): Replica {
+  #affine(holder: Replica | null, ready: readonly Replica[], roots?: number): Replica {
     const least = this.#leastBusy(ready)
     if (holder === null || !ready.includes(holder)) return least
-    if (holder.numInFlight > least.numInFlight + slackAt(meanInFlight(ready))) return least
+    if (holder.numInFlight > least.numInFlight + slackAt(meanInFlight(ready), roots)) return least
     const spared = leastGiven(ready.filter(({ numInFlight }) => numInFlight < holder.numInFlight))
     if (spared === null || holder.numGiven <= spared.numGiven + MOST_AHEAD) return holder
     holder.numGiven -= MOVED
