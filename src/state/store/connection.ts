@@ -3,7 +3,7 @@ import { accessSync, closeSync, constants, existsSync, openSync } from 'node:fs'
 import { SkeinError } from '../../errors.ts'
 import { unavailable } from './failures.ts'
 import { LONG_BYTES } from './log.ts'
-import { type Database, isLocked, openDatabase } from './sqlite.ts'
+import { alone, type Database, isLocked, openDatabase } from './sqlite.ts'
 
 /** How long to wait for other processes' transactions. */
 export const LOCK_TIMEOUT_MS = 5000
@@ -114,7 +114,7 @@ const FROM_1_USES = `
 
 /** Throws state_incompatible for what a later Skein has written. */
 function prepareTables(db: Database): void {
-  db.transaction(() => {
+  alone(db, LOCK_TIMEOUT_MS, () => {
     const format = Number(db.pragma('user_version', { simple: true }))
     if (format > FORMAT) {
       const message = `${db.location()} was written by a later Skein (format ${format}); this one reads format ${FORMAT}`
@@ -124,5 +124,5 @@ function prepareTables(db: Database): void {
     if (format < FORMAT) db.exec(TABLES)
     if (format === 1) db.exec(FROM_1_USES)
     db.pragma(`user_version = ${FORMAT}`)
-  }).immediate()
+  })
 }

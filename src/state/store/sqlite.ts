@@ -17,37 +17,50 @@ export function openDatabase(path: string, { timeout }: OpenOptions): Database {
 }
 
 /** How long to wait before the lock is asked for again: as short as a commit at first, later a part of the time waited so far. */
-const [LEAST_WAIT_MS, PART_OF_WAIT] = [0.5, 1 / 500]
+const [LEAST_WAIT_MS, PART_OF_WAIT] = [1, 1 / 50]
 
 /**
- * Runs a transaction that excludes others from its first statement on; waits `timeoutMs` at most for theirs. SQLite's own wait
- * asks again after longer and longer pauses, up to a tenth of a second. Beside others that have just begun to wait it would
- * hardly ever find the lock free: of eight workers some stood still for a second or two.
+ * Waiting for others' locks. SQLite's own wait asks again after longer and longer pauses, up to a tenth of a second. Beside
+ * others that have just begun to wait it would hardly ever find the lock free: of eight workers some stood still for a second
+ * or two. So whatever needs the lock waits like this, or it would come last.
  */
+export class Patience {
+  readonly #began = performance.now()
+  readonly #mostMs: number
+
+  constructor(mostMs: number) {
+    this.#mostMs = mostMs
+  }
+
+  /** Waits for a moment; false, at once, when the time is over. */
+  waits(): boolean {
+    const waitedMs = performance.now() - this.#began
+    if (waitedMs >= this.#mostMs) return false
+    const ms = LEAST_WAIT_MS + waitedMs * PART_OF_WAIT * Math.random()
+    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ms)
+    return true
+  }
+}
+
+/** Runs a transaction that excludes others from its first statement on; waits `timeoutMs` at most for theirs. */
 export function alone<T>(db: Database, timeoutMs: number, work: () => T): T {
-  const began = performance.now()
-  const wait = (ms: number) => db.pragma(`busy_timeout = ${ms}`)
+  const patience = new Patience(timeoutMs)
+  let hasBegun = false
   const begun = () => {
-    wait(timeoutMs)
+    hasBegun = true
+    db.pragma(`busy_timeout = ${timeoutMs}`)
     return work()
   }
-  wait(0)
+  db.pragma('busy_timeout = 0')
   for (;;) {
     try {
       return db.transaction(begun).immediate()
     } catch (error) {
-      const waitedMs = performance.now() - began
-      if (isLocked(error) && waitedMs < timeoutMs) pause(LEAST_WAIT_MS + waitedMs * PART_OF_WAIT * Math.random())
-      else {
-        wait(timeoutMs)
-        throw error
-      }
+      if (isLocked(error) && !hasBegun && patience.waits()) continue
+      db.pragma(`busy_timeout = ${timeoutMs}`)
+      throw error
     }
   }
-}
-
-function pause(ms: number): void {
-  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ms)
 }
 
 /** Another connection holds a lock that this one needed. SQLite's primary result code is the low byte. */
