@@ -235,6 +235,41 @@ describe.each(DEVICES)('linear on $name', (device) => {
     },
   )
 
+  if (device.name.startsWith('cpu'))
+    test('f32 weights that bf16 holds take the memory of bf16, with the same bits', async () => {
+      const [rows, columns] = [130, 96]
+      const plain = randomSource(rows, columns, 'f32', 9)
+      const cut = (start: number, end: number) => {
+        const bits = new Uint32Array(plain.readRows(start, end).slice().buffer)
+        return new Uint8Array(bits.map((value) => value & 0xffff0000).buffer)
+      }
+      const product = async (source: MatrixSource, tokens: number) => {
+        const capacity = capacityFor(tokens)
+        const weight = tested.matrix(source, 'f32')
+        const y = poisoned(tested, [tokens + 2, rows])
+        const x = padded(tested, normals(tokens * columns, 4), columns)
+        await runStep(tested, capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) =>
+          ops.linear([{ y, x, weight }]),
+        )
+        return { bytes: weight.bytes, y: await read(tested, y, 0, tokens * rows) }
+      }
+      // One value that bf16 does not hold, in a row of its own.
+      const odd = (start: number, end: number) => {
+        const bytes = cut(start, end)
+        if (end === rows) bytes[bytes.length - 4] = 1
+        return bytes
+      }
+      const all = (tokens: number) => (tokens - 1) * rows
+      for (const tokens of [1, 30]) {
+        const held = await product({ ...plain, readRows: cut }, tokens)
+        const whole = await product({ ...plain, readRows: odd }, tokens)
+        expect(held.bytes * 2).toBe(whole.bytes)
+        expect(held.y.subarray(all(tokens), all(tokens) + rows - 1)).toEqual(
+          whole.y.subarray(all(tokens), all(tokens) + rows - 1),
+        )
+      }
+    })
+
   describe('after relu², with mostly zero inputs', () => {
     const [hidden, rows, tokens] = [256, 130, 7]
 

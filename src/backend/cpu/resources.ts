@@ -31,6 +31,8 @@ export const TYPES: Readonly<Record<Exclude<WeightType, 'fp8'>, number>> = {
 }
 /** Rows of a native tile: blocks handed to packing are multiples of it. */
 const TILE_ROWS = 64
+/** Values of the largest f32 matrix that is read twice, to see whether bf16 holds it. */
+const MOST_CHECKED = 4 << 20
 
 export class CpuTensor implements Tensor {
   readonly shape: readonly number[]
@@ -63,7 +65,8 @@ export class CpuMatrix implements Matrix {
     this.rows = rows
     this.columns = columns
     this.type = type
-    this.pointer = context.checkPointer(native.sk_matrix_new(context.handle, rows, columns, TYPES[type]), name)
+    const held = type === 'f32' && fitsBf16(source) ? 'bf16' : type
+    this.pointer = context.checkPointer(native.sk_matrix_new(context.handle, rows, columns, TYPES[held]), name)
     const { quantised } = source
     if (isPacked(type)) this.#packBlocks(context, source, type)
     else if (quantised?.type === type) this.#packQuantised(context, source, quantised)
@@ -90,6 +93,18 @@ export class CpuMatrix implements Matrix {
       context.check(status, name)
     }
   }
+}
+
+/**
+ * Whether bf16 holds every value of a small f32 matrix, as of a GGUF's low-rank factors, which were bf16 before they were
+ * converted. Then its products have the same bits in half the memory.
+ */
+function fitsBf16(source: MatrixSource): boolean {
+  if (source.dtype !== 'f32' || source.rows * source.columns > MOST_CHECKED) return false
+  for (const [, , bytes] of readBlocks(source)) {
+    for (let i = 0; i < bytes.length; i += 4) if (bytes[i] !== 0 || bytes[i + 1] !== 0) return false
+  }
+  return true
 }
 
 export class CpuTable implements Table {
