@@ -7,8 +7,7 @@
 fn room_of(groups: u32) -> u32 { return PARTS * groups + (groups + 3u) / 4u; }
 fn groups_of(job: Job) -> u32 { return (job.columns + 31u) / 32u; }
 
-fn fetch(job: Job, t0: u32, count: u32, start: u32, thread: u32) {}
-fn put(thread: u32) {}
+fn bring(job: Job, t0: u32, count: u32, start: u32, thread: u32) {}
 fn input_at(job: Job, t: u32, i: u32, part: u32, start: u32, place: u32) -> vec4u {
   return rounded[job.halves + t * room_of(groups_of(job)) + part * groups_of(job) + start + place];
 }

@@ -13,24 +13,12 @@ fn fours_at(job: Job, first: u32, k: u32) -> array<vec4f, 2> {
   return all;
 }
 
-/** What a thread has on its way: of each token eight inputs after the other. */
-#repeat l LOADS
-var<private> input$l: array<vec4f, 2>;
-#end l
-
 /** Of groups from `start` on. */
-fn fetch(job: Job, t0: u32, count: u32, start: u32, thread: u32) {
+fn bring(job: Job, t0: u32, count: u32, start: u32, thread: u32) {
 #repeat l LOADS
   let at$l = $lu * THREADS + thread;
   let token$l = min(t0 + at$l / (PARTS * GROUPS), count - 1u);
-  input$l = fours_at(job, job.x + token$l * job.columns, 32u * start + 8u * (at$l % (PARTS * GROUPS)));
-#end l
-}
-
-/** To shared memory. */
-fn put(thread: u32) {
-#repeat l LOADS
-  let at$l = $lu * THREADS + thread;
+  let input$l = fours_at(job, job.x + token$l * job.columns, 32u * start + 8u * (at$l % (PARTS * GROUPS)));
 #end l
   workgroupBarrier();
 #repeat l LOADS

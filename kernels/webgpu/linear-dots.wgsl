@@ -49,10 +49,8 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) th
   var scale$u_$j = scale_of(job, block$u_$j, row, begin$u);
 #end j
 #end u
-  fetch(job, t0, count, 0u, thread);
   for (var start = 0u; start < groups; start += GROUPS) {
-    put(thread);
-    if (start + GROUPS < groups) { fetch(job, t0, count, start + GROUPS, thread); }
+    bring(job, t0, count, start, thread);
 #repeat n TURNS
 #repeat u EACH
     {
