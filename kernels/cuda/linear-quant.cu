@@ -51,9 +51,12 @@ struct Quantised {
   static constexpr int kScales = kPartScales;
 };
 
+/** Long products of 8 bits and up to 8 tokens, the head among them: they have more in flight, and
+ * their loads bring the surrounding 256 bytes into L2. */
+constexpr bool kIsLong = QUANT == kI8 && TOKENS == 8 && ROW_TILES == 4;
 /** Parts of W in flight. More would wait less, but take more code, which short products have to
  * fetch. */
-constexpr int kDepth = ROW_TILES == 4 || ROW_TILES == 2 && kIsNibbles ? 1 : 2;
+constexpr int kDepth = ROW_TILES == 4 && !kIsLong || ROW_TILES == 2 && kIsNibbles ? 1 : 2;
 
 /** One part of a lane's rows of W: 16 bytes each, the bits above four, and the scales, two per
  * word. */
@@ -93,7 +96,7 @@ __device__ __forceinline__ uint4 load_lane(const u8* row, int p, int q, int colu
     return make_uint4(lo.x, lo.y, hi.x, hi.y);
   }
   const int part_bytes = Format::kSlices == 1 ? 64 : kPartBytes;
-  return load_once<false>(row + p * part_bytes + 16 * q, at < columns);
+  return load_once<kIsLong>(row + p * part_bytes + 16 * q, at < columns);
 }
 
 /** Loads the 2, 4 or 8 (Count) scales of a part. */
