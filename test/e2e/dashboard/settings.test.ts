@@ -29,7 +29,7 @@ describeInBrowser('settings and docs in the dashboard', (browser) => {
     await page.getByText('1 个对话的名称').waitFor()
     await page.getByRole('button', { name: '全部清除' }).click()
     await page.getByRole('dialog').getByRole('button', { name: '全部清除' }).click()
-    await page.getByText('folders of 0 conversations').waitFor()
+    await page.getByText('folders of conversations (0)').waitFor()
     expect(await page.getByLabel('What sends a message').inputValue()).toBe('enter')
     expect(await page.evaluate('document.documentElement.dataset.theme')).toBe('system')
     expect(faults).toEqual([])
