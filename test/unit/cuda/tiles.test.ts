@@ -15,16 +15,16 @@ test('tiles have the numbers of cublasLt.h', () => {
 })
 
 test('on 132 multiprocessors those fit best that were fastest', () => {
-  const fit = (tile: number, splits: number, m: number, n: number, batch = 1) =>
+  const shareOf = (tile: number, splits: number, m: number, n: number, batch = 1) =>
     fitOf({ tile, splits }, { m, n, batch }, 132)
   // 576 tokens are four tiles of 144, or 3.6 of 160; 320 are four of 80 and two of 160.
-  expect(fit(406, 1, 4096, 576)).toBeGreaterThan(1.05 * fit(29, 1, 4096, 576))
-  expect(fit(500, 1, 16384, 576)).toBeGreaterThan(1.05 * fit(29, 1, 16384, 576))
-  expect(fit(463, 1, 4096, 576, 3)).toBeGreaterThan(1.15 * fit(24, 1, 4096, 576, 3))
-  for (const halves of [29, 32]) expect(fit(400, 1, 4096, 320)).toBeGreaterThan(fit(halves, 2, 4096, 320))
-  expect(fit(502, 1, 16384, 320)).toBeGreaterThan(fit(29, 1, 16384, 320))
+  expect(shareOf(406, 1, 4096, 576)).toBeGreaterThan(1.05 * shareOf(29, 1, 4096, 576))
+  expect(shareOf(500, 1, 16384, 576)).toBeGreaterThan(1.05 * shareOf(29, 1, 16384, 576))
+  expect(shareOf(463, 1, 4096, 576, 3)).toBeGreaterThan(1.15 * shareOf(24, 1, 4096, 576, 3))
+  for (const halves of [29, 32]) expect(shareOf(400, 1, 4096, 320)).toBeGreaterThan(shareOf(halves, 2, 4096, 320))
+  expect(shareOf(502, 1, 16384, 320)).toBeGreaterThan(shareOf(29, 1, 16384, 320))
   // A wave of 128 blocks takes as long as one of 132.
-  expect(fit(406, 1, 4096, 576)).toBeCloseTo((128 / 132) * (1 - 2000 / (128 * 144)), 6)
-  expect(fit(406, 2, 4096, 576)).toBeLessThan(fit(406, 1, 4096, 576))
-  expect(fit(209, 1, 4096, 576)).toBe(0)
+  expect(shareOf(406, 1, 4096, 576)).toBeCloseTo((128 / 132) * (1 - 2000 / (128 * 144)), 6)
+  expect(shareOf(406, 2, 4096, 576)).toBeLessThan(shareOf(406, 1, 4096, 576))
+  expect(shareOf(209, 1, 4096, 576)).toBe(0)
 })
