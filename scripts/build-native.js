@@ -29,14 +29,16 @@ import { fileURLToPath } from 'node:url'
 const root = join(dirname(fileURLToPath(import.meta.url)), '..')
 const kernels = join(root, 'kernels')
 
+const AVX512 = words(
+  '-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16 -mavx2 -mfma -mf16c -mprefer-vector-width=512',
+)
 /** level → flags. -ffp-contract=off: an a·b + c is fused only where vec.h says so, in every loop alike. */
 const LEVELS = {
   x64: {
     baseline: [],
     avx2: words('-mavx2 -mfma -mf16c'),
-    avx512: words(
-      '-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16 -mavx2 -mfma -mf16c -mprefer-vector-width=512',
-    ),
+    avx512: AVX512,
+    amx: [...AVX512, ...words('-mamx-tile -mamx-int8 -mamx-bf16')],
   },
   arm64: { baseline: [] },
 }
@@ -137,13 +139,10 @@ function librariesOf(platform, compiler) {
   const folder = join(kernels, 'cpu')
   const sources = readdirSync(folder).filter((name) => name.endsWith('.cpp'))
   const paths = sources.sort().map((name) => join(folder, name))
-  const levels = Object.entries(LEVELS[arch] ?? { baseline: [] }).map(([name, flags]) => ({
-    platform,
-    name,
-    sources: paths,
-    flags,
-    compiler,
-  }))
+  const levels = Object.entries(LEVELS[arch] ?? { baseline: [] })
+    // Tiles must be asked for, and Linux is where that was tried.
+    .filter(([name]) => name !== 'amx' || platform.startsWith('linux'))
+    .map(([name, flags]) => ({ platform, name, sources: paths, flags, compiler }))
   const machine = [join(kernels, 'machine/level.cpp')]
   return [{ platform, name: 'machine', sources: machine, flags: [], compiler }, ...levels]
 }
@@ -271,7 +270,7 @@ async function machineLevel() {
   if (!existsSync(path)) return 'baseline'
   const { default: koffi } = await import('koffi')
   const level = koffi.load(path).func('sk_machine_level', 'int', [])()
-  return ['baseline', 'avx2', 'avx512'][level] ?? 'baseline'
+  return ['baseline', 'avx2', 'avx512', 'amx'][level] ?? 'baseline'
 }
 
 /** @param {string} platform @param {Compiler} compiler @param {boolean} isAll */

@@ -1,15 +1,22 @@
-// The best level of the kernels that this machine can run: 0 baseline, 1 avx2, 2 avx512 (with VNNI and BF16).
+// The best level of the kernels that this machine can run: 0 baseline, 1 avx2, 2 avx512 (with VNNI and BF16), 3 amx.
 // A library of its own, compiled for any machine, so that it can be asked before one of a level is loaded. It asks the
 // processor itself: __builtin_cpu_supports needs a library that not every compiler brings.
 #include <stdint.h>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#endif
 
 namespace {
 
 struct Cpu {
-  uint32_t ecx1, ebx7, ecx7, eax7_1;
+  uint32_t ecx1, ebx7, ecx7, edx7, eax7_1;
   /* Registers that the operating system saves. */
   uint64_t saved;
 };
@@ -28,6 +35,7 @@ Cpu ask() {
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
     cpu.ebx7 = b;
     cpu.ecx7 = c;
+    cpu.edx7 = d;
     const uint32_t sub_leaves = a;
     if (sub_leaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) cpu.eax7_1 = a;
   }
@@ -36,6 +44,71 @@ Cpu ask() {
 
 bool has(uint32_t bits, uint32_t wanted) { return (bits & wanted) == wanted; }
 
+#if defined(__linux__)
+/* The kernel gives tile registers to a process that asks for them, and to the threads that it starts. */
+bool may_use_tiles() {
+  const long kAsk = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
+  return syscall(SYS_arch_prctl, kAsk, kTileData) == 0;
+}
+
+__attribute__((target("amx-tile,amx-bf16"))) void multiply_tiles(const uint16_t (&a)[16][32],
+                                                                 const uint16_t (&b)[16][32],
+                                                                 float (&c)[16][16]) {
+  struct alignas(64) {
+    uint8_t palette = 1, reserved[15] = {};
+    uint16_t bytes[16] = {64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16};
+  } config;
+  const int64_t stride = 64;
+  __asm__ volatile(
+      "ldtilecfg %0\n\ttileloadd (%1,%4,1), %%tmm0\n\ttileloadd (%2,%4,1), %%tmm1\n\t"
+      "tileloadd (%3,%4,1), %%tmm2\n\ttdpbf16ps %%tmm2, %%tmm1, %%tmm0\n\t"
+      "tilestored %%tmm0, (%1,%4,1)\n\ttilerelease"
+      ::"m"(config), "r"(c), "r"(a), "r"(b), "r"(stride)
+      : "memory");
+}
+
+float widen(uint16_t h) {
+  const uint32_t bits = uint32_t{h} << 16;
+  float x;
+  memcpy(&x, &bits, 4);
+  return x;
+}
+
+/* Whether tiles add in the order of kernels/cpu/amx.h. Few tokens are multiplied without them, and must get the same
+   bits. */
+bool adds_as_known() {
+  uint16_t a[16][32], b[16][32];
+  float found[16][16], wanted[16][16];
+  uint32_t random = 1;
+  const auto draw = [&] {
+    random = random * 1664525 + 1013904223;
+    return static_cast<uint16_t>((random >> 16 & 0x807f) | (123 + (random >> 8) % 8) << 7);
+  };
+  for (auto& row : a) for (uint16_t& x : row) x = draw();
+  for (auto& row : b) for (uint16_t& x : row) x = draw();
+  for (int m = 0; m < 16; m++) {
+    for (int n = 0; n < 16; n++) {
+      float sums[2] = {0, 0};
+      for (int k = 0; k < 32; k++)
+        sums[k % 2] = std::fma(widen(a[m][k]), widen(b[k / 2][n * 2 + k % 2]), sums[k % 2]);
+      found[m][n] = widen(draw());
+      wanted[m][n] = found[m][n] + (sums[0] + sums[1]);
+    }
+  }
+  multiply_tiles(a, b, found);
+  return memcmp(found, wanted, sizeof found) == 0;
+}
+
+bool has_tiles(const Cpu& cpu) {
+  return (cpu.saved & 0x60000) == 0x60000 &&
+         has(cpu.edx7, 1u << 22 | 1u << 24 | 1u << 25) &&  // BF16, TILE, INT8
+         may_use_tiles() && adds_as_known();
+}
+#else
+bool has_tiles(const Cpu&) { return false; }
+#endif
+
 int32_t level() {
   const Cpu cpu = ask();
   const bool avx2 = (cpu.saved & 0x6) == 0x6 && has(cpu.ecx1, 1u << 12 | 1u << 28 | 1u << 29) &&
@@ -43,7 +116,7 @@ int32_t level() {
   const bool avx512 = avx2 && (cpu.saved & 0xe6) == 0xe6 &&
                       has(cpu.ebx7, 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31) &&
                       has(cpu.ecx7, 1u << 11) && has(cpu.eax7_1, 1u << 5);  // F, DQ, BW, VL; VNNI; BF16
-  return avx512 ? 2 : avx2 ? 1 : 0;
+  return avx512 ? (has_tiles(cpu) ? 3 : 2) : avx2 ? 1 : 0;
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ test('without a compiler the build warns, says what to install, and succeeds', (
 
 test('the report names every level and where its library would be', () => {
   const { levels, problem } = cpuReport()
-  expect(levels.map(({ level }) => level)).toEqual(['baseline', 'avx2', 'avx512'])
+  expect(levels.map(({ level }) => level)).toEqual(['baseline', 'avx2', 'avx512', 'amx'])
   for (const { path, isBuilt } of levels) expect(isBuilt).toBe(existsSync(path))
   expect(problem === null).toBe(LEVELS.length > 0)
 })

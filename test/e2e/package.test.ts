@@ -98,7 +98,9 @@ describe('the package file', { tags: 'night' }, () => {
 
   test('has the kernels of every system', () => {
     const wanted = Object.entries(PLATFORMS).flatMap(([platform, [arch, extension]]) =>
-      LEVELS[arch].map((level) => `kernels/build/${platform}/skein-cpu-${level}.${extension}`),
+      [...LEVELS[arch], ...(platform === 'linux-x64' ? ['amx'] : [])].map(
+        (level) => `kernels/build/${platform}/skein-cpu-${level}.${extension}`,
+      ),
     )
     expect(wanted.filter((path) => !files.includes(path))).toEqual([])
   })

@@ -16,7 +16,7 @@ export { cpuReport } from './isa.ts'
 export interface CpuOptions {
   /** Threads; one per core unless SKEIN_THREADS says otherwise. */
   readonly threads?: number
-  /** 'baseline', 'avx2' or 'avx512'; the best one available unless SKEIN_ISA says otherwise. */
+  /** 'baseline', 'avx2', 'avx512' or 'amx'; the best one available unless SKEIN_ISA says otherwise. */
   readonly isa?: string
 }
 
@@ -65,7 +65,7 @@ export function measureMachine(options: CpuOptions = {}): MachineLimits {
 /** "cpu: avx512 (vnni, bf16), 2 threads" */
 function describeCpu(level: IsaLevel, threads: number): string {
   const neon = process.arch === 'arm64' ? ' (neon)' : ''
-  const features = level === 'avx512' ? ' (vnni, bf16)' : level === 'avx2' ? ' (fma, f16c)' : neon
+  const features = { baseline: neon, avx2: ' (fma, f16c)', avx512: ' (vnni, bf16)', amx: ' (tiles, avx512)' }[level]
   return `cpu: ${level}${features}, ${threads} ${threads === 1 ? 'thread' : 'threads'}`
 }
 

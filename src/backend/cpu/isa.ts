@@ -10,7 +10,7 @@ import { SkeinError } from '../../errors.ts'
 import { bindAll, openLibrary } from '../ffi.ts'
 
 /** From the plainest to the best; on arm64 `baseline` is NEON. */
-const ISA_LEVELS = ['baseline', 'avx2', 'avx512'] as const
+const ISA_LEVELS = ['baseline', 'avx2', 'avx512', 'amx'] as const
 export type IsaLevel = (typeof ISA_LEVELS)[number]
 
 /** kernels/build is in the same place seen from src/backend/cpu and from dist/backend/cpu. */
