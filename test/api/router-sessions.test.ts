@@ -12,9 +12,9 @@ describe('sessions', () => {
     const { router, replicas, memory } = fleetOf('a', 'b')
     const first = await routeOf(router, inSession('s'))
     const [home, other] = first === 'a' ? replicas : [...replicas].reverse()
-    home!.numInFlight = 8
+    home!.numInFlight = 12
     expect(await routeOf(router, inSession('s'))).toBe(first)
-    home!.numInFlight = 9
+    home!.numInFlight = 13
     expect(await routeOf(router, inSession('s'))).toBe(other!.id)
     expect(home!.fake.calls).toEqual([{ method: 'sessions.release', params: { tenant: 't', id: 's' } }])
     home!.numInFlight = 0
@@ -29,14 +29,14 @@ describe('sessions', () => {
     await routeOf(router, inSession('s'))
     await routeOf(router, inSession('u'))
     b.isReady = c.isReady = true
-    a.numInFlight = 8
+    a.numInFlight = 12
     const released: (() => void)[] = []
     a.fake.answerCall = () => new Promise<null>((resolve) => released.push(() => resolve(null)))
     const routes = Promise.all(['s', 'u'].map((id) => routeOf(router, inSession(id))))
     await expect.poll(() => released.length).toBe(2)
     for (const release of released) release()
     expect((await routes).sort()).toEqual(['b', 'c'])
-    expect(replicas.map(({ numInFlight }) => numInFlight)).toEqual([8, 0, 0])
+    expect(replicas.map(({ numInFlight }) => numInFlight)).toEqual([12, 0, 0])
   })
 
   test('a session in use does not move, however busy its worker is', async () => {

@@ -48,6 +48,7 @@ interface Figures {
   readonly answers: ReadonlyMap<string, number>
   /** Sums of the requests in flight there. */
   readonly inFlight: ReadonlyMap<string, number>
+  readonly seconds: number
 }
 
 async function figuresOf(server: RunningServer): Promise<Figures> {
@@ -58,7 +59,7 @@ async function figuresOf(server: RunningServer): Promise<Figures> {
   }
   const counts = await samplesOf(server, 'skein_time_to_first_token_seconds_count')
   const byWorker = [...counts].map(([labels, count]) => [/worker="([^"]+)"/.exec(labels)?.[1] ?? '', count] as const)
-  return { hits: of('hit'), spills: of('spill'), answers: new Map(byWorker), inFlight: new Map() }
+  return { hits: of('hit'), spills: of('spill'), answers: new Map(byWorker), inFlight: new Map(), seconds: 0 }
 }
 
 /** Requests in flight at each worker, sampled repeatedly. */
@@ -177,10 +178,14 @@ describe('R25: eight workers', () => {
         let before = await figuresOf(server)
         const phase = async (at?: (turns: number) => void) => {
           const looking = new InFlight(server)
+          const began = performance.now()
           await crowd.talk(server.url, people, TURNS_OF_PHASE, at)
           const inFlight = await looking.end()
           const now = await figuresOf(server)
-          phases.push({ ...difference(now, before), inFlight })
+          const seconds = (performance.now() - began) / 1000
+          phases.push({ ...difference(now, before), inFlight, seconds })
+          // At once, or a run that does not end says nothing.
+          process.stdout.write(`R25 with ${people}, phase ${phases.length}: ${seconds.toFixed(1)} s\n`)
           before = now
         }
         await phase()
@@ -298,6 +303,7 @@ function difference(now: Figures, before: Figures): Figures {
     spills: now.spills - before.spills,
     answers: new Map(answers.filter(([worker]) => worker !== '')),
     inFlight: now.inFlight,
+    seconds: now.seconds,
   }
 }
 

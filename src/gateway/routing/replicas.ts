@@ -21,13 +21,13 @@ export interface Replica {
  */
 export const slackAt = (meanInFlight: number, roots = 1.5): number => 2 + Math.round(roots * Math.sqrt(meanInFlight))
 
-/** Of a session, whose state moves through the store. The largest and the smallest of eight equal loads are so far apart. */
-export const SESSION_ROOTS = 3
+/** Of a session, whose state moves through the store. The largest and the smallest of eight equal loads are hardly farther apart. */
+export const SESSION_ROOTS = 4
 
 /** Above this mean of requests in flight nobody is idle for long, and a new request may go where there is one more. */
 const BUSY_MEAN = 1.5
-/** A worker that comes, or comes back, has at most so many fewer: sessions move there bit by bit. */
-const MOST_BEHIND = 24
+/** A worker that comes, or comes back, counts as if it had at most so many fewer: sessions go there bit by bit. */
+const MOST_BEHIND = 48
 
 export function meanInFlight(replicas: readonly Replica[]): number {
   return replicas.reduce((sum, { numInFlight }) => sum + numInFlight, 0) / replicas.length
@@ -38,10 +38,23 @@ export function meanInFlight(replicas: readonly Replica[]): number {
  * has been given fewest. Null without replicas.
  */
 export function leastBusy(replicas: readonly Replica[]): Replica | null {
+  return leastGivenWithin(replicas, meanInFlight(replicas) < BUSY_MEAN ? 0 : 1)
+}
+
+/**
+ * The replica that a session goes to which none holds. It will stay there, so what counts is whose turn it is: the one that has
+ * been given fewest, of those that have at most twice the mean more than the fewest in flight, and would keep it. Null without
+ * replicas.
+ */
+export function homeOfNew(replicas: readonly Replica[]): Replica | null {
+  const mean = meanInFlight(replicas)
+  return leastGivenWithin(replicas, Math.min(2 * mean, slackAt(mean, SESSION_ROOTS)))
+}
+
+function leastGivenWithin(replicas: readonly Replica[], slack: number): Replica | null {
   const top = Math.max(...replicas.map(({ numGiven }) => numGiven))
   for (const replica of replicas) replica.numGiven = Math.max(replica.numGiven, top - MOST_BEHIND)
   const fewest = Math.min(...replicas.map(({ numInFlight }) => numInFlight))
-  const slack = meanInFlight(replicas) < BUSY_MEAN ? 0 : 1
   return leastGiven(replicas.filter(({ numInFlight }) => numInFlight <= fewest + slack))
 }
 

@@ -20,6 +20,7 @@ import { PrefixHomes, prefixPoints } from './prefix-affinity.ts'
 import type { EngineSource } from './registry.ts'
 import { type Opened, opened, Relay } from './relay.ts'
 import {
+  homeOfNew,
   leastBusy,
   leastGiven,
   leave,
@@ -180,7 +181,7 @@ export class Router implements EngineSource, EngineClient {
     const { sessions, counts } = this.#memory
     const home = sessions.of({ tenant, id })
     const { worker } = home
-    const replica = await sessions.enter(home, (at) => this.#affine(at, this.#ready(tried), SESSION_ROOTS))
+    const replica = await sessions.enter(home, (at) => this.#homeOf(at, this.#ready(tried)))
     if (worker === replica) counts.sessionHits++
     else if (worker !== null) counts.sessionSpills++
     return { replica, leave: () => sessions.leave(home, replica) }
@@ -206,6 +207,11 @@ export class Router implements EngineSource, EngineClient {
   #holderOf(worker: Replica | null): Replica {
     const ready = this.#ready()
     return worker !== null && ready.includes(worker) ? worker : this.#leastBusy(ready)
+  }
+
+  #homeOf(holder: Replica | null, ready: readonly Replica[]): Replica {
+    if (holder !== null && ready.includes(holder)) return this.#affine(holder, ready, SESSION_ROOTS)
+    return homeOfNew(ready) ?? this.#leastBusy(ready)
   }
 
   /** `holder` unless it is gone, too busy, or has lately been given more than another one that is less busy. */
