@@ -27,12 +27,16 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
   let t = group.x;
   let token = token_id(t);
   if (token < p.first_row || token >= p.first_row + p.rows) { return; }
-  let x = p.x + t * p.channels;
-  let row = (token - p.first_row) * p.channels;
-  // Each thread reads only what it wrote itself.
-  for (var c = thread; c < p.channels; c += WG) { arena[x + c] = element(row + c); }
-  let stats = row_stats(x, p.channels, p.eps, thread);
-  for (var c = thread; c < p.channels; c += WG) {
-    arena[x + c] = (arena[x + c] - stats.x) * stats.y * arena[p.weight + c] + arena[p.bias + c];
-  }
+  let x = p.x + t * CHANNELS;
+  let row = (token - p.first_row) * CHANNELS;
+  var own: array<f32, EACH>;
+#repeat j EACH
+  own[$j] = element(row + min($ju * WG + thread, CHANNELS - 1u));
+#end j
+  let weights = row_at(p.weight, thread);
+  let biases = row_at(p.bias, thread);
+  let stats = stats_of(own, p.eps, thread);
+#repeat j EACH
+  if ($ju * WG + thread < CHANNELS) { arena[x + $ju * WG + thread] = (own[$j] - stats.x) * stats.y * weights[$j] + biases[$j]; }
+#end j
 }

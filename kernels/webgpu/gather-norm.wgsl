@@ -18,17 +18,22 @@ struct Params {
 fn run(group: vec3u, groups: vec3u, thread: u32) {
   let r = group.x;
   let count = max(blend_count(r), 1u);
-  let out = p.out + r * p.channels;
+  let out = p.out + r * CHANNELS;
+  let weights = row_at(p.weight, thread);
+  let biases = row_at(p.bias, thread);
+  var sums: array<f32, EACH>;
   for (var i = r; i < r + count; i++) {
-    let at = p.x + logit_token(i) * p.channels;
-    let stats = row_stats(at, p.channels, p.eps, thread);
+    let row = row_at(p.x + logit_token(i) * CHANNELS, thread);
+    let stats = stats_of(row, p.eps, thread);
     let share = select(blend_weight(i), 1.0, count == 1u);
-    for (var c = thread; c < p.channels; c += WG) {
-      let h = (arena[at + c] - stats.x) * stats.y * arena[p.weight + c] + arena[p.bias + c];
-      let sum = select(arena[out + c], 0.0, i == r);
-      let blend = sum + share * h;
-      arena[out + c] = blend;
-      if (i + 1u == r + count) { keep_half(p.halves, p.channels, r, c, blend); }
-    }
+#repeat j EACH
+    sums[$j] += share * ((row[$j] - stats.x) * stats.y * weights[$j] + biases[$j]);
+#end j
   }
+#repeat j EACH
+  if ($ju * WG + thread < CHANNELS) {
+    arena[out + $ju * WG + thread] = sums[$j];
+    keep_half(p.halves, CHANNELS, r, $ju * WG + thread, sums[$j]);
+  }
+#end j
 }

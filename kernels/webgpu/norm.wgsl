@@ -1,28 +1,25 @@
-// Layer norm of one row of the arena by one workgroup of WG threads.
+// Layer norm of a row of CHANNELS numbers by one workgroup of WG threads, of which each keeps EACH.
 #include SUMS
-/** Numbers that a thread reads at a time: alone, each would be waited for. */
-const NORM_READS = 8u;
 
 /** Mean and 1/√(variance + eps). */
-fn row_stats(at: u32, count: u32, eps: f32, thread: u32) -> vec2f {
+fn stats_of(row: array<f32, EACH>, eps: f32, thread: u32) -> vec2f {
   var sum = 0.0;
-  for (var first = thread; first < count; first += NORM_READS * WG) {
-#repeat j NORM_READS
-    let value$j = arena[at + min(first + $ju * WG, count - 1u)];
+#repeat j EACH
+  if ($ju * WG + thread < CHANNELS) { sum += row[$j]; }
 #end j
-#repeat j NORM_READS
-    if (first + $ju * WG < count) { sum += value$j; }
-#end j
-  }
-  let mean = sum_over(sum, thread) / f32(count);
+  let mean = sum_over(sum, thread) / f32(CHANNELS);
   var squares = 0.0;
-  for (var first = thread; first < count; first += NORM_READS * WG) {
-#repeat j NORM_READS
-    let value$j = arena[at + min(first + $ju * WG, count - 1u)];
+#repeat j EACH
+  if ($ju * WG + thread < CHANNELS) { squares = fma(row[$j] - mean, row[$j] - mean, squares); }
 #end j
-#repeat j NORM_READS
-    if (first + $ju * WG < count) { squares = fma(value$j - mean, value$j - mean, squares); }
+  return vec2f(mean, 1.0 / sqrt(sum_over(squares, thread) / f32(CHANNELS) + eps));
+}
+
+/** A thread's numbers of a tensor's row: those that there are. */
+fn row_at(at: u32, thread: u32) -> array<f32, EACH> {
+  var row: array<f32, EACH>;
+#repeat j EACH
+  row[$j] = arena[at + min($ju * WG + thread, CHANNELS - 1u)];
 #end j
-  }
-  return vec2f(mean, 1.0 / sqrt(sum_over(squares, thread) / f32(count) + eps));
+  return row;
 }

@@ -22,42 +22,61 @@ struct Params {
 }
 @group(1) @binding(0) var<uniform> p: Params;
 @group(1) @binding(1) var<storage, read_write> states: array<vec4f>;
+const FOURS = CHANNELS / 4u;
 #include "norm-fours.wgsl"
 #include HALVES
 
-/** Four channels of a row. */
-fn normed(at: u32, stats: vec2f, c: u32) -> vec4f {
-  return (arena[(at + c) / 4u] - stats.x) * stats.y * arena[(p.weight + c) / 4u] + arena[(p.bias + c) / 4u];
+/** What four channels are normed by and mixed with. */
+struct Own {
+  x: vec4f,
+  weight: vec4f,
+  bias: vec4f,
+  held: vec4f, // of the slot
+  mixes: array<vec4f, OUTPUTS>,
 }
+
+fn own_at(at: u32, state: u32, c: u32) -> Own {
+  var own: Own;
+  own.x = arena[(at + c) / 4u];
+  own.weight = arena[(p.weight + c) / 4u];
+  own.bias = arena[(p.bias + c) / 4u];
+  own.held = states[(state + c) / 4u];
+#repeat i OUTPUTS
+  own.mixes[$i] = arena[(p.mix[$iu >> 2u][$iu & 3u] + c) / 4u];
+#end i
+  return own;
+}
+
+fn normed(x: vec4f, stats: vec2f, own: Own) -> vec4f { return (x - stats.x) * stats.y * own.weight + own.bias; }
 
 fn run(group: vec3u, groups: vec3u, thread: u32) {
   let t = group.x;
-  let part = 4u * ((p.channels / 4u + groups.y - 1u) / groups.y);
+  let part = 4u * ((FOURS + groups.y - 1u) / groups.y);
   let first = group.y * part + 4u * thread;
-  let after = min((group.y + 1u) * part, p.channels);
+  let after = min((group.y + 1u) * part, CHANNELS);
+  let at = p.x + t * CHANNELS;
+  // All that a step of one token needs is asked for before the sums are made.
+  let row = row_at(at, thread);
   let isFirst = t == token_start(t);
-  let at = p.x + t * p.channels;
+  let last = p.x + (token_end(t) - 1u) * CHANNELS;
   let state = min(token_slot(t), p.slots) * p.slot_size + p.shift;
-  let stats = row_stats(at, p.channels, p.eps, thread);
+  var own = own_at(at, state, min(first, CHANNELS - 4u));
+  let stats = stats_of(row, p.eps, thread);
   var before = vec2f();
-  if (!isFirst) { before = row_stats(at - p.channels, p.channels, p.eps, thread); }
-  for (var c = first; c < after; c += 4u * WG) {
-    let h = normed(at, stats, c);
-    var d = -h;
-    if (isFirst) { d += states[(state + c) / 4u]; } else { d += normed(at - p.channels, before, c); }
-    // All are read before any is written: what is written might be what is read, for all a compiler knows.
-#repeat i OUTPUTS
-    let mix$i = arena[(p.mix[$iu >> 2u][$iu & 3u] + c) / 4u];
-#end i
-#repeat i OUTPUTS
-    let out$i = fma(d, mix$i, h);
-    arena[(p.out[$iu >> 2u][$iu & 3u] + t * p.channels + c) / 4u] = out$i;
-    keep_four(p.halves[$iu >> 2u][$iu & 3u], p.channels, t, c, out$i);
-#end i
-  }
-  if (!isFirst) { return; }
-  let last = p.x + (token_end(t) - 1u) * p.channels;
+  if (!isFirst) { before = stats_of(row_at(at - CHANNELS, thread), p.eps, thread); }
   var end = stats;
-  if (last != at) { end = row_stats(last, p.channels, p.eps, thread); }
-  for (var c = first; c < after; c += 4u * WG) { states[(state + c) / 4u] = normed(last, end, c); }
+  if (isFirst && last != at) { end = stats_of(row_at(last, thread), p.eps, thread); }
+  for (var c = first; c < after; c += 4u * WG) {
+    if (c != first) { own = own_at(at, state, c); }
+    let h = normed(own.x, stats, own);
+    var d = -h;
+    if (isFirst) { d += own.held; } else { d += normed(arena[(at - CHANNELS + c) / 4u], before, own); }
+#repeat i OUTPUTS
+    let out$i = fma(d, own.mixes[$i], h);
+    arena[(p.out[$iu >> 2u][$iu & 3u] + t * CHANNELS + c) / 4u] = out$i;
+    keep_four(p.halves[$iu >> 2u][$iu & 3u], CHANNELS, t, c, out$i);
+#end i
+    if (!isFirst) { continue; }
+    if (last == at) { states[(state + c) / 4u] = h; } else { states[(state + c) / 4u] = normed(arena[(last + c) / 4u], end, own); }
+  }
 }

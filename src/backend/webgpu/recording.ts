@@ -109,7 +109,7 @@ export class Recording extends Launches {
         const start = tensorOf(out, logits * C)
         const keeper = this.keeper([start], C)
         const words = () => [start, tensorOf(x, tokens * C), C, ...normWords(norm, C), keeper.wordOf(start)]
-        this.launchKept(keeper, 'gather-norm', words, [], ({ numLogits }) => [numLogits, 1], this.#sums())
+        this.launchKept(keeper, 'gather-norm', words, [], ({ numLogits }) => [numLogits, 1], this.#norm(C, 1))
       },
 
       logits: (y, x, weight) => recordLinear(this, [{ y, x, weight }], true),
@@ -127,10 +127,8 @@ export class Recording extends Launches {
       const place = tensorOf(x, this.capacity.tokens * C)
       const words = [place, C, first, rows, ...normWords(norm, C), values / 4]
       const grid = ({ numTokens }: StepShape) => [numTokens, 1] as const
-      this.launch('embed', words, [['read', buffer]], grid, {
-        constants: { DTYPE: dtype },
-        ...this.#sums(),
-      })
+      const { constants, files } = this.#norm(C, 1)
+      this.launch('embed', words, [['read', buffer]], grid, { constants: { DTYPE: dtype, ...constants }, files })
     }
   }
 
@@ -197,9 +195,10 @@ export class Recording extends Launches {
     const parts = Math.ceil(C / this.device.threads)
     const grid = ({ numTokens }: StepShape) => [numTokens, numTokens < FEW_TOKENS ? parts : 1] as const
     const slots = [['write', pool.layer(layer)]] as const
+    const { constants, files } = this.#norm(C, 4)
     this.launchKept(keeper, 'shift-mix', words, slots, grid, {
-      constants: { OUTPUTS: out.length },
-      ...this.#sums(),
+      constants: { OUTPUTS: out.length, ...constants },
+      files,
     })
   }
 
@@ -292,9 +291,10 @@ export class Recording extends Launches {
     this.launch('sample', words, buffers, ({ numSamples }) => [numSamples, 1], { constants })
   }
 
-  /** How a workgroup adds up. */
-  #sums(): KernelVariant {
-    return { files: { SUMS: this.device.hasSubgroups ? 'sums-subgroups' : 'sums' } }
+  /** How a workgroup norms a row, of which a thread takes `width` numbers at a time: it keeps them. */
+  #norm(CHANNELS: number, width: 1 | 4): Required<KernelVariant> {
+    const EACH = Math.ceil(CHANNELS / width / this.device.threads)
+    return { constants: { CHANNELS, EACH }, files: { SUMS: this.device.hasSubgroups ? 'sums-subgroups' : 'sums' } }
   }
 
   /** As many as there is room for: one workgroup looks for the members of a bin in the whole vocabulary. */
