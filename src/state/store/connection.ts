@@ -7,6 +7,8 @@ import { alone, type Database, isLocked, openDatabase } from './sqlite.ts'
 
 /** How long to wait for other processes' transactions. */
 export const LOCK_TIMEOUT_MS = 5000
+/** The same while opening: workers that start together wait for each other's writes, each of which waits for the disk. */
+export const OPEN_TIMEOUT_MS = 20_000
 const RETRY_MS = 10
 
 export interface ConnectionOptions {
@@ -112,10 +114,12 @@ const FROM_1_USES = `
     FROM sessions s, json_each(s.record, '$.turns') t;
 `
 
-/** Throws state_incompatible for what a later Skein has written. */
+/** Writes nothing where nothing is to be done. Throws state_incompatible for what a later Skein has written. */
 function prepareTables(db: Database): void {
-  alone(db, LOCK_TIMEOUT_MS, () => {
-    const format = Number(db.pragma('user_version', { simple: true }))
+  const formatOf = () => Number(db.pragma('user_version', { simple: true }))
+  if (formatOf() === FORMAT) return
+  alone(db, OPEN_TIMEOUT_MS, () => {
+    const format = formatOf()
     if (format > FORMAT) {
       const message = `${db.location()} was written by a later Skein (format ${format}); this one reads format ${FORMAT}`
       throw new SkeinError('state_incompatible', message)

@@ -14,7 +14,7 @@ import { makeFolder } from '../../files/make-folder.ts'
 import type { ModelIdentity, Snapshot } from '../snapshot.ts'
 import { snapshotParts } from '../snapshot-file.ts'
 import { Blobs } from './blobs.ts'
-import { type ConnectionOptions, connect, LOCK_TIMEOUT_MS } from './connection.ts'
+import { type ConnectionOptions, connect, LOCK_TIMEOUT_MS, OPEN_TIMEOUT_MS } from './connection.ts'
 import { unavailable, unwritten, warn } from './failures.ts'
 import { type FileLayer, realFiles } from './files.ts'
 import { StoreLog } from './log.ts'
@@ -88,7 +88,7 @@ export class StoreDatabase {
     try {
       this.#rows = new SessionRows(this.#db)
       this.#owners = new Owners(join(folder, 'owners'))
-      this.owner = owner ?? this.#locked(() => this.#owners.register())
+      this.owner = owner ?? alone(this.#db, OPEN_TIMEOUT_MS, () => this.#owners.register())
       this.#blobs = new Blobs(blobFolder, files, this.owner)
       if (this.#isFirst) this.#collect()
     } catch (error) {
@@ -351,7 +351,7 @@ export class StoreDatabase {
 
   /** Removes what dead processes have left: claims, states that no session uses, files without a state. */
   #collect(): void {
-    this.#locked(() => {
+    alone(this.#db, OPEN_TIMEOUT_MS, () => {
       const owners = new Set([...this.#owners.list(), ...this.#rows.claimants()])
       const alive = new Set([...owners].filter((owner) => this.#owners.isAlive(owner)))
       for (const owner of owners) if (!alive.has(owner)) this.#bury(owner)

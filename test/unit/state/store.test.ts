@@ -620,6 +620,19 @@ test('a store of the first format is converted, with sessions, states and files'
   again.close()
 })
 
+test('opening a store that is as it should be waits for no transaction of others', () => {
+  const folder = newFolder()
+  const one = open(folder)
+  one.commit(changeOf('a', 1))
+  const writer = openDatabase(join(folder, 'sessions.db'), { timeout: 0 })
+  writer.exec('BEGIN IMMEDIATE')
+  // A second connection of the process, which has no owner to register.
+  const reader = open(folder, { owner: one.owner })
+  expect(contentOf(reader)).toEqual({ a: 1 })
+  writer.exec('COMMIT')
+  for (const each of [writer, reader, one]) each.close()
+})
+
 /** Another process that is creating the database, for 300 milliseconds after it says so. */
 const MAKER = `
   const { parentPort, workerData } = require('node:worker_threads')
