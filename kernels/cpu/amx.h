@@ -10,7 +10,6 @@
 #define SKEIN_TILES 1
 
 #include <cstdint>
-#include <cstring>
 
 namespace skein {
 
@@ -35,14 +34,16 @@ inline constexpr TileConfig kWholeTiles = [] {
   return config;
 }();
 
-/// Loads a configuration (about 0.1 µs) unless this thread has it already. All tiles are zero
-/// then.
-inline void use_tiles(const TileConfig& config) {
-  static thread_local TileConfig used{0, 0, {}, {}, {}};
-  if (std::memcmp(&used, &config, sizeof used) == 0) return;
-  used = config;
-  asm volatile("ldtilecfg %0" ::"m"(used));
-}
+/// The thread has tiles of this shape during the lifetime. That takes about 0.1 µs; a thread that
+/// kept them would save them at every switch, and could not know whether another library had changed
+/// them.
+class Tiles {
+ public:
+  explicit Tiles(const TileConfig& config) { asm volatile("ldtilecfg %0" ::"m"(config)); }
+  ~Tiles() { asm volatile("tilerelease"); }
+  Tiles(const Tiles&) = delete;
+  Tiles& operator=(const Tiles&) = delete;
+};
 
 template <int Tile>
 inline void zero_tile() {

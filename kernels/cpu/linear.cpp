@@ -7,6 +7,7 @@
 
 #include "packed-tile.h"
 #include "program.h"
+#include "split.h"
 
 namespace skein {
 
@@ -19,7 +20,7 @@ struct Job {
   const float* bias;  // [W.rows] or null
   int32_t epilogue;
   const Rounded* rounded;  // x as rounded by the command before; null: it is in scratch
-  int64_t quantised_at;    // offset of the quantised x there, if the weights need one
+  int64_t quantised_at;    // offset of the quantised or split x there, if the weights need one
   bool skips_zeros;      // of x, at few tokens
 };
 
@@ -63,6 +64,43 @@ struct Quantise final : Command {
       quantise(x, input.columns, layout, 0, layout.groups, to + t * layout.stride);
     }
   }
+};
+
+/// Splits the distinct inputs of a linear command for bf16 weights. An item is a part of a block.
+struct Split final : Command {
+  struct Input {
+    const float* x;
+    int64_t columns;
+    int64_t at;
+  };
+  static constexpr int64_t kPart = 16;  // groups
+
+  sk_program* program;
+  bool of_logits;
+  std::vector<Input> inputs;
+  int64_t parts = 0;  // of a block of all inputs
+
+  int64_t items(const Batch& batch, int) const override {
+    const int64_t tokens = tokens_of(batch, of_logits);
+    return is_split(SK_BF16, tokens) ? parts * div_up(tokens, SplitLayout::kMostRows) : 0;
+  }
+
+  void run(const Batch& batch, int64_t item, int, int) override {
+    if constexpr (kSplits) {
+      const Input* input = inputs.data();
+      int64_t part = item % parts;
+      for (; part >= parts_of(*input); input++) part -= parts_of(*input);
+      const int64_t tokens = tokens_of(batch, of_logits), block = item / parts;
+      const SplitLayout layout(input->columns, tokens);
+      const int64_t first = block * layout.rows;
+      split_block(input->x + first * input->columns, input->columns, layout,
+                  std::min(layout.rows, tokens - first), part * kPart,
+                  std::min((part + 1) * kPart, layout.groups),
+                  program->scratch.as<uint8_t>() + input->at + block * layout.block);
+    }
+  }
+
+  static int64_t parts_of(const Input& input) { return div_up(input.columns, kPart * kGroup); }
 };
 
 vf activate(int32_t epilogue, vf y) {
@@ -180,7 +218,11 @@ Kernels kernels_for(int32_t type) {
     case SK_F16:
       return kernels_of<F16Weights>();
     case SK_BF16:
+#if defined(SKEIN_TILES)
+      return kernels_of<SplitBf16Weights>();
+#else
       return kernels_of<Bf16Weights>();
+#endif
     case SK_I8:
       return kernels_of<I8Weights>();
     case SK_Q4:
@@ -219,7 +261,7 @@ constexpr int64_t unpacked_from(int32_t type) {
 #else
   constexpr int64_t kPackedTokens = 32;
 #endif
-  if (type == SK_F16 || type == SK_BF16) return 24;
+  if (type == SK_F16 || (type == SK_BF16 && !kSplits)) return 24;
   return is_packed(type) && type != SK_Q8_0 ? kPackedTokens : kNever;
 }
 
@@ -277,6 +319,9 @@ const uint8_t* unpack(const sk_matrix& weight, int64_t tile) {
 
 /// With fewer tokens per chunk the threads would spend more time reading weights than multiplying.
 constexpr int64_t kMinChunk = 24;
+/// Split tokens of a chunk, and weight tiles of an item: a panel of both, and their sums, fit the
+/// L2 cache.
+constexpr int64_t kMostSplit = 256, kMostTiles = 4;
 
 struct Linear final : Command {
   sk_program* program;
@@ -296,12 +341,22 @@ struct Linear final : Command {
 
   /// Tokens are split into chunks as well if there are too few tiles to keep all threads busy.
   int64_t chunks(const Batch& batch, int threads) const {
-    return std::clamp<int64_t>(div_up(4 * threads, tiles), 1,
-                               div_up(tokens_of(batch, of_logits), kMinChunk));
+    const int64_t tokens = tokens_of(batch, of_logits);
+    const int64_t least = is_split(SK_BF16, tokens) ? div_up(tokens, kMostSplit) : 1;
+    return std::clamp<int64_t>(div_up(4 * threads, tiles), least,
+                               std::max(least, div_up(tokens, kMinChunk)));
+  }
+
+  /// Split tokens are read once for all tiles of an item.
+  int64_t tiles_of_item(int64_t tokens, int threads) const {
+    if (!is_split(SK_BF16, tokens) || tokens <= SplitLayout::kMostRows) return 1;
+    return std::clamp<int64_t>(tiles / (4 * threads), 1, kMostTiles);
   }
 
   int64_t items(const Batch& batch, int threads) const override {
-    return tokens_of(batch, of_logits) == 0 ? 0 : tiles * chunks(batch, threads);
+    const int64_t tokens = tokens_of(batch, of_logits);
+    if (tokens == 0) return 0;
+    return div_up(tiles, tiles_of_item(tokens, threads)) * chunks(batch, threads);
   }
 
   /// The job of a tile, and the tile's index in its matrix.
@@ -327,13 +382,50 @@ struct Linear final : Command {
 
   void run(const Batch& batch, int64_t item, int, int threads) override {
     const int64_t count = chunks(batch, threads), tokens = tokens_of(batch, of_logits);
-    const int64_t chunk = item % count;
-    const auto [job, tile] = job_of(item / count);
+    const int64_t chunk = item % count, width = tiles_of_item(tokens, threads);
     const bool is_last_chunk = chunk + 1 == count;
-    const int64_t from = tokens * chunk / count, to = tokens * (chunk + 1) / count;
-    multiply(*job, tile, from, to, is_last_chunk);
+    // Blocks of split tokens stay whole.
+    const int64_t unit = is_split(SK_BF16, tokens) ? SplitLayout::kMostRows : 1;
+    const auto start = [&](int64_t of) {
+      return std::min(div_up(tokens, unit) * of / count * unit, tokens);
+    };
+    const int64_t from = start(chunk), to = start(chunk + 1);
+    if (from == to) return;
+    const int64_t end = std::min(tiles, (item / count + 1) * width);
+    for (int64_t next = item / count * width; next < end;) {
+      const auto [job, tile] = job_of(next);
+      if (is_split(job->weight->type, tokens) && !(job->skips_zeros && to - from <= 2)) {
+        const int64_t wide = std::min(end - next, job->weight->tiles() - tile);
+        multiply_pieces(*job, tile, wide, tokens, from, to);
+        next += wide;
+      } else {
+        multiply(*job, tile, from, to, is_last_chunk);
+        next++;
+      }
+    }
     for (const Rounded* one : rounded) {
-      if (one->values == job->y) round_tile(*one, tile, from, to);
+      for (int64_t next = item / count * width; next < end; next++) {
+        const auto [job, tile] = job_of(next);
+        if (one->values == job->y) round_tile(*one, tile, from, to);
+      }
+    }
+  }
+
+  void multiply_pieces(const Job& job, int64_t first, int64_t count, int64_t tokens, int64_t from,
+                       int64_t to) const {
+    if constexpr (kSplits) {
+      const SplitLayout layout(job.weight->columns, tokens);
+      const float* sums =
+          multiply_split(*job.weight, first, count, layout,
+                         program->scratch.as<uint8_t>() + job.quantised_at, from, to);
+      for (int64_t tile = first; tile < first + count; tile++) {
+        for (int64_t t = from; t < to; t += layout.rows) {
+          for (int n = 0; n < kTileVectors; n++, sums += SplitLayout::kMostRows * kLanes) {
+            for (int64_t row = 0; row < std::min(layout.rows, to - t); row++)
+              finish(job, load(sums + row * kLanes), t + row, tile * kTileRows + n * kLanes);
+          }
+        }
+      }
     }
   }
 
@@ -415,6 +507,7 @@ void record(sk_program* program, bool of_logits, std::vector<Job> jobs) {
   const int64_t capacity = of_logits ? program->max_logits : program->max_tokens;
   auto linear = std::make_unique<Linear>();
   auto prepare = std::make_unique<Quantise>();
+  auto split = std::make_unique<Split>();
   int64_t scratch = 0;
   auto& sparse = program->sparse;
   // The largest tiles first: if the last item were large, the other threads would wait for it.
@@ -427,8 +520,20 @@ void record(sk_program* program, bool of_logits, std::vector<Job> jobs) {
                       can_skip_zeros(*job.weight);
     const int32_t type = job.weight->type;
     const bool is_fine = is_packed(type);
-    if (!is_quantised(type) && !is_fine) continue;
     const int64_t columns = job.weight->columns;
+    if (is_split(type, capacity)) {
+      auto& inputs = split->inputs;
+      auto known = std::find_if(inputs.begin(), inputs.end(), [&](const auto& input) {
+        return input.x == job.x && input.columns == columns;
+      });
+      if (known == inputs.end()) {
+        known = inputs.insert(inputs.end(), {job.x, columns, scratch});
+        split->parts += Split::parts_of(*known);
+        scratch += SplitLayout::most(columns, capacity);
+      }
+      job.quantised_at = known->at;
+    }
+    if (!is_quantised(type) && !is_fine) continue;
     const auto twin = std::find_if(jobs.data(), &job, [&](const Job& other) {
       return other.rounded && other.x == job.x && other.rounded->is_fine == is_fine;
     });
@@ -445,10 +550,11 @@ void record(sk_program* program, bool of_logits, std::vector<Job> jobs) {
     job.quantised_at = known->at;
   }
   program->reserve_scratch(scratch);
-  prepare->program = linear->program = program;
-  prepare->of_logits = linear->of_logits = of_logits;
+  prepare->program = split->program = linear->program = program;
+  prepare->of_logits = split->of_logits = linear->of_logits = of_logits;
   linear->jobs = std::move(jobs);
   if (!prepare->inputs.empty()) program->commands.push_back(std::move(prepare));
+  if (!split->inputs.empty()) program->commands.push_back(std::move(split));
   program->commands.push_back(std::move(linear));
 }
 

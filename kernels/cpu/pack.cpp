@@ -7,6 +7,7 @@
 #include "packed-tile.h"
 #include "program.h"
 #include "quantise.h"
+#include "split.h"
 
 namespace skein {
 
@@ -50,7 +51,8 @@ bool store_f16(const Block& block, uint16_t* to, int64_t columns) {
 
 void store_bf16(const Block& block, uint16_t* to, int64_t columns) {
   for (int64_t c = 0; c < columns; c++) {
-    for (int64_t r = 0; r < kTileRows; r++) to[c * kTileRows + r] = float_to_bf16(block[r][c]);
+    for (int64_t r = 0; r < kTileRows; r++)
+      to[c * kTileRows + bf16_place(r)] = float_to_bf16(block[r][c]);
   }
 }
 

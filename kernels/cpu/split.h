@@ -1,0 +1,201 @@
+// Products of bf16 weights in the order of tile registers (amx.h). An f32 input is the sum of
+// kPieces bf16 numbers, of 8 bits each, and every piece is multiplied. Per 32 inputs, for one piece
+// after the other, two chains of fused multiply-adds begin at 0, over the even inputs and over the
+// odd ones, and their sum is added to the output.
+//
+// One token waits for memory, and is multiplied without tiles, in the same order; two are, too, if
+// many of their inputs are zero. There zeros can be skipped: a product of 0 changes no chain.
+//
+// Split tokens: blocks of up to 16; per group of 32 inputs and piece a tile, [rows][32] bf16.
+#pragma once
+
+#include <algorithm>
+
+#include "amx.h"
+#include "tile.h"
+
+namespace skein {
+
+#if defined(SKEIN_TILES)
+constexpr bool kSplits = true;
+#else
+constexpr bool kSplits = false;  // then nothing else of this header is used
+#endif
+
+constexpr int kPieces = 3;
+
+/// Whether a product is made of split tokens.
+inline bool is_split(int32_t type, int64_t tokens) {
+  return kSplits && type == SK_BF16 && tokens > 1;
+}
+
+/// Where output r of a tile is among the 64 weights of an input. Here a vector of 32 weights holds
+/// 16 outputs in its lower and the 16 next ones in its upper halves, so that an instruction makes
+/// f32 of each.
+constexpr int64_t bf16_place(int64_t r) { return kSplits ? r / 32 * 32 + r % 16 * 2 + r % 32 / 16 : r; }
+
+struct SplitLayout {
+  static constexpr int64_t kMostRows = 16;
+  int64_t groups, rows, tile, block;  // the last two in bytes
+
+  SplitLayout(int64_t columns, int64_t tokens)
+      : groups(div_up(columns, kGroup)),
+        rows(std::min(kMostRows, tokens)),
+        tile(rows * kGroup * 2),
+        block(groups * kPieces * tile) {}
+
+  /// Bytes of at most so many tokens.
+  static int64_t most(int64_t columns, int64_t tokens) {
+    return SplitLayout(columns, kMostRows).block * div_up(tokens, kMostRows);
+  }
+};
+
+/// Splits groups [first, end) of the tokens of a block, x [tokens, columns].
+void split_block(const float* x, int64_t columns, const SplitLayout& layout, int64_t tokens,
+                 int64_t first, int64_t end, uint8_t* block);
+
+/// Multiplies `tiles` weight tiles, from `first` on, with tokens [from, to), which are whole blocks.
+/// Returns the sums in memory of this thread, as [tiles][blocks][kTileVectors][16][kLanes].
+const float* multiply_split(const sk_matrix& weight, int64_t first, int64_t tiles,
+                            const SplitLayout& layout, const uint8_t* tokens, int64_t from,
+                            int64_t to);
+
+#if defined(SKEIN_TILES)
+
+struct Pieces {
+  vf at[kPieces];
+};
+
+/// The pieces after one that is not finite are 0.
+inline Pieces split(vf x) {
+  Pieces pieces;
+  vf rest = x;
+  for (int p = 0; p < kPieces; p++) {
+    const __m256i rounded = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(rest));
+    const vf piece =
+        as_float(reinterpret_cast<vi>(_mm512_slli_epi32(_mm512_cvtepu16_epi32(rounded), 16)));
+    pieces.at[p] = piece;
+    constexpr int kNotFinite = 0x99;
+    rest = _mm512_maskz_sub_ps(static_cast<__mmask16>(~_mm512_fpclass_ps_mask(piece, kNotFinite)),
+                               rest, piece);
+  }
+  return pieces;
+}
+
+struct SplitBf16Weights {
+  static constexpr int kRegisters = 1, kSums = 2 * kPieces, kMaxRows = 2;
+  static constexpr int kUnitInputs = 1, kUnitWords = 1, kSparseRows = 2;
+
+  template <int Rows, int Vectors>
+  static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t from,
+                       int64_t to, Sums<Rows, Vectors>& sums) {
+    for (int64_t k = from; k < to; k += kGroup) {
+      const int64_t count = std::min(kGroup, to - k);
+      alignas(64) float x[Rows][kPieces][kGroup];
+      for (int row = 0; row < Rows; row++) {
+        for (int64_t i = 0; i < count; i += kLanes) {
+          const float* from = &reinterpret_cast<const float*>(inputs.first + row * inputs.stride)[k + i];
+          const Pieces pieces = split(_mm512_maskz_loadu_ps(first_lanes(count - i), from));
+          for (int p = 0; p < kPieces; p++) store(&x[row][p][i], pieces.at[p]);
+        }
+      }
+      Chains<Rows, Vectors> chains;
+      const uint8_t* line = tile + k * kUnitBytes + output * 2;
+      for (int64_t i = 0; i + 1 < count; i += 2, line += 2 * kUnitBytes) {
+        if constexpr (Rows == 1) fetch<2 * kUnitBytes>(line + kFetched * kUnitBytes);
+        add<0>(line, x, i, chains);
+        add<1>(line + kUnitBytes, x, i + 1, chains);
+      }
+      if (count % 2 == 1) add<0>(line, x, count - 1, chains);
+      chains.end(sums);
+    }
+  }
+
+  template <int Rows, int Vectors>
+  static void multiply_used(const uint8_t* tile, int64_t output, const Inputs& inputs,
+                            const UsedUnits& used, Sums<Rows, Vectors>& sums) {
+    Chains<Rows, Vectors> chains;
+    int32_t group = -1;
+    for (int64_t i = 0; i < used.count; i += kLanes) {
+      // Of each input, as an even and as an odd one; the wrong of them is 0.
+      alignas(64) float x[2][Rows][kPieces][kLanes];
+      const __m512i units = _mm512_loadu_si512(used.units + i);
+      const __mmask16 odd = _mm512_test_epi32_mask(units, _mm512_set1_epi32(1));
+      for (int row = 0; row < Rows; row++) {
+        const Pieces pieces = split(
+            _mm512_i32gather_ps(units, inputs.first + row * inputs.stride, sizeof(float)));
+        for (int p = 0; p < kPieces; p++) {
+          _mm512_store_ps(x[0][row][p], _mm512_maskz_mov_ps(static_cast<__mmask16>(~odd), pieces.at[p]));
+          _mm512_store_ps(x[1][row][p], _mm512_maskz_mov_ps(odd, pieces.at[p]));
+        }
+      }
+      const int64_t count = std::min<int64_t>(kLanes, used.count - i);
+      for (int64_t j = 0; j < count; j++) {
+        const int32_t unit = used.units[i + j];
+        if (unit / static_cast<int32_t>(kGroup) != group) {
+          chains.end(sums);
+          chains = {};
+          group = unit / static_cast<int32_t>(kGroup);
+        }
+        fetch<kUnitBytes>(tile + used.units[i + j + UsedUnits::kAhead - kLanes] * kUnitBytes);
+        const uint8_t* line = tile + unit * kUnitBytes + output * 2;
+        add<0>(line, x[0], j, chains);
+        add<1>(line, x[1], j, chains);
+      }
+    }
+    chains.end(sums);
+  }
+
+ private:
+  static constexpr int64_t kUnitBytes = kTileRows * 2;
+  /// How many inputs ahead weights are prefetched at one token, which is bound by memory.
+  static constexpr int64_t kFetched = 32;
+
+  static __mmask16 first_lanes(int64_t count) {
+    return static_cast<__mmask16>(count >= kLanes ? 0xffff : (1 << count) - 1);
+  }
+
+  template <int Rows, int Vectors>
+  struct Chains {
+    vf at[2][kPieces][Rows][Vectors] = {};
+
+    void end(Sums<Rows, Vectors>& sums) const {
+#pragma GCC unroll 4
+      for (int p = 0; p < kPieces; p++) {
+#pragma GCC unroll 2
+        for (int row = 0; row < Rows; row++) {
+#pragma GCC unroll 4
+          for (int n = 0; n < Vectors; n++) sums.at[row][n] += at[0][p][row][n] + at[1][p][row][n];
+        }
+      }
+    }
+  };
+
+  /// Adds the products of an input's weights to the chains of even or odd inputs.
+  template <int Odd, int Rows, int Vectors, int Count>
+  static void add(const uint8_t* line, const float (&x)[Rows][kPieces][Count], int64_t i,
+                  Chains<Rows, Vectors>& chains) {
+    static_assert(Vectors % 2 == 0);
+    vf weights[Vectors];
+#pragma GCC unroll 4
+    for (int n = 0; n < Vectors; n += 2) {
+      const vi both = load_int(line + n * kLanes * 2);
+      weights[n] = as_float(both << 16);
+      weights[n + 1] = as_float(both & splat_int(static_cast<int32_t>(0xffff0000)));
+    }
+#pragma GCC unroll 2
+    for (int row = 0; row < Rows; row++) {
+#pragma GCC unroll 4
+      for (int p = 0; p < kPieces; p++) {
+        const vf one = splat(x[row][p][i]);
+#pragma GCC unroll 4
+        for (int n = 0; n < Vectors; n++)
+          chains.at[Odd][p][row][n] = fma(weights[n], one, chains.at[Odd][p][row][n]);
+      }
+    }
+  }
+};
+
+#endif
+
+}  // namespace skein
