@@ -32,7 +32,9 @@ inline bool is_split(int32_t type, int64_t tokens) {
 /// Where output r of a tile is among the 64 weights of an input. Here a vector of 32 weights holds
 /// 16 outputs in its lower and the 16 next ones in its upper halves, so that an instruction makes
 /// f32 of each.
-constexpr int64_t bf16_place(int64_t r) { return kSplits ? r / 32 * 32 + r % 16 * 2 + r % 32 / 16 : r; }
+constexpr int64_t bf16_place(int64_t r) {
+  return kSplits ? r / 32 * 32 + r % 16 * 2 + r % 32 / 16 : r;
+}
 
 struct SplitLayout {
   static constexpr int64_t kMostRows = 16;
@@ -94,8 +96,8 @@ struct SplitBf16Weights {
       alignas(64) float x[Rows][kPieces][kGroup];
       for (int row = 0; row < Rows; row++) {
         for (int64_t i = 0; i < count; i += kLanes) {
-          const float* from = &reinterpret_cast<const float*>(inputs.first + row * inputs.stride)[k + i];
-          const Pieces pieces = split(_mm512_maskz_loadu_ps(first_lanes(count - i), from));
+          const uint8_t* at = inputs.first + row * inputs.stride + (k + i) * 4;
+          const Pieces pieces = split(_mm512_maskz_loadu_ps(first_lanes(count - i), at));
           for (int p = 0; p < kPieces; p++) store(&x[row][p][i], pieces.at[p]);
         }
       }
@@ -124,9 +126,10 @@ struct SplitBf16Weights {
       for (int row = 0; row < Rows; row++) {
         const Pieces pieces = split(
             _mm512_i32gather_ps(units, inputs.first + row * inputs.stride, sizeof(float)));
+        const __mmask16 even = static_cast<__mmask16>(~odd);
         for (int p = 0; p < kPieces; p++) {
-          _mm512_store_ps(x[0][row][p], _mm512_maskz_mov_ps(static_cast<__mmask16>(~odd), pieces.at[p]));
-          _mm512_store_ps(x[1][row][p], _mm512_maskz_mov_ps(odd, pieces.at[p]));
+          store(x[0][row][p], _mm512_maskz_mov_ps(even, pieces.at[p]));
+          store(x[1][row][p], _mm512_maskz_mov_ps(odd, pieces.at[p]));
         }
       }
       const int64_t count = std::min<int64_t>(kLanes, used.count - i);

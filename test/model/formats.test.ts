@@ -95,8 +95,15 @@ describe.each([
     const summary = describeCheckpoint(checkpoint)
     checkpoint.close()
     expect(summary).toMatchObject({ architecture, missing: [], unexpected: [], wrongShapes: [] })
-    expect(logitsOf(path)).toEqual(wanted)
-    if (!/16\.gguf$/.test(name)) expect(fingerprintOf(path)).toBe(print) // other element types
+    const logits = logitsOf(path)
+    if (/16\.gguf$/.test(name)) {
+      // Other element types: where tiles multiply bf16, its products are added in another order than those of f32.
+      const worst = logits.reduce((most, value, i) => Math.max(most, Math.abs(value - wanted[i]!)), 0)
+      expect(worst / Math.max(...wanted)).toBeLessThan(1e-5)
+    } else {
+      expect(logits).toEqual(wanted)
+      expect(fingerprintOf(path)).toBe(print)
+    }
   })
 
   // packed.test.ts has the products of every type.
