@@ -108,6 +108,9 @@ function byMatrices({ side, lanes }: Matrices, type: HeldType, shape: MatrixShap
 const MANY_GROUPS = 128
 /** Inputs of a row from which on more of its weights are asked for at a time. */
 const LONG_ROW = 4096
+const LONGEST_ROW = 8192
+/** Inputs up to which a row has so few that most of a workgroup's time is its begin and end: it has more rows. */
+const SHORT_ROW = 512
 /** Tokens from which on inputs and weights are shared in tiles. */
 export const LEAST_WIDE = 65
 /** Inputs from which on the eight subgroups of a workgroup share a row. */
@@ -171,6 +174,8 @@ function formByDots({ blocks, columns, type }: Work, tokens: number): Form {
 function formForOne({ blocks, columns, type }: Work): Form {
   if (type === 'i8') return blocks >= 512 ? ofOne(2, 2, type) : ofOne(1, 2, type)
   if (type === 'q4' || type === 'nf4') return blocks >= 512 ? ofOne(2, 1, type) : ofOne(1, 2, type)
+  if (columns <= SHORT_ROW && blocks >= 768) return ofOne(8, 1, type)
+  if (columns >= LONGEST_ROW && blocks < 1024) return ofOne(blocks >= 512 ? 2 : 1, 8, type)
   if (columns >= LONG_ROW) return blocks >= 1024 ? ofOne(2, 4, type) : ofOne(1, 4, type)
   return blocks >= 768 ? ofOne(2, 2, type) : ofOne(1, 4, type)
 }
