@@ -51,6 +51,8 @@ const CANDIDATES = 24
 const OTHERS = 48
 const OTHERS_MAJOR = 9
 const MAX_ALIGNMENT = 256n
+/** Of a process. Products for which that is not enough take the library's first choice, and the next process tunes them. */
+const MOST_TUNING_MS = 8000
 
 /**
  * The bucket of a number of tokens. Fine enough that what is padded costs little: a plan's tiles suit its own number and
@@ -80,6 +82,7 @@ export class Gemm {
   readonly #plans = new Map<string, ReadyPlan>()
   readonly #scalesRows = new Map<GemmShape['outType'], boolean>()
   #workspace: DevicePointer | null = null
+  #tuningMs = 0
 
   constructor(device: CudaDevice) {
     this.#device = device
@@ -194,10 +197,14 @@ export class Gemm {
   }
 
   #tune(product: Product, shape: ProductShape, call: GemmCall, key: string): Algorithm {
-    const candidates = [...this.#candidates(product), ...this.#others(product, shape)]
+    const known = this.#candidates(product)
+    if (this.#tuningMs > MOST_TUNING_MS) return known[0]!
+    const began = performance.now()
+    const candidates = alternate(known, this.#others(product, shape, known))
     const timed = tune(this.#device, shape, candidates, call.w, (algorithm, operands) =>
       product.run(this.#device.stream, algorithm, operands, call.beta ?? 0, this.#workspaceAddress()),
     )
+    this.#tuningMs += performance.now() - began
     // Without memory to try them in, the library's own first choice serves, and is not kept.
     if (timed === null) return candidates[0]!
     this.#own?.cache.set(key, { algorithm: timed.algorithm.code, microseconds: timed.microseconds })
@@ -210,11 +217,12 @@ export class Gemm {
     return candidates
   }
 
-  /** Algorithms that fit the product, though the library does not think of them. */
-  #others(product: Product, shape: ProductShape): Algorithm[] {
-    const isKnown = this.#device.computeCapability[0] === OTHERS_MAJOR && shape.inType === 'f16'
-    if (this.#own === null || !isKnown) return []
+  /** Algorithms that fit the product beside those `known`: the library does not think of them. */
+  #others(product: Product, shape: ProductShape, known: readonly Algorithm[]): Algorithm[] {
+    const hasTiles = this.#device.computeCapability[0] === OTHERS_MAJOR && shape.inType === 'f16'
+    if (this.#own === null || !hasTiles) return []
     return this.#own.offers.fitting(shape, this.#device.numSms, OTHERS).flatMap((code) => {
+      if (known.some((one) => Buffer.compare(one.code, code) === 0)) return []
       const algorithm = product.verify(code)
       return algorithm !== null && algorithm.workspaceBytes <= WORKSPACE_BYTES ? [algorithm] : []
     })
@@ -241,6 +249,13 @@ export class Gemm {
     this.#workspace = null
     this.#own?.library.dispose()
   }
+}
+
+/** One of each in turn, as long as both last. */
+function alternate<T>(one: readonly T[], other: readonly T[]): T[] {
+  return Array.from({ length: Math.max(one.length, other.length) }, (_, i) => [one[i], other[i]])
+    .flat()
+    .filter((item): item is T => item !== undefined)
 }
 
 /** With every default filled in. */

@@ -12,11 +12,18 @@ export interface Timed {
   readonly microseconds: number
 }
 
-/** Ahead of all, so that the clocks are up. Then every candidate is timed so often, the best of them once more. */
-const WARM_UP_REPEATS = 10
-const FIRST_REPEATS = 2
-const FINAL_REPEATS = 9
-const FINALISTS = 5
+/** Ahead of all, so that the clocks are up. */
+const WARM_UP_MICROSECONDS = 3000
+const MOST_WARM_UPS = 10
+/**
+ * Every candidate is launched three times, and the last of these is timed, as long as that may take; then the best of
+ * them are timed as often as fits in the time that they may take.
+ */
+const FIRST_MS = 15
+const LEAST_CANDIDATES = 8
+const FINALISTS = 8
+const FINAL_MICROSECONDS = 8000
+const FINAL_REPEATS = [3, 9] as const
 /** Reading this many caches' worth of weights leaves nothing of the first in the cache. */
 const ROUND_CACHES = 2
 /**
@@ -27,6 +34,8 @@ const MAX_ROUND = 8
 const FLUSH_CACHES = 3
 const MIN_FLUSH_BYTES = 32 << 20
 const RANDOM_BYTES = 1 << 20
+/** Of copies of the weights. */
+const ALIGNMENT = 256
 
 interface Operands {
   readonly w: DevicePointer
@@ -36,7 +45,10 @@ interface Operands {
 
 type RunCandidate = (algorithm: Algorithm, operands: Operands) => void
 
-/** The fastest candidate, or null when there is no memory to try them in. x and y are scratch; the weights are real. */
+/**
+ * The fastest candidate, or null when there is no memory to try them in. The most promising come first. x and y are
+ * scratch; the weights are real.
+ */
 export function tune(
   device: CudaDevice,
   shape: ProductShape,
@@ -49,15 +61,18 @@ export function tune(
     const x = scratch.random(2 * span(shape.batch, shape.strideX, shape.n, shape.k))
     const bytesOut = shape.outType === 'f32' ? 4 : 2
     const y = scratch.zeros(bytesOut * span(shape.batch, shape.strideY, shape.n, shape.ldy))
-    const timeOf = timer(device, shape, scratch, w)
-    const time = (algorithm: Algorithm, repeats: number): Timed => ({
-      algorithm,
-      microseconds: timeOf((weights) => run(algorithm, { w: weights, x, y }), repeats),
-    })
-    if (candidates[0] !== undefined) time(candidates[0], WARM_UP_REPEATS)
-    const first = candidates.map((algorithm) => time(algorithm, FIRST_REPEATS)).sort(byTime)
-    const last = first.slice(0, FINALISTS).map((one) => time(one.algorithm, FINAL_REPEATS))
-    return last.sort(byTime)[0] ?? null
+    const { launches, once, often } = timerOf(device, shape, scratch, w)
+    const launch = (algorithm: Algorithm) => (weights: DevicePointer) => run(algorithm, { w: weights, x, y })
+    const one = once(launch(candidates[0]!))
+    device.time(() => launch(candidates[0]!)(w), Math.min(MOST_WARM_UPS, Math.ceil(WARM_UP_MICROSECONDS / one)))
+    const time = (timing: (run: Launch) => number) => (algorithm: Algorithm) => {
+      return { algorithm, microseconds: timing(launch(algorithm)) }
+    }
+    const first = asManyAs(FIRST_MS, candidates, time(once)).sort(byTime).slice(0, FINALISTS)
+    const repeats = FINAL_MICROSECONDS / (first.length * launches * first[0]!.microseconds)
+    const [least, greatest] = FINAL_REPEATS
+    const last = time((run) => often(run, Math.min(greatest, Math.max(least, Math.floor(repeats)))))
+    return first.map(({ algorithm }) => last(algorithm)).sort(byTime)[0]!
   } catch (error) {
     if (error instanceof SkeinError && error.code === 'out_of_memory') return null
     throw error
@@ -66,8 +81,28 @@ export function tune(
   }
 }
 
+/** Times candidates in order, LEAST_CANDIDATES and what the time is enough for. */
+function asManyAs(milliseconds: number, candidates: readonly Algorithm[], time: (one: Algorithm) => Timed): Timed[] {
+  const end = performance.now() + milliseconds
+  const timed: Timed[] = []
+  for (const one of candidates) {
+    if (timed.length >= LEAST_CANDIDATES && performance.now() > end) break
+    timed.push(time(one))
+  }
+  return timed
+}
+
+type Launch = (weights: DevicePointer) => void
+
 /** Microseconds of a product whose weights are not in the cache. */
-function timer(device: CudaDevice, shape: ProductShape, scratch: Scratch, w: DevicePointer) {
+interface Timer {
+  /** Of a repeat of `often`. */
+  readonly launches: number
+  once(run: Launch): number
+  often(run: Launch, repeats: number): number
+}
+
+function timerOf(device: CudaDevice, shape: ProductShape, scratch: Scratch, w: DevicePointer): Timer {
   const bytes = (shape.inType === 'fp8' ? 1 : 2) * span(shape.batch, shape.strideW, shape.m, shape.k)
   const { l2Bytes } = device.info
   const round = Math.ceil((ROUND_CACHES * l2Bytes) / bytes)
@@ -75,15 +110,28 @@ function timer(device: CudaDevice, shape: ProductShape, scratch: Scratch, w: Dev
     const flushBytes = Math.max(FLUSH_CACHES * l2Bytes, MIN_FLUSH_BYTES)
     const flushed = scratch.zeros(flushBytes)
     const flush = () => device.fill(flushed, 0, flushBytes)
-    return (run: (weights: DevicePointer) => void, repeats: number) => device.time(() => run(w), repeats, flush)
+    const often = (run: Launch, repeats: number) => device.time(() => run(w), repeats, flush)
+    return { launches: 1, once: (run) => often(run, 1), often }
   }
-  const all = [w, ...Array.from({ length: round - 1 }, () => scratch.copy(w, bytes))]
-  return (run: (weights: DevicePointer) => void, repeats: number) => {
-    const runAll = () => {
-      for (const weights of all) run(weights)
-    }
-    // The last of the round before hides the launch.
-    return device.time(runAll, repeats, () => run(all.at(-1)!)) / round
+  const all = [w, ...scratch.copies(round - 1, w, bytes)]
+  let turn = 0
+  const next = () => all[turn++ % round]!
+  return {
+    launches: round + 1,
+    // What runs before hides the launch.
+    once: (run) =>
+      device.time(
+        () => run(next()),
+        1,
+        () => run(next()),
+      ),
+    often: (run, repeats) => {
+      const runAll = () => {
+        for (const weights of all) run(weights)
+      }
+      // The last of the round before.
+      return device.time(runAll, repeats, () => run(all.at(-1)!)) / round
+    },
   }
 }
 
@@ -111,11 +159,15 @@ class Scratch {
     return pointer
   }
 
-  copy(from: DevicePointer, bytes: number): DevicePointer {
-    const pointer = this.#device.alloc(bytes)
-    this.#pointers.push(pointer)
-    this.#device.copy(pointer, from, bytes)
-    return pointer
+  /** One allocation for all: allocating takes longer than timing. */
+  copies(count: number, from: DevicePointer, bytes: number): DevicePointer[] {
+    if (count === 0) return []
+    const stride = ALIGNMENT * Math.ceil(bytes / ALIGNMENT)
+    const first = this.#device.alloc(count * stride)
+    this.#pointers.push(first)
+    const pointers = Array.from({ length: count }, (_, i) => first + BigInt(i * stride))
+    for (const pointer of pointers) this.#device.copy(pointer, from, bytes)
+    return pointers
   }
 
   /** f16 numbers in ±[0.5, 1): products of zeros would run faster than real ones. */
