@@ -415,17 +415,17 @@ struct Linear final : Command {
                        int64_t to) const {
     if constexpr (kSplits) {
       const SplitLayout layout(job.weight->columns, tokens);
-      const float* sums =
-          multiply_split(*job.weight, first, count, layout,
-                         program->scratch.as<uint8_t>() + job.quantised_at, from, to);
-      for (int64_t tile = first; tile < first + count; tile++) {
-        for (int64_t t = from; t < to; t += layout.rows) {
-          for (int n = 0; n < kTileVectors; n++, sums += SplitLayout::kMostRows * kLanes) {
-            for (int64_t row = 0; row < std::min(layout.rows, to - t); row++)
-              finish(job, load(sums + row * kLanes), t + row, tile * kTileRows + n * kLanes);
+      const auto take = [](const void* of, const float* sums, int64_t tile, int64_t token,
+                           int64_t rows) {
+        for (int64_t row = 0; row < rows; row++, sums += kLanes) {
+          for (int n = 0; n < kTileVectors; n++) {
+            finish(*static_cast<const Job*>(of), load(sums + n * SplitLayout::kMostRows * kLanes),
+                   token + row, tile * kTileRows + n * kLanes);
           }
         }
-      }
+      };
+      multiply_split(*job.weight, first, count, layout,
+                     program->scratch.as<uint8_t>() + job.quantised_at, from, to, {&job, take});
     }
   }
 

@@ -90,26 +90,28 @@ void split_block(const float* x, int64_t columns, const SplitLayout& layout, int
                  int64_t first, int64_t end, uint8_t* block) {
   for (int64_t g = first; g < end; g++) {
     uint8_t* tiles = block + g * kPieces * layout.tile;
+    const auto lanes = [&](int64_t k) {
+      const int64_t count = std::clamp<int64_t>(columns - k, 0, kLanes);
+      return static_cast<__mmask16>((1u << count) - 1);
+    };
+    const __mmask16 low_lanes = lanes(g * kGroup), high_lanes = lanes(g * kGroup + kLanes);
     for (int64_t t = 0; t < tokens; t++) {
-      for (int64_t i = 0; i < kGroup; i += kLanes) {
-        const int64_t k = g * kGroup + i, count = std::clamp<int64_t>(columns - k, 0, kLanes);
-        const Pieces pieces = split(_mm512_maskz_loadu_ps(
-            static_cast<__mmask16>((1u << count) - 1), x + t * columns + k));
-        for (int p = 0; p < kPieces; p++) {
-          const __m512i upper = _mm512_srli_epi32(reinterpret_cast<__m512i>(pieces.at[p]), 16);
-          uint8_t* to = tiles + p * layout.tile + (t * kGroup + i) * 2;
-          _mm256_store_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(upper));
-        }
+      const float* from = x + t * columns + g * kGroup;
+      const Pieces low = split(_mm512_maskz_loadu_ps(low_lanes, from));
+      const Pieces high = split(_mm512_maskz_loadu_ps(high_lanes, from + kLanes));
+      for (int p = 0; p < kPieces; p++) {
+        const __m512bh both = _mm512_cvtne2ps_pbh(high.at[p], low.at[p]);
+        std::memcpy(tiles + p * layout.tile + t * kGroup * 2, &both, sizeof both);
       }
     }
   }
 }
 
-const float* multiply_split(const sk_matrix& weight, int64_t first, int64_t tiles,
-                            const SplitLayout& layout, const uint8_t* tokens, int64_t from,
-                            int64_t to) {
+void multiply_split(const sk_matrix& weight, int64_t first, int64_t tiles,
+                    const SplitLayout& layout, const uint8_t* tokens, int64_t from, int64_t end,
+                    const TakeSums& take) {
   static thread_local Buffer room;
-  const int64_t blocks = div_up(to - from, layout.rows);
+  const int64_t blocks = div_up(end - from, layout.rows);
   const int64_t sums_floats = blocks * kBlockSums;  // of a tile
   const int64_t panel_bytes = kPanel * kGroupBytes;
   const size_t bytes = static_cast<size_t>(panel_bytes + tiles * sums_floats * 4);
@@ -135,21 +137,27 @@ const float* multiply_split(const sk_matrix& weight, int64_t first, int64_t tile
       const bool is_last = n + 1 == tiles;
       const uint8_t* next = is_last ? weight.tile(first) + (g + kPanel) * kGroupBytes
                                     : weight.tile(first + n + 1) + g * kGroupBytes;
-      const uint8_t* end = weight.data + weight.tiles() * weight.tile_stride;
-      Fetcher fetcher{next, std::min(next + panel_bytes, end),
+      const uint8_t* last = weight.data + weight.tiles() * weight.tile_stride;
+      Fetcher fetcher{next, std::min(next + panel_bytes, last),
                       round_up(div_up(panel_bytes, 2 * div_up(blocks, 2) * groups), 64)};
       for (int64_t b = 0; b < blocks; b += 2) {
         const auto add = b + 1 < blocks ? add_panel<2> : add_panel<1>;
         const uint8_t* panel = tokens + b * layout.block + g * kPieces * layout.tile;
         float* to = sums + n * sums_floats + b * kBlockSums;
         for (const int half : {0, 1}) {
-          add(panel, layout, pairs + half * 2 * kTileBytes, groups, g == 0, to + half * 2 * kTileSums,
-              fetcher);
+          add(panel, layout, pairs + half * 2 * kTileBytes, groups, g == 0,
+              to + half * 2 * kTileSums, fetcher);
+        }
+        if (g + kPanel < layout.groups) continue;
+        // Now, while they are in the cache, and while tiles are multiplied.
+        for (int64_t one = b; one < std::min(b + 2, blocks); one++, to += kBlockSums) {
+          const int64_t token = from + one * layout.rows;
+          const int64_t count = std::min(layout.rows, end - token);
+          take.take(take.job, to, first + n, token, count);
         }
       }
     }
   }
-  return sums;
 }
 
 }  // namespace skein

@@ -56,11 +56,16 @@ struct SplitLayout {
 void split_block(const float* x, int64_t columns, const SplitLayout& layout, int64_t tokens,
                  int64_t first, int64_t end, uint8_t* block);
 
+/// Takes the sums [kTileVectors][16][kLanes] of a weight tile and a block of tokens.
+struct TakeSums {
+  const void* job;
+  void (*take)(const void* job, const float* sums, int64_t tile, int64_t token, int64_t tokens);
+};
+
 /// Multiplies `tiles` weight tiles, from `first` on, with tokens [from, to), which are whole blocks.
-/// Returns the sums in memory of this thread, as [tiles][blocks][kTileVectors][16][kLanes].
-const float* multiply_split(const sk_matrix& weight, int64_t first, int64_t tiles,
-                            const SplitLayout& layout, const uint8_t* tokens, int64_t from,
-                            int64_t to);
+void multiply_split(const sk_matrix& weight, int64_t first, int64_t tiles,
+                    const SplitLayout& layout, const uint8_t* tokens, int64_t from, int64_t to,
+                    const TakeSums& take);
 
 #if defined(SKEIN_TILES)
 
@@ -68,20 +73,17 @@ struct Pieces {
   vf at[kPieces];
 };
 
-/// The pieces after one that is not finite are 0.
+/// Cuts off the upper 8 of the bits that are left, three times. The pieces after one that is not
+/// finite are 0.
 inline Pieces split(vf x) {
-  Pieces pieces;
-  vf rest = x;
-  for (int p = 0; p < kPieces; p++) {
-    const __m256i rounded = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(rest));
-    const vf piece =
-        as_float(reinterpret_cast<vi>(_mm512_slli_epi32(_mm512_cvtepu16_epi32(rounded), 16)));
-    pieces.at[p] = piece;
-    constexpr int kNotFinite = 0x99;
-    rest = _mm512_maskz_sub_ps(static_cast<__mmask16>(~_mm512_fpclass_ps_mask(piece, kNotFinite)),
-                               rest, piece);
-  }
-  return pieces;
+  static_assert(kPieces == 3);
+  constexpr int kNotFinite = 0x99;
+  const vi upper = splat_int(static_cast<int32_t>(0xffff0000));
+  const auto finite = static_cast<__mmask16>(~_mm512_fpclass_ps_mask(x, kNotFinite));
+  const vf first = as_float(as_int(x) & upper);
+  const vf rest = _mm512_maskz_sub_ps(finite, x, first);
+  const vf second = as_float(as_int(rest) & upper);
+  return {{first, second, rest - second}};
 }
 
 struct SplitBf16Weights {
