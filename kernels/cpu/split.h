@@ -10,6 +10,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "amx.h"
 #include "tile.h"
@@ -96,13 +97,7 @@ struct SplitBf16Weights {
     for (int64_t k = from; k < to; k += kGroup) {
       const int64_t count = std::min(kGroup, to - k);
       alignas(64) float x[Rows][kPieces][kGroup];
-      for (int row = 0; row < Rows; row++) {
-        for (int64_t i = 0; i < count; i += kLanes) {
-          const uint8_t* at = inputs.first + row * inputs.stride + (k + i) * 4;
-          const Pieces pieces = split(_mm512_maskz_loadu_ps(first_lanes(count - i), at));
-          for (int p = 0; p < kPieces; p++) store(&x[row][p][i], pieces.at[p]);
-        }
-      }
+      split_group(inputs, k, count, x);
       Chains<Rows, Vectors> chains;
       const uint8_t* line = tile + k * kUnitBytes + output * 2;
       for (int64_t i = 0; i + 1 < count; i += 2, line += 2 * kUnitBytes) {
@@ -118,37 +113,28 @@ struct SplitBf16Weights {
   template <int Rows, int Vectors>
   static void multiply_used(const uint8_t* tile, int64_t output, const Inputs& inputs,
                             const UsedUnits& used, Sums<Rows, Vectors>& sums) {
-    Chains<Rows, Vectors> chains;
-    int32_t group = -1;
-    for (int64_t i = 0; i < used.count; i += kLanes) {
-      // Of each input, as an even and as an odd one; the wrong of them is 0.
-      alignas(64) float x[2][Rows][kPieces][kLanes];
-      const __m512i units = _mm512_loadu_si512(used.units + i);
-      const __mmask16 odd = _mm512_test_epi32_mask(units, _mm512_set1_epi32(1));
+    int64_t seen = 0;
+    for (int64_t k = 0; seen < used.count; k += kGroup) {
+      uint32_t any = 0;
       for (int row = 0; row < Rows; row++) {
-        const Pieces pieces = split(
-            _mm512_i32gather_ps(units, inputs.first + row * inputs.stride, sizeof(float)));
-        const __mmask16 even = static_cast<__mmask16>(~odd);
-        for (int p = 0; p < kPieces; p++) {
-          store(x[0][row][p], _mm512_maskz_mov_ps(even, pieces.at[p]));
-          store(x[1][row][p], _mm512_maskz_mov_ps(odd, pieces.at[p]));
-        }
+        const uint8_t* at = inputs.first + row * inputs.stride + k * 4;
+        any |= non_zero(load_int(at)) | non_zero(load_int(at + kLanes * 4)) << kLanes;
       }
-      const int64_t count = std::min<int64_t>(kLanes, used.count - i);
-      for (int64_t j = 0; j < count; j++) {
-        const int32_t unit = used.units[i + j];
-        if (unit / static_cast<int32_t>(kGroup) != group) {
-          chains.end(sums);
-          chains = {};
-          group = unit / static_cast<int32_t>(kGroup);
+      if (any == 0) continue;
+      alignas(64) float x[Rows][kPieces][kGroup];
+      split_group(inputs, k, kGroup, x);
+      Chains<Rows, Vectors> chains;
+      const auto add_those = [&]<int Odd>(uint32_t left, std::integral_constant<int, Odd>) {
+        for (; left != 0; left &= left - 1) {
+          const int64_t i = __builtin_ctz(left);
+          fetch<kUnitBytes>(tile + used.units[seen++ + UsedUnits::kAhead] * kUnitBytes);
+          add<Odd>(tile + (k + i) * kUnitBytes + output * 2, x, i, chains);
         }
-        fetch<kUnitBytes>(tile + used.units[i + j + UsedUnits::kAhead - kLanes] * kUnitBytes);
-        const uint8_t* line = tile + unit * kUnitBytes + output * 2;
-        add<0>(line, x[0], j, chains);
-        add<1>(line, x[1], j, chains);
-      }
+      };
+      add_those(any & 0x55555555, std::integral_constant<int, 0>{});
+      add_those(any & 0xaaaaaaaa, std::integral_constant<int, 1>{});
+      chains.end(sums);
     }
-    chains.end(sums);
   }
 
  private:
@@ -158,6 +144,24 @@ struct SplitBf16Weights {
 
   static __mmask16 first_lanes(int64_t count) {
     return static_cast<__mmask16>(count >= kLanes ? 0xffff : (1 << count) - 1);
+  }
+
+  static uint32_t non_zero(vi x) {
+    const __m512i bits = reinterpret_cast<__m512i>(x);
+    return _mm512_test_epi32_mask(bits, bits);
+  }
+
+  /// Splits `count` inputs from k on, up to 32.
+  template <int Rows>
+  static void split_group(const Inputs& inputs, int64_t k, int64_t count,
+                          float (&x)[Rows][kPieces][kGroup]) {
+    for (int row = 0; row < Rows; row++) {
+      for (int64_t i = 0; i < count; i += kLanes) {
+        const uint8_t* at = inputs.first + row * inputs.stride + (k + i) * 4;
+        const Pieces pieces = split(_mm512_maskz_loadu_ps(first_lanes(count - i), at));
+        for (int p = 0; p < kPieces; p++) store(&x[row][p][i], pieces.at[p]);
+      }
+    }
   }
 
   template <int Rows, int Vectors>
