@@ -5,7 +5,7 @@
 import { statSync } from 'node:fs'
 import { SkeinError } from '../../errors.ts'
 import { warn } from './failures.ts'
-import type { Database } from './sqlite.ts'
+import { type Database, Patience } from './sqlite.ts'
 
 /** Above this length the log is emptied, and SQLite cuts the file to it. */
 export const LONG_BYTES = 64 * 2 ** 20
@@ -50,13 +50,19 @@ export class StoreLog {
     this.#isUsed = true
   }
 
-  /** Moves the log into the database and empties it, unless others are reading. A failure is tried again later. */
+  /**
+   * Moves the log into the database and empties it, unless others are reading. A failure is tried again later. A try that finds
+   * the lock taken moves what it can beside the other's transaction, which leaves less to do under the lock.
+   */
   empty(waitMs = WAIT_MS): void {
     if (!this.#isUsed) return
+    const patience = new Patience(waitMs)
     try {
-      this.#db.pragma(`busy_timeout = ${waitMs}`)
-      const [result] = this.#db.pragma('wal_checkpoint(TRUNCATE)') as { busy: number }[]
-      this.#isUsed = result?.busy !== 0
+      this.#db.pragma('busy_timeout = 0')
+      do {
+        const [result] = this.#db.pragma('wal_checkpoint(TRUNCATE)') as { busy: number }[]
+        this.#isUsed = result?.busy !== 0
+      } while (this.#isUsed && patience.waits())
     } catch (error) {
       warn('the log of the store could not be emptied', error)
     } finally {

@@ -18,16 +18,17 @@ function logUnder(readersMs: number) {
   let clock = 0
   let waited = 0
   vi.spyOn(performance, 'now').mockImplementation(() => clock)
-  let timeout = LOCK_MS
+  vi.spyOn(Atomics, 'wait').mockImplementation((_array, _index, _value, ms = 0) => {
+    clock += ms
+    waited += ms
+    return 'timed-out'
+  })
+  let began = 0
   const pragma = (text: string) => {
-    if (text.startsWith('busy_timeout')) timeout = Number(text.split('=')[1])
-    else {
-      const ms = Math.min(timeout, readersMs)
-      clock += ms
-      waited += ms
-      if (readersMs > timeout) return [{ busy: 1 }]
-      truncateSync(`${path}-wal`, 0)
-    }
+    if (text === 'busy_timeout = 0') began = clock
+    if (text.startsWith('busy_timeout')) return []
+    if (clock - began < readersMs) return [{ busy: 1 }]
+    truncateSync(`${path}-wal`, 0)
     return [{ busy: 0 }]
   }
   // The database functions that a log uses.
