@@ -5,6 +5,9 @@
 #include "linear-jobs.wgsl"
 #include OPERANDS
 #include WEIGHTS
+/** Of what is kept as bytes, an output is a token. */
+var<private> kept_to: u32;
+fn kept_at(i: u32) -> u32 { return kept_to; }
 const PARTS = 4u;
 /** Of the lanes. */
 const FOURTH = 8u;
@@ -24,6 +27,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) th
   let blocks = (job.rows + BLOCK - 1u) / BLOCK;
   let block = group.y * TURNS * R - job.first;
   if (block >= blocks) { return; }
+  kept_to = job.kept;
   let row = thread % BLOCK;
   let lane = thread / BLOCK;
   let t0 = group.x * NT;
@@ -113,6 +117,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) th
   }
 #end j
 #end n
+  keep_all(job.y_stride, 0u, 1u, BLOCK * block, min(BLOCK * (block + TURNS * R), job.rows), thread);
 }
 
 /** Of TOGETHER blocks: adds up the lanes. Outputs are stored four at a time: threads must not share a vector. */

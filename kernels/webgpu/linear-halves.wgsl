@@ -1,30 +1,8 @@
 // Inputs of products by matrices as f16, once for all tiles that read them, with zeros behind a row. The matrices of SIDE tokens
 // by SIDE inputs lie one after the other: [tokens / SIDE, inputs / SIDE, SIDE, SIDE].
 enable f16;
-#include "step.wgsl"
-
-struct Source {
-  x: u32,
-  columns: u32,
-  to: u32, // in vectors of eight
-  eights: u32, // of a row with its zeros
-}
-struct Params {
-  of_logits: u32,
-  pad0: u32,
-  pad1: u32,
-  pad2: u32,
-  sources: array<Source, 8>,
-}
-@group(0) @binding(0) var<storage, read_write> arena: array<vec4f>;
-@group(1) @binding(0) var<uniform> p: Params;
-@group(1) @binding(1) var<storage, read_write> halves: array<vec4u>;
-
-/** What is beyond the range of f16 is its largest number; NaN stays. */
-fn half_of(x: vec4f) -> vec2u {
-  let is_number = (bitcast<vec4u>(x) & vec4u(0x7fffffffu)) <= vec4u(0x7f800000u);
-  return bitcast<vec2u>(vec4h(select(x, clamp(x, vec4f(-65504.0), vec4f(65504.0)), is_number)));
-}
+#include "linear-sources.wgsl"
+#include "halves.wgsl"
 
 @compute @workgroup_size(WG)
 fn main(
@@ -44,7 +22,7 @@ fn main(
     let k = 8u * (in_row / (SIDE * wide) * wide + in_row % wide);
     let place = (source.x + t * source.columns + k) >> 2u;
     var eight = vec4u();
-    if (k < source.columns && t < count) { eight = vec4u(half_of(arena[place]), half_of(arena[place + 1u])); }
-    halves[source.to + at] = eight;
+    if (k < source.columns && t < count) { eight = vec4u(bitcast<vec2u>(halves_of(arena[place])), bitcast<vec2u>(halves_of(arena[place + 1u]))); }
+    rounded[source.to + at] = eight;
   }
 }

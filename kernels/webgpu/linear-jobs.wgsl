@@ -23,7 +23,7 @@ struct Job {
   epilogue: u32,
   y_stride: u32,
   halves: u32, // of inputs, in vectors of eight
-  kept: u32, // of outputs, likewise; halves-write.wgsl
+  kept: u32, // of outputs, likewise; kept-halves.wgsl
   pad0: u32,
   pad1: u32,
   pad2: u32,

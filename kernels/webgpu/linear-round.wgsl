@@ -1,24 +1,7 @@
 // Inputs of dot products of bytes, rounded once for all workgroups that read them: of each token [PARTS, groups] vectors, each of
 // eight inputs, then the units of its groups.
-#include "step.wgsl"
-const BLOCK = 8u;
+#include "linear-sources.wgsl"
 const PARTS = 4u;
-struct Source {
-  x: u32,
-  columns: u32,
-  to: u32, // in vectors
-  pad: u32,
-}
-struct Params {
-  of_logits: u32,
-  groups_each: u32, // of threads: for a source
-  pad1: u32,
-  pad2: u32,
-  sources: array<Source, 8>,
-}
-@group(0) @binding(0) var<storage, read_write> arena: array<vec4f>;
-@group(1) @binding(0) var<uniform> p: Params;
-@group(1) @binding(1) var<storage, read_write> rounded: array<vec4u>;
 #include ORDER
 #include "dots-round.wgsl"
 var<workgroup> largest: array<u32, WG>;

@@ -1,5 +1,5 @@
 // Operands in vectors of four: widths are whole units and multiples of four outputs.
-#include HALVES
+#include KEPT
 @group(0) @binding(0) var<storage, read_write> arena: array<vec4f>;
 
 fn x4(job: Job, first: u32, k: u32) -> vec4f { return arena[(first + k) >> 2u]; }
@@ -29,7 +29,7 @@ fn store_held(job: Job, t: u32, first: u32, sum: vec4f, held: Held) {
     activate(job.epilogue, value.w, held.old.w),
   );
   arena[(job.y + t * job.y_stride + first) >> 2u] = out;
-  keep_four(job.kept, job.y_stride, t, first, out);
+  keep_four(t, job.kept, job.y_stride, t, first, out);
 }
 
 fn store4(job: Job, t: u32, first: u32, sum: vec4f) { store_held(job, t, first, sum, held4(job, t, first)); }

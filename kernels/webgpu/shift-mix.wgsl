@@ -18,13 +18,14 @@ struct Params {
   pad2: u32,
   out: array<vec4u, 2>,
   mix: array<vec4u, 2>,
-  halves: array<vec4u, 2>, // halves-write.wgsl
+  kept: array<vec4u, 2>, // kept-halves.wgsl, kept-bytes.wgsl
 }
 @group(1) @binding(0) var<uniform> p: Params;
 @group(1) @binding(1) var<storage, read_write> states: array<vec4f>;
 const FOURS = CHANNELS / 4u;
 #include "norm-fours.wgsl"
-#include HALVES
+fn kept_at(i: u32) -> u32 { return p.kept[i >> 2u][i & 3u]; }
+#include KEPT
 
 /** What four channels are normed by and mixed with. */
 struct Own {
@@ -51,7 +52,8 @@ fn normed(x: vec4f, stats: vec2f, own: Own) -> vec4f { return (x - stats.x) * st
 
 fn run(group: vec3u, groups: vec3u, thread: u32) {
   let t = group.x;
-  let part = 4u * ((FOURS + groups.y - 1u) / groups.y);
+  // Whole groups of what is kept as bytes.
+  let part = 32u * (((CHANNELS + 31u) / 32u + groups.y - 1u) / groups.y);
   let first = group.y * part + 4u * thread;
   let after = min((group.y + 1u) * part, CHANNELS);
   let at = p.x + t * CHANNELS;
@@ -74,9 +76,10 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
 #repeat i OUTPUTS
     let out$i = fma(d, own.mixes[$i], h);
     arena[(p.out[$iu >> 2u][$iu & 3u] + t * CHANNELS + c) / 4u] = out$i;
-    keep_four(p.halves[$iu >> 2u][$iu & 3u], CHANNELS, t, c, out$i);
+    keep_four($iu, p.kept[$iu >> 2u][$iu & 3u], CHANNELS, t, c, out$i);
 #end i
     if (!isFirst) { continue; }
     if (last == at) { states[(state + c) / 4u] = h; } else { states[(state + c) / 4u] = normed(arena[(last + c) / 4u], end, own); }
   }
+  keep_all(CHANNELS, t, 0u, group.y * part, after, thread);
 }

@@ -3,7 +3,7 @@
 const THREADS = HEADS * N4;
 const HELD = THREADS;
 #include "wkv7-fours.wgsl"
-#include HALVES
+#include KEPT
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) thread: u32) {
@@ -23,5 +23,5 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) th
   let result = gated(thread / N4 * N4, y, v, g, gain, bias);
   if (own >= end) { return; }
   arena[p.out / 4u + at] = result;
-  keep_four(p.halves, p.channels, at / fours_of_token, 4u * c, result);
+  keep_four(0u, p.kept, p.channels, at / fours_of_token, 4u * c, result);
 }

@@ -23,7 +23,7 @@ struct Params {
   slots: u32,
   has_gate: u32,
   kk: u32, // scratch, [T, C]
-  halves: u32, // halves-write.wgsl
+  kept: u32, // kept-halves.wgsl, kept-bytes.wgsl
   pad0: u32,
   pad1: u32,
 }

@@ -4,7 +4,8 @@
 const HELD = N4;
 #include "wkv7-fours.wgsl"
 #include STATE
-#include HALVES
+fn kept_at(i: u32) -> u32 { return p.kept; }
+#include KEPT
 const THREADS = N * PARTS;
 #include ROW_PARTS
 var<workgroup> shared_r: array<vec4f, N4>;
@@ -121,8 +122,9 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
     if (is_of_channels) {
       let result = gated(0u, own_y, shared_v[own_thread], own.g, weights.gain, weights.bias);
       arena[p.out / 4u + at] = result;
-      keep_four(p.halves, p.channels, t, 4u * c, result);
+      keep_four(0u, p.kept, p.channels, t, 4u * c, result);
     }
+    keep_all(p.channels, t, 0u, head * N, (head + 1u) * N, own_thread);
     // Before the next token's numbers take the place of these.
     workgroupBarrier();
   }

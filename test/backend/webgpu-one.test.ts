@@ -1,12 +1,22 @@
 /** Products of one token and of few, for which GPUs have kernels: here a processor is treated as the GPU that it emulates. */
 import { afterAll, expect, test } from 'vitest'
-import type { Backend } from '../../src/backend/backend.ts'
+import type { Backend, Ops, Tensor } from '../../src/backend/backend.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import { openWebgpuBackend, type WebgpuBackend } from '../../src/backend/webgpu/webgpu.ts'
 import type { WeightType } from '../../src/backend/weight-types.ts'
 import { IS_SLOW } from '../helpers/slow.ts'
 import { WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
-import { capacityFor, normals, poisoned, raggedBatch, randomSource, read, rmsRatio, runStep } from './kit.ts'
+import {
+  capacityFor,
+  normals,
+  poisoned,
+  raggedBatch,
+  randomSource,
+  randomStates,
+  read,
+  rmsRatio,
+  runStep,
+} from './kit.ts'
 
 const reference = createReferenceBackend()
 const opened = WEBGPU_PROBLEM === null ? await openWebgpuBackend(0, { without: ['matrices', 'software'] }) : null
@@ -110,3 +120,65 @@ test.skipIf(!opened)('as bytes, what is not a number stays so, and tiny numbers 
   expect(out.subarray(8, 16).every(Number.isNaN)).toBe(true)
   expect([...out.subarray(16)]).toEqual(new Array(8).fill(0))
 })
+
+const CASES_KEPT = [
+  ['q4', [2, 1]],
+  ['q4', [1]],
+  ['i8', [1]],
+  ['i8', [4, 2]],
+] as const
+
+test.skipIf(!opened).each(IS_SLOW ? CASES_KEPT : CASES_KEPT.slice(0, 1))(
+  'what ops keep as bytes for products of %s is what these would round themselves, rows of %j',
+  async (type, lengths) => {
+    const backend = withDots(opened!, true)
+    // Two workgroups of norms have unequal parts.
+    const [heads, headSize] = [9, 32]
+    const C = heads * headSize
+    const tokens = lengths.reduce((sum, length) => sum + length, 0)
+    const capacity = capacityFor(tokens, lengths.length)
+    const batch = raggedBatch(capacity, lengths, [1, 0], 1)
+    batch.numLogits = tokens
+    batch.logitRows.set(Array.from({ length: tokens }, (_, i) => tokens - 1 - i))
+    const states = await randomStates(backend, { layers: 1, channels: C, heads, headSize })
+    const vector = (seed: number) => backend.tensor([C], normals(C, seed))
+    const norm = { weight: vector(1), bias: vector(2), eps: 1e-5 }
+    const input = (seed: number) => backend.tensor([tokens + 2, C], normals((tokens + 2) * C, seed))
+    const [x, r, k, v, w, a, g, vFirst] = [20, 21, 22, 23, 24, 25, 26, 27].map(input) as Inputs
+    const room = () => poisoned(backend, [tokens + 2, C])
+    const [first, second, y, hidden] = [room(), room(), room(), room()]
+    const weight = backend.matrix(randomSource(16, C, 'bf16', 5), type)
+    // Of a product, whose last group is not whole.
+    const F = 80 + (type === 'q4' ? 16 : 0)
+    const key = backend.matrix(randomSource(F, C, 'bf16', 6), type)
+    const value = backend.matrix(randomSource(16, F, 'bf16', 7), type)
+    const u = poisoned(backend, [tokens + 2, F])
+    const multiply = (ops: Ops, outputs: readonly Tensor[]) => {
+      const of = (i: number, x: Tensor) => ({ y: outputs[i]!, x, weight })
+      ops.linear([of(0, first), of(1, second)])
+      ops.linear([of(2, y)])
+      ops.linear([{ y: u, x: second, weight: key, epilogue: 'relu2' }])
+      ops.linear([{ y: outputs[3]!, x: u, weight: value }])
+      ops.logits(outputs[4]!, hidden, weight)
+    }
+    const [kept, rounded] = [0, 1].map(() => Array.from({ length: 5 }, () => poisoned(backend, [tokens + 2, 16]))) as [
+      Tensor[],
+      Tensor[],
+    ]
+    await runStep(backend, capacity, batch, (ops) => {
+      ops.shiftMix([first, room(), second], x, norm, [vector(3), vector(4), vector(5)], states, 0, 0)
+      const weights = { k_k: vector(11), k_a: vector(12), r_k: vector(13), ln_x: norm }
+      ops.wkv7(y, { r, k, v, w, a, g, vFirst }, weights, states, 0)
+      ops.gatherNorm(hidden, x, norm)
+      multiply(ops, kept)
+    })
+    await runStep(backend, capacity, batch, (ops) => multiply(ops, rounded))
+    for (const [i, one] of kept.entries()) {
+      const values = await read(backend, one, 0, 16 * tokens)
+      expect(values.every(Number.isFinite)).toBe(true)
+      expect(values, `product ${i}`).toEqual(await read(backend, rounded[i]!, 0, 16 * tokens))
+    }
+  },
+)
+
+type Inputs = [Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]

@@ -148,6 +148,23 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
     expect(actual.feedsDraws).toBe(false)
   })
 
+  test('a long prompt, with which the device begins while its step is recorded, has the logits of the cpu', {
+    tags: 'night',
+  }, async () => {
+    const logits = async (device: 'cpu' | 'webgpu') => {
+      await prepareDevice({ device })
+      const runner = tinyRunner(device, { slots: 2, maxTokens: 80 })
+      const prompt = runner.launch([{ slot: 0, tokens: someTokens(70, 1), samples: [], allLogits: false }])
+      const next = runner.launch([{ slot: 0, tokens: someTokens(1, 2), samples: [], allLogits: true }])
+      await landed(prompt)
+      const values = Float32Array.from((await landed(next))[0]!.logits!)
+      runner.dispose()
+      return values
+    }
+    const tolerance = backend.device.matrices === null ? 1e-4 : 5e-3
+    expect(rmsRatio(await logits('webgpu'), await logits('cpu'))).toBeLessThan(tolerance)
+  })
+
   const moved = IS_SLOW ? ARCHITECTURES : (['rwkv7'] as const)
   test.each(moved)(
     '%s: a session with f16 states moves from the cpu to webgpu and back',

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
 import { readSource } from '../../src/backend/webgpu/source.ts'
 
-const FILES = { OPERANDS: 'linear-vectors', WEIGHTS: 'weights-q4', HALVES: 'halves-none' }
+const FILES = { OPERANDS: 'linear-vectors', WEIGHTS: 'weights-q4', KEPT: 'kept-none' }
 
 test('repeated lines are expanded as often as the constants say, also nested ones', () => {
   const code = readSource('linear', FILES, { NT: 2, R: 3, UNROLL: 2, WG: 64 })

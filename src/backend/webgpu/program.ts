@@ -1,6 +1,6 @@
 /**
- * Replaying a recording: the batch up, one pass of all its launches, the draws down, in one submit. Nothing waits; a
- * flight is over when its draws can be read. Knows no ops.
+ * Replaying a recording: the batch up, one pass of all its launches (of a prompt two), the draws down. Nothing waits; a flight is
+ * over when its draws can be read. Knows no ops.
  */
 /// <reference types="@webgpu/types" />
 import { assert } from '../../errors.ts'
@@ -8,10 +8,13 @@ import type { Ops, Program, ProgramFlights } from '../backend.ts'
 import { type Batch, type Capacity, MAX_TOP_LOGPROBS } from '../batch.ts'
 import { type Flight, flightOf } from '../flight.ts'
 import { USAGE, type WebgpuDevice } from './device.ts'
+import { LEAST_WIDE } from './products/forms.ts'
 import { COMMON } from './recorder.ts'
 import { OUTPUT_WORDS, Recording } from './recording.ts'
 import { StepBuffer } from './step-buffer.ts'
 
+/** Launches of a prompt's step after which the device begins with them, while the host records the rest. */
+const FIRST_LAUNCHES = 24
 /** The next step is launched before the last is looked at. */
 const FLIGHTS = 2
 
@@ -59,7 +62,7 @@ export class WebgpuProgram implements Program {
     const tokens = batch.tokens.subarray(0, batch.numTokens)
     for (const { table, buffer } of hostRows) this.#device.write(buffer, 0, table.copyRows(tokens))
     const { kernels, draws } = this.#bindings()
-    const pass = this.#device.encoder.beginComputePass()
+    let pass = this.#device.encoder.beginComputePass()
     if (feedsDraws(batch)) {
       pass.setPipeline(this.#takeDraws)
       pass.setBindGroup(0, draws)
@@ -68,9 +71,18 @@ export class WebgpuProgram implements Program {
     pass.setBindGroup(0, kernels)
     let last: GPUComputePipeline | null = null
     let kept: GPUBindGroup | undefined
+    let left = batch.numTokens < LEAST_WIDE ? Number.POSITIVE_INFINITY : FIRST_LAUNCHES
     for (const launch of this.#recording.launches) {
       const planned = launch.plan(batch)
       if (planned === null) continue
+      if (left-- === 0) {
+        pass.end()
+        this.#device.flush()
+        pass = this.#device.encoder.beginComputePass()
+        pass.setBindGroup(0, kernels)
+        last = null
+        kept = undefined
+      }
       if (planned.pipeline !== last) pass.setPipeline(planned.pipeline)
       last = planned.pipeline
       pass.setBindGroup(1, launch.bindings)

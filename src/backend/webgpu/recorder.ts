@@ -4,7 +4,15 @@ import { SkeinError } from '../../errors.ts'
 import type { Capacity } from '../batch.ts'
 import { type Access, type KernelVariant, USAGE, type WebgpuDevice } from './device.ts'
 import type { Launch, Recorder, StepShape, Word } from './launch.ts'
-import { Halves, type HalvesOf, KEPT, Keeper, keeping, LEAST_BY_MATRICES } from './products/halves.ts'
+import {
+  Halves,
+  type HalvesOf,
+  isKeeping,
+  Keeper,
+  type KeptAs,
+  keepingNone,
+  LEAST_BY_MATRICES,
+} from './products/halves.ts'
 
 /** Of every kernel: the arena and the step. */
 export const COMMON: readonly Access[] = ['write', 'read']
@@ -36,7 +44,14 @@ export class Launches implements Recorder {
   constructor(device: WebgpuDevice, capacity: Capacity) {
     this.device = device
     this.capacity = capacity
-    this.halves = { rounded: new Halves(device), products: new Halves(device), others: new Halves(device) }
+    const halves = () => new Halves(device)
+    this.halves = {
+      rounded: halves(),
+      products: halves(),
+      others: halves(),
+      bytesOfProducts: halves(),
+      bytesOfOthers: halves(),
+    }
     this.#params = this.#createParams()
   }
 
@@ -69,7 +84,7 @@ export class Launches implements Recorder {
 
   kernel(file: string, access: readonly Access[], variant?: KernelVariant): GPUComputePipeline {
     const groups = [COMMON, [PARAMS, ...access]]
-    return this.device.pipeline(file, variant?.files?.HALVES === KEPT ? [...groups, ['write']] : groups, variant)
+    return this.device.pipeline(file, variant && isKeeping(variant) ? [...groups, ['write']] : groups, variant)
   }
 
   addLater(make: () => Launch): void {
@@ -119,34 +134,60 @@ export class Launches implements Recorder {
     }
   }
 
-  /** One whose outputs are kept as f16 for products that ask for it. */
+  /** One whose outputs are kept for products that ask for it: for few rows as bytes, for more as f16. */
   launchKept(
     keeper: Keeper,
     file: string,
-    words: () => readonly Word[],
+    words: (as: KeptAs) => readonly Word[],
     buffers: readonly (readonly [Access, GPUBuffer])[],
     grid: (step: StepShape) => readonly [x: number, y: number],
-    variant: KernelVariant = {},
+    { rows = ({ numTokens }) => numTokens, ...variant }: KernelVariant & { rows?: (step: StepShape) => number } = {},
   ): void {
+    const access = buffers.map(([one]) => one)
+    const isFew = (step: StepShape) => rows(step) < LEAST_BY_MATRICES
     this.addLater(() => {
-      const plain = this.#launchOf(file, words(), buffers, grid, keeping(this.device, variant, false))
-      if (!keeper.keepsAny) return plain
-      const access = buffers.map(([one]) => one)
-      const pipeline = this.kernel(file, access, keeping(this.device, variant, true))
+      const plain = this.#launchOf(file, words('halves'), buffers, grid, keepingNone(variant))
+      const kernel = this.#lazily(file, access, () => keeper.variant(variant, 'halves'))
       return {
         ...plain,
-        ...keeper.bound,
+        ...keeper.bound('halves'),
         plan(step) {
+          if (keeper.keeps('bytes') && isFew(step)) return null
           const planned = plain.plan(step)
-          return planned && step.numTokens >= LEAST_BY_MATRICES ? { ...planned, pipeline } : planned
+          return planned && keeper.keeps('halves') && !isFew(step) ? { ...planned, pipeline: kernel() } : planned
+        },
+      }
+    })
+    this.addLater(() => {
+      if (!keeper.keeps('bytes')) return NOTHING
+      const kernel = this.#lazily(file, access, () => keeper.variant(variant, 'bytes'))
+      return {
+        bindings: this.bind(
+          access,
+          this.params(words('bytes')),
+          buffers.map(([, buffer]) => buffer),
+        ),
+        ...keeper.bound('bytes'),
+        plan(step) {
+          const [x, y] = grid(step)
+          return isFew(step) && x > 0 && y > 0 ? { pipeline: kernel(), x, y } : null
         },
       }
     })
   }
 
+  /** Compiled when first needed. */
+  #lazily(file: string, access: readonly Access[], variant: () => KernelVariant): () => GPUComputePipeline {
+    let pipeline: GPUComputePipeline | undefined
+    return () => {
+      pipeline ??= this.kernel(file, access, variant())
+      return pipeline
+    }
+  }
+
   /** An op that writes tensors of so many columns, which it may keep. */
-  keeper(tensors: readonly number[], columns: number): Keeper {
-    const keeper = new Keeper(this, 'others')
+  keeper(tensors: readonly number[], columns: number, canKeepBytes = true): Keeper {
+    const keeper = new Keeper(this, { halves: 'others', bytes: canKeepBytes ? 'bytesOfOthers' : null })
     for (const start of tensors) keeper.writes(start, columns)
     return keeper
   }

@@ -20,6 +20,7 @@ import type {
 import type { Capacity } from '../batch.ts'
 import { type KernelVariant, USAGE, type WebgpuDevice } from './device.ts'
 import { eight, hasPrompts, type StepShape, scanConstants, statesVariant, type Word, wkvWords } from './launch.ts'
+import { GROUP, type KeptAs } from './products/halves.ts'
 import { recordLinear } from './products/linear.ts'
 import { Launches } from './recorder.ts'
 import { tensorOf, WebgpuHostTable, WebgpuTable } from './resources.ts'
@@ -108,8 +109,16 @@ export class Recording extends Launches {
         const C = norm.weight.shape[0]!
         const start = tensorOf(out, logits * C)
         const keeper = this.keeper([start], C)
-        const words = () => [start, tensorOf(x, tokens * C), C, ...normWords(norm, C), keeper.wordOf(start)]
-        this.launchKept(keeper, 'gather-norm', words, [], ({ numLogits }) => [numLogits, 1], this.#norm(C, 1))
+        const words = (as: KeptAs) => [
+          start,
+          tensorOf(x, tokens * C),
+          C,
+          ...normWords(norm, C),
+          keeper.wordOf(start, as),
+        ]
+        const rows = ({ numLogits }: StepShape) => numLogits
+        const grid = ({ numLogits }: StepShape) => [numLogits, this.#parts(numLogits, C)] as const
+        this.launchKept(keeper, 'gather-norm', words, [], grid, { ...this.#norm(C, 4), rows })
       },
 
       logits: (y, x, weight) => recordLinear(this, [{ y, x, weight }], true),
@@ -176,7 +185,7 @@ export class Recording extends Launches {
     assert(out.length === mix.length && out.length <= 8, 'shiftMix: as many outputs as mixes')
     const starts = out.map((one) => tensorOf(one, tokens * C))
     const keeper = this.keeper(starts, C)
-    const words = () => [
+    const words = (as: KeptAs) => [
       tensorOf(x, tokens * C),
       C,
       ...normWords(norm, C),
@@ -189,17 +198,20 @@ export class Recording extends Launches {
       0,
       ...eight(starts),
       ...eight(mix.map((one) => tensorOf(one, C))),
-      ...eight(starts.map((start) => keeper.wordOf(start))),
+      ...eight(starts.map((start) => keeper.wordOf(start, as))),
     ]
-    // Few tokens do not keep a GPU busy; of many, each norms its row once.
-    const parts = Math.ceil(C / this.device.threads)
-    const grid = ({ numTokens }: StepShape) => [numTokens, numTokens < FEW_TOKENS ? parts : 1] as const
+    const grid = ({ numTokens }: StepShape) => [numTokens, this.#parts(numTokens, C)] as const
     const slots = [['write', pool.layer(layer)]] as const
     const { constants, files } = this.#norm(C, 4)
     this.launchKept(keeper, 'shift-mix', words, slots, grid, {
       constants: { OUTPUTS: out.length, ...constants },
       files,
     })
+  }
+
+  /** Workgroups of a row: few rows do not keep a GPU busy; of many, each is normed once. */
+  #parts(rows: number, channels: number): number {
+    return rows < FEW_TOKENS ? Math.ceil(channels / this.device.threads) : 1
   }
 
   #wkv7(
@@ -212,19 +224,19 @@ export class Recording extends Launches {
     const pool = this.#states(states)
     const C = pool.shape.channels
     const start = tensorOf(out, this.capacity.tokens * C)
-    const keeper = this.keeper([start], C)
+    const { heads, headSize: N } = pool.shape
+    const keeper = this.keeper([start], C, N % GROUP === 0 && N <= this.device.threads)
     const scratch = this.#scratch(C)
-    const words = () => [
+    const words = (as: KeptAs) => [
       ...[out, r, k, v, w, a, g, vGate ?? vFirst, vFirst].map((one) => tensorOf(one, this.capacity.tokens * C)),
       ...[k_k, k_a, r_k].map((one) => tensorOf(one, C)),
       ...normWords(ln_x, C),
       ...wkvWords(pool),
       vGate === undefined ? 0 : 1,
       scratch,
-      keeper.wordOf(start),
+      keeper.wordOf(start, as),
       ...[0, 0],
     ]
-    const { heads, headSize: N } = pool.shape
     // Pairs of f16 are shared out whole.
     const parts = this.device.hasSubgroups && N % 32 === 0 ? 4 : 1
     const slots = [['write', pool.layer(layer)]] as const
@@ -235,10 +247,10 @@ export class Recording extends Launches {
       const all = hasPrompts(step) ? heads * step.numTokens : 0
       return [Math.ceil(all / byFours.HEADS), 1] as const
     }
-    this.launch('wkv7-prepare', words(), [], ofTokens, { constants: byFours })
+    this.launch('wkv7-prepare', words('halves'), [], ofTokens, { constants: byFours })
     const scan = scanConstants(this.device, N, parts)
     const ofRows = (step: StepShape) => [(heads * N) / (4 * scan.ROWS4), hasPrompts(step) ? step.numRows : 0] as const
-    this.launch('wkv7-scan', words(), slots, ofRows, statesVariant(pool, scan, parts))
+    this.launch('wkv7-scan', words('halves'), slots, ofRows, statesVariant(pool, scan, parts))
     this.launchKept(keeper, 'wkv7-finish', words, [], ofTokens, { constants: byFours })
   }
 

@@ -2,7 +2,7 @@
 import { assert } from '../../../errors.ts'
 import type { Matrices } from '../adapter.ts'
 import { BLOCK_ROWS, type HeldType, UNIT } from '../resources.ts'
-import { LEAST_BY_MATRICES, PADDED } from './halves.ts'
+import { GROUP, LEAST_BY_MATRICES, PADDED } from './halves.ts'
 
 /** What a launch multiplies by: blocks of all its jobs, inputs of the longest rows. */
 export interface Work {
@@ -31,8 +31,6 @@ function narrow(NT: number, R: number, UNROLL: number, LANES = 32): Form {
 /** Threads of a workgroup, and the runs that it makes of a row. */
 const THREADS = 256
 const RUNS = 32
-/** Inputs that are rounded together. */
-const GROUP = 32
 
 /** A token by R blocks; CHUNK units of each run at a time. */
 function ofOne(R: number, CHUNK: number, type: HeldType): Form {
@@ -45,7 +43,9 @@ function byDots(NT: number, R: number, TURNS: number, EACH: number): Form {
   const LOADS = Math.ceil((NT * EACH * RUNS * (GROUP / 8)) / THREADS)
   const blocks = R * TURNS
   const TOGETHER = NT === 1 ? blocks : 1
-  return { file: 'linear-dots', constants: { NT, R, TURNS, EACH, LOADS, TOGETHER }, tokens: NT, blocks }
+  // Of what is kept as bytes: four channels, of each token.
+  const kept = { OUTPUTS: NT, KEPT_FOURS: (BLOCK_ROWS * blocks) / 4 }
+  return { file: 'linear-dots', constants: { NT, R, TURNS, EACH, LOADS, TOGETHER, ...kept }, tokens: NT, blocks }
 }
 
 /** A processor switches between threads at every barrier: few of them. */
@@ -151,10 +151,10 @@ export function matrixForm(matrices: Matrices, work: Work, tokens: number): Form
   return tokens < LEAST_WIDE ? fewForm(matrices, work, tokens) : wideForm(matrices, work, tokens)
 }
 
-/** Found by measuring on an H200 (docs/dev/webgpu.md); a small GPU is busy with any of them. */
-export function formFor(work: Work, tokens: number): Form {
+/** Found by measuring on an H200 (docs/dev/webgpu.md); a small GPU is busy with any of them. `isKeeping`: outputs, as bytes. */
+export function formFor(work: Work, tokens: number, isKeeping = false): Form {
   const { blocks, isSoftware } = work
-  if (work.isByDots && tokens < LEAST_BY_MATRICES) return formByDots(work, tokens)
+  if (work.isByDots && tokens < LEAST_BY_MATRICES) return formByDots(work, tokens, isKeeping)
   const isMany = tokens >= LEAST_WIDE
   if (isMany && (isSoftware || numGroups(WIDE, tokens, blocks) >= MANY_GROUPS)) return WIDE
   if (isSoftware) return narrowInSoftware(tokens)
@@ -163,12 +163,12 @@ export function formFor(work: Work, tokens: number): Form {
   return tokens > 4 && numGroups(eight, tokens, blocks) >= MANY_GROUPS ? eight : narrow(4, 2, 2)
 }
 
-function formByDots({ blocks, columns, type }: Work, tokens: number): Form {
-  if (tokens > 1) return byDots([2, 4].find((most) => tokens <= most) ?? 8, 2, 1, 1)
-  // More would not run at once.
-  const isLarge = blocks >= 1024
+function formByDots({ blocks, type }: Work, tokens: number, isKeeping: boolean): Form {
+  // Whole groups of outputs are four blocks; where there are fewer workgroups, more would not run at once.
+  if (tokens > 1) return byDots([2, 4].find((most) => tokens <= most) ?? 8, 2, isKeeping ? 2 : 1, 1)
+  const isLarge = blocks >= 1024 || isKeeping
   if (type === 'i8') return byDots(1, 1, isLarge ? 4 : 1, 2)
-  return columns > LONG_ROW ? byDots(1, 1, 1, 2) : byDots(1, 2, isLarge ? 2 : 1, 2)
+  return isLarge ? byDots(1, 2, 2, 2) : byDots(1, 1, 1, 2)
 }
 
 function formForOne({ blocks, columns, type }: Work): Form {

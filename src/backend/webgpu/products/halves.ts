@@ -1,13 +1,15 @@
-/** Inputs of products by matrices, as f16: where they lie, and who writes them. */
+/** Inputs of products by matrices, as f16, and of dot products of bytes, rounded to them: where they lie, and who writes them. */
 /// <reference types="@webgpu/types" />
 import { assert } from '../../../errors.ts'
+import type { QuantisedType } from '../../weight-types.ts'
 import { type KernelVariant, USAGE, type WebgpuDevice } from '../device.ts'
+import type { HeldType } from '../resources.ts'
 
 /**
- * Buffers in which products by matrices find their inputs as f16: those that a launch before has rounded, whose place the next
- * product's take, and those that products and other ops have written so. No launch writes the buffer that it reads.
+ * Buffers in which products find their inputs, rounded to f16 or to bytes: those that a launch before has rounded, whose place the
+ * next product's take, and those that products and other ops have written so. No launch writes the buffer that it reads.
  */
-export type HalvesOf = 'rounded' | 'products' | 'others'
+export type HalvesOf = 'rounded' | 'products' | 'others' | 'bytesOfProducts' | 'bytesOfOthers'
 
 /** Tokens from which on matrices multiply, where there are some: of fewer, each has the bits that it has alone. */
 export const LEAST_BY_MATRICES = 9
@@ -31,19 +33,19 @@ export class Halves {
     this.#most = Math.max(this.#most, eights)
   }
 
-  /** Of a tensor: behind all others, and the same for whoever asks. */
-  placeOf(start: number, rows: number, columns: number): number {
+  /** Of a tensor that takes so many vectors: behind all others, and the same for whoever asks. */
+  placeOf(start: number, columns: number, eights: number): number {
     const key = `${start} ${columns}`
     let place = this.#places.get(key)
     if (place === undefined) {
       place = this.#most
       this.#places.set(key, place)
-      this.reserve(place + eightsOf(rows, columns, this.#device.matrices?.side ?? 1))
+      this.reserve(place + eights)
     }
     return place
   }
 
-  /** Made when first bound, as large as all products need it; zeros. f16 [eights, 8] */
+  /** Made when first bound, as large as all products need it; zeros. Vectors of 16 bytes. */
   get buffer(): GPUBuffer {
     this.#buffer ??= this.#device.buffer(16 * this.#most, USAGE.storage)
     return this.#buffer
@@ -59,6 +61,12 @@ export function eightsOf(rows: number, columns: number, side: number): number {
   return Math.ceil(rows / side) * side * (Math.ceil(columns / PADDED) * (PADDED / 8))
 }
 
+/** Of a token whose inputs are rounded to bytes: vectors of eight inputs, and the units of its groups, four a vector. */
+export function roundedVectors(columns: number): number {
+  const groups = Math.ceil(columns / 32)
+  return 4 * groups + Math.ceil(groups / 4)
+}
+
 /** What keepers need of a recorder. */
 interface Keeping {
   readonly device: WebgpuDevice
@@ -67,16 +75,33 @@ interface Keeping {
   readonly keepers: Map<number, Keeper>
 }
 
-/** An op that writes tensors, for matrices as f16, too, if a product asks for it while the program is recorded. */
-export class Keeper {
-  readonly of: HalvesOf
-  readonly #recorder: Keeping
-  readonly #columns = new Map<number, number>()
-  readonly #places = new Map<number, number>()
+/** Weights that are multiplied as bytes. Each type has its own order of inputs. */
+export type ByDots = Extract<QuantisedType, 'i8' | 'q4'>
+/** For matrices, or for dot products of bytes. */
+export type KeptAs = 'halves' | 'bytes'
 
-  constructor(recorder: Keeping, of: HalvesOf) {
+/** Tokens up to which they are kept as bytes. Of more, products whose workgroups have whole groups of outputs are slower. */
+export const MOST_AS_BYTES = { bytesOfProducts: 4, bytesOfOthers: LEAST_BY_MATRICES - 1 } as const
+
+/** Where an op can keep what it writes, if at all. */
+interface Into {
+  readonly halves: 'products' | 'others' | null
+  readonly bytes: keyof typeof MOST_AS_BYTES | null
+}
+
+/** An op that writes tensors, and rounded ones, too, if a product asks for it while the program is recorded. */
+export class Keeper {
+  readonly #recorder: Keeping
+  readonly #into: Into
+  readonly #columns = new Map<number, number>()
+  readonly #places = { halves: new Map<number, number>(), bytes: new Map<number, number>() }
+  /** All bytes are for weights of one type. */
+  #type: ByDots | null
+
+  constructor(recorder: Keeping, into: Into, type: ByDots | null = null) {
     this.#recorder = recorder
-    this.of = of
+    this.#into = into
+    this.#type = type
   }
 
   /** From now on it is who has written that tensor. */
@@ -89,38 +114,69 @@ export class Keeper {
     return this.#columns.get(start) === columns
   }
 
-  /** Where it is kept from now on, in vectors of eight: in all layers there. */
-  keep(start: number, rows: number): number {
+  /** The buffer in which it can keep inputs of a product of that type. */
+  into<As extends KeptAs>(as: As, type: HeldType): Into[As] {
+    return as === 'halves' || (this.#type ?? type) === type ? this.#into[as] : null
+  }
+
+  /** Where it is kept from now on, in vectors of 16 bytes: in all layers there. */
+  keep(start: number, rows: number, as: KeptAs, type: HeldType): number {
     const columns = this.#columns.get(start)
-    assert(columns !== undefined, 'a tensor that its op does not write')
-    const place = this.#recorder.halves[this.of].placeOf(start, rows, columns)
-    this.#places.set(start, place)
+    const of = this.into(as, type)
+    assert(columns !== undefined && of !== null, 'a tensor that its op cannot keep')
+    const { device, halves } = this.#recorder
+    if (as === 'bytes') this.#type = type as ByDots
+    const size =
+      as === 'bytes'
+        ? (LEAST_BY_MATRICES - 1) * roundedVectors(columns)
+        : eightsOf(rows, columns, device.matrices?.side ?? 1)
+    const place = halves[of].placeOf(start, columns, size)
+    this.#places[as].set(start, place)
     return place
   }
 
   /** A word of parameters. */
-  wordOf(start: number): number {
-    return this.#places.get(start) ?? NO_HALVES
+  wordOf(start: number, as: KeptAs): number {
+    return this.#places[as].get(start) ?? NOT_KEPT
   }
 
-  get keepsAny(): boolean {
-    return this.#places.size > 0
+  keeps(as: KeptAs): boolean {
+    return this.#places[as].size > 0
   }
 
   /** What a launch of the op has besides its bindings. */
-  get bound(): { readonly kept?: GPUBindGroup } {
+  bound(as: KeptAs): { readonly kept?: GPUBindGroup } {
     const { device, halves } = this.#recorder
-    return this.keepsAny ? { kept: device.bindGroup(['write'], [halves[this.of].buffer]) } : {}
+    const of = this.#into[as]
+    return of !== null && this.keeps(as) ? { kept: device.bindGroup(['write'], [halves[of].buffer]) } : {}
+  }
+
+  /** A kernel that keeps what it writes so. As bytes: OUTPUTS of KEPT_FOURS vectors of four of a workgroup. */
+  variant({ constants, files }: KernelVariant, as: KeptAs): KernelVariant {
+    const { matrices, threads } = this.#recorder.device
+    if (as === 'bytes') {
+      const ORDER = `dots-${this.#type}-order`
+      return {
+        constants: { OUTPUTS: 1, KEPT_FOURS: threads / 4, ...constants },
+        files: { ...files, KEPT: KEPT.bytes, ORDER },
+      }
+    }
+    assert(matrices !== null, 'f16 without matrices')
+    return { constants: { ...constants, SIDE: matrices.side, PADDED }, files: { ...files, KEPT: KEPT.halves } }
   }
 }
 
-/** A kernel that keeps what it writes, or does not. */
-export function keeping(device: WebgpuDevice, { constants, files }: KernelVariant, isKept: boolean): KernelVariant {
-  const { matrices } = device
-  if (!isKept || matrices === null) return { constants: constants ?? {}, files: { ...files, HALVES: 'halves-none' } }
-  return { constants: { ...constants, SIDE: matrices.side, PADDED }, files: { ...files, HALVES: KEPT } }
+/** A kernel that keeps nothing. */
+export function keepingNone({ constants, files }: KernelVariant): KernelVariant {
+  return { constants: constants ?? {}, files: { ...files, KEPT: KEPT.none } }
 }
 
-const NO_HALVES = 0xffffffff
-/** The file of kernels that keep outputs. */
-export const KEPT = 'halves-write'
+const KEPT = { none: 'kept-none', halves: 'kept-halves', bytes: 'kept-bytes' } as const
+const NOT_KEPT = 0xffffffff
+/** Inputs that are rounded together. */
+export const GROUP = 32
+
+/** Whether a kernel has the bind group of kept outputs. */
+export function isKeeping({ files }: KernelVariant): boolean {
+  return files?.KEPT === KEPT.halves || files?.KEPT === KEPT.bytes
+}

@@ -10,7 +10,16 @@ import type { Access } from '../device.ts'
 import type { Launch, Planned, Recorder, StepShape } from '../launch.ts'
 import { BLOCK_ROWS, type Part, tensorOf, UNIT, WebgpuMatrix } from '../resources.ts'
 import { type Form, formFor, gridOf, matrixForm, type Work } from './forms.ts'
-import { eightsOf, Keeper, keeping, LEAST_BY_MATRICES } from './halves.ts'
+import {
+  eightsOf,
+  type HalvesOf,
+  Keeper,
+  type KeptAs,
+  keepingNone,
+  LEAST_BY_MATRICES,
+  MOST_AS_BYTES,
+  roundedVectors,
+} from './halves.ts'
 
 /** Jobs that the parameters of a launch have room for. */
 const MAX_JOBS = 8
@@ -67,76 +76,136 @@ function isOfVectors({ matrix }: Product): boolean {
 function recordGroup(recording: Recorder, group: Product[], ofLogits: boolean): void {
   const { type } = group[0]!.matrix
   const { buffer } = group[0]!.part
+  const byDots = recording.device.dots && (type === 'i8' || type === 'q4') && isOfVectors(group[0]!) ? type : null
   const work = {
     blocks: blocksOf(group),
     columns: Math.max(...group.map(({ matrix }) => matrix.columns)),
     type,
     isSoftware: recording.device.isSoftware,
-    isByDots: recording.device.dots && (type === 'i8' || type === 'q4') && isOfVectors(group[0]!),
+    isByDots: byDots !== null,
   }
   // f32 is for who wants every bit; rows that are no whole vectors are rare.
   const matrices = type !== 'f32' && isOfVectors(group[0]!) ? recording.device.matrices : null
   const isByMatrices = (count: number) => matrices !== null && count >= LEAST_BY_MATRICES
+  const by = { ofLogits, work }
+  const halves = matrices && sourcesKept(recording, group, by, 'halves')
+  const bytes = byDots && sourcesKept(recording, group, by, 'bytes')
   for (const { job } of group) recording.keepers.delete(tensorOf(job.y, 1))
-  if (matrices !== null) recordByMatrices(recording, matrices, group, { ofLogits, work })
-  if (work.isByDots) recordByDots(recording, group, ofLogits, work)
+  // No launch writes the buffer that it reads.
+  const into = {
+    halves: matrices !== null && halves?.of !== 'products' ? 'products' : null,
+    bytes: bytes?.of === 'bytesOfOthers' ? 'bytesOfProducts' : null,
+  } as const
+  // Its kernels have the order of their own type of weights.
+  const keeper = new Keeper(recording, into, byDots)
+  for (const { job, matrix } of group) if (matrix.parts.length === 1) keeper.writes(tensorOf(job.y, 1), matrix.rows)
+  if (matrices !== null) recordByMatrices(recording, matrices, group, { ...by, kept: halves, keeper })
+  const isFew = byDots === null ? () => false : recordByDots(recording, group, { ...by, kept: bytes, keeper })
   const access = ['read', 'read'] as const
   const kernels = kernelsOf(recording, group, access)
   recording.launches.push({
     bindings: recording.bind(access, recording.params(jobWords(recording, group, ofLogits)), [buffer, buffer]),
     plan: planner(ofLogits, (count) => {
-      if (count === 0 || isByMatrices(count) || (work.isByDots && isRounded(count))) return null
+      if (count === 0 || isByMatrices(count) || isFew(count)) return null
       const form = formFor(work, count)
-      return { pipeline: kernels(form, false), ...gridOf(form, count, work.blocks) }
+      return { pipeline: kernels(form), ...gridOf(form, count, work.blocks) }
     }),
   })
 }
 
-interface ByMatrices {
+interface By {
   readonly ofLogits: boolean
   readonly work: Work
 }
 
+interface Kept {
+  readonly of: HalvesOf
+  readonly sources: readonly Source[]
+}
+
+interface ByRounded extends By {
+  /** Inputs that the ops before keep. */
+  readonly kept: Kept | null
+  /** Of the outputs. */
+  readonly keeper: Keeper
+}
+
 /** Inputs are as f16 where the op before has kept them, or a launch of its own rounds them. */
-function recordByMatrices(recording: Recorder, matrices: Matrices, group: Product[], by: ByMatrices): void {
-  const { ofLogits, work } = by
+function recordByMatrices(recording: Recorder, matrices: Matrices, group: Product[], by: ByRounded): void {
+  const { ofLogits, work, kept, keeper } = by
   const { buffer } = group[0]!.part
-  const kept = sourcesKept(recording, group, by)
   const room = roomOf(recording, ofLogits)
   const sizeOf = (columns: number) => [eightsOf(1, columns, 1), eightsOf(room, columns, matrices.side)] as const
   const { of, sources } = kept ?? { of: 'rounded', sources: sourcesOf(recording, group, ofLogits, sizeOf) }
   if (kept === null) recordHalves(recording, matrices, sources, by)
-  const keeper = new Keeper(recording, 'products')
-  // No launch writes the buffer that it reads.
-  if (of !== 'products')
-    for (const { job, matrix } of group) if (matrix.parts.length === 1) keeper.writes(tensorOf(job.y, 1), matrix.rows)
   const access = ['read', 'read', 'read'] as const
   const kernels = kernelsOf(recording, group, access)
   recording.addLater(() => ({
-    bindings: recording.bind(access, recording.params(jobWords(recording, group, ofLogits, sources, keeper)), [
-      buffer,
-      buffer,
-      recording.halves[of].buffer,
-    ]),
-    ...keeper.bound,
+    bindings: recording.bind(
+      access,
+      recording.params(jobWords(recording, group, ofLogits, sources, keeper, 'halves')),
+      [buffer, buffer, recording.halves[of].buffer],
+    ),
+    ...keeper.bound('halves'),
     plan: planner(ofLogits, (count) => {
       if (count < LEAST_BY_MATRICES) return null
       const form = matrixForm(matrices, work, count)
-      return { pipeline: kernels(form, keeper.keepsAny), ...gridOf(form, count, work.blocks) }
+      return { pipeline: kernels(form, keeper.keeps('halves') ? keeper : null), ...gridOf(form, count, work.blocks) }
     }),
   }))
 }
 
-/** Whether inputs of dot products are rounded before them: of one token or two, each workgroup does it. */
-function isRounded(count: number): boolean {
-  return count > 2 && count < LEAST_BY_MATRICES
+/** Tokens up to which each workgroup rounds the inputs of its dot products, where no op before has. */
+const MOST_WITHIN = 2
+
+/** Dot products of few tokens: of those whose inputs are rounded beforehand. Returns of how many tokens that is so. */
+function recordByDots(recording: Recorder, group: Product[], by: ByRounded): (count: number) => boolean {
+  const { kept } = by
+  const most = kept === null ? 0 : kept.of === 'bytesOfProducts' ? MOST_AS_BYTES[kept.of] : LEAST_BY_MATRICES - 1
+  const isKept = (count: number) => count > 0 && count <= most
+  const isRounded = (count: number) => count > Math.max(most, MOST_WITHIN) && count < LEAST_BY_MATRICES
+  if (kept !== null) recordDots(recording, group, by, kept, isKept)
+  if (most < LEAST_BY_MATRICES - 1) {
+    const sources = recordRounding(recording, group, by, isRounded)
+    recordDots(recording, group, by, { of: 'rounded', sources }, isRounded)
+  }
+  return (count) => isKept(count) || isRounded(count)
 }
 
-/** Dot products of few tokens, and the launch before that rounds their inputs. */
-function recordByDots(recording: Recorder, group: Product[], ofLogits: boolean, work: Work): void {
+function recordDots(
+  recording: Recorder,
+  group: Product[],
+  { ofLogits, work, keeper }: ByRounded,
+  { of, sources }: Kept,
+  isFor: (count: number) => boolean,
+): void {
   const { buffer } = group[0]!.part
+  const access = ['read', 'read', 'read', 'read'] as const
+  const kernels = kernelsOf(recording, group, access)
+  recording.addLater(() => {
+    const rounded = recording.halves[of].buffer
+    const params = recording.params(jobWords(recording, group, ofLogits, sources, keeper, 'bytes'))
+    return {
+      bindings: recording.bind(access, params, [buffer, buffer, rounded, rounded]),
+      ...keeper.bound('bytes'),
+      plan: planner(ofLogits, (count) => {
+        if (!isFor(count)) return null
+        const isKeeping = keeper.keeps('bytes') && count <= MOST_AS_BYTES.bytesOfProducts
+        const form = formFor(work, count, isKeeping)
+        return { pipeline: kernels(form, isKeeping ? keeper : null), ...gridOf(form, count, work.blocks) }
+      }),
+    }
+  })
+}
+
+/** A launch of linear-round.wgsl. */
+function recordRounding(
+  recording: Recorder,
+  group: Product[],
+  { ofLogits, work }: By,
+  isRounded: (count: number) => boolean,
+): Source[] {
   const room = Math.min(LEAST_BY_MATRICES - 1, roomOf(recording, ofLogits))
-  const { type } = work
   const sources = sourcesOf(recording, group, ofLogits, (columns) => [0, room * roundedVectors(columns)])
   const groupsEach = Math.ceil(work.columns / 8 / recording.device.threads)
   const words = [Number(ofLogits), groupsEach, 0, 0, ...sourceWords(sources)]
@@ -145,30 +214,11 @@ function recordByDots(recording: Recorder, group: Product[], ofLogits: boolean, 
     bindings: recording.bind(['write'], recording.params(words), [recording.halves.rounded.buffer]),
     plan: planner(ofLogits, (count) => {
       if (!isRounded(count)) return null
-      pipeline ??= recording.kernel('linear-round', ['write'], { files: { ORDER: `dots-${type}-order` } })
+      pipeline ??= recording.kernel('linear-round', ['write'], { files: { ORDER: `dots-${work.type}-order` } })
       return { pipeline, x: groupsEach * sources.length, y: count }
     }),
   }))
-  const access = ['read', 'read', 'read', 'read'] as const
-  const kernels = kernelsOf(recording, group, access, 'dots-kept')
-  recording.addLater(() => {
-    const rounded = recording.halves.rounded.buffer
-    const params = recording.params(jobWords(recording, group, ofLogits, sources))
-    return {
-      bindings: recording.bind(access, params, [buffer, buffer, rounded, rounded]),
-      plan: planner(ofLogits, (count) => {
-        if (!isRounded(count)) return null
-        const form = formFor(work, count)
-        return { pipeline: kernels(form, false), ...gridOf(form, count, work.blocks) }
-      }),
-    }
-  })
-}
-
-/** Of a token: vectors of eight inputs, and the units of its groups, four a vector. */
-function roundedVectors(columns: number): number {
-  const groups = Math.ceil(columns / 32)
-  return 4 * groups + Math.ceil(groups / 4)
+  return sources
 }
 
 /** Keeps the plan as long as the number of tokens is the same. */
@@ -205,6 +255,7 @@ function jobWords(
   ofLogits: boolean,
   sources: readonly Source[] = [],
   keeper?: Keeper,
+  as: KeptAs = 'halves',
 ): number[] {
   const room = roomOf(recording, ofLogits)
   let blocks = 0
@@ -227,7 +278,7 @@ function jobWords(
       EPILOGUES[job.epilogue ?? 'none'],
       matrix.rows,
       sources.find((source) => source.x === x)?.to ?? 0,
-      keeper?.wordOf(y) ?? 0,
+      keeper?.wordOf(y, as) ?? 0,
       ...[0, 0, 0],
     )
     blocks += blocksOfPart(part)
@@ -250,17 +301,27 @@ interface Source {
 }
 
 /** Where the ops before keep all inputs of a group; null if they do not, or not in one buffer. */
-function sourcesKept(recording: Recorder, group: readonly Product[], { ofLogits }: ByMatrices) {
+function sourcesKept(
+  recording: Recorder,
+  group: readonly Product[],
+  { ofLogits, work: { type } }: By,
+  as: KeptAs,
+): Kept | null {
   const room = roomOf(recording, ofLogits)
-  const inputs = group.map(({ job, matrix }) => {
-    const x = tensorOf(job.x, room * matrix.columns)
+  const inputs = group.map(({ job, matrix: { columns } }) => {
+    const x = tensorOf(job.x, room * columns)
     const keeper = recording.keepers.get(x)
-    return { x, columns: matrix.columns, keeper: keeper?.has(x, matrix.columns) ? keeper : undefined }
+    return { x, columns, keeper: keeper?.has(x, columns) ? keeper : undefined }
   })
-  const of = inputs[0]!.keeper?.of
-  if (of === undefined || inputs.some(({ keeper }) => keeper?.of !== of)) return null
-  const sources = inputs.map(({ x, columns, keeper }) => ({ x, columns, to: keeper!.keep(x, room), eights: 0 }))
-  return { of, sources }
+  const of = inputs[0]!.keeper?.into(as, type) ?? null
+  if (of === null || inputs.some(({ keeper }) => keeper?.into(as, type) !== of)) return null
+  const keep = ({ x, columns, keeper }: (typeof inputs)[number]) => ({
+    x,
+    columns,
+    to: keeper!.keep(x, room, as, type),
+    eights: 0,
+  })
+  return { of, sources: inputs.map(keep) }
 }
 
 /** Where a launch of its own puts them; jobs that have the same inputs share a source. */
@@ -290,7 +351,7 @@ function sourceWords(sources: readonly Source[]): number[] {
 }
 
 /** A launch of linear-halves.wgsl. */
-function recordHalves(recording: Recorder, { side }: Matrices, sources: readonly Source[], by: ByMatrices): void {
+function recordHalves(recording: Recorder, { side }: Matrices, sources: readonly Source[], by: By): void {
   const { ofLogits } = by
   const access = ['write'] as const
   const all = [Number(ofLogits), 0, 0, 0, ...sourceWords(sources)]
@@ -308,19 +369,29 @@ function recordHalves(recording: Recorder, { side }: Matrices, sources: readonly
   }))
 }
 
-function kernelsOf(recording: Recorder, group: readonly Product[], access: readonly Access[], INPUTS = 'dots-shared') {
+function kernelsOf(recording: Recorder, group: readonly Product[], access: readonly Access[]) {
   const { type } = group[0]!.matrix
   const OPERANDS = isOfVectors(group[0]!) ? 'linear-vectors' : 'linear-numbers'
+  const isRounded = access.length > 2
   const made = new Map<string, GPUComputePipeline>()
-  return ({ file, constants }: Form, isKept: boolean): GPUComputePipeline => {
-    const name = `${file} ${Object.values(constants).join()}`
+  return ({ file, constants }: Form, keeper: Keeper | null = null): GPUComputePipeline => {
+    const name = `${file} ${Object.values(constants).join()} ${keeper !== null}`
     let pipeline = made.get(name)
     if (pipeline === undefined) {
-      const WEIGHTS = `${file === 'linear-dots' ? 'dots' : 'weights'}-${type}`
-      const files = file === 'linear-dots' ? { OPERANDS, WEIGHTS, INPUTS } : { OPERANDS, WEIGHTS }
-      pipeline = recording.kernel(file, access, keeping(recording.device, { constants, files }, isKept))
+      const isDots = file === 'linear-dots'
+      const files = isDots
+        ? { OPERANDS, WEIGHTS: `dots-${type}`, INPUTS: isRounded ? roundedInputs(constants) : 'dots-shared' }
+        : { OPERANDS, WEIGHTS: `weights-${type}` }
+      const variant = { constants, files }
+      const kept = keeper?.variant(variant, isDots ? 'bytes' : 'halves') ?? keepingNone(variant)
+      pipeline = recording.kernel(file, access, kept)
       made.set(name, pipeline)
     }
     return pipeline
   }
+}
+
+/** Of more tokens too many would be on their way to a thread. */
+function roundedInputs({ NT }: Form['constants']): string {
+  return NT! > 4 ? 'dots-kept' : 'dots-ahead'
 }
