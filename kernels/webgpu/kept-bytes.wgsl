@@ -1,6 +1,7 @@
 // Outputs that a dot product of bytes reads are rounded, too, where it finds them: as linear-round.wgsl would, once a workgroup has
 // all of a group.
 @group(2) @binding(0) var<storage, read_write> as_bytes: array<u32>;
+const IS_KEPT = true;
 const NOT_KEPT = 0xffffffffu;
 /** Of a group. */
 const EIGHTS = 4u;

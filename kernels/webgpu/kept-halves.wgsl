@@ -2,6 +2,7 @@
 // SIDE]. Columns behind a row's last are never written, and so zero.
 enable f16;
 @group(2) @binding(0) var<storage, read_write> as_halves: array<vec4h>;
+const IS_KEPT = true;
 const NOT_KEPT = 0xffffffffu;
 
 #include "halves.wgsl"
