@@ -27,7 +27,7 @@ export const SESSION_ROOTS = 4
 /** Above this mean of requests in flight nobody is idle for long, and a new request may go where there is one more. */
 const BUSY_MEAN = 1.5
 /** A worker that comes, or comes back, counts as if it had at most so many fewer: sessions go there bit by bit. */
-const MOST_BEHIND = 48
+const MOST_BEHIND = 24
 
 export function meanInFlight(replicas: readonly Replica[]): number {
   return replicas.reduce((sum, { numInFlight }) => sum + numInFlight, 0) / replicas.length
@@ -43,12 +43,12 @@ export function leastBusy(replicas: readonly Replica[]): Replica | null {
 
 /**
  * The replica that a session goes to which none holds. It will stay there, so what counts is whose turn it is: the one that has
- * been given fewest, of those that have at most twice the mean more than the fewest in flight, and would keep it. Null without
+ * been given fewest, of those that have at most the mean more than the fewest in flight, and would keep it. Null without
  * replicas.
  */
 export function homeOfNew(replicas: readonly Replica[]): Replica | null {
   const mean = meanInFlight(replicas)
-  return leastGivenWithin(replicas, Math.min(2 * mean, slackAt(mean, SESSION_ROOTS)))
+  return leastGivenWithin(replicas, Math.min(mean, slackAt(mean, SESSION_ROOTS)))
 }
 
 function leastGivenWithin(replicas: readonly Replica[], slack: number): Replica | null {
