@@ -327,7 +327,8 @@ struct Linear final : Command {
   sk_program* program;
   bool of_logits;
   std::vector<Job> jobs;
-  int64_t tiles = 0;  // of all jobs
+  int64_t tiles = 0;       // of all jobs
+  bool has_split = false;  // jobs with bf16 weights that are multiplied by tiles of AMX
   std::vector<const Rounded*> rounded;
 
   bool rounds(const Rounded& one) override {
@@ -342,14 +343,16 @@ struct Linear final : Command {
   /// Tokens are split into chunks as well if there are too few tiles to keep all threads busy.
   int64_t chunks(const Batch& batch, int threads) const {
     const int64_t tokens = tokens_of(batch, of_logits);
-    const int64_t least = is_split(SK_BF16, tokens) ? div_up(tokens, kMostSplit) : 1;
+    const int64_t least = splits(tokens) ? div_up(tokens, kMostSplit) : 1;
     return std::clamp<int64_t>(div_up(4 * threads, tiles), least,
                                std::max(least, div_up(tokens, kMinChunk)));
   }
 
+  bool splits(int64_t tokens) const { return has_split && tokens > 1; }
+
   /// Split tokens are read once for all tiles of an item.
   int64_t tiles_of_item(int64_t tokens, int threads) const {
-    if (!is_split(SK_BF16, tokens) || tokens <= SplitLayout::kMostRows) return 1;
+    if (!splits(tokens) || tokens <= SplitLayout::kMostRows) return 1;
     return std::clamp<int64_t>(tiles / (4 * threads), 1, kMostTiles);
   }
 
@@ -385,7 +388,7 @@ struct Linear final : Command {
     const int64_t chunk = item % count, width = tiles_of_item(tokens, threads);
     const bool is_last_chunk = chunk + 1 == count;
     // Blocks of split tokens stay whole.
-    const int64_t unit = is_split(SK_BF16, tokens) ? SplitLayout::kMostRows : 1;
+    const int64_t unit = splits(tokens) ? SplitLayout::kMostRows : 1;
     const auto start = [&](int64_t of) {
       return std::min(div_up(tokens, unit) * of / count * unit, tokens);
     };
@@ -554,7 +557,8 @@ void record(sk_program* program, bool of_logits, std::vector<Job> jobs) {
   prepare->of_logits = split->of_logits = linear->of_logits = of_logits;
   linear->jobs = std::move(jobs);
   if (!prepare->inputs.empty()) program->commands.push_back(std::move(prepare));
-  if (!split->inputs.empty()) program->commands.push_back(std::move(split));
+  linear->has_split = !split->inputs.empty();
+  if (linear->has_split) program->commands.push_back(std::move(split));
   program->commands.push_back(std::move(linear));
 }
 

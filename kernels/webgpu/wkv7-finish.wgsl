@@ -1,7 +1,5 @@
 // Norms and gates the outputs of a prompt's states, all tokens at once.
 #include "wkv7-params.wgsl"
-const THREADS = HEADS * N4;
-const HELD = THREADS;
 #include "wkv7-fours.wgsl"
 #include KEPT
 
@@ -20,8 +18,21 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) th
   fours[thread] = y;
   others[thread] = arena[p.r / 4u + at] * arena[p.k / 4u + at] * arena[p.r_k / 4u + c];
   workgroupBarrier();
-  let result = gated(thread / N4 * N4, y, v, g, gain, bias);
+  var total = vec4f();
+  var bonus = vec4f();
+#repeat q N4
+  let y$q = fours[thread / N4 * N4 + $qu];
+  total += y$q;
+  bonus += others[thread / N4 * N4 + $qu];
+#end q
+  let mean = sum4(total) / f32(N);
+  var variance = vec4f();
+#repeat q N4
+  variance = fma(y$q - mean, y$q - mean, variance);
+#end q
   if (own >= end) { return; }
+  let normed = (y - mean) / sqrt(sum4(variance) / f32(N) + p.eps);
+  let result = fma(vec4f(sum4(bonus)), v, fma(normed, gain, bias)) * g;
   arena[p.out / 4u + at] = result;
   keep_four(0u, p.kept, p.channels, at / fours_of_token, 4u * c, result);
 }

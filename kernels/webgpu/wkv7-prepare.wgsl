@@ -1,8 +1,6 @@
 // Prepares the recurrence of a prompt, all tokens at once: w becomes the decay; k, v and a become the recurrence's
 // operands.
 #include "wkv7-params.wgsl"
-const THREADS = HEADS * N4;
-const HELD = THREADS;
 #include "wkv7-fours.wgsl"
 
 @compute @workgroup_size(THREADS)
@@ -19,9 +17,13 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) th
   if (p.has_gate == 1u) { v = fma(arena[p.v_first / 4u + at] - v, arena[p.v_gate / 4u + at], v); }
   fours[thread] = raw;
   workgroupBarrier();
-  let length = length_of_fours(thread / N4 * N4);
+  var squares = vec4f();
+#repeat q N4
+  let raw$q = fours[thread / N4 * N4 + $qu];
+  squares = fma(raw$q, raw$q, squares);
+#end q
   if (own >= end) { return; }
-  let kk = raw / length;
+  let kk = raw / max(sqrt(sum4(squares)), 1e-12);
   if (p.has_gate == 1u) { arena[p.v / 4u + at] = v; } else { arena[p.v_first / 4u + at] = v; }
   arena[p.k / 4u + at] = key_of(k, a, arena[p.k_a / 4u + c]);
   arena[p.a / 4u + at] = kk * a;

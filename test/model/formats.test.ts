@@ -3,6 +3,7 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { chooseLevel } from '../../src/backend/cpu/isa.ts'
 import { loadRunner } from '../../src/host/load.ts'
 import { openCheckpoint } from '../../src/model/checkpoint.ts'
 import { describeCheckpoint } from '../../src/model/formats/describe.ts'
@@ -96,14 +97,15 @@ describe.each([
     checkpoint.close()
     expect(summary).toMatchObject({ architecture, missing: [], unexpected: [], wrongShapes: [] })
     const logits = logitsOf(path)
-    if (/16\.gguf$/.test(name)) {
-      // Other element types: where tiles multiply bf16, its products are added in another order than those of f32.
-      const worst = logits.reduce((most, value, i) => Math.max(most, Math.abs(value - wanted[i]!)), 0)
-      expect(worst / Math.max(...wanted)).toBeLessThan(1e-5)
+    const hasOtherTypes = /16\.gguf$/.test(name)
+    if (hasOtherTypes && chooseLevel() === 'amx') {
+      // Products of bf16 by tiles are added in another order than those of f32.
+      const sizeOf = (values: ArrayLike<number>) => Math.max(...Array.from(values, Math.abs))
+      expect(sizeOf(logits.map((value, i) => value - wanted[i]!))).toBeLessThan(1e-5 * sizeOf(wanted))
     } else {
       expect(logits).toEqual(wanted)
-      expect(fingerprintOf(path)).toBe(print)
     }
+    if (!hasOtherTypes) expect(fingerprintOf(path)).toBe(print)
   })
 
   // packed.test.ts has the products of every type.

@@ -63,7 +63,7 @@ export function eightsOf(rows: number, columns: number, side: number): number {
 
 /** Of a token whose inputs are rounded to bytes: vectors of eight inputs, and the units of its groups, four a vector. */
 export function roundedVectors(columns: number): number {
-  const groups = Math.ceil(columns / 32)
+  const groups = Math.ceil(columns / GROUP)
   return 4 * groups + Math.ceil(groups / 4)
 }
 
