@@ -76,7 +76,7 @@ export class WebgpuDevice {
       limits.maxComputeWorkgroupSizeX,
     )
     assert(adapter.limits.maxStorageBuffersPerShaderStage >= 5, 'five storage buffers in a kernel')
-    device.addEventListener('uncapturederror', (event) => this.#fail(event.error))
+    device.addEventListener('uncapturederror', this.#onError)
     this.lost = device.lost.then(({ reason, message }) => {
       const why = message || reason
       if (!this.#isDisposed) this.#failure ??= new SkeinError('kernel_failed', `the GPU was lost: ${why}`)
@@ -84,6 +84,8 @@ export class WebgpuDevice {
     })
     this.#arena = this.buffer(FIRST_ARENA_BYTES, USAGE.storage | USAGE.copySrc | USAGE.copyDst)
   }
+
+  readonly #onError = ({ error }: GPUUncapturedErrorEvent): void => this.#fail(error)
 
   #fail(error: GPUError): void {
     const isMemory = error.constructor.name === 'GPUOutOfMemoryError'
@@ -275,6 +277,8 @@ export class WebgpuDevice {
     if (this.#isDisposed) return
     this.#isDisposed = true
     this.#encoder = null
+    // Several may have one device, as in tests.
+    this.gpu.removeEventListener('uncapturederror', this.#onError)
     this.gpu.destroy()
   }
 }
