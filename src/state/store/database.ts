@@ -72,9 +72,9 @@ export class StoreDatabase {
   readonly #isFirst: boolean
   readonly #now: () => number
   readonly #log: StoreLog
-  /** Files that nothing refers to, and whether rows were removed, since the log was last emptied. */
+  /** Files that nothing refers to, and when the first of them, or of rows, was removed since the log was last emptied. */
   #removed: string[] = []
-  #hasRemoved = false
+  #removedAt: number | null = null
 
   constructor(options: DatabaseOptions) {
     const { folder, owner, files = realFiles, now = Date.now } = options
@@ -166,6 +166,7 @@ export class StoreDatabase {
     try {
       const { maxInlineBytes = MAX_INLINE_BYTES } = this.#options
       const inlineBytes = this.#log.inlineBytes(maxInlineBytes)
+      if (this.#log.wasEmptied) this.#emptied()
       for (const put of change.puts) staged.push(this.#stage(put, inlineBytes))
       removed = this.#locked(() => this.#apply(change, staged, lost))
     } catch (error) {
@@ -183,13 +184,25 @@ export class StoreDatabase {
    * anyway.
    */
   checkpoint(): void {
-    this.#log.empty()
+    const isEmpty = this.#log.empty()
+    if (this.#removedAt !== null) this.#removedAt = isEmpty ? null : performance.now()
     this.#removeFiles()
   }
 
-  /** As checkpoint, if something was removed since. Every new turn removes old ones, so many are purged at once. */
-  purge(): void {
-    if (this.#hasRemoved || this.#removed.length > 0) this.checkpoint()
+  /**
+   * As checkpoint, if something was removed at least so long ago, and nobody has emptied the log since. Every new turn removes
+   * old ones, so many are purged at once; and one of several processes does it for all.
+   */
+  purge(ageMs = 0): void {
+    if (this.#removedAt === null) return
+    if (this.#log.wasEmptied) this.#emptied()
+    else if (performance.now() - this.#removedAt >= ageMs) this.checkpoint()
+  }
+
+  /** Nothing of what was removed is in the log. */
+  #emptied(): void {
+    this.#removedAt = null
+    this.#removeFiles()
   }
 
   close(): void {
@@ -219,7 +232,6 @@ export class StoreDatabase {
     staged: readonly StagedState[],
     lost: SessionName[],
   ): string[] {
-    for (const state of staged) this.#insert(state)
     const keys = [...deleteKeys]
     for (const { record, ...name } of sessions) {
       if (
@@ -240,8 +252,12 @@ export class StoreDatabase {
     for (const name of releases) {
       if (this.#rows.claimantOf(name) === this.owner) this.#rows.unclaim(name)
     }
-    // Only after all sessions were written: a fork may come after the session that its states were of.
-    return this.#removeUnused(keys)
+    // Only after all sessions were written: a fork may come after the session that its states were of. And before the new
+    // states are: they take the pages of the old ones, and each of them is written once.
+    const own = new Set(staged.map(({ key }) => key))
+    const files = this.#removeUnused(keys.filter((key) => !own.has(key)))
+    for (const state of staged) this.#insert(state)
+    return [...files, ...this.#removeUnused(keys.filter((key) => own.has(key)))]
   }
 
   get #isToldFirst(): boolean {
@@ -286,7 +302,7 @@ export class StoreDatabase {
       if (this.#rows.isUsed(key)) continue
       const file = this.#rowOf(key)?.file
       this.#db.prepare('DELETE FROM states WHERE key = ?').run(key)
-      this.#hasRemoved = true
+      this.#removedAt ??= performance.now()
       if (file) files.push(file)
     }
     return files
@@ -294,14 +310,18 @@ export class StoreDatabase {
 
   /** Deleted data must not stay in the log, and no crash may restore a row whose file is gone. */
   #remove(files: readonly string[], isUrgent: boolean): void {
-    this.#removed.push(...files)
+    for (const file of files) this.#drop(file)
     if (!isUrgent) return
     this.#log.used()
     this.checkpoint()
   }
 
+  #drop(file: string): void {
+    this.#removed.push(file)
+    this.#removedAt ??= performance.now()
+  }
+
   #removeFiles(): void {
-    this.#hasRemoved = false
     const files = this.#removed
     if (files.length === 0) return
     this.#removed = []
@@ -330,7 +350,7 @@ export class StoreDatabase {
 
   /** The file may have got its name before the transaction failed. */
   #unstage({ file, staged }: StagedState): void {
-    if (file !== null) this.#removed.push(file)
+    if (file !== null) this.#drop(file)
     if (staged === null) return
     try {
       this.#blobs.remove(staged)

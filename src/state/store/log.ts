@@ -5,7 +5,7 @@
 import { statSync } from 'node:fs'
 import { SkeinError } from '../../errors.ts'
 import { warn } from './failures.ts'
-import { type Database, Patience } from './sqlite.ts'
+import { alone, type Database, isLocked, Patience } from './sqlite.ts'
 
 /** Above this length the log is emptied, and SQLite cuts the file to it. */
 export const LONG_BYTES = 64 * 2 ** 20
@@ -29,6 +29,8 @@ export class StoreLog {
   readonly #lockTimeoutMs: number
   /** There may be something in it. */
   #isUsed = true
+  /** Its length after the last commit. */
+  #usedBytes = 0
   #retryAt = 0
   #patientAt = 0
   /** Readers that were waited for have ended. */
@@ -48,26 +50,36 @@ export class StoreLog {
   /** Something was committed. */
   used(): void {
     this.#isUsed = true
+    this.#usedBytes = this.bytes
+  }
+
+  /** Another process has emptied it since. One that begins the log anew cuts it as well, but to no less than LONG_BYTES. */
+  get wasEmptied(): boolean {
+    return this.bytes < Math.min(this.#usedBytes, LONG_BYTES)
   }
 
   /**
-   * Moves the log into the database and empties it, unless others are reading. A failure is tried again later. A try that finds
-   * the lock taken moves what it can beside the other's transaction, which leaves less to do under the lock.
+   * Moves the log into the database and empties it, unless others are reading. Returns whether it is empty; a failure is tried
+   * again later. Most is moved beside others' transactions, which leaves little to do under the lock; and that is waited for as
+   * by a commit, because each try to empty writes and syncs what has come since the last.
    */
-  empty(waitMs = WAIT_MS): void {
-    if (!this.#isUsed) return
+  empty(waitMs = WAIT_MS): boolean {
+    if (!this.#isUsed) return true
     const patience = new Patience(waitMs)
     try {
-      this.#db.pragma('busy_timeout = 0')
+      this.#db.pragma('wal_checkpoint(PASSIVE)')
       do {
+        alone(this.#db, patience.leftMs, () => {})
+        this.#db.pragma('busy_timeout = 0')
         const [result] = this.#db.pragma('wal_checkpoint(TRUNCATE)') as { busy: number }[]
         this.#isUsed = result?.busy !== 0
       } while (this.#isUsed && patience.waits())
     } catch (error) {
-      warn('the log of the store could not be emptied', error)
+      if (!isLocked(error)) warn('the log of the store could not be emptied', error)
     } finally {
       this.#db.pragma(`busy_timeout = ${this.#lockTimeoutMs}`)
     }
+    return !this.#isUsed
   }
 
   /** Before a commit: the largest state that may go through the log. Throws while it is full. */

@@ -16,13 +16,17 @@ export function openDatabase(path: string, { timeout }: OpenOptions): Database {
   return enhance(new DatabaseSync(url, { timeout }))
 }
 
-/** How long to wait before the lock is asked for again: as short as a commit at first, later a part of the time waited so far. */
-const [LEAST_WAIT_MS, PART_OF_WAIT] = [1, 1 / 50]
+/** How long to wait before the lock is asked for again: a millisecond at first, half of it after so much waiting, a quarter at last. */
+const [FIRST_WAIT_MS, HALVED_AFTER_MS, LEAST_WAIT_MS] = [1, 20, 0.25]
+/** Who has the lock for so long does not end now: then a part of the time waited so far. */
+const [LONG_MS, PART_OF_WAIT] = [1000, 1 / 500]
+const CELL = new Int32Array(new SharedArrayBuffer(4))
 
 /**
  * Waiting for others' locks. SQLite's own wait asks again after longer and longer pauses, up to a tenth of a second. Beside
  * others that have just begun to wait it would hardly ever find the lock free: of eight workers some stood still for a second
- * or two. So whatever needs the lock waits like this, or it would come last.
+ * or two. So whatever needs the lock waits like this, or it would come last. Who has waited longer asks more often, so it is
+ * likely to be the next: the other way round, one of eight workers fell further and further behind.
  */
 export class Patience {
   readonly #began = performance.now()
@@ -32,12 +36,18 @@ export class Patience {
     this.#mostMs = mostMs
   }
 
+  get leftMs(): number {
+    return Math.max(0, this.#mostMs - (performance.now() - this.#began))
+  }
+
   /** Waits for a moment; false, at once, when the time is over. */
   waits(): boolean {
     const waitedMs = performance.now() - this.#began
     if (waitedMs >= this.#mostMs) return false
-    const ms = LEAST_WAIT_MS + waitedMs * PART_OF_WAIT * Math.random()
-    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ms)
+    const soon = Math.max(LEAST_WAIT_MS, (FIRST_WAIT_MS * HALVED_AFTER_MS) / (HALVED_AFTER_MS + waitedMs))
+    const ms = waitedMs < LONG_MS ? soon : waitedMs * PART_OF_WAIT
+    // Not in step with the others.
+    Atomics.wait(CELL, 0, 0, ms * (0.5 + Math.random()))
     return true
   }
 }
