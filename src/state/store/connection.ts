@@ -27,6 +27,8 @@ export function connect(path: string, { isDurable, maxPages }: ConnectionOptions
     db.pragma(`synchronous = ${isDurable ? 'FULL' : 'NORMAL'}`)
     db.pragma('secure_delete = ON')
     db.pragma('temp_store = MEMORY')
+    // SQLite would do it after any commit, in the turn of whoever made that (log.ts).
+    db.pragma('wal_autocheckpoint = 0')
     db.pragma(`journal_size_limit = ${LONG_BYTES}`)
     if (maxPages !== undefined) db.pragma(`max_page_count = ${maxPages}`)
     prepareTables(db)

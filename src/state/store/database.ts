@@ -183,8 +183,8 @@ export class StoreDatabase {
    * Moves the log into the database and empties it. A failure here is tried again later; the changes are committed
    * anyway.
    */
-  checkpoint(): void {
-    const isEmpty = this.#log.empty()
+  checkpoint(mayLeaveIt = false): void {
+    const isEmpty = this.#log.empty(undefined, mayLeaveIt)
     if (this.#removedAt !== null) this.#removedAt = isEmpty ? null : performance.now()
     this.#removeFiles()
   }
@@ -194,9 +194,9 @@ export class StoreDatabase {
    * old ones, so many are purged at once; and one of several processes does it for all.
    */
   purge(ageMs = 0): void {
-    if (this.#removedAt === null) return
+    if (this.#removedAt !== null && performance.now() - this.#removedAt >= ageMs && !this.#log.wasEmptied) this.checkpoint(true)
+    else this.#log.tend()
     if (this.#log.wasEmptied) this.#emptied()
-    else if (performance.now() - this.#removedAt >= ageMs) this.checkpoint()
   }
 
   /** Nothing of what was removed is in the log. */

@@ -7,7 +7,9 @@ import { SkeinError } from '../../errors.ts'
 import { warn } from './failures.ts'
 import { alone, type Database, isLocked, Patience } from './sqlite.ts'
 
-/** Above this length the log is emptied, and SQLite cuts the file to it. */
+/** From this length on the log is emptied between commits. */
+const FULL_BYTES = 16 * 2 ** 20
+/** Above this length it is emptied before the next commit, and SQLite cuts the file to it. */
 export const LONG_BYTES = 64 * 2 ** 20
 /** Longer than this it may not get; a commit is a few megabytes. */
 const MAX_BYTES = 240 * 2 ** 20
@@ -61,13 +63,15 @@ export class StoreLog {
   /**
    * Moves the log into the database and empties it, unless others are reading. Returns whether it is empty; a failure is tried
    * again later. Most is moved beside others' transactions, which leaves little to do under the lock; and that is waited for as
-   * by a commit, because each try to empty writes and syncs what has come since the last.
+   * by a commit, because each try to empty writes and syncs what has come since the last. `mayLeaveIt`: to another that is at it.
    */
-  empty(waitMs = WAIT_MS): boolean {
+  empty(waitMs = WAIT_MS, mayLeaveIt = false): boolean {
     if (!this.#isUsed) return true
     const patience = new Patience(waitMs)
     try {
-      this.#db.pragma('wal_checkpoint(PASSIVE)')
+      const [moved] = this.#db.pragma('wal_checkpoint(PASSIVE)') as { busy: number }[]
+      // Another is at it, and a turn at the lock would only be in its way.
+      if (mayLeaveIt && moved?.busy !== 0) return false
       do {
         alone(this.#db, patience.leftMs, () => {})
         this.#db.pragma('busy_timeout = 0')
@@ -80,6 +84,11 @@ export class StoreLog {
       this.#db.pragma(`busy_timeout = ${this.#lockTimeoutMs}`)
     }
     return !this.#isUsed
+  }
+
+  /** Between commits. */
+  tend(): void {
+    if (this.bytes > FULL_BYTES) this.#tryToEmpty()
   }
 
   /** Before a commit: the largest state that may go through the log. Throws while it is full. */
@@ -98,9 +107,9 @@ export class StoreLog {
     const isLast = this.#isWorthWaiting && this.bytes > LAST_BYTES
     if (now < this.#retryAt && !isLast) return
     const isPatient = isLast || (this.bytes > URGENT_BYTES && now >= this.#patientAt)
-    this.empty(isPatient ? this.#lockTimeoutMs : WAIT_MS)
+    this.empty(isPatient ? this.#lockTimeoutMs : WAIT_MS, !isPatient)
     const end = performance.now()
-    this.#retryAt = end + RETRY_MS
+    if (this.#isUsed) this.#retryAt = end + RETRY_MS
     if (!isPatient) return
     this.#isWorthWaiting = !this.#isUsed
     this.#patientAt = end + (end - now) / PATIENT_SHARE

@@ -31,9 +31,9 @@ function logUnder(readersMs: number) {
     truncateSync(`${path}-wal`, 0)
     return [{ busy: 0 }]
   }
-  const transaction = (work: () => void) => ({ immediate: work })
+  const exec = () => {}
   // The database functions that a log uses.
-  const log = new StoreLog({ location: () => path, pragma, transaction } as unknown as Database, LOCK_MS)
+  const log = new StoreLog({ location: () => path, pragma, exec } as unknown as Database, LOCK_MS)
   /** A second of commits, a hundred of them. */
   const write = (mib: number) => {
     for (let i = 0; i < 100; i++) {
