@@ -181,7 +181,7 @@ export class StoreDatabase {
 
   /**
    * Moves the log into the database and empties it. A failure here is tried again later; the changes are committed
-   * anyway.
+   * anyway. `mayLeaveIt`: to another process that is at it.
    */
   checkpoint(mayLeaveIt = false): void {
     const isEmpty = this.#log.empty(undefined, mayLeaveIt)
@@ -194,7 +194,8 @@ export class StoreDatabase {
    * old ones, so many are purged at once; and one of several processes does it for all.
    */
   purge(ageMs = 0): void {
-    if (this.#removedAt !== null && performance.now() - this.#removedAt >= ageMs && !this.#log.wasEmptied) this.checkpoint(true)
+    const isDue = this.#removedAt !== null && performance.now() - this.#removedAt >= ageMs
+    if (isDue && !this.#log.wasEmptied) this.checkpoint(true)
     else this.#log.tend()
     if (this.#log.wasEmptied) this.#emptied()
   }

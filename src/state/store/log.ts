@@ -107,6 +107,7 @@ export class StoreLog {
     const isLast = this.#isWorthWaiting && this.bytes > LAST_BYTES
     if (now < this.#retryAt && !isLast) return
     const isPatient = isLast || (this.bytes > URGENT_BYTES && now >= this.#patientAt)
+    this.#isUsed = true
     this.empty(isPatient ? this.#lockTimeoutMs : WAIT_MS, !isPatient)
     const end = performance.now()
     if (this.#isUsed) this.#retryAt = end + RETRY_MS

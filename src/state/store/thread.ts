@@ -80,7 +80,7 @@ export type FromThread =
 
 /** How long changes may stay in the log when nothing else empties it. */
 const CHECKPOINT_MS = 30_000
-/** How long what was removed by the way may stay there. */
+/** How long what was removed by the way may stay there, and how often that is looked at. */
 const [PURGE_MS, PURGE_EVERY_MS] = [1000, 100]
 /** The longest that a write waits for reads before it writes its next piece. */
 const GIVE_WAY_MS = 50
@@ -221,7 +221,7 @@ function openDatabase({ dataFolder, numReads, kind, ...options }: ThreadOptions)
     const files = filesWith(() => giveWay(numReads))
     const database = new StoreDatabase({ ...options, files })
     const timers = [
-      setInterval(() => database.checkpoint(), CHECKPOINT_MS),
+      setInterval(() => database.checkpoint(true), CHECKPOINT_MS),
       setInterval(() => database.purge(PURGE_MS), PURGE_EVERY_MS),
     ]
     return { store: database, secret, timers }

@@ -3,8 +3,8 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Worker } from 'node:worker_threads'
-import { afterAll, expect, test } from 'vitest'
-import { alone, isLocked, openDatabase } from '../../../src/state/store/sqlite.ts'
+import { afterAll, expect, test, vi } from 'vitest'
+import { alone, isLocked, openDatabase, Patience } from '../../../src/state/store/sqlite.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'skein-sqlite-'))
 afterAll(() => rmSync(folder, { recursive: true }))
@@ -49,6 +49,44 @@ test('who waits for a lock that is free for a moment again and again gets it soo
   db.close()
   // With SQLite's own wait the slowest tenth waits for a hundred transactions of the other.
   expect(waits.toSorted((a, b) => a - b)[26]).toBeLessThan(10)
+})
+
+test('of eight that want the lock all the time none falls behind', () => {
+  let clock = 0
+  let pause = 0
+  const spies = [
+    vi.spyOn(performance, 'now').mockImplementation(() => clock),
+    vi.spyOn(Atomics, 'wait').mockImplementation((_array, _index, _value, ms = 0) => {
+      pause = ms
+      return 'timed-out'
+    }),
+  ]
+  /** When it asks again, and since when it waits. */
+  const waiters = Array.from({ length: 8 }, () => ({ patience: new Patience(1e6), at: 0, since: 0, numTurns: 0 }))
+  const waits: number[] = []
+  let freeAt = 0
+  while (waits.length < 4000) {
+    const next = waiters.reduce((a, b) => (b.at < a.at ? b : a))
+    clock = next.at
+    if (clock < freeAt) {
+      next.patience.waits()
+      next.at += pause
+      continue
+    }
+    waits.push(clock - next.since)
+    next.numTurns++
+    // It holds the lock for ten milliseconds, and wants it again a millisecond later.
+    freeAt = clock + 10
+    next.at = freeAt + 1
+    next.since = next.at
+    clock = next.at
+    next.patience = new Patience(1e6)
+  }
+  for (const spy of spies) spy.mockRestore()
+  const turns = waiters.map(({ numTurns }) => numTurns)
+  expect(Math.max(...turns) / Math.min(...turns)).toBeLessThan(1.1)
+  // In turn each would wait for 70.
+  expect(waits.toSorted((a, b) => a - b)[3960]).toBeLessThan(300)
 })
 
 test('it waits as long as it may, and then fails without having done anything', () => {

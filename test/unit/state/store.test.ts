@@ -528,6 +528,37 @@ describe('several processes', () => {
     store.close()
   })
 
+  test('a state takes the pages of the one that goes with it, so each is written once', () => {
+    const folder = newFolder()
+    const store = open(folder)
+    const lengthOf = (change: StoreChange) => {
+      store.checkpoint()
+      store.commit(change)
+      return statSync(join(folder, 'sessions.db-wal')).size
+    }
+    lengthOf(changeOf('a', 1))
+    const added = lengthOf(changeOf('b', 1))
+    const replaced = lengthOf(changeOf('a', 2))
+    expect(replaced - added).toBeLessThan(2 * 4096)
+    expect(contentOf(store)).toEqual({ a: 2, b: 1 })
+    store.close()
+  })
+
+  test('the log is emptied by one for all', () => {
+    const folder = newFolder()
+    const [one, two] = [open(folder, { maxInlineBytes: 10 }), open(folder, { maxInlineBytes: 10 })]
+    one.commit(changeOf('a', 1))
+    one.commit(changeOf('a', 2, ['key a 1']))
+    one.purge(60_000)
+    expect(blobsIn(folder)).toContain('key a 1')
+    two.commit(changeOf('b', 1))
+    two.checkpoint()
+    one.purge(60_000)
+    expect(blobsIn(folder).toSorted()).toEqual(['key a 2', 'key b 1'])
+    one.close()
+    two.close()
+  })
+
   test('a tenant is charged for what it has elsewhere, and once for shared states', () => {
     const folder = newFolder()
     const [one, two] = [open(folder), open(folder)]
