@@ -14,8 +14,8 @@ export interface Finding {
   readonly what: string
   readonly found: string
   readonly fix: string | null
-  /** The rest works without it. */
-  readonly isOptional?: true
+  /** It is missing, and the rest works without it. */
+  readonly isOptional?: boolean
 }
 
 /** Skew that is reported as a problem. Signed messages between members are valid for two minutes. */

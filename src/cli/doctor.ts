@@ -68,8 +68,8 @@ function printFindings(findings: readonly Finding[], asJson: boolean, more: obje
 }
 
 function markOf({ fix, isOptional }: Finding): string {
-  if (fix === null) return 'ok'
-  return isOptional ? '--' : '!!'
+  if (isOptional) return '--'
+  return fix === null ? 'ok' : '!!'
 }
 
 function node(): Finding {
@@ -98,7 +98,7 @@ function compiler(): Finding {
   }
   // Without a compiler, kernels that are already built keep working.
   const fix = cpuReport().chosen === null ? 'apt-get install g++, or the Xcode command line tools' : null
-  return { what: 'compiler', found: 'no C++ compiler', fix }
+  return { what: 'compiler', found: 'no C++ compiler', fix, isOptional: fix === null }
 }
 
 function versionOf(program: string): string | null {
@@ -130,16 +130,19 @@ function gpu({ devices, hasCard, problems }: CudaReport): Finding {
     what: 'gpu',
     found: first ? `${list.join(', ')}; ${driver}` : missing,
     fix: hasCard ? fixOf(problems, 'driver') : null,
+    isOptional: !first && !hasCard,
   }
 }
 
 function cudaCompiler({ nvrtc, nvcc, problems }: CudaReport): Finding {
   const found = [nvrtc === null ? 'no NVRTC' : `NVRTC ${nvrtc}`, nvcc === null ? 'no nvcc' : `nvcc ${nvcc}`]
-  return { what: 'cuda compiler', found: found.join(', '), fix: fixOf(problems, 'compiler') }
+  const fix = fixOf(problems, 'compiler')
+  return { what: 'cuda compiler', found: found.join(', '), fix, isOptional: fix === null && nvrtc === null }
 }
 
 function cublasLt({ cublasLt, problems }: CudaReport): Finding {
-  return { what: 'cublasLt', found: cublasLt ?? 'none', fix: fixOf(problems, 'cublasLt') }
+  const fix = fixOf(problems, 'cublasLt')
+  return { what: 'cublasLt', found: cublasLt ?? 'none', fix, isOptional: fix === null && cublasLt === null }
 }
 
 /** Adapters are optional: cuda and cpu work without them. */
@@ -149,7 +152,7 @@ function adapters({ adapters, problem }: WebgpuReport): Finding {
     const kind = isSoftware ? 'software, for tests' : own
     return `webgpu:${index} ${name} (${kind})`
   })
-  return { what: 'webgpu', found: problem ?? list.join(', '), fix: null }
+  return { what: 'webgpu', found: problem ?? list.join(', '), fix: null, isOptional: problem !== null }
 }
 
 function fixOf(problems: CudaReport['problems'], part: string): string | null {

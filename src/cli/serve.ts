@@ -233,15 +233,13 @@ function suggest(url: string, models: readonly ModelEntry[], needsKey: boolean):
 function describeModels(models: readonly ModelEntry[]): string {
   if (models.length === 0)
     return 'model    none: name one on the command line (demo is the bundled one), or start one as below'
-  const isOnly = models.length === 1
-  return models.map((model) => describeModel(model, isOnly)).join('\n')
+  return models.map(describeModel).join('\n')
 }
 
-function describeModel({ id, client }: ModelEntry, isOnly: boolean): string {
-  const name = isOnly ? '' : `${id}: `
-  if (client === null) return `model    ${name}not ready`
+function describeModel({ id, client }: ModelEntry): string {
+  if (client === null) return `model    ${id}: not ready`
   const { model, numSlots } = client.info
   const { architecture, numParameters, weightType, weightBytes, device } = model
-  return `model    ${name}${architecture}, ${formatCount(numParameters)} parameters, ${weightType}, ${formatBytes(weightBytes)}
+  return `model    ${id}: ${architecture}, ${formatCount(numParameters)} parameters, ${weightType}, ${formatBytes(weightBytes)}
 device   ${device}; ${numSlots} sequences at once`
 }

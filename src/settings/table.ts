@@ -198,10 +198,10 @@ export const ENGINE_FLAGS = {
   ...settingsCalled('itl-target', 'prefill-chunk', 'speculate', 'draft'),
 }
 
-export const MODEL_WORDS = {
-  model: {
-    description:
-      'Checkpoint (.pth, .safetensors, .st, .gguf, a Hugging Face directory), the name of a pulled model, or demo, the bundled one (default: demo)',
-    hint: 'FILE|NAME',
-  },
+export const MODEL_WORD = {
+  description:
+    'Checkpoint (.pth, .safetensors, .st, .gguf, a Hugging Face directory), the name of a pulled model, or demo, the bundled one',
+  hint: 'FILE|NAME',
 }
+
+export const MODEL_WORDS = { model: { ...MODEL_WORD, description: `${MODEL_WORD.description} (default: demo)` } }

@@ -70,7 +70,7 @@ describe('one path, several dialects', () => {
     expect(neither.json().error).toMatchObject({ param: 'messages' })
     const wrong = await postTo(app, CHAT, { contents: [1] })
     expect(wrong.statusCode).toBe(400)
-    expect(wrong.json()).toEqual({ error: 'contents[0]: must be string' })
+    expect(wrong.json()).toEqual({ error: 'contents[0]: must be a string' })
     const empty = await postTo(app, CHAT, { contents: [] })
     expect(empty.statusCode).toBe(400)
     expect(empty.json()).toEqual({ error: 'contents: Empty prompts list' })

@@ -106,9 +106,10 @@ test.each([
 test('each error is reported once and clearly', async () => {
   const { app } = serve()
   const complain = async (fields: object) => (await postTo(app, CHAT, { ...HELLO, ...fields })).json().error.message
-  expect(await complain({ temperature: 'hot' })).toBe('temperature: must be number')
+  expect(await complain({ temperature: 'hot' })).toBe('temperature: must be a number')
   expect(await complain({ n: 17 })).toBe('n: must be <= 16')
   expect(await complain({ stop: 5 })).toBe('stop: expected a string or a list of at most 64 strings')
+  expect(await complain({ messages: 'hi' })).toBe('messages: must be an array')
   expect(await complain({ messages: [] })).toBe('messages: must have at least 1 item')
   expect(await complain({ stop: times(65, 'x') })).toBe('stop: must have at most 64 items')
   expect(await complain({ messages: [{ role: 'user', content: 7 }] })).toBe(

@@ -6,7 +6,7 @@ import { existsSync } from 'node:fs'
 import { startServer } from '../../host/server.ts'
 import { engineChoice } from '../../settings/engine-choice.ts'
 import { MAX_TOKENS, SAMPLING_FLAGS, samplingOptions, text, toggle } from '../../settings/flags.ts'
-import { ENGINE_FLAGS, MODEL_WORDS } from '../../settings/table.ts'
+import { ENGINE_FLAGS, MODEL_WORD } from '../../settings/table.ts'
 import type { Values } from '../../settings/values.ts'
 import { fetchMissing } from '../models/fetch.ts'
 import { NAME_FLAG, SERVER_FLAGS, serverOf } from '../remote.ts'
@@ -33,7 +33,7 @@ export const chat = defineCommand({
     ["skein chat 'Why is the sky blue?'", 'one answer, then exit'],
     ["echo 'Why is the sky blue?' | skein chat", 'each line is a message; only the answers are printed'],
   ],
-  words: { ...MODEL_WORDS, ...QUESTION },
+  words: { model: MODEL_WORD, ...QUESTION },
   flags: { ...SERVER_FLAGS, 'model-name': NAME_FLAG, ...TALK_FLAGS, ...ENGINE_FLAGS },
   async run({ args }) {
     const { model, question } = modelAndQuestion(args)
@@ -53,7 +53,7 @@ export const chat = defineCommand({
 /** `skein run`, named as in Ollama: downloads the model if it is missing. */
 export const run = defineCommand({
   examples: [['skein run rwkv7-g1-0.4b', 'downloads the model at the first use']],
-  words: { model: { ...MODEL_WORDS.model, isRequired: true }, ...QUESTION },
+  words: { model: { ...MODEL_WORD, isRequired: true }, ...QUESTION },
   flags: { ...TALK_FLAGS, ...ENGINE_FLAGS },
   async run({ args }) {
     await fetchMissing(args.model)

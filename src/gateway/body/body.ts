@@ -146,7 +146,14 @@ function problemOf({ keyword, message, params, parentSchema }: Complaint): strin
   if (DESCRIBED.includes(keyword) && description !== undefined) return `expected ${description}`
   if (keyword === 'additionalProperties') return 'no such field'
   if (keyword === 'enum') return `expected one of ${listOf(params.allowedValues)}`
-  return (message ?? 'is not valid').replace(/^must be ([a-z]+),null$/, 'must be $1').replace(SIZE, sizeOf)
+  return (message ?? 'is not valid').replace(TYPE, withArticle).replace(SIZE, sizeOf)
+}
+
+/** As Ajv says it: "must be array", "must be integer,null". */
+const TYPE = /^must be ([a-z]+)(?:,null)?$/
+
+function withArticle(_: string, type: string): string {
+  return `must be ${/^[aio]/.test(type) ? 'an' : 'a'} ${type}`
 }
 
 /** As Ajv says it: "must NOT have fewer than 1 items". */

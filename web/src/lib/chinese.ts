@@ -9,6 +9,7 @@ export const CHINESE = {
   Overview: '概览',
   Workers: '工作进程',
   Sessions: '会话',
+  'Sessions used': '用过的会话',
   Translate: '翻译',
   API: 'API',
   Pages: '页面',

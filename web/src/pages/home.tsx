@@ -123,7 +123,7 @@ function Now() {
     ['Running', count(part.running)],
     ['Waiting', count(part.waiting)],
     ['Output tok/s', count(part.generated_tokens_per_second)],
-    ['Sessions', count(part.states?.sessions)],
+    ['Sessions used', count(part.states?.sessions)],
   ]
   return (
     <dl class="figures">
