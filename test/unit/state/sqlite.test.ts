@@ -84,7 +84,7 @@ test('of eight that want the lock all the time none falls behind', () => {
   }
   for (const spy of spies) spy.mockRestore()
   const turns = waiters.map(({ numTurns }) => numTurns)
-  expect(Math.max(...turns) / Math.min(...turns)).toBeLessThan(1.1)
+  expect(Math.max(...turns) / Math.min(...turns)).toBeLessThan(1.25)
   // In turn each would wait for 70.
   expect(waits.toSorted((a, b) => a - b)[3960]).toBeLessThan(300)
 })
