@@ -22,6 +22,8 @@ const LAST_BYTES = 192 * 2 ** 20
 /** How often emptying is tried while the log is long, and how long it waits for others. */
 const RETRY_MS = 1000
 const WAIT_MS = 200
+/** How long it waits, with the lock, for readers: whoever asks for the lock is one for a moment, and in vain it would be all again. */
+const BRIEFLY_MS = 20
 /** The share of time that may be spent waiting in vain. */
 const PATIENT_SHARE = 0.1
 
@@ -74,7 +76,7 @@ export class StoreLog {
       if (mayLeaveIt && moved?.busy !== 0) return false
       do {
         alone(this.#db, patience.leftMs, () => {})
-        this.#db.pragma('busy_timeout = 0')
+        this.#db.pragma(`busy_timeout = ${BRIEFLY_MS}`)
         const [result] = this.#db.pragma('wal_checkpoint(TRUNCATE)') as { busy: number }[]
         this.#isUsed = result?.busy !== 0
       } while (this.#isUsed && patience.waits())
