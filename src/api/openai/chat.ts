@@ -142,9 +142,7 @@ async function* streamed(chat: LiveChat): AsyncGenerator<object> {
   const choices = choicesOf(chat, false)
   const head = headOf(chat, 'chat.completion.chunk')
   const chunk = (choice: object) => ({ ...head, choices: [choice], ...(chat.includeUsage ? { usage: null } : {}) })
-  const [only] = choices
-  // The gateway sends such an event at once; those of several choices leave together.
-  const write = only !== undefined && choices.length === 1 ? writerOf((text) => chunk(only.textDelta(text))) : null
+  const writers = choices.map((choice) => writerOf((text) => chunk(choice.textDelta(text))))
   let read: PromptRead | null = null
   const handle = enterChat(chat, chat)
   try {
@@ -157,7 +155,7 @@ async function* streamed(chat: LiveChat): AsyncGenerator<object> {
       const choice = choices[event.index]!
       if (event.type === 'pieces') {
         const text = choice.plainText(event)
-        if (write !== null && text !== null) yield write(text)
+        if (text !== null) yield writers[event.index]!(text)
         else for (const delta of choice.add(event)) yield chunk(delta)
         continue
       }

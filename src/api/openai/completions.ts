@@ -11,6 +11,7 @@ import type { ServedModel } from '../models.ts'
 import { numPrompts } from '../prompt-list.ts'
 import { type Call, json, longJson, post, type Reply, type Route } from '../route.ts'
 import { wirePosition } from '../sessions/use.ts'
+import { writerOf } from '../stream-form.ts'
 import { constraintOf, FORMAT_FIELDS } from './asks/formats.ts'
 import {
   type CompletionBody,
@@ -145,16 +146,21 @@ async function* streamed(completion: LiveCompletion): AsyncGenerator<object> {
   const { model, requests, n, includeUsage } = completion
   const choices = choicesOf(completion, false)
   const head = headOf(completion)
+  const chunk = (piece: object) => ({ ...head, choices: [piece], ...(includeUsage ? { usage: null } : {}) })
+  const writers = choices.map((choice) => writerOf((text) => chunk(choice.textPiece(text))))
   const read = new Read()
   const handle = enter(completion)
   try {
     for await (const answered of runAll(model.client, requests, handle.signal)) {
+      const { prompt, event } = answered
+      if (event.type === 'text' && event.logprobs === null) {
+        if (event.text !== '') yield writers[prompt * n + event.index]!(event.text)
+        continue
+      }
       read.take(answered, completion)
       for (const choice of concerned(choices, answered, n)) {
-        const piece = await choice.take(answered.event)
-        if (piece === null) continue
-        const usage = includeUsage ? { usage: null } : {}
-        yield { ...head, choices: [piece], ...usage, ...sessionField(choice) }
+        const piece = await choice.take(event)
+        if (piece !== null) yield { ...chunk(piece), ...sessionField(choice) }
       }
     }
   } catch (thrown) {
@@ -242,6 +248,11 @@ class Choice {
     if (piece === null) return null
     if (this.#isKept) this.#pieces.push(piece)
     return this.#entry(piece.text, piece.logprobs)
+  }
+
+  /** The entry of a stream's `choices` for text alone, before the end. */
+  textPiece(text: string): object {
+    return { index: this.#index, text, logprobs: null, finish_reason: null }
   }
 
   whole(): object {

@@ -5,7 +5,7 @@
  */
 import type { ServerResponse } from 'node:http'
 import { Socket } from 'node:net'
-import { type StreamForm, WrittenEvent } from '../../api/stream-form.ts'
+import type { StreamForm } from '../../api/stream-form.ts'
 
 export interface StreamBounds {
   readonly streamBufferBytes: number
@@ -23,6 +23,8 @@ export class EventStream {
   readonly #headers: () => Readonly<Record<string, string>>
   readonly #form: StreamForm
   readonly #bounds: StreamBounds
+  /** Chunks that leave together. */
+  #text = ''
 
   /** `headers` is called at the first event. The response is hijacked before `open`; its owner aborts the source. */
   constructor(
@@ -40,7 +42,7 @@ export class EventStream {
   /** Commits to status 200; from here on errors can only be events. */
   open(): void {
     if (!this.#response.headersSent) {
-      join(this.#response.socket)
+      leaving.join(this.#response.socket)
       const type = { 'content-type': this.#form.type }
       this.#response.writeHead(200, { ...this.#headers(), ...STREAM_HEADERS, ...type })
       this.#response.flushHeaders()
@@ -75,10 +77,19 @@ export class EventStream {
     this.#end()
   }
 
+  /** Writes what has gathered. */
+  flush(): void {
+    const text = this.#text
+    this.#text = ''
+    if (text !== '' && !this.#response.destroyed) this.#response.socket?.write(text)
+  }
+
   /** A client that does not read the last bytes is cut off like any other. */
   #end(): void {
     const response = this.#response
     if (response.destroyed) return
+    leaving.join(response.socket)
+    this.flush()
     response.end()
     const timer = setTimeout(() => this.#cut(), this.#bounds.streamStallMs)
     const done = () => clearTimeout(timer)
@@ -95,6 +106,7 @@ export class EventStream {
 
   async #pump(events: AsyncIterator<object>): Promise<void> {
     while (!this.#response.destroyed) {
+      if (this.#text.length > this.#bounds.streamBufferBytes) this.flush()
       if (this.#response.writableLength > this.#bounds.streamBufferBytes) await this.#drained()
       const { value, done } = await events.next()
       if (done) return
@@ -103,23 +115,24 @@ export class EventStream {
   }
 
   #event(event: object): void {
-    // A token in the middle of an answer: nothing follows it in this turn that could leave with it.
-    this.#write(this.#form.frame(event), event instanceof WrittenEvent)
+    this.#write(this.#form.frame(event))
   }
 
   /**
-   * Writes an HTTP/1.1 chunk as one string. `response.write` would make four pieces of it, which take four times the
+   * Makes an HTTP/1.1 chunk, as one string. `response.write` would make four pieces of it, which take four times the
    * memory while they wait and a third more time.
    */
-  #write(text: string, isAlone = false): void {
+  #write(text: string): void {
     const response = this.#response
     if (response.destroyed) return
     const { socket } = response
     // There is no socket while an earlier request of the connection is being answered; tests have other sockets.
-    const isDirect = socket instanceof Socket && response.chunkedEncoding
-    if (!isAlone) join(socket)
-    if (isDirect) socket.write(`${Buffer.byteLength(text).toString(16)}\r\n${text}\r\n`)
-    else response.write(text)
+    if (!(socket instanceof Socket && response.chunkedEncoding)) {
+      response.write(text)
+      return
+    }
+    if (this.#text === '') leaving.add(this)
+    this.#text += `${Buffer.byteLength(text).toString(16)}\r\n${text}\r\n`
   }
 
   /** Resolves on drain or close. A client that has not read for `streamStallMs` is cut off, which closes. */
@@ -143,11 +156,37 @@ export class EventStream {
 }
 
 /**
- * What is written until the turn's promises are settled leaves in one call of the system, as Node's own `response.write` has it:
- * the headers with the first event, and the last text with the end of the stream.
+ * What is written until the turn's promises are settled leaves then, each stream's in one call of the system: the headers with the
+ * first event, what one step has for several choices, and the last text with the end of the stream. One callback for all: a token's
+ * own, with a socket corked for it, would take as long as what made it.
  */
-function join(socket: Socket | null): void {
-  if (!(socket instanceof Socket) || socket.writableCorked > 0) return
-  socket.cork()
-  process.nextTick(() => socket.uncork())
+class Leaving {
+  #streams: EventStream[] = []
+  #corked: Socket[] = []
+
+  add(stream: EventStream): void {
+    this.#soon()
+    this.#streams.push(stream)
+  }
+
+  /** Also what Node writes there itself. */
+  join(socket: Socket | null): void {
+    if (!(socket instanceof Socket) || socket.writableCorked > 0) return
+    this.#soon()
+    socket.cork()
+    this.#corked.push(socket)
+  }
+
+  #soon(): void {
+    if (this.#streams.length + this.#corked.length === 0) process.nextTick(() => this.#leave())
+  }
+
+  #leave(): void {
+    const [streams, corked] = [this.#streams, this.#corked]
+    ;[this.#streams, this.#corked] = [[], []]
+    for (const stream of streams) stream.flush()
+    for (const socket of corked) socket.uncork()
+  }
 }
+
+const leaving = new Leaving()
