@@ -400,6 +400,37 @@ test('pipelined streams arrive completely, one after the other', async () => {
   expect(old.endsWith('\n\ndata: [DONE]\n\n')).toBe(true)
 })
 
+test.each([
+  [COMPLETIONS, { prompt: 'a', stream: true }],
+  [CHAT, { ...HELLO, stream: true }],
+])('%s: what a turn has for a stream is one write, the last text with the end', async (path, body) => {
+  const { app, port } = await listen(async function* (request) {
+    for await (const event of answer(request, 'abc')) {
+      // The last character and the end come together, all others on their own.
+      if (event.type === 'text') await delay(20)
+      yield event
+    }
+  })
+  const writes: string[] = []
+  app.server.on('connection', (socket: net.Socket) => {
+    const { _write, _writev } = socket
+    socket._write = (chunk, ...rest) => {
+      writes.push(String(chunk))
+      _write.call(socket, chunk, ...rest)
+    }
+    socket._writev = (chunks, done) => {
+      writes.push(chunks.map(({ chunk }) => chunk).join(''))
+      _writev!.call(socket, chunks, done)
+    }
+  })
+  const [reply] = (await once(send(port, path, body), 'response')) as [http.IncomingMessage]
+  for await (const _ of reply);
+  const texts = writes.filter((text) => /"(text|content)":"[abc]"/.test(text))
+  expect(texts).toHaveLength(3)
+  expect(writes.at(-1)).toBe(texts.at(-1))
+  expect(texts.at(-1)).toMatch(/"finish_reason":"stop"[\s\S]*data: \[DONE\]\n\n\r\n0\r\n\r\n$/)
+})
+
 test('a long silence is filled: white space before JSON, comments before events', async () => {
   const { port } = await listen(
     async function* (request) {
