@@ -153,9 +153,10 @@ export class Engine {
   async #openGrammar(live: LiveRequest, constraint: Constraint): Promise<void> {
     const matchers = this.#matchers
     try {
-      const grammar = await matchers.compile(constraint)
+      const isWanted = () => this.#outcomes.live.get(live.id) === live
+      const grammar = await matchers.compile(constraint, { tenant: live.request.tenant ?? '', isWanted })
       // The request may have been cancelled meanwhile.
-      if (this.#outcomes.live.get(live.id) !== live) return
+      if (!isWanted()) return
       live.rules = matchers.rules(grammar, mayForce(live.request))
       this.#open(live)
     } catch (error) {

@@ -65,9 +65,11 @@ export class GrammarCompiler {
       const format = this.#formatOf(constraint)
       return this.#compiler.CompileStructuralTag(JSON.stringify({ type: 'structural_tag', format }))
     } catch (error) {
-      throw notUnderstood(
-        this.binding.lastComplaint() ?? (error instanceof Error ? error.message : 'it is not understood'),
-      )
+      // A trap of the engine, which recurses into what is nested.
+      const isTrap = error instanceof WebAssembly.RuntimeError
+      const message = error instanceof Error && !isTrap ? error.message : null
+      const reason = isTrap ? 'it is nested too deeply; make it simpler' : 'it is not understood'
+      throw notUnderstood(this.binding.lastComplaint() ?? message ?? reason)
     }
   }
 

@@ -1,9 +1,9 @@
 /**
  * The grammars of an engine's answers, as the engine sees them: rows that are told the drawn tokens, and whose mask of
- * allowed next tokens is ready when their thread has written it. One thread compiles new grammars, so that one that
- * takes too long or crashes its instance harms no answer. Other threads follow the answers, and get only grammars that
- * the first could compile. A thread that hangs or ends is replaced, and its answers continue, except the one that it
- * was working on.
+ * allowed next tokens is ready when their thread has written it. Those threads get only grammars that trials.ts could
+ * compile, so one that takes too long or crashes its instance harms no answer; slow ones have a thread of their own,
+ * because it compiles them again. A thread that hangs or ends is replaced, and its answers continue, except the one
+ * that it was working on.
  */
 import { createHash } from 'node:crypto'
 import { availableParallelism } from 'node:os'
@@ -12,29 +12,18 @@ import { SkeinError } from '../errors.ts'
 import type { Constraint } from './constraint.ts'
 import type { Compiled, RowsOptions, Step, ToRows } from './matcher-rows.ts'
 import { MAX_THREADS, SharedMasks } from './shared-masks.ts'
+import { type Asker, type RowsThread, type ThreadEvents, Trials } from './trials.ts'
 import type { TokenTable } from './vocabulary.ts'
 
-/** Time limit of one compilation and of one turn of the answers; the machine may be busy. */
-const COMPILE_MS = 5000
-/** Time limit for the start of a thread. */
-const START_MS = 15_000
+/** Time limit of one turn of the answers; the machine may be busy. */
 const TURN_MS = 10_000
 /** Grammars that compiled successfully. */
 const MAX_KNOWN = 256
+/** A grammar that takes longer to compile is followed in the thread of slow ones; a schema takes 50 to 300 ms. */
+const SLOW_MS = 500
 /** Answers per thread before another thread starts, as far as there are processors. */
 const ROWS_A_THREAD = 32
 const CORES_A_THREAD = 2
-
-/** A thread, or a fake in tests. */
-interface RowsThread {
-  post(message: ToRows): void
-  end(): void
-}
-
-interface ThreadEvents {
-  compiled(compiled: Compiled): void
-  ended(reason: string): void
-}
 
 export type StartThread = (options: RowsOptions, events: ThreadEvents) => RowsThread
 
@@ -47,15 +36,10 @@ interface MatcherOptions {
   readonly start?: StartThread
 }
 
-interface Waiting {
-  readonly ask: ToRows
-  readonly resolve: () => void
-  readonly reject: (error: SkeinError) => void
-}
-
 interface Grammar {
   readonly key: string
   readonly constraint: Constraint
+  readonly isSlow: boolean
 }
 
 /** Applies a grammar to the tokens of a request's answers. */
@@ -70,16 +54,11 @@ export class Matchers {
   readonly #start: StartThread
   /** Created with the first grammar. */
   #shared: { readonly masks: SharedMasks; readonly tokens: TokenTable } | null = null
-  #trial: RowsThread | null = null
-  /** Threads that follow answers, started as needed. */
+  readonly #trials: Trials
+  /** Threads that follow answers, started as needed; the last one is for slow grammars. */
   readonly #rows: (RowsThread | null)[]
-  readonly #known = new Set<string>()
-  /** Running compilations, by key, and what waits for them. */
-  readonly #trials = new Map<string, Promise<void>>()
-  /** In the order of requests. */
-  readonly #waiting = new Map<number, Waiting>()
-  #limit: NodeJS.Timeout | undefined
-  #lastId = 0
+  /** Milliseconds that each took to compile. */
+  readonly #known = new Map<string, number>()
   readonly #open = new Map<number, Matcher>()
   readonly #free: number[]
   #steps: Step[] = []
@@ -91,23 +70,22 @@ export class Matchers {
     this.#options = options
     this.#start = options.start ?? startThread
     const numThreads = options.numThreads ?? Math.floor(availableParallelism() / CORES_A_THREAD)
-    this.#rows = new Array(Math.min(Math.max(1, numThreads), MAX_THREADS)).fill(null)
+    this.#rows = new Array(Math.min(Math.max(1, numThreads), MAX_THREADS - 1) + 1).fill(null)
+    this.#trials = new Trials((events) => this.#start(this.#optionsOfRows(0), events))
     this.#turns = new Int32Array(options.numRows)
     this.#free = Array.from({ length: options.numRows }, (_, row) => options.numRows - 1 - row)
   }
 
   /** Resolves when answers can use it; rejects with invalid_request if it does not compile. */
-  async compile(constraint: Constraint): Promise<Grammar> {
+  async compile(constraint: Constraint, asker: Asker): Promise<Grammar> {
     const key = createHash('sha256').update(JSON.stringify(constraint)).digest('base64')
-    if (!this.#known.has(key)) {
-      let trial = this.#trials.get(key)
-      if (trial === undefined) {
-        trial = this.#try(key, constraint).finally(() => this.#trials.delete(key))
-        this.#trials.set(key, trial)
-      }
-      await trial
+    let ms = this.#known.get(key)
+    if (ms === undefined) {
+      ms = await this.#trials.compile(key, constraint, asker)
+      this.#known.set(key, ms)
+      if (this.#known.size > MAX_KNOWN) this.#known.delete([...this.#known.keys()][0]!)
     }
-    return { key, constraint }
+    return { key, constraint, isSlow: ms > SLOW_MS }
   }
 
   /** `forces`: required text is not drawn. */
@@ -119,13 +97,13 @@ export class Matchers {
     }
   }
 
-  open({ key, constraint }: Grammar, forces: boolean): Matcher {
+  open(grammar: Grammar, forces: boolean): Matcher {
     const row = this.#free.pop()
     if (row === undefined) throw new SkeinError('internal', 'more answers with grammars than rows')
     const { masks } = this.#share()
-    const matcher = new Matcher(row, { key, constraint }, forces, masks, this.#turns)
+    const matcher = new Matcher(row, grammar, forces, masks, this.#turns)
     this.#open.set(row, matcher)
-    const thread = this.#threadOf(row)
+    const thread = this.#threadOf(matcher)
     const rows = this.#rows[thread] ?? this.#startRows(thread)
     this.#rows[thread] = rows
     rows.post(matcher.opening())
@@ -136,7 +114,7 @@ export class Matchers {
   close(matcher: Matcher): void {
     if (!this.#open.delete(matcher.row)) return
     this.#steps = this.#steps.filter(({ row }) => row !== matcher.row)
-    this.#rows[this.#threadOf(matcher.row)]?.post({ type: 'close', row: matcher.row })
+    this.#rows[this.#threadOf(matcher)]?.post({ type: 'close', row: matcher.row })
     this.#free.push(matcher.row)
   }
 
@@ -148,14 +126,15 @@ export class Matchers {
   flush(): void {
     if (this.#steps.length === 0) return
     for (const [thread, rows] of this.#rows.entries()) {
-      const steps = this.#steps.filter(({ row }) => this.#threadOf(row) === thread)
+      const steps = this.#steps.filter(({ row }) => this.#threadOf(this.#open.get(row)!) === thread)
       if (steps.length > 0) rows?.post({ type: 'advance', steps })
     }
     this.#steps = []
   }
 
-  #threadOf(row: number): number {
-    return Math.floor(row / ROWS_A_THREAD) % this.#rows.length
+  #threadOf({ row, isSlow }: Matcher): number {
+    const numQuick = this.#rows.length - 1
+    return isSlow ? numQuick : Math.floor(row / ROWS_A_THREAD) % numQuick
   }
 
   /** Waits until every waiting row is written, or until the time is over. */
@@ -172,12 +151,8 @@ export class Matchers {
 
   dispose(): void {
     if (this.#watch !== null) clearInterval(this.#watch)
-    clearTimeout(this.#limit)
-    for (const { reject } of this.#waiting.values()) reject(broken('the engine was closed'))
-    this.#waiting.clear()
-    this.#trial?.end()
+    this.#trials.dispose()
     for (const rows of this.#rows) rows?.end()
-    this.#trial = null
     this.#rows.fill(null)
   }
 
@@ -193,71 +168,9 @@ export class Matchers {
     return { tokens, vocabSize, numRows, memory: masks.memory, thread }
   }
 
-  /** Compiles in a thread that can be ended without harm. */
-  #try(key: string, constraint: Constraint): Promise<void> {
-    return new Promise((resolve, reject) => {
-      const id = ++this.#lastId
-      const ask: ToRows = { type: 'compile', id, key, constraint }
-      const done = () => {
-        this.#known.add(key)
-        if (this.#known.size > MAX_KNOWN) this.#known.delete([...this.#known][0]!)
-        resolve()
-      }
-      this.#waiting.set(id, { ask, resolve: done, reject })
-      this.#trial ??= this.#startTrial()
-      this.#trial.post(ask)
-      if (this.#waiting.size === 1) this.#watchTrial(START_MS)
-    })
-  }
-
-  #startTrial(): RowsThread {
-    const trial: RowsThread = this.#start(this.#optionsOfRows(0), {
-      compiled: (compiled) => {
-        if (this.#trial === trial) this.#tried(compiled)
-      },
-      ended: (reason) => {
-        if (this.#trial === trial) this.#restartTrial(broken(reason))
-      },
-    })
-    return trial
-  }
-
-  /** Watches the first waiting compilation, which is the running one. */
-  #watchTrial(extraMs = 0): void {
-    clearTimeout(this.#limit)
-    if (this.#waiting.size === 0) return
-    const late = () => this.#restartTrial(tooSlow())
-    this.#limit = setTimeout(late, COMPILE_MS + extraMs).unref()
-  }
-
-  #tried({ id, error, isBloated }: Compiled): void {
-    const waiting = this.#waiting.get(id)
-    this.#waiting.delete(id)
-    if (error === null) waiting?.resolve()
-    else waiting?.reject(SkeinError.fromShape(error))
-    // An instance that has failed may be broken.
-    if (isBloated || error !== null) this.#restartTrial(null)
-    else this.#watchTrial()
-  }
-
-  /** `error`: the error of the running compilation. The others go to the next thread. */
-  #restartTrial(error: SkeinError | null): void {
-    this.#trial?.end()
-    this.#trial = null
-    const [first] = this.#waiting.keys()
-    if (error !== null && first !== undefined) {
-      this.#waiting.get(first)!.reject(error)
-      this.#waiting.delete(first)
-    }
-    if (this.#waiting.size > 0) {
-      this.#trial = this.#startTrial()
-      for (const { ask } of this.#waiting.values()) this.#trial.post(ask)
-    }
-    this.#watchTrial(START_MS)
-  }
-
   #startRows(thread: number): RowsThread {
     const rows: RowsThread = this.#start(this.#optionsOfRows(thread), {
+      ready: () => {},
       compiled: () => {},
       ended: () => {
         if (this.#rows[thread] === rows) this.#restart(thread)
@@ -270,7 +183,7 @@ export class Matchers {
   #look(): void {
     const { masks } = this.#share()
     const late = [...this.#open.values()].filter((matcher) => matcher.waitsMs > TURN_MS)
-    for (const thread of new Set(late.map(({ row }) => this.#threadOf(row)))) {
+    for (const thread of new Set(late.map((matcher) => this.#threadOf(matcher)))) {
       this.#open.get(masks.busyRowOf(thread))?.fail()
       this.#restart(thread)
     }
@@ -278,8 +191,8 @@ export class Matchers {
 
   #restart(thread: number): void {
     this.#rows[thread]?.end()
-    const isOwn = ({ row }: { readonly row: number }) => this.#threadOf(row) === thread
-    this.#steps = this.#steps.filter((step) => !isOwn(step))
+    const isOwn = (matcher: Matcher) => this.#threadOf(matcher) === thread
+    this.#steps = this.#steps.filter(({ row }) => !isOwn(this.#open.get(row)!))
     const rows = this.#startRows(thread)
     this.#rows[thread] = rows
     for (const matcher of this.#open.values()) if (isOwn(matcher) && !matcher.hasFailed) rows.post(matcher.opening())
@@ -313,6 +226,10 @@ export class Matcher {
   /** Whether its mask and forced tokens are up to date with the last token. */
   get isReady(): boolean {
     return this.#hasFailed || this.#masks.turnOf(this.row) === this.#turn
+  }
+
+  get isSlow(): boolean {
+    return this.#grammar.isSlow
   }
 
   get hasFailed(): boolean {
@@ -360,7 +277,8 @@ export class Matcher {
     this.#since = performance.now()
     const tokens = [...this.#tokens]
     const [row, turn, forces] = [this.row, this.#turn, this.#forces]
-    return { type: 'open', row, turn, ...this.#grammar, tokens, forces }
+    const { key, constraint } = this.#grammar
+    return { type: 'open', row, turn, key, constraint, tokens, forces }
   }
 }
 
@@ -368,16 +286,10 @@ function startThread(options: RowsOptions, events: ThreadEvents): RowsThread {
   const place = new URL('./thread.ts', import.meta.url).href.replace(/\.ts$/, '.js')
   const worker = new Worker(new URL(place.replace('/src/', '/dist/')), { workerData: options })
   worker.unref()
-  worker.on('message', (compiled: Compiled) => events.compiled(compiled))
+  worker.on('message', (message: 'ready' | Compiled) => {
+    if (message === 'ready') events.ready()
+    else events.compiled(message)
+  })
   worker.on('error', (error) => events.ended(error.message))
   return { post: (message) => worker.postMessage(message), end: () => void worker.terminate() }
-}
-
-function tooSlow(): SkeinError {
-  const message = `the grammar of the answer takes more than ${COMPILE_MS / 1000} s to compile; make it simpler`
-  return new SkeinError('invalid_request', message)
-}
-
-function broken(reason: string): SkeinError {
-  return new SkeinError('invalid_request', `the grammar of the answer cannot be used: ${reason}`)
 }

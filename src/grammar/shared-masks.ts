@@ -3,8 +3,8 @@
  * thread writes a row, then its turn; the engine reads a row once it has the expected turn.
  */
 export const MAX_FORCED = 64
-/** Maximum threads that follow answers. */
-export const MAX_THREADS = 4
+/** Maximum threads that follow answers, with the one for slow grammars. */
+export const MAX_THREADS = 5
 /** Columns of a row's header, before its forced tokens. */
 const TURN = 0
 const STATUS = 1

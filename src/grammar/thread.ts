@@ -9,3 +9,4 @@ const port = parentPort
 const options = workerData as RowsOptions // given by matchers.ts
 const rows = new MatcherRows(await openXgrammar(), options, (compiled) => port.postMessage(compiled))
 port.on('message', (message: ToRows) => rows.handle(message))
+port.postMessage('ready')

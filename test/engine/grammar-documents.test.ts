@@ -97,3 +97,15 @@ test('unclosed brackets are reported by position; brackets in strings are not', 
     'grammar: more than 64 open brackets at line 2, column 71; name parts of it as rules',
   )
 })
+
+test('a schema that is nested too deeply for the grammar engine is refused in words', async () => {
+  const nested = Array.from({ length: 60 }, (_, i) => {
+    const inner = { $ref: `#/$defs/a${i}` }
+    return [`a${i + 1}`, { type: 'object', properties: { x: inner, y: inner }, required: ['x', 'y'] }] as const
+  })
+  const $defs = { a0: { type: 'string' }, ...Object.fromEntries(nested) }
+  // An instance that has failed is not used again.
+  const own = new GrammarCompiler(await openXgrammar(), vocabulary)
+  const compile = () => own.compile('nested', { type: 'schema', schema: { $defs, $ref: '#/$defs/a60' } })
+  expect(compile).toThrow('the grammar of the answer: it is nested too deeply; make it simpler')
+})

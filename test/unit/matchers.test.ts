@@ -5,7 +5,7 @@ import { Matchers, type StartThread } from '../../src/grammar/matchers.ts'
 import { tokenTable } from '../../src/grammar/vocabulary.ts'
 
 const VOCAB = 64
-const GRAMMAR = { key: 'k', constraint: { type: 'text', text: 'a' } } as const
+const GRAMMAR = { key: 'k', constraint: { type: 'text', text: 'a' }, isSlow: false } as const
 
 interface Started {
   readonly thread: number
@@ -73,5 +73,20 @@ test('with few processors one thread has all answers', () => {
   const { started, matchers } = listening(0)
   for (let i = 0; i < 100; i++) matchers.open(GRAMMAR, false)
   expect(started.length).toBe(1)
+  matchers.dispose()
+})
+
+test('grammars that are slow to compile share a thread of their own', () => {
+  const { started, matchers } = listening(2)
+  const slow = Array.from({ length: 2 }, () => matchers.open({ ...GRAMMAR, isSlow: true }, false))
+  const quick = matchers.open(GRAMMAR, false)
+  expect(started.map((one) => [one.thread, rowsOf(one)])).toEqual([
+    [2, slow.map(({ row }) => row)],
+    [0, [quick.row]],
+  ])
+  matchers.advance(slow[1]!, 5)
+  matchers.flush()
+  expect(started[0]!.posted.at(-1)).toMatchObject({ type: 'advance' })
+  expect(started[1]!.posted.length).toBe(1)
   matchers.dispose()
 })
