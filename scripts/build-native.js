@@ -38,7 +38,7 @@ const LEVELS = {
     baseline: [],
     avx2: words('-mavx2 -mfma -mf16c'),
     avx512: AVX512,
-    amx: [...AVX512, ...words('-mamx-tile -mamx-bf16')],
+    amx: [...AVX512, ...words('-mamx-tile -mamx-bf16 -mamx-int8')],
   },
   arm64: { baseline: [] },
 }

@@ -6,7 +6,7 @@
 // store before one could move behind it.
 #pragma once
 
-#if defined(__AMX_TILE__) && defined(__AMX_BF16__)
+#if defined(__AMX_TILE__) && defined(__AMX_INT8__) && defined(__AMX_BF16__)
 #define SKEIN_TILES 1
 
 #include <cstdint>
@@ -14,7 +14,8 @@
 namespace skein {
 
 /// What LDTILECFG reads. A product C += A·B of TDP…(C, A, B) has A.rows rows, B.bytes / 4 columns
-/// and A.bytes / 4 rows of B, each of which holds two inputs of every column.
+/// and A.bytes / 4 rows of B, each of which holds two (bf16) or four (int8) inputs of every
+/// column.
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start = 0, reserved[14] = {};
   uint16_t bytes[16] = {};
@@ -58,6 +59,12 @@ inline void load_tile(const void* from, int64_t stride = 64) {
 template <int Tile>
 inline void store_tile(void* to, int64_t stride = 64) {
   asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(Tile) : "memory");
+}
+
+/// C += A·B, quads of signed bytes to i32.
+template <int C, int A, int B>
+inline void add_i8_products() {
+  asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
 }
 
 /// C += A·B, pairs of bf16 to f32. Per output one chain of fused multiply-adds over the first

@@ -8,6 +8,7 @@
 #include "packed-tile.h"
 #include "program.h"
 #include "split.h"
+#include "tile-products.h"
 
 namespace skein {
 
@@ -22,6 +23,7 @@ struct Job {
   const Rounded* rounded;  // x as rounded by the command before; null: it is in scratch
   int64_t quantised_at;    // offset of the quantised or split x there, if the weights need one
   bool skips_zeros;      // of x, at few tokens
+  int64_t blocks_at = 0;  // offset of x there in blocks of tokens, for tile products
 };
 
 int32_t tokens_of(const Batch& batch, bool of_logits) {
@@ -101,6 +103,58 @@ struct Split final : Command {
   }
 
   static int64_t parts_of(const Input& input) { return div_up(input.columns, kPart * kGroup); }
+};
+
+bool is_integer(int32_t type) { return is_quantised(type) || is_packed(type); }
+
+/// Whether a linear command multiplies quantised weights by tile registers.
+bool is_by_tiles(int64_t tokens) { return kHasTiles && tokens >= kLeastTokens; }
+
+/// Packs the distinct inputs for tile products.
+struct PackTokens final : Command {
+  struct Input {
+    const float* x;
+    int64_t columns;
+    TokenForm form;
+    const Rounded* rounded;  // null: it is in scratch, at
+    int64_t quantised_at;
+    int64_t at;
+  };
+  static constexpr int64_t kItemGroups = 32;
+
+  sk_program* program;
+  bool of_logits;
+  std::vector<Input> inputs;
+  int64_t parts = 0;  // of one block of all inputs
+
+  int64_t items(const Batch& batch, int) const override {
+    const int64_t tokens = tokens_of(batch, of_logits);
+    return is_by_tiles(tokens) ? parts * div_up(tokens, kBlockTokens) : 0;
+  }
+
+  void run(const Batch& batch, int64_t item, int, int) override {
+    if constexpr (kHasTiles) {
+      const int64_t block = item / parts, tokens = tokens_of(batch, of_logits);
+      int64_t part = item % parts;
+      const Input* input = inputs.data();
+      for (; part >= parts_of(*input); input++) part -= parts_of(*input);
+      const int64_t first = part * kItemGroups, groups = div_up(input->columns, kGroup);
+      const bool is_fine = input->form != TokenForm::kBytes;
+      const int64_t stride = is_fine ? FineLayout(input->columns).stride
+                                     : ActivationLayout(input->columns).stride;
+      uint8_t* scratch = program->scratch.as<uint8_t>();
+      const uint8_t* from = input->rounded != nullptr ? input->rounded->to.as<uint8_t>()
+                                                      : scratch + input->quantised_at;
+      pack_tokens(input->form, input->columns, from + block * kBlockTokens * stride, stride,
+                  std::min(kBlockTokens, tokens - block * kBlockTokens), first,
+                  std::min(first + kItemGroups, groups),
+                  scratch + input->at + block * token_block_bytes(input->form, input->columns));
+    }
+  }
+
+  static int64_t parts_of(const Input& input) {
+    return div_up(input.columns, kItemGroups * kGroup);
+  }
 };
 
 vf activate(int32_t epilogue, vf y) {
@@ -329,6 +383,7 @@ struct Linear final : Command {
   std::vector<Job> jobs;
   int64_t tiles = 0;       // of all jobs
   bool has_split = false;  // jobs with bf16 weights that are multiplied by tiles of AMX
+  bool has_packed = false;  // jobs whose tokens PackTokens packs
   std::vector<const Rounded*> rounded;
 
   bool rounds(const Rounded& one) override {
@@ -387,8 +442,10 @@ struct Linear final : Command {
     const int64_t count = chunks(batch, threads), tokens = tokens_of(batch, of_logits);
     const int64_t chunk = item % count, width = tiles_of_item(tokens, threads);
     const bool is_last_chunk = chunk + 1 == count;
-    // Blocks of split tokens stay whole.
-    const int64_t unit = splits(tokens) ? SplitLayout::kMostRows : 1;
+    // Blocks of tokens for tiles stay whole.
+    static_assert(SplitLayout::kMostRows == kBlockTokens);
+    const bool in_blocks = splits(tokens) || (has_packed && is_by_tiles(tokens));
+    const int64_t unit = in_blocks ? kBlockTokens : 1;
     const auto start = [&](int64_t of) {
       return std::min(div_up(tokens, unit) * of / count * unit, tokens);
     };
@@ -401,6 +458,9 @@ struct Linear final : Command {
         const int64_t wide = std::min(end - next, job->weight->tiles() - tile);
         multiply_pieces(*job, tile, wide, tokens, from, to);
         next += wide;
+      } else if (is_by_tiles(tokens) && is_integer(job->weight->type)) {
+        multiply_by_tiles(*job, tile, from, to);
+        next++;
       } else {
         multiply(*job, tile, from, to, is_last_chunk);
         next++;
@@ -438,13 +498,29 @@ struct Linear final : Command {
     for (int64_t t = from; t < to; t++) y.round(t, first, count);
   }
 
+  void multiply_by_tiles(const Job& job, int64_t tile, int64_t from, int64_t to) const {
+    if constexpr (kHasTiles) {
+      const sk_matrix& weight = *job.weight;
+      const int64_t block_bytes = token_block_bytes(token_form(weight.type), weight.columns);
+      const uint8_t* blocks = program->scratch.as<uint8_t>() + job.blocks_at;
+      const float* sums =
+          multiply_tile(weight, tile, blocks + from / kBlockTokens * block_bytes, to - from);
+      for (int64_t t = from; t < to; t += kBlockTokens) {
+        for (int n = 0; n < kTileVectors; n++, sums += kBlockTokens * kLanes) {
+          for (int64_t i = 0; i < std::min(kBlockTokens, to - t); i++)
+            finish(job, load(sums + i * kLanes), t + i, tile * kTileRows + n * kLanes);
+        }
+      }
+    }
+  }
+
   void multiply(const Job& job, int64_t tile, int64_t from, int64_t to, bool is_last_chunk) const {
     const int32_t type = job.weight->type;
     Inputs inputs = {reinterpret_cast<const uint8_t*>(job.x),
                      token_bytes(type, job.weight->columns), job.weight->columns};
     if (job.rounded != nullptr) {
       inputs.first = job.rounded->to.as<uint8_t>();
-    } else if (is_quantised(type) || is_packed(type)) {
+    } else if (is_integer(type)) {
       inputs.first = program->scratch.as<uint8_t>() + job.quantised_at;
     }
     const uint8_t* base = inputs.first;
@@ -536,7 +612,7 @@ void record(sk_program* program, bool of_logits, std::vector<Job> jobs) {
       }
       job.quantised_at = known->at;
     }
-    if (!is_quantised(type) && !is_fine) continue;
+    if (!is_integer(type)) continue;
     const auto twin = std::find_if(jobs.data(), &job, [&](const Job& other) {
       return other.rounded && other.x == job.x && other.rounded->is_fine == is_fine;
     });
@@ -552,11 +628,30 @@ void record(sk_program* program, bool of_logits, std::vector<Job> jobs) {
     }
     job.quantised_at = known->at;
   }
+  auto pack = std::make_unique<PackTokens>();
+  for (Job& job : jobs) {
+    const TokenForm form = token_form(job.weight->type);
+    const int64_t columns = job.weight->columns;
+    if (!is_by_tiles(capacity) || !is_integer(job.weight->type)) continue;
+    auto known = std::find_if(pack->inputs.begin(), pack->inputs.end(), [&](const auto& input) {
+      return input.x == job.x && input.columns == columns && input.form == form;
+    });
+    if (known == pack->inputs.end()) {
+      scratch = round_up(scratch, 64);
+      known = pack->inputs.insert(
+          known, {job.x, columns, form, job.rounded, job.quantised_at, scratch});
+      scratch += token_block_bytes(form, columns) * div_up(capacity, kBlockTokens);
+      pack->parts += PackTokens::parts_of(*known);
+    }
+    job.blocks_at = known->at;
+  }
   program->reserve_scratch(scratch);
-  prepare->program = split->program = linear->program = program;
-  prepare->of_logits = split->of_logits = linear->of_logits = of_logits;
+  prepare->program = pack->program = split->program = linear->program = program;
+  prepare->of_logits = pack->of_logits = split->of_logits = linear->of_logits = of_logits;
   linear->jobs = std::move(jobs);
   if (!prepare->inputs.empty()) program->commands.push_back(std::move(prepare));
+  linear->has_packed = !pack->inputs.empty();
+  if (linear->has_packed) program->commands.push_back(std::move(pack));
   linear->has_split = !split->inputs.empty();
   if (linear->has_split) program->commands.push_back(std::move(split));
   program->commands.push_back(std::move(linear));

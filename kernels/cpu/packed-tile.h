@@ -183,6 +183,23 @@ struct DecodedWeights {
   }
 };
 
+/// Receives what PackedWeights::unpack reads.
+template <class Decoded>
+struct DecodedWriter {
+  uint8_t* tile;
+
+  void scale(int64_t g, int part, int n, vf scale) const {
+    store(Decoded::scales(tile, g) + part * kTileRows + n * kLanes, scale);
+  }
+  void minimum(int64_t g, int n, vf minimum) const {
+    store(Decoded::minimums(tile, g) + n * kLanes, minimum);
+  }
+  void codes(int64_t g, int quad, const vi (&bytes)[kTileVectors]) const {
+    for (int n = 0; n < kTileVectors; n++)
+      std::memcpy(Decoded::quad(tile, g, quad) + n * kLanes * 4, &bytes[n], sizeof(vi));
+  }
+};
+
 template <int32_t Type>
 struct PackedWeights {
   static constexpr PackedTile kTile = packed_tile(Type);
@@ -227,27 +244,31 @@ struct PackedWeights {
     }
   }
 
-  /// Writes the tile in the form of DecodedWeights.
-  static void decode(const uint8_t* tile, int64_t columns, uint8_t* to) {
-    const int32_t offset = kOffset;
-    std::memcpy(to, &offset, sizeof offset);
-    for (int64_t g = 0; g * kGroup < columns; g++) {
+  /// Gives the scales, minimums and codes of groups [first, end) to `to`.
+  template <class To>
+  static void unpack(const uint8_t* tile, int64_t first, int64_t end, const To& to) {
+    for (int64_t g = first; g < end; g++) {
       const Group group(tile, g, 0);
       constexpr Units<0, kTileVectors> units{};
-      float* scales = Decoded::scales(to, g);
       for (int n = 0; n < kTileVectors; n++) {
         for (int part = 0; part < kParts; part++)
-          store(scales + part * kTileRows + n * kLanes, units.scale(group, n, part));
+          to.scale(g, part, n, units.scale(group, n, part));
         if constexpr (kFormat.minimum != 0)
-          store(Decoded::minimums(to, g) + n * kLanes, units.minimum(group, n) * kFormat.minimum);
+          to.minimum(g, n, units.minimum(group, n) * kFormat.minimum);
       }
       for (int quad = 0; quad < kQuads; quad++) {
         vi bytes[kTileVectors];
         load_bytes<false>(group, quad, bytes);
-        for (int n = 0; n < kTileVectors; n++)
-          std::memcpy(Decoded::quad(to, g, quad) + n * kLanes * 4, &bytes[n], sizeof(vi));
+        to.codes(g, quad, bytes);
       }
     }
+  }
+
+  /// Writes the tile in the form of DecodedWeights.
+  static void decode(const uint8_t* tile, int64_t columns, uint8_t* to) {
+    const int32_t offset = kOffset;
+    std::memcpy(to, &offset, sizeof offset);
+    unpack(tile, 0, columns / kGroup, DecodedWriter<Decoded>{to});
   }
 
   /// A group whose scale is not finite has no zeros (round_group), so it is never skipped.

@@ -169,6 +169,9 @@ struct I8Format {
 #pragma GCC unroll 16
     for (int n = 0; n < Vectors; n++) to[n] = quad_of(load_int(quad + (first + n) * kLanes * 4));
   }
+  static void codes(const uint8_t* quad, vi (&to)[kTileVectors]) {
+    for (int n = 0; n < kTileVectors; n++) to[n] = load_int(quad + n * kLanes * 4);
+  }
   static vi start(int32_t correction, int) {
     return splat_int(kWeightOffset == 0 ? 0 : correction);
   }
@@ -187,6 +190,9 @@ struct Q4Format {
     load_halves<kIsLifted>(quad, first, bytes);
 #pragma GCC unroll 16
     for (int n = 0; n < Vectors; n++) to[n] = quad_of(bytes[n]);
+  }
+  static void codes(const uint8_t* quad, vi (&to)[kTileVectors]) {
+    load_halves<false>(quad, 0, to);
   }
   static vi start(int32_t correction, int n) {
     static_assert(kCorrection == 16 * kQ4Offset);
@@ -218,6 +224,7 @@ struct Nf4Format {
 #pragma GCC unroll 16
     for (int n = 0; n < Vectors; n++) to[n] = quad_of(look_up(kLevels, codes[n]));
   }
+  static void codes(const uint8_t* quad, vi (&to)[kTileVectors]) { Q4Format::codes(quad, to); }
   static vi start(int32_t correction, int n) { return I8Format::start(correction, n); }
   template <int Vectors>
   static vi sum(const vi (&totals)[Vectors], int n) {
@@ -275,6 +282,20 @@ struct IntegerWeights {
         i++;
       } while (i < used.count && used.units[i] / kQuads == g);
       add_scaled(totals, block_of(tile, g) + output * 2, inputs, layout, g, sums);
+    }
+  }
+
+  /// Gives the scales and codes of groups [first, end) to `to`.
+  template <class To>
+  static void unpack(const uint8_t* tile, int64_t first, int64_t end, const To& to) {
+    for (int64_t g = first; g < end; g++) {
+      const uint16_t* scales = reinterpret_cast<const uint16_t*>(block_of(tile, g));
+      for (int n = 0; n < kTileVectors; n++) to.scale(g, 0, n, load_bf16(scales + n * kLanes));
+      for (int64_t quad = 0; quad < kQuads; quad++) {
+        vi bytes[kTileVectors];
+        Format::codes(quad_at(tile, g * kQuads + quad), bytes);
+        to.codes(g, static_cast<int>(quad), bytes);
+      }
     }
   }
 

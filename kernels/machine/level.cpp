@@ -102,7 +102,7 @@ bool adds_as_known() {
 
 bool has_tiles(const Cpu& cpu) {
   return (cpu.saved & 0x60000) == 0x60000 &&
-         has(cpu.edx7, 1u << 22 | 1u << 24) &&  // BF16, TILE
+         has(cpu.edx7, 1u << 22 | 1u << 23 | 1u << 24 | 1u << 25) &&  // BF16, FP16, TILE, INT8
          may_use_tiles() && adds_as_known();
 }
 #else
