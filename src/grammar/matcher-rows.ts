@@ -105,6 +105,7 @@ export class MatcherRows {
   /** Rewrites a row, or reports that it cannot continue. */
   #work(row: number, turn: number, mayForce: boolean, change: () => void): void {
     this.#masks.setBusyRow(this.#thread, row)
+    const begin = performance.now()
     try {
       change()
       const { matcher, forces } = this.#rows.get(row)!
@@ -112,9 +113,10 @@ export class MatcherRows {
       const forced = isForcing ? this.#force(matcher) : []
       this.#writeMask(matcher, row)
       if (isForcing && this.#mustEnd(row)) forced.push(this.#vocabulary.stopToken)
-      this.#masks.write(row, turn, 'open', forced)
+      // The first turn compiles the grammar.
+      this.#masks.write(row, turn, 'open', forced, mayForce ? performance.now() - begin : 0)
     } catch {
-      this.#masks.write(row, turn, 'failed', [])
+      this.#masks.write(row, turn, 'failed', [], 0)
     }
     this.#masks.setBusyRow(this.#thread, -1)
   }

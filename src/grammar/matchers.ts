@@ -21,6 +21,8 @@ const TURN_MS = 10_000
 const MAX_KNOWN = 256
 /** A grammar that takes longer to compile is followed in the thread of slow ones; a schema takes 50 to 300 ms. */
 const SLOW_MS = 500
+/** So is one with such a turn; most take less than 0.1 ms. */
+const SLOW_TURN_MS = 25
 /** Answers per thread before another thread starts, as far as there are processors. */
 const ROWS_A_THREAD = 32
 const CORES_A_THREAD = 2
@@ -103,24 +105,39 @@ export class Matchers {
     const { masks } = this.#share()
     const matcher = new Matcher(row, grammar, forces, masks, this.#turns)
     this.#open.set(row, matcher)
-    const thread = this.#threadOf(matcher)
-    const rows = this.#rows[thread] ?? this.#startRows(thread)
-    this.#rows[thread] = rows
-    rows.post(matcher.opening())
+    this.#post(matcher)
     this.#watch ??= setInterval(() => this.#look(), TURN_MS / 4).unref()
     return matcher
   }
 
+  #post(matcher: Matcher): void {
+    const thread = this.#threadOf(matcher)
+    const rows = this.#rows[thread] ?? this.#startRows(thread)
+    this.#rows[thread] = rows
+    rows.post(matcher.opening())
+  }
+
   close(matcher: Matcher): void {
-    if (!this.#open.delete(matcher.row)) return
+    if (!this.#open.has(matcher.row)) return
+    this.#leave(matcher)
+    this.#open.delete(matcher.row)
+    this.#free.push(matcher.row)
+  }
+
+  #leave(matcher: Matcher): void {
     this.#steps = this.#steps.filter(({ row }) => row !== matcher.row)
     this.#rows[this.#threadOf(matcher)]?.post({ type: 'close', row: matcher.row })
-    this.#free.push(matcher.row)
   }
 
   /** Records a drawn token. flush() sends it with the others of its step. */
   advance(matcher: Matcher, token: number): void {
-    this.#steps.push(matcher.next(token))
+    const step = matcher.next(token)
+    if (matcher.isSlow || this.#share().masks.msOf(matcher.row) < SLOW_TURN_MS) this.#steps.push(step)
+    else {
+      this.#leave(matcher)
+      matcher.isSlow = true
+      this.#post(matcher)
+    }
   }
 
   flush(): void {
@@ -202,6 +219,8 @@ export class Matchers {
 /** One answer's position in a grammar. */
 export class Matcher {
   readonly row: number
+  /** Whether the thread of slow grammars follows it. */
+  isSlow: boolean
   readonly #grammar: Grammar
   readonly #forces: boolean
   readonly #masks: SharedMasks
@@ -216,6 +235,7 @@ export class Matcher {
 
   constructor(row: number, grammar: Grammar, forces: boolean, masks: SharedMasks, turns: Int32Array) {
     this.row = row
+    this.isSlow = grammar.isSlow
     this.#grammar = grammar
     this.#forces = forces
     this.#masks = masks
@@ -226,10 +246,6 @@ export class Matcher {
   /** Whether its mask and forced tokens are up to date with the last token. */
   get isReady(): boolean {
     return this.#hasFailed || this.#masks.turnOf(this.row) === this.#turn
-  }
-
-  get isSlow(): boolean {
-    return this.#grammar.isSlow
   }
 
   get hasFailed(): boolean {

@@ -9,7 +9,9 @@ export const MAX_THREADS = 5
 const TURN = 0
 const STATUS = 1
 const NUM_FORCED = 2
-const HEADER = 3
+/** Milliseconds that the turn took. */
+const TOOK = 3
+const HEADER = 4
 const SIGNALS = 1 + MAX_THREADS
 
 /** 'failed': the row has no mask, and its answer cannot continue. */
@@ -59,6 +61,11 @@ export class SharedMasks {
     return this.#headers[this.#at(row) + STATUS] === 0 ? 'open' : 'failed'
   }
 
+  /** Milliseconds that its last turn took, without those of its first. */
+  msOf(row: number): number {
+    return this.#headers[this.#at(row) + TOOK]!
+  }
+
   forcedOf(row: number): number[] {
     const at = this.#at(row)
     const count = this.#headers[at + NUM_FORCED]!
@@ -69,8 +76,9 @@ export class SharedMasks {
     return this.#masks.subarray(row * this.#words, (row + 1) * this.#words)
   }
 
-  write(row: number, turn: number, status: RowStatus, forced: readonly number[]): void {
+  write(row: number, turn: number, status: RowStatus, forced: readonly number[], ms: number): void {
     const at = this.#at(row)
+    this.#headers[at + TOOK] = ms
     this.#headers[at + STATUS] = status === 'open' ? 0 : 1
     this.#headers[at + NUM_FORCED] = forced.length
     this.#headers.set(forced, at + HEADER)

@@ -152,3 +152,36 @@ test('a flood of another key costs a quiet key little', { timeout: 300_000 }, as
   expect(fair).toBeLessThan(shared! / 2)
   expect(ttft['the same, that key with --rows 1']).toBeLessThan(shared! / 2)
 })
+
+test('slow grammars of another key cost a quiet key’s constrained answers little', { timeout: 120_000 }, async () => {
+  const held = async (key: string, constraint: object, maxTokens: number, signal: AbortSignal) => {
+    const reply = await fetch(`${server.url}/v1/chat/completions`, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json' },
+      body: JSON.stringify({ messages: [{ role: 'user', content: 'Hi' }], max_tokens: maxTokens, ...constraint }),
+      signal,
+    })
+    await reply.arrayBuffer()
+    return reply.status
+  }
+  const ending = new AbortController()
+  const loud = [
+    // Each would be compiled for longer than the 5 s that it has.
+    ...Array.from({ length: 8 }, (_, i) => ({ guided_regex: `(.*a.{5${i}})|(.*b.{80})` })),
+    // Quick to compile, but a mask of a long answer takes a second.
+    { guided_grammar: 'root ::= e{400,1000} "x"\ne ::= e e | "a" | "b" | "ab" | "ba" | "aab"', n: 16 },
+  ]
+  const flood = loud.map((one) => held(secrets.loud!, one, 1500, ending.signal).catch(() => 0))
+  await delay(2000)
+  const times: number[] = []
+  for (let i = 0; i < 20; i++) {
+    const begin = performance.now()
+    const within = AbortSignal.timeout(30_000)
+    expect(await held(secrets.quiet!, { guided_regex: `(Paris|London)[.!]${i}` }, 16, within)).toBe(200)
+    times.push(performance.now() - begin)
+  }
+  ending.abort()
+  await Promise.all(flood)
+  // Behind them it would wait for minutes.
+  expect(percentile(times, 0.5)).toBeLessThan(3000)
+})

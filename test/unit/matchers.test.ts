@@ -2,12 +2,14 @@
 import { expect, test } from 'vitest'
 import type { ToRows } from '../../src/grammar/matcher-rows.ts'
 import { Matchers, type StartThread } from '../../src/grammar/matchers.ts'
+import { SharedMasks } from '../../src/grammar/shared-masks.ts'
 import { tokenTable } from '../../src/grammar/vocabulary.ts'
 
 const VOCAB = 64
 const GRAMMAR = { key: 'k', constraint: { type: 'text', text: 'a' }, isSlow: false } as const
 
 interface Started {
+  readonly memory: SharedArrayBuffer
   readonly thread: number
   readonly posted: ToRows[]
   readonly end: (reason: string) => void
@@ -17,8 +19,8 @@ interface Started {
 /** Matchers whose threads only record messages. */
 function listening(numThreads: number) {
   const started: Started[] = []
-  const start: StartThread = ({ thread }, { ended }) => {
-    const one: Started = { thread, posted: [], end: ended, hasEnded: false }
+  const start: StartThread = ({ thread, memory }, { ended }) => {
+    const one: Started = { memory, thread, posted: [], end: ended, hasEnded: false }
     started.push(one)
     const end = () => {
       one.hasEnded = true
@@ -88,5 +90,29 @@ test('grammars that are slow to compile share a thread of their own', () => {
   matchers.flush()
   expect(started[0]!.posted.at(-1)).toMatchObject({ type: 'advance' })
   expect(started[1]!.posted.length).toBe(1)
+  matchers.dispose()
+})
+
+test('an answer whose turn took long goes on in the thread of slow ones, from where it is', () => {
+  const { started, matchers } = listening(1)
+  const [quick, slow] = [matchers.open(GRAMMAR, false), matchers.open(GRAMMAR, false)]
+  const masks = new SharedMasks(200, VOCAB / 32, started[0]!.memory)
+  for (const [matcher, ms] of [
+    [quick, 1],
+    [slow, 200],
+  ] as const) {
+    masks.write(matcher.row, 1, 'open', [], 0)
+    matchers.advance(matcher, 5)
+    masks.write(matcher.row, 2, 'open', [], ms)
+    matchers.advance(matcher, 6)
+  }
+  matchers.flush()
+  expect(started[0]!.posted.filter(({ type }) => type === 'close')).toEqual([{ type: 'close', row: slow.row }])
+  const steps = started[0]!.posted.flatMap((message) => (message.type === 'advance' ? message.steps : []))
+  expect(steps.map(({ row, token }) => [row, token])).toEqual([
+    [quick.row, 5],
+    [quick.row, 6],
+  ])
+  expect(started[1]!.posted).toMatchObject([{ type: 'open', row: slow.row, turn: 3, tokens: [5, 6] }])
   matchers.dispose()
 })
