@@ -19,10 +19,11 @@ import { unavailable, unwritten, warn } from './failures.ts'
 import { type FileLayer, realFiles } from './files.ts'
 import { StoreLog } from './log.ts'
 import { Owners } from './owners.ts'
-import { SessionRows } from './session-rows.ts'
+import { SessionRows, type StateRow } from './session-rows.ts'
 import { alone, type Database, isWithoutRoom } from './sqlite.ts'
 import {
   type Claim,
+  type ClaimAsk,
   type ListPage,
   readStored,
   type SessionName,
@@ -47,11 +48,6 @@ export interface DatabaseOptions extends ConnectionOptions {
 }
 
 const MAX_INLINE_BYTES = 2 ** 20
-
-interface StateRow {
-  readonly inline: Uint8Array | null
-  readonly file: string | null
-}
 
 /** A state that can be referred to. */
 interface StagedState extends StateRow {
@@ -114,24 +110,43 @@ export class StoreDatabase {
   }
 
   claim(name: SessionName, mayCreate: boolean): Claim {
+    const [claim] = this.claimAll([{ name, mayCreate }])
+    if (claim instanceof SkeinError) throw claim
+    return claim!
+  }
+
+  /** One turn at the lock for all; one that is refused does not affect the others. */
+  claimAll(asked: readonly ClaimAsk[]): (Claim | SkeinError)[] {
+    const removed: string[] = []
     try {
-      const [session, removed] = this.#locked(() => {
-        this.#refuseForeign(name)
-        const isOver = this.#rows.isExpired(name, this.#now())
-        const files = isOver ? this.#removeSession(name) : []
-        const found = this.#rows.find(name)
-        if (found !== null || mayCreate) this.#rows.claim(name, this.owner)
-        return [found, files] as const
-      })
+      const found = this.#locked(() => asked.map((ask) => this.#claim(ask, removed)))
       this.#remove(removed, removed.length > 0)
-      return { session, others: this.usage(name.namespace) }
+      const namespaces = new Set(asked.map(({ name }) => name.namespace))
+      const usage = new Map([...namespaces].map((namespace) => [namespace, this.usage(namespace)]))
+      const othersOf = (i: number) => usage.get(asked[i]!.name.namespace)!
+      return found.map((one, i) => (one instanceof SkeinError ? one : { session: one, others: othersOf(i) }))
     } catch (error) {
-      const isNew = mayCreate && this.#isToldFirst && isWithoutRoom(error)
-      // Turns are told of before they are written, the first one of a session too.
-      if (isNew && this.#rows.find(name) === null)
-        return { session: null, others: this.usage(name.namespace), isUnclaimed: true }
-      throw error instanceof SkeinError ? error : unavailable('claimed', error)
+      // Where nothing can be written it depends on each.
+      return asked.length > 1 ? asked.flatMap((ask) => this.claimAll([ask])) : [this.#unclaimed(asked[0]!, error)]
     }
+  }
+
+  /** Under the lock. */
+  #claim({ name, mayCreate }: ClaimAsk, removed: string[]): StoredSession | SkeinError | null {
+    const refusal = this.#refusalOf(name)
+    if (refusal !== null) return refusal
+    if (this.#rows.isExpired(name, this.#now())) removed.push(...this.#removeSession(name))
+    const found = this.#rows.find(name)
+    if (found !== null || mayCreate) this.#rows.claim(name, this.owner)
+    return found
+  }
+
+  #unclaimed({ name, mayCreate }: ClaimAsk, error: unknown): Claim | SkeinError {
+    const isNew = mayCreate && this.#isToldFirst && isWithoutRoom(error)
+    // Turns are told of before they are written, the first one of a session too.
+    if (isNew && this.#rows.find(name) === null)
+      return { session: null, others: this.usage(name.namespace), isUnclaimed: true }
+    return error instanceof SkeinError ? error : unavailable('claimed', error)
   }
 
   expire(): void {
@@ -148,7 +163,7 @@ export class StoreDatabase {
    */
   load(key: string, namespace: string): Snapshot {
     try {
-      const row = this.#rowOf(key)
+      const row = this.#rows.stateOf(key)
       if (row === undefined) throw new SkeinError('state_unavailable', 'it is not there')
       const of = { key, namespace, identity: this.#options.identity }
       return row.inline ? readStored(row.inline, of) : readStored(this.#blobs.read(row.file!), of, true)
@@ -243,7 +258,8 @@ export class StoreDatabase {
         keys.push(...(record?.turns ?? []).map(({ key }) => key))
         continue
       }
-      this.#refuseForeign(name)
+      const refusal = this.#refusalOf(name)
+      if (refusal !== null) throw refusal
       keys.push(...this.#rows.remove(name))
       if (record === null) continue
       this.#rows.put(name, record)
@@ -273,16 +289,16 @@ export class StoreDatabase {
     return this.#rows.find(name) !== null || (claimant !== null && this.#owners.isAlive(claimant))
   }
 
-  /** Throws conflict. Claims of a dead process are freed here. */
-  #refuseForeign(name: SessionName): void {
+  /** Of a session that another process has. Claims of a dead one are freed here. */
+  #refusalOf(name: SessionName): SkeinError | null {
     const claimant = this.#rows.claimantOf(name)
-    if (claimant === null || claimant === this.owner) return
+    if (claimant === null || claimant === this.owner) return null
     if (!this.#owners.isAlive(claimant)) {
       this.#bury(claimant)
-      return
+      return null
     }
     const message = `session ${name.id} is in the hands of another worker; if two servers have the same --data-dir, ask the other one`
-    throw new SkeinError('conflict', message)
+    return new SkeinError('conflict', message)
   }
 
   /** Where turns are answered before they are written, the last ones of a dead process may be missing. */
@@ -301,7 +317,7 @@ export class StoreDatabase {
     const files: string[] = []
     for (const key of keys) {
       if (this.#rows.isUsed(key)) continue
-      const file = this.#rowOf(key)?.file
+      const file = this.#rows.stateOf(key)?.file
       this.#db.prepare('DELETE FROM states WHERE key = ?').run(key)
       this.#removedAt ??= performance.now()
       if (file) files.push(file)
@@ -328,17 +344,12 @@ export class StoreDatabase {
     this.#removed = []
     try {
       this.#locked(() => {
-        for (const file of files) if (!this.#isNamed(file)) this.#blobs.remove(file)
+        for (const file of files) if (!this.#rows.isNamed(file)) this.#blobs.remove(file)
       })
     } catch (error) {
       // The next start finds them.
       warn('a deleted state is still on disk', error)
     }
-  }
-
-  /** Files of older formats may be those of several states. */
-  #isNamed(file: string): boolean {
-    return this.#db.prepare('SELECT 1 FROM states WHERE file = ?').get(file) !== undefined
   }
 
   #stage({ key, floats, namespace, isForeign, ...text }: StatePut, inlineBytes: number): StagedState {
@@ -363,11 +374,6 @@ export class StoreDatabase {
   #insert({ key, inline, file, staged }: StagedState): void {
     if (file !== null && staged !== null) this.#blobs.publish(staged, file)
     this.#db.prepare('INSERT OR REPLACE INTO states (key, inline, file) VALUES (?, ?, ?)').run(key, inline, file)
-  }
-
-  #rowOf(key: string): StateRow | undefined {
-    const row = this.#db.prepare('SELECT inline, file FROM states WHERE key = ?').get(key)
-    return row as StateRow | undefined // the columns named
   }
 
   /** Removes what dead processes have left: claims, states that no session uses, files without a state. */

@@ -10,6 +10,12 @@ import {
   type Usage,
 } from './store.ts'
 
+/** A state, or the name of its file. */
+export interface StateRow {
+  readonly inline: Uint8Array | null
+  readonly file: string | null
+}
+
 interface SessionRow extends SessionName {
   readonly record: string
 }
@@ -108,6 +114,16 @@ export class SessionRows {
     this.#run('DELETE FROM uses WHERE namespace = ? AND id = ?', namespace, id)
     this.#run('DELETE FROM sessions WHERE namespace = ? AND id = ?', namespace, id)
     return keys
+  }
+
+  stateOf(key: string): StateRow | undefined {
+    const row = this.#db.prepare('SELECT inline, file FROM states WHERE key = ?').get(key)
+    return row as StateRow | undefined // the columns named
+  }
+
+  /** Files of older formats may be those of several states. */
+  isNamed(file: string): boolean {
+    return this.#db.prepare('SELECT 1 FROM states WHERE file = ?').get(file) !== undefined
   }
 
   isUsed(key: string): boolean {

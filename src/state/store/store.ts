@@ -94,6 +94,11 @@ export interface Usage {
   readonly bytes: number
 }
 
+export interface ClaimAsk {
+  readonly name: SessionName
+  readonly mayCreate: boolean
+}
+
 export interface Claim {
   /** Null: there is none of that name. */
   readonly session: StoredSession | null

@@ -11,7 +11,7 @@ import type { Snapshot } from '../snapshot.ts'
 import { type DatabaseOptions, StoreDatabase } from './database.ts'
 import { filesWith } from './files.ts'
 import { openSecret } from './secret.ts'
-import type { PrefixStore, SharedPrefix, StatePut, Store, StoreChange } from './store.ts'
+import type { Claim, ClaimAsk, PrefixStore, SharedPrefix, StatePut, Store, StoreChange } from './store.ts'
 
 /** Options of a thread that runs a shared store. */
 export interface SharedThreadOptions extends Omit<SharedStoreOptions, 'now'> {
@@ -121,11 +121,12 @@ class Parts {
   }
 }
 
-function answersOf({ store, timers }: Opened, parts: Parts): Answers {
+function answersOf({ store, timers, claim }: Opened, parts: Parts): Answers {
   // Each name has its own function.
   const passed = Object.fromEntries(PASSED.map((name) => [name, store[name].bind(store)])) as Pick<OpenStore, Passed>
   return {
     ...passed,
+    ...(claim === undefined ? {} : { claim }),
     commit: ({ number, puts, ...change }) => store.commit({ ...change, puts: parts.join(number, puts) }),
     offer: (number, put) => store.offer?.(parts.join(number, [put])[0]!),
     findPrefix: (...prompt) => store.prefixes?.find(...prompt) ?? null,
@@ -136,6 +137,23 @@ function answersOf({ store, timers }: Opened, parts: Parts): Answers {
       return store.close()
     },
   }
+}
+
+/** Those that come while others wait for the lock take the next turn at it together: in turn each would wait as long again. */
+function claimsTogether(database: StoreDatabase): OpenStore['claim'] {
+  let waiting: { readonly ask: ClaimAsk; done(claim: Claim | SkeinError): void }[] = []
+  const claimAll = () => {
+    const taken = waiting
+    waiting = []
+    const claims = database.claimAll(taken.map(({ ask }) => ask))
+    for (const [i, claim] of claims.entries()) taken[i]!.done(claim)
+  }
+  return (name, mayCreate) =>
+    new Promise((resolve, reject) => {
+      if (waiting.length === 0) setImmediate(claimAll)
+      const done = (claim: Claim | SkeinError) => (claim instanceof SkeinError ? reject(claim) : resolve(claim))
+      waiting.push({ ask: { name, mayCreate }, done })
+    })
 }
 
 /** Waits while reads are under way: a write of tens of megabytes would double their time. */
@@ -210,6 +228,8 @@ function notOpened(error: unknown, dataFolder: string): SkeinError {
 
 interface Opened {
   readonly store: OpenStore
+  /** In place of the store's own. */
+  readonly claim?: OpenStore['claim']
   readonly secret: Uint8Array
   /** What is done from time to time until the store is closed. */
   readonly timers: readonly NodeJS.Timeout[]
@@ -224,7 +244,7 @@ function openDatabase({ dataFolder, numReads, kind, ...options }: ThreadOptions)
       setInterval(() => database.checkpoint(true), CHECKPOINT_MS),
       setInterval(() => database.purge(PURGE_MS), PURGE_EVERY_MS),
     ]
-    return { store: database, secret, timers }
+    return { store: database, claim: claimsTogether(database), secret, timers }
   } catch (error) {
     throw notOpened(error, dataFolder)
   }

@@ -544,6 +544,26 @@ describe('several processes', () => {
     store.close()
   })
 
+  test('sessions that are claimed together get what each would alone', () => {
+    const folder = newFolder()
+    const [one, two] = [open(folder), open(folder)]
+    one.commit(changeOf('mine', 1))
+    two.commit(changeOf('theirs', 2))
+    const ask = (id: string, mayCreate: boolean) => ({ name: { namespace: NAMESPACE, id }, mayCreate })
+    const [theirs, absent, fresh, mine] = one.claimAll([
+      ...[ask('theirs', true), ask('absent', false), ask('fresh', true), ask('mine', true)],
+    ])
+    expect(theirs).toMatchObject({ code: 'conflict' })
+    const others = { sessions: 1, bytes: 1 }
+    expect(absent).toEqual({ session: null, others })
+    expect(fresh).toEqual({ session: null, others })
+    expect(mine).toMatchObject({ session: { id: 'mine', record: { version: 1 } }, others })
+    expect(() => two.claim(ask('fresh', true).name, true)).toThrow('another worker')
+    expect(two.claim(ask('absent', true).name, true).session).toBe(null)
+    one.close()
+    two.close()
+  })
+
   test('the log is emptied by one for all', () => {
     const folder = newFolder()
     const [one, two] = [open(folder, { maxInlineBytes: 10 }), open(folder, { maxInlineBytes: 10 })]
