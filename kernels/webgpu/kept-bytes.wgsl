@@ -3,6 +3,7 @@
 @group(2) @binding(0) var<storage, read_write> as_bytes: array<u32>;
 const IS_KEPT = true;
 const NOT_KEPT = 0xffffffffu;
+fn is_whole(to: u32) -> bool { return true; }
 /** Of a group. */
 const EIGHTS = 4u;
 #include ORDER

@@ -28,7 +28,7 @@ fn store_held(job: Job, t: u32, first: u32, sum: vec4f, held: Held) {
     activate(job.epilogue, value.z, held.old.z),
     activate(job.epilogue, value.w, held.old.w),
   );
-  arena[(job.y + t * job.y_stride + first) >> 2u] = out;
+  if (is_whole(job.kept)) { arena[(job.y + t * job.y_stride + first) >> 2u] = out; }
   keep_four(t, job.kept, job.y_stride, t, first, out);
 }
 

@@ -75,7 +75,7 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
     if (isFirst) { d += own.held; } else { d += normed(arena[(at - CHANNELS + c) / 4u], before, own); }
 #repeat i OUTPUTS
     let out$i = fma(d, own.mixes[$i], h);
-    arena[(p.out[$iu >> 2u][$iu & 3u] + t * CHANNELS + c) / 4u] = out$i;
+    if (is_whole(p.kept[$iu >> 2u][$iu & 3u])) { arena[(p.out[$iu >> 2u][$iu & 3u] + t * CHANNELS + c) / 4u] = out$i; }
     keep_four($iu, p.kept[$iu >> 2u][$iu & 3u], CHANNELS, t, c, out$i);
 #end i
     if (!isFirst) { continue; }

@@ -45,6 +45,8 @@ export class WebgpuDevice {
   readonly matrices: Matrices | null
   /** Whether integer weights of few tokens are multiplied as bytes. Only where many tokens have other bits anyway. */
   readonly dots: boolean
+  /** Tensors, by their start, that some steps leave as they are, because nobody reads them there. */
+  readonly unwritten = new Set<number>()
   /** Resolves when the device is gone, with the reason. */
   readonly lost: Promise<string>
   #arena: GPUBuffer

@@ -36,6 +36,8 @@ export interface Recorder {
   readonly halves: Record<HalvesOf, Halves>
   /** Of tensors, by their start: who writes them last, and can do so as f16, too. */
   readonly keepers: Map<number, Keeper>
+  /** Tensors, by their start, that something else than products by matrices reads in steps that have these. */
+  readonly whole: Set<number>
   /** A launch that is made when all is recorded: by then it is known who reads what, and how much room that takes. */
   addLater(make: () => Launch): void
   /** Parameters of one launch, in the order of the kernel's struct. */

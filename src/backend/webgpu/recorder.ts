@@ -35,8 +35,10 @@ export class Launches implements Recorder {
   readonly capacity: Capacity
   readonly halves: Record<HalvesOf, Halves>
   readonly keepers = new Map<number, Keeper>()
+  readonly whole = new Set<number>()
   /** Buffers that go with the program. */
   protected readonly own: GPUBuffer[] = []
+  protected isRecorded = false
   #later: (() => void)[] = []
   #params: GPUBuffer
   #paramsEnd = 0
@@ -96,6 +98,7 @@ export class Launches implements Recorder {
 
   /** All is recorded. */
   finish(): void {
+    this.isRecorded = true
     for (const make of this.#later) make()
     this.#later = []
   }

@@ -90,9 +90,9 @@ export class Recording extends Launches {
       ddlerp: (mix, h, prev, base) => {
         assert(mix.length === base.length && mix.length > 0, 'ddlerp: as many mixes as bases')
         const C = base[0]!.shape[0]!
-        const mixes = mix.map((one) => tensorOf(one, tokens * C))
-        const words = [tensorOf(h, tokens * C), tensorOf(prev, tokens * C), C, 0]
-        const bases = base.map((one) => tensorOf(one, C))
+        const mixes = mix.map((one) => this.#of(one, tokens * C))
+        const words = [this.#of(h, tokens * C), this.#of(prev, tokens * C), C, 0]
+        const bases = base.map((one) => this.#of(one, C))
         const all = [...words, ...eight(mixes), ...eight(bases)]
         for (const start of mixes) this.keepers.delete(start)
         this.launch('ddlerp', all, [], (step) => [elements(C)(step)[0], mix.length])
@@ -100,22 +100,16 @@ export class Recording extends Launches {
 
       gatedAdd: (x, gate, value) => {
         const C = x.shape[1]!
-        const words = [x, gate, value].map((one) => tensorOf(one, tokens * C))
+        const words = [x, gate, value].map((one) => this.#of(one, tokens * C))
         this.keepers.delete(words[0]!)
         this.launch('gated-add', [...words, C], [], elements(C))
       },
 
       gatherNorm: (out, x, norm) => {
         const C = norm.weight.shape[0]!
-        const start = tensorOf(out, logits * C)
+        const [start, from] = [this.#of(out, logits * C), this.#of(x, tokens * C)]
         const keeper = this.keeper([start], C)
-        const words = (as: KeptAs) => [
-          start,
-          tensorOf(x, tokens * C),
-          C,
-          ...normWords(norm, C),
-          keeper.wordOf(start, as),
-        ]
+        const words = (as: KeptAs) => [start, from, C, ...normWords(norm, C), keeper.wordOf(start, as)]
         const rows = ({ numLogits }: StepShape) => numLogits
         const grid = ({ numLogits }: StepShape) => [numLogits, this.#parts(numLogits, C)] as const
         this.launchKept(keeper, 'gather-norm', words, [], grid, { ...this.#norm(C, 4), rows })
@@ -131,9 +125,9 @@ export class Recording extends Launches {
     const C = table.columns
     this.#vocabulary = Math.min(this.#vocabulary, table.rows)
     const dtype = DTYPES[table.type]
-    this.keepers.delete(tensorOf(x, this.capacity.tokens * C))
+    this.keepers.delete(this.#of(x, this.capacity.tokens * C))
     for (const { first, rows, buffer, values } of table.parts) {
-      const place = tensorOf(x, this.capacity.tokens * C)
+      const place = this.#of(x, this.capacity.tokens * C)
       const words = [place, C, first, rows, ...normWords(norm, C), values / 4]
       const grid = ({ numTokens }: StepShape) => [numTokens, 1] as const
       const { constants, files } = this.#norm(C, 1)
@@ -147,11 +141,11 @@ export class Recording extends Launches {
     const SIDE = Math.sqrt(s_emb.columns)
     const F = s0.shape[0]!
     const words = [
-      tensorOf(u, tokens * F),
-      tensorOf(low, tokens * SIDE),
-      tensorOf(own, tokens * SIDE * SIDE),
-      tensorOf(s2, SIDE * F),
-      tensorOf(s0, F),
+      this.#of(u, tokens * F),
+      this.#of(low, tokens * SIDE),
+      this.#of(own, tokens * SIDE * SIDE),
+      this.#of(s2, SIDE * F),
+      this.#of(s0, F),
       F,
     ]
     const buffer = this.device.buffer(tokens * s_emb.rowBytes, USAGE.storage | USAGE.copyDst)
@@ -162,6 +156,14 @@ export class Recording extends Launches {
     const grid = ({ numTokens }: StepShape) => [numTokens, numTokens < FEW_TOKENS ? parts : 1] as const
     const DTYPE = DTYPES[s_emb.type]
     this.launch('deep-embed', words, [['read', buffer]], grid, { constants: { SIDE, DTYPE } })
+  }
+
+  /** Where a tensor begins that an op reads as f32. Outputs of which that is never said may be written as f16 alone. */
+  #of(tensor: Tensor, count: number): number {
+    assert(!this.isRecorded, 'an op that reads a tensor after all was recorded')
+    const start = tensorOf(tensor, count)
+    this.whole.add(start)
+    return start
   }
 
   #states(states: StatePool): WebgpuStatePool {
@@ -184,9 +186,11 @@ export class Recording extends Launches {
     const C = pool.shape.channels
     assert(out.length === mix.length && out.length <= 8, 'shiftMix: as many outputs as mixes')
     const starts = out.map((one) => tensorOf(one, tokens * C))
+    const from = this.#of(x, tokens * C)
+    const mixes = mix.map((one) => this.#of(one, C))
     const keeper = this.keeper(starts, C)
     const words = (as: KeptAs) => [
-      tensorOf(x, tokens * C),
+      from,
       C,
       ...normWords(norm, C),
       0,
@@ -197,7 +201,7 @@ export class Recording extends Launches {
       0,
       0,
       ...eight(starts),
-      ...eight(mix.map((one) => tensorOf(one, C))),
+      ...eight(mixes),
       ...eight(starts.map((start) => keeper.wordOf(start, as))),
     ]
     const grid = ({ numTokens }: StepShape) => [numTokens, this.#parts(numTokens, C)] as const
@@ -223,13 +227,16 @@ export class Recording extends Launches {
   ): void {
     const pool = this.#states(states)
     const C = pool.shape.channels
-    const start = tensorOf(out, this.capacity.tokens * C)
+    const start = this.#of(out, this.capacity.tokens * C)
     const { heads, headSize: N } = pool.shape
     const keeper = this.keeper([start], C, N % GROUP === 0 && N <= this.device.threads)
     const scratch = this.#scratch(C)
+    const operands = [
+      ...[out, r, k, v, w, a, g, vGate ?? vFirst, vFirst].map((one) => this.#of(one, this.capacity.tokens * C)),
+      ...[k_k, k_a, r_k].map((one) => this.#of(one, C)),
+    ]
     const words = (as: KeptAs) => [
-      ...[out, r, k, v, w, a, g, vGate ?? vFirst, vFirst].map((one) => tensorOf(one, this.capacity.tokens * C)),
-      ...[k_k, k_a, r_k].map((one) => tensorOf(one, C)),
+      ...operands,
       ...normWords(ln_x, C),
       ...wkvWords(pool),
       vGate === undefined ? 0 : 1,
@@ -270,12 +277,12 @@ export class Recording extends Launches {
     const pool = this.#states(states)
     const C = pool.shape.channels
     const words = [
-      ...[out, r, k, v, w, g].map((one) => tensorOf(one, this.capacity.tokens * C)),
-      tensorOf(u, C),
+      ...[out, r, k, v, w, g].map((one) => this.#of(one, this.capacity.tokens * C)),
+      this.#of(u, C),
       ...normWords(ln_x, C),
       ...wkvWords(pool),
     ]
-    this.keepers.delete(tensorOf(out, 1))
+    this.keepers.delete(this.#of(out, 1))
     // A workgroup for each head of each row.
     const { heads, headSize: N } = pool.shape
     const grid = ({ numRows }: StepShape) => [heads, numRows] as const
@@ -292,7 +299,7 @@ export class Recording extends Launches {
     const groups = Math.ceil(V / (SAMPLE_READS * this.device.threads))
     const bins = this.device.buffer(4 * samples * (BIN_WORDS + 2 * groups), USAGE.storage)
     this.own.push(bins)
-    const words = [tensorOf(y, logits * V), scores, V, groups]
+    const words = [this.#of(y, logits * V), scores, V, groups]
     const buffers = [seen, this.outputs, bins].map((buffer) => ['write', buffer] as const)
     const byGroups = ({ numSamples }: StepShape) => [groups, numSamples] as const
     const READS = this.device.isSoftware ? SAMPLE_READS_IN_SOFTWARE : SAMPLE_READS

@@ -52,6 +52,7 @@ export async function openWebgpuBackend(
     activation: (shape, values) => new WebgpuTensor(device, shape, values),
     readTensor(tensor, start = 0, count) {
       assert(tensor instanceof WebgpuTensor, 'a tensor of another backend')
+      assert(!device.unwritten.has(tensor.start), 'a tensor that a program keeps as f16 alone')
       const length = count ?? tensor.count - start
       assert(start >= 0 && start + length <= tensor.count, 'readTensor beyond its tensor')
       const range = [device.arena, 4 * (tensor.start + start), 4 * length] as const

@@ -73,6 +73,7 @@ interface Keeping {
   readonly halves: Readonly<Record<HalvesOf, Halves>>
   /** Of tensors, by their start: who writes them last, and can do so as f16, too. */
   readonly keepers: Map<number, Keeper>
+  readonly whole: ReadonlySet<number>
 }
 
 /** Weights that are multiplied as bytes. Each type has its own order of inputs. */
@@ -135,9 +136,13 @@ export class Keeper {
     return place
   }
 
-  /** A word of parameters. */
+  /** A word of parameters, when all is recorded. */
   wordOf(start: number, as: KeptAs): number {
-    return this.#places[as].get(start) ?? NOT_KEPT
+    const place = this.#places[as].get(start)
+    if (place === undefined) return NOT_KEPT
+    if (as === 'bytes' || this.#recorder.whole.has(start)) return place
+    this.#recorder.device.unwritten.add(start)
+    return place + ALONE
   }
 
   keeps(as: KeptAs): boolean {
@@ -173,6 +178,8 @@ export function keepingNone({ constants, files }: KernelVariant): KernelVariant 
 
 const KEPT = { none: 'kept-none', halves: 'kept-halves', bytes: 'kept-bytes' } as const
 const NOT_KEPT = 0xffffffff
+/** Of a place: as f32 the output is not written. */
+const ALONE = 0x80000000
 /** Inputs that are rounded together. */
 export const GROUP = 32
 

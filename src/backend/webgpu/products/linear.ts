@@ -90,7 +90,11 @@ function recordGroup(recording: Recorder, group: Product[], ofLogits: boolean): 
   const by = { ofLogits, work }
   const halves = matrices && sourcesKept(recording, group, by, 'halves')
   const bytes = byDots && sourcesKept(recording, group, by, 'bytes')
-  for (const { job } of group) recording.keepers.delete(tensorOf(job.y, 1))
+  for (const { job } of group) {
+    recording.keepers.delete(tensorOf(job.y, 1))
+    if (halves === null || ofLogits) recording.whole.add(tensorOf(job.x, 1))
+    if (job.epilogue === 'add') recording.whole.add(tensorOf(job.y, 1))
+  }
   // No launch writes the buffer that it reads.
   const into = {
     halves: matrices !== null && halves?.of !== 'products' ? 'products' : null,
