@@ -2,7 +2,7 @@
 import { assert } from '../../../errors.ts'
 import type { Matrices } from '../adapter.ts'
 import { BLOCK_ROWS, type HeldType, UNIT } from '../resources.ts'
-import { GROUP, LEAST_BY_MATRICES, PADDED } from './halves.ts'
+import { GROUP, MOST_BY_BYTES, PADDED } from './halves.ts'
 
 /** What a launch multiplies by: blocks of all its jobs, inputs of the longest rows. */
 export interface Work {
@@ -154,7 +154,7 @@ export function matrixForm(matrices: Matrices, work: Work, tokens: number): Form
 /** Found by measuring on an H200 (docs/dev/webgpu.md); a small GPU is busy with any of them. `isKeeping`: outputs, as bytes. */
 export function formFor(work: Work, tokens: number, isKeeping = false): Form {
   const { blocks, isSoftware } = work
-  if (work.isByDots && tokens < LEAST_BY_MATRICES) return formByDots(work, tokens, isKeeping)
+  if (work.isByDots && tokens <= MOST_BY_BYTES) return formByDots(work, tokens, isKeeping)
   const isMany = tokens >= LEAST_WIDE
   if (isMany && (isSoftware || numGroups(WIDE, tokens, blocks) >= MANY_GROUPS)) return WIDE
   if (isSoftware) return narrowInSoftware(tokens)

@@ -12,7 +12,9 @@ import type { HeldType } from '../resources.ts'
 export type HalvesOf = 'rounded' | 'products' | 'others' | 'bytesOfProducts' | 'bytesOfOthers'
 
 /** Tokens from which on matrices multiply, where there are some: of fewer, each has the bits that it has alone. */
-export const LEAST_BY_MATRICES = 9
+export const LEAST_BY_MATRICES = 5
+/** Tokens up to which weights are multiplied as bytes; in such a program nothing is multiplied by matrices before. */
+export const MOST_BY_BYTES = 8
 /** Rows of inputs by matrices are padded to whole steps of every form, with zeros. */
 export const PADDED = 512
 
@@ -82,7 +84,7 @@ export type ByDots = Extract<QuantisedType, 'i8' | 'q4'>
 export type KeptAs = 'halves' | 'bytes'
 
 /** Tokens up to which they are kept as bytes. Of more, products whose workgroups have whole groups of outputs are slower. */
-export const MOST_AS_BYTES = { bytesOfProducts: 4, bytesOfOthers: LEAST_BY_MATRICES - 1 } as const
+export const MOST_AS_BYTES = { bytesOfProducts: 4, bytesOfOthers: MOST_BY_BYTES } as const
 
 /** Where an op can keep what it writes, if at all. */
 interface Into {
@@ -128,9 +130,7 @@ export class Keeper {
     const { device, halves } = this.#recorder
     if (as === 'bytes') this.#type = type as ByDots
     const size =
-      as === 'bytes'
-        ? (LEAST_BY_MATRICES - 1) * roundedVectors(columns)
-        : eightsOf(rows, columns, device.matrices?.side ?? 1)
+      as === 'bytes' ? MOST_BY_BYTES * roundedVectors(columns) : eightsOf(rows, columns, device.matrices?.side ?? 1)
     const place = halves[of].placeOf(start, columns, size)
     this.#places[as].set(start, place)
     return place
