@@ -34,8 +34,6 @@ export interface Recorder {
   readonly capacity: Capacity
   readonly launches: Launch[]
   readonly halves: Record<HalvesOf, Halves>
-  /** Tokens from which on matrices multiply; known when all is recorded. */
-  leastByMatrices: number
   /** Of tensors, by their start: who writes them last, and can do so as f16, too. */
   readonly keepers: Map<number, Keeper>
   /** Tensors, by their start, that something else than products by matrices reads in steps that have these. */

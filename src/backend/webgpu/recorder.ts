@@ -34,7 +34,6 @@ export class Launches implements Recorder {
   readonly device: WebgpuDevice
   readonly capacity: Capacity
   readonly halves: Record<HalvesOf, Halves>
-  leastByMatrices = LEAST_BY_MATRICES
   readonly keepers = new Map<number, Keeper>()
   readonly whole = new Set<number>()
   /** Buffers that go with the program. */
@@ -148,7 +147,7 @@ export class Launches implements Recorder {
     { rows = ({ numTokens }) => numTokens, ...variant }: KernelVariant & { rows?: (step: StepShape) => number } = {},
   ): void {
     const access = buffers.map(([one]) => one)
-    const isFew = (step: StepShape) => rows(step) < this.leastByMatrices
+    const isFew = (step: StepShape) => rows(step) < LEAST_BY_MATRICES
     this.addLater(() => {
       const plain = this.#launchOf(file, words('halves'), buffers, grid, keepingNone(variant))
       const kernel = this.#lazily(file, access, () => keeper.variant(variant, 'halves'))

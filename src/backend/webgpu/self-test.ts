@@ -9,13 +9,13 @@ import { landed } from '../flight.ts'
 import { createReferenceBackend } from '../reference/reference.ts'
 import type { MatrixSource, WeightType } from '../weight-types.ts'
 import { LEAST_COLUMNS, LEAST_WIDE } from './products/forms.ts'
-import { MOST_BY_BYTES } from './products/halves.ts'
+import { LEAST_BY_MATRICES } from './products/halves.ts'
 import type { WebgpuBackend } from './webgpu.ts'
 
 const HEADS = 2
 const CHANNELS = 64 * HEADS
 /** Of a step; products of few tokens and of a prompt are computed in different ways. */
-const STEPS = [1, 3, MOST_BY_BYTES + 1, LEAST_WIDE]
+const STEPS = [1, 3, LEAST_BY_MATRICES, LEAST_WIDE]
 /** A processor that plays a GPU computes one token as it does few. */
 const STEPS_IN_SOFTWARE = [3, LEAST_WIDE]
 const VOCABULARY = 96
@@ -34,7 +34,7 @@ async function testStep(backend: WebgpuBackend, numTokens: number): Promise<void
   const { matrices, dots } = backend.device
   const weights: Weights = {
     // Few tokens are multiplied by matrices only where rows are long.
-    hasLong: matrices !== null && numTokens === MOST_BY_BYTES + 1,
+    hasLong: matrices !== null && numTokens === LEAST_BY_MATRICES,
     output: dots ? 'i8' : 'f16',
     head: dots ? 'q4' : 'f16',
   }
@@ -47,7 +47,7 @@ async function testStep(backend: WebgpuBackend, numTokens: number): Promise<void
     size += expected.values[i]! ** 2
   }
   const error = Math.sqrt(difference / size)
-  const usesMatrices = matrices !== null && numTokens > MOST_BY_BYTES
+  const usesMatrices = matrices !== null && numTokens >= LEAST_BY_MATRICES
   const tolerance = backend.wkv === 'f16' || usesMatrices ? TOLERANCE_OF_F16 : TOLERANCE
   // Not greater: NaN is wrong, too.
   if (error < tolerance && actual.tokens.join() === expected.tokens.join()) return

@@ -2,7 +2,7 @@
 import { assert } from '../../../errors.ts'
 import type { Matrices } from '../adapter.ts'
 import { BLOCK_ROWS, type HeldType, UNIT } from '../resources.ts'
-import { GROUP, MOST_BY_BYTES, PADDED } from './halves.ts'
+import { GROUP, LEAST_BY_MATRICES, PADDED } from './halves.ts'
 
 /** What a launch multiplies by: blocks of all its jobs, inputs of the longest rows. */
 export interface Work {
@@ -125,7 +125,7 @@ function fewForm(matrices: Matrices, { type, blocks, columns }: Work, tokens: nu
   const of = (teams: number, broad: number, across: number, inputs: number) =>
     byMatrices(matrices, type, { high: 1, broad, down, across, teams, step: inputs / side, buffers: 1 })
   if (columns < LEAST_COLUMNS) return of(2, 4, 1, 32)
-  return blocks < MANY_BLOCKS ? of(8, 1, 1, 64) : of(8, 1, 2, 32)
+  return blocks < MANY_BLOCKS ? of(8, 1, 1, 64) : of(4, 1, 2, 32)
 }
 
 /** Bytes of shared memory: weights with eight more to each row, or the sums of a row of matrices; see linear-matrix.wgsl. */
@@ -154,7 +154,7 @@ export function matrixForm(matrices: Matrices, work: Work, tokens: number): Form
 /** Found by measuring on an H200 (docs/dev/webgpu.md); a small GPU is busy with any of them. `isKeeping`: outputs, as bytes. */
 export function formFor(work: Work, tokens: number, isKeeping = false): Form {
   const { blocks, isSoftware } = work
-  if (work.isByDots && tokens <= MOST_BY_BYTES) return formByDots(work, tokens, isKeeping)
+  if (work.isByDots && tokens < LEAST_BY_MATRICES) return formByDots(work, tokens, isKeeping)
   const isMany = tokens >= LEAST_WIDE
   if (isMany && (isSoftware || numGroups(WIDE, tokens, blocks) >= MANY_GROUPS)) return WIDE
   if (isSoftware) return narrowInSoftware(tokens)
@@ -165,7 +165,7 @@ export function formFor(work: Work, tokens: number, isKeeping = false): Form {
 
 function formByDots({ blocks, type }: Work, tokens: number, isKeeping: boolean): Form {
   // Whole groups of outputs are four blocks; where there are fewer workgroups, more would not run at once.
-  if (tokens > 1) return byDots([2, 4].find((most) => tokens <= most) ?? 8, 2, isKeeping ? 2 : 1, 1)
+  if (tokens > 1) return byDots(tokens === 2 ? 2 : 4, 2, isKeeping ? 2 : 1, 1)
   const isLarge = blocks >= 1024 || isKeeping
   if (type === 'i8') return byDots(1, 1, isLarge ? 4 : 1, 2)
   return isLarge ? byDots(1, 2, 2, 2) : byDots(1, 1, 1, 2)

@@ -13,8 +13,6 @@ export type HalvesOf = 'rounded' | 'products' | 'others' | 'bytesOfProducts' | '
 
 /** Tokens from which on matrices multiply, where there are some: of fewer, each has the bits that it has alone. */
 export const LEAST_BY_MATRICES = 5
-/** Tokens up to which weights are multiplied as bytes; in such a program nothing is multiplied by matrices before. */
-export const MOST_BY_BYTES = 8
 /** Rows of inputs by matrices are padded to whole steps of every form, with zeros. */
 export const PADDED = 512
 
@@ -83,13 +81,10 @@ export type ByDots = Extract<QuantisedType, 'i8' | 'q4'>
 /** For matrices, or for dot products of bytes. */
 export type KeptAs = 'halves' | 'bytes'
 
-/** Tokens up to which they are kept as bytes. Of more, products whose workgroups have whole groups of outputs are slower. */
-export const MOST_AS_BYTES = { bytesOfProducts: 4, bytesOfOthers: MOST_BY_BYTES } as const
-
 /** Where an op can keep what it writes, if at all. */
 interface Into {
   readonly halves: 'products' | 'others' | null
-  readonly bytes: keyof typeof MOST_AS_BYTES | null
+  readonly bytes: 'bytesOfProducts' | 'bytesOfOthers' | null
 }
 
 /** An op that writes tensors, and rounded ones, too, if a product asks for it while the program is recorded. */
@@ -130,7 +125,9 @@ export class Keeper {
     const { device, halves } = this.#recorder
     if (as === 'bytes') this.#type = type as ByDots
     const size =
-      as === 'bytes' ? MOST_BY_BYTES * roundedVectors(columns) : eightsOf(rows, columns, device.matrices?.side ?? 1)
+      as === 'bytes'
+        ? (LEAST_BY_MATRICES - 1) * roundedVectors(columns)
+        : eightsOf(rows, columns, device.matrices?.side ?? 1)
     const place = halves[of].placeOf(start, columns, size)
     this.#places[as].set(start, place)
     return place

@@ -16,8 +16,7 @@ import {
   Keeper,
   type KeptAs,
   keepingNone,
-  MOST_AS_BYTES,
-  MOST_BY_BYTES,
+  LEAST_BY_MATRICES,
   roundedVectors,
 } from './halves.ts'
 
@@ -77,7 +76,6 @@ function recordGroup(recording: Recorder, group: Product[], ofLogits: boolean): 
   const { type } = group[0]!.matrix
   const { buffer } = group[0]!.part
   const byDots = recording.device.dots && (type === 'i8' || type === 'q4') && isOfVectors(group[0]!) ? type : null
-  if (byDots !== null) recording.leastByMatrices = MOST_BY_BYTES + 1
   const work = {
     blocks: blocksOf(group),
     columns: Math.max(...group.map(({ matrix }) => matrix.columns)),
@@ -87,7 +85,7 @@ function recordGroup(recording: Recorder, group: Product[], ofLogits: boolean): 
   }
   // f32 is for who wants every bit; rows that are no whole vectors are rare.
   const matrices = type !== 'f32' && isOfVectors(group[0]!) ? recording.device.matrices : null
-  const isByMatrices = (count: number) => matrices !== null && count >= recording.leastByMatrices
+  const isByMatrices = (count: number) => matrices !== null && count >= LEAST_BY_MATRICES
   const by = { ofLogits, work }
   const halves = matrices && sourcesKept(recording, group, by, 'halves')
   const bytes = byDots && sourcesKept(recording, group, by, 'bytes')
@@ -153,7 +151,7 @@ function recordByMatrices(recording: Recorder, matrices: Matrices, group: Produc
     ),
     ...keeper.bound('halves'),
     plan: planner(ofLogits, (count) => {
-      if (count < recording.leastByMatrices) return null
+      if (count < LEAST_BY_MATRICES) return null
       const form = matrixForm(matrices, work, count)
       return { pipeline: kernels(form, keeper.keeps('halves') ? keeper : null), ...gridOf(form, count, work.blocks) }
     }),
@@ -166,15 +164,10 @@ const MOST_WITHIN = 2
 /** Dot products of few tokens: of those whose inputs are rounded beforehand. Returns of how many tokens that is so. */
 function recordByDots(recording: Recorder, group: Product[], by: ByRounded): (count: number) => boolean {
   const { kept } = by
-  const most = kept === null ? 0 : kept.of === 'bytesOfProducts' ? MOST_AS_BYTES[kept.of] : MOST_BY_BYTES
-  const isKept = (count: number) => count > 0 && count <= most
-  const isRounded = (count: number) => count > Math.max(most, MOST_WITHIN) && count <= MOST_BY_BYTES
-  if (kept !== null) recordDots(recording, group, by, kept, isKept)
-  if (most < MOST_BY_BYTES) {
-    const sources = recordRounding(recording, group, by, isRounded)
-    recordDots(recording, group, by, { of: 'rounded', sources }, isRounded)
-  }
-  return (count) => isKept(count) || isRounded(count)
+  const isFew = (count: number) => count > (kept === null ? MOST_WITHIN : 0) && count < LEAST_BY_MATRICES
+  const from = kept ?? { of: 'rounded' as const, sources: recordRounding(recording, group, by, isFew) }
+  recordDots(recording, group, by, from, isFew)
+  return isFew
 }
 
 function recordDots(
@@ -195,7 +188,7 @@ function recordDots(
       ...keeper.bound('bytes'),
       plan: planner(ofLogits, (count) => {
         if (!isFor(count)) return null
-        const isKeeping = keeper.keeps('bytes') && count <= MOST_AS_BYTES.bytesOfProducts
+        const isKeeping = keeper.keeps('bytes')
         const form = formFor(work, count, isKeeping)
         return { pipeline: kernels(form, isKeeping ? keeper : null), ...gridOf(form, count, work.blocks) }
       }),
@@ -210,7 +203,7 @@ function recordRounding(
   { ofLogits, work }: By,
   isRounded: (count: number) => boolean,
 ): Source[] {
-  const room = Math.min(MOST_BY_BYTES, roomOf(recording, ofLogits))
+  const room = Math.min(LEAST_BY_MATRICES - 1, roomOf(recording, ofLogits))
   const sources = sourcesOf(recording, group, ofLogits, (columns) => [0, room * roundedVectors(columns)])
   const groupsEach = Math.ceil(work.columns / 8 / recording.device.threads)
   const words = [Number(ofLogits), groupsEach, 0, 0, ...sourceWords(sources)]
@@ -366,7 +359,7 @@ function recordHalves(recording: Recorder, { side }: Matrices, sources: readonly
   recording.addLater(() => ({
     bindings: recording.bind(access, recording.params(all), [recording.halves.rounded.buffer]),
     plan: planner(ofLogits, (count) => {
-      if (count < recording.leastByMatrices) return null
+      if (count < LEAST_BY_MATRICES) return null
       pipeline ??= recording.kernel('linear-halves', access, { constants: { SIDE: side } })
       const eights = Math.ceil(count / side) * side * most
       return { pipeline, x: Math.min(MOST_GROUPS, Math.ceil(eights / threads)), y: sources.length }
@@ -385,7 +378,7 @@ function kernelsOf(recording: Recorder, group: readonly Product[], access: reado
     if (pipeline === undefined) {
       const isDots = file === 'linear-dots'
       const files = isDots
-        ? { OPERANDS, WEIGHTS: `dots-${type}`, INPUTS: isRounded ? roundedInputs(constants) : 'dots-shared' }
+        ? { OPERANDS, WEIGHTS: `dots-${type}`, INPUTS: isRounded ? 'dots-ahead' : 'dots-shared' }
         : { OPERANDS, WEIGHTS: `weights-${type}` }
       const variant = { constants, files }
       const kept = keeper?.variant(variant, isDots ? 'bytes' : 'halves') ?? keepingNone(variant)
@@ -394,9 +387,4 @@ function kernelsOf(recording: Recorder, group: readonly Product[], access: reado
     }
     return pipeline
   }
-}
-
-/** Of more tokens too many would be on their way to a thread. */
-function roundedInputs({ NT }: Form['constants']): string {
-  return NT! > 4 ? 'dots-kept' : 'dots-ahead'
 }
