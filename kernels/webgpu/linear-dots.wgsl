@@ -1,4 +1,4 @@
-// Products of up to eight tokens with integer weights: a workgroup makes R blocks of outputs of NT tokens, TURNS times.
+// Products of up to four tokens with integer weights: a workgroup makes R blocks of outputs of NT tokens, TURNS times.
 // Inputs are whole numbers of two bytes in units of their group of 32. The sum of a group is exact. Each of 32 lanes adds up
 // every 32nd group, then the lanes are added in a fixed order: an output has the same bits whatever NT, R, TURNS and EACH
 // are.
