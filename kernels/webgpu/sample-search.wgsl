@@ -1,10 +1,8 @@
 // Where a sample's list ends, and where its draw falls in it: counts and masses of the bins say in which bin, whose members
-// are then counted and weighed. As many as there are threads are sorted; of more the keys are searched, four at a time.
+// are then counted and weighed. Their keys are searched, four at a time.
 #include "draw.wgsl"
 var<workgroup> shared_f: array<vec4f, WG>;
 var<workgroup> shared_answer: vec4u;
-var<workgroup> counter: atomic<u32>;
-var<workgroup> shared_members: u32;
 
 struct Sums {
   counts: vec4u,
@@ -127,10 +125,7 @@ fn last_bin(at: u32, above: Above, limits: Limits, most: u32, thread: u32) -> Bi
 /** Of a thread's scores, a bit each: those of a bin. */
 var<private> members: array<u32, WORDS>;
 
-/** Says how many there are. If they can be sorted, they are in shared memory then: key and id, in any order. */
-fn find_members(d: Distribution, bin: Bin, thread: u32) -> u32 {
-  if (thread == 0u) { atomicStore(&counter, 0u); }
-  workgroupBarrier();
+fn find_members(d: Distribution, bin: Bin, thread: u32) {
   for (var w = 0u; w < WORDS; w++) { members[w] = 0u; }
   var n = 0u;
   for (var first = thread; first < p.vocab; first += CHUNK) {
@@ -145,72 +140,6 @@ fn find_members(d: Distribution, bin: Bin, thread: u32) -> u32 {
     members[n >> 5u] |= bits << (n & 31u);
     n += READS;
   }
-  for (var w = 0u; w < WORDS; w++) {
-    for (var left = members[w]; left != 0u; left &= left - 1u) {
-      let id = member_id(thread, w, left);
-      let place = atomicAdd(&counter, 1u);
-      if (place < WG) { shared_u[place] = vec4u(key_of(arena[d.at + id]), id, 0u, 0u); }
-    }
-  }
-  workgroupBarrier();
-  if (thread == 0u) { shared_members = atomicLoad(&counter); }
-  return workgroupUniformLoad(&shared_members);
-}
-
-/** From the greatest key on, ties by their ids. */
-fn sort_members(count: u32, thread: u32) {
-  // A power of two; what is behind the members comes last.
-  let size = 1u << (32u - countLeadingZeros(count - 1u));
-  if (thread >= count && thread < size) { shared_u[thread] = vec4u(0u, NOTHING, 0u, 0u); }
-  workgroupBarrier();
-  for (var length = 2u; length <= size; length <<= 1u) {
-    for (var reach = length >> 1u; reach > 0u; reach >>= 1u) {
-      if (2u * thread < size) {
-        let i = 2u * thread - (thread & (reach - 1u));
-        let a = shared_u[i];
-        let b = shared_u[i + reach];
-        if (select(is_before(a.xy, b.xy), is_before(b.xy, a.xy), (i & length) == 0u)) {
-          shared_u[i] = b;
-          shared_u[i + reach] = a;
-        }
-      }
-      workgroupBarrier();
-    }
-  }
-}
-
-/** The mass of the sorted members before number `e`. */
-fn mass_before(e: u32) -> f32 { return select(0.0, shared_f[max(e, 1u) - 1u].x, e > 0u); }
-
-/** As ties_at(last_within()), of sorted members. */
-fn last_of_sorted(d: Distribution, limits: Limits, bin: Bin, least: u32, count: u32, thread: u32) -> Ties {
-  sort_members(count, thread);
-  let key = shared_u[thread].x;
-  let own_share = share(d, score_of(key));
-  shared_f[thread].x = select(0.0, own_share, thread < count);
-  // The greatest is always within: last_bin() has seen to it.
-  if (thread == 0u) { atomicStore(&counter, 0u); }
-  workgroupBarrier();
-  for (var reach = 1u; reach < count; reach <<= 1u) {
-    var more = 0.0;
-    if (thread >= reach) { more = shared_f[thread - reach].x; }
-    workgroupBarrier();
-    shared_f[thread].x += more;
-    workgroupBarrier();
-  }
-  var head = thread;
-  while (head > 0u && shared_u[head - 1u].x == key) { head--; }
-  if (thread < count && key >= least && own_share >= limits.share && is_below(limits, bin.count + head, bin.mass + mass_before(head))) {
-    atomicMax(&counter, thread);
-  }
-  workgroupBarrier();
-  if (thread == atomicLoad(&counter)) {
-    var end = thread + 1u;
-    while (end < count && shared_u[end].x == key) { end++; }
-    shared_answer = vec4u(key, end - head, bin.count + head, bitcast<u32>(bin.mass + mass_before(head)));
-  }
-  let answer = workgroupUniformLoad(&shared_answer);
-  return Ties(answer.x, answer.y, answer.z, bitcast<f32>(answer.w), share(d, score_of(answer.x)));
 }
 
 fn member_id(thread: u32, word: u32, left: u32) -> u32 {
@@ -287,13 +216,6 @@ fn ties_at(d: Distribution, bin: Bin, key: u32, thread: u32) -> Ties {
   return Ties(least, sums.counts.x - sums.counts.y, sums.counts.y, sums.masses.y, share(d, score_of(least)));
 }
 
-/** Those at the smallest key of a bin within the limits, `least` or greater. */
-fn edge_of(d: Distribution, limits: Limits, bin: Bin, least: u32, thread: u32) -> Ties {
-  let count = find_members(d, bin, thread);
-  if (count <= WG) { return last_of_sorted(d, limits, bin, least, count, thread); }
-  return ties_at(d, bin, last_within(d, limits, bin, least, thread), thread);
-}
-
 /** Of a thread's members with a key: how many have ids up to `last`, and the least id. */
 fn own_ties(d: Distribution, key: u32, last: u32, thread: u32) -> vec2u {
   var ties = vec2u(0u, NOTHING);
@@ -307,12 +229,7 @@ fn own_ties(d: Distribution, key: u32, last: u32, thread: u32) -> vec2u {
 }
 
 /** The id of tie number `index`, by id. */
-fn tie(d: Distribution, bin: Bin, ties: Ties, index: u32, thread: u32) -> u32 {
-  if (workgroupUniformLoad(&shared_members) <= WG) {
-    if (thread == 0u) { shared_answer = vec4u(shared_u[ties.count_above - bin.count + index].y); }
-    return workgroupUniformLoad(&shared_answer).x;
-  }
-  let key = ties.key;
+fn tie(d: Distribution, key: u32, index: u32, thread: u32) -> u32 {
   if (thread == 0u) { shared_answer = vec4u(index); }
   if (workgroupUniformLoad(&shared_answer).x == 0u) {
     return best_of_all(vec2u(0u, own_ties(d, key, NOTHING, thread).y), thread).y;
@@ -349,7 +266,8 @@ fn draw_nucleus(s: u32, d: Distribution, u: f32, thread: u32) -> u32 {
       least_share(s),
     );
     let bin = last_bin(at, all, limits, atomicLoad(&bins[at + FLOOR]), thread);
-    let edge = edge_of(d, limits, bin, 0u, thread);
+    find_members(d, bin, thread);
+    let edge = ties_at(d, bin, last_within(d, limits, bin, 0u, thread), thread);
     most = bin.index;
     last = edge.key;
     last_ties = edge.count;
@@ -363,8 +281,9 @@ fn draw_nucleus(s: u32, d: Distribution, u: f32, thread: u32) -> u32 {
   let target_mass = u * kept;
   let limits = Limits(NOTHING, target_mass, true, 0.0);
   let bin = last_bin(at, all, limits, most, thread);
-  let drawn = edge_of(d, limits, bin, last, thread);
+  find_members(d, bin, thread);
+  let drawn = ties_at(d, bin, last_within(d, limits, bin, last, thread), thread);
   let room = select(drawn.count, min(drawn.count, last_ties), drawn.key == last);
   let index = u32(clamp(floor((target_mass - drawn.mass_above) / drawn.share), 0.0, f32(room - 1u)));
-  return tie(d, bin, drawn, index, thread);
+  return tie(d, drawn.key, index, thread);
 }

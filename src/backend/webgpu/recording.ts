@@ -43,7 +43,7 @@ const SAMPLE_READS_IN_SOFTWARE = 2
 const BINS = 512
 const BIN_WORDS = 5 * BINS + 1
 /** Shared memory of sample.wgsl. */
-const SAMPLE_SHARED = 24 + 4 * BIN_WORDS
+const SAMPLE_SHARED = 16 + 4 * BIN_WORDS
 const SAMPLE_SHARED_A_THREAD = 32
 
 export class Recording extends Launches {
