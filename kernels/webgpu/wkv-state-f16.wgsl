@@ -9,7 +9,7 @@ const BEYOND = 0x47800000u;
 /** Between the exponents of f16 and f32, at the place of the latter. */
 const EXPONENTS = 0x38000000u;
 /** Least f16 above zero, and how many are in one. */
-const LEAST = 5.9604644775390625e-8;
+const LEAST_HALF = 5.9604644775390625e-8;
 const LEASTS = 16777216.0;
 
 fn state_at(slot: u32, row: u32) -> u32 { return (slot * p.slot_size + p.wkv) / 4u + row * N8; }
@@ -17,7 +17,7 @@ fn state_at(slot: u32, row: u32) -> u32 { return (slot * p.slot_size + p.wkv) / 
 fn widened(h: vec4u) -> vec4f {
   let size = h & vec4u(0x7fffu);
   var bits = (size << vec4u(13u)) + EXPONENTS;
-  bits = select(bits, bitcast<vec4u>(vec4f(size) * LEAST), size < vec4u(0x400u));
+  bits = select(bits, bitcast<vec4u>(vec4f(size) * LEAST_HALF), size < vec4u(0x400u));
   bits = select(bits, (size << vec4u(13u)) | vec4u(0x7f800000u), size >= vec4u(0x7c00u));
   return bitcast<vec4f>(bits | ((h & vec4u(0x8000u)) << vec4u(16u)));
 }
@@ -66,7 +66,7 @@ fn kept(s: vec4f, noise: u32, j: u32) -> vec4f {
   let odds = (vec4u(noise ^ (j * 0x9e3779b9u)) * vec4u(0x85ebca6bu, 0xc2b2ae35u, 0x27d4eb2fu, 0x9e3779b1u)) >> vec4u(19u);
   let bits = bitcast<vec4u>(s);
   let size = bits & vec4u(0x7fffffffu);
-  let small = bitcast<vec4u>(floor(fma(abs(s), vec4f(LEASTS), vec4f(odds) / 8192.0)) * LEAST);
+  let small = bitcast<vec4u>(floor(fma(abs(s), vec4f(LEASTS), vec4f(odds) / 8192.0)) * LEAST_HALF);
   var rounded = select((size + odds) & vec4u(0xffffe000u), small, size < vec4u(LEAST_NORMAL));
   // Infinity follows the largest f16.
   rounded = select(rounded, vec4u(BEYOND - 0x2000u), size >= vec4u(BEYOND - 0x2000u));
