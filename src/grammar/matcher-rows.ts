@@ -20,7 +20,7 @@ export interface RowsOptions {
 }
 
 export type ToRows =
-  | { readonly type: 'compile'; readonly id: number; readonly key: string; readonly constraint: Constraint }
+  | { readonly type: 'compile'; readonly key: string; readonly constraint: Constraint }
   | {
       readonly type: 'open'
       readonly row: number
@@ -42,7 +42,6 @@ export interface Step {
 }
 
 export interface Compiled {
-  readonly id: number
   readonly ms: number
   readonly isBloated: boolean
   readonly error: ErrorShape | null
@@ -90,7 +89,7 @@ export class MatcherRows {
     this.#masks.notify()
   }
 
-  #compile({ id, key, constraint }: ToRows & { type: 'compile' }): void {
+  #compile({ key, constraint }: ToRows & { type: 'compile' }): void {
     const begin = performance.now()
     let error: ErrorShape | null = null
     try {
@@ -99,7 +98,7 @@ export class MatcherRows {
       error = SkeinError.from(thrown).toShape()
     }
     const { isBloated } = this.#compiler
-    this.#report({ id, ms: performance.now() - begin, isBloated, error })
+    this.#report({ ms: performance.now() - begin, isBloated, error })
   }
 
   /** Rewrites a row, or reports that it cannot continue. */

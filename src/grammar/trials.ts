@@ -64,7 +64,6 @@ export class Trials {
   /** Milliseconds that each tenant's grammars took, since none waited. */
   readonly #used = new Map<string, number>()
   #patience: NodeJS.Timeout | undefined
-  #lastId = 0
 
   constructor(start: (events: ThreadEvents) => RowsThread) {
     this.#start = start
@@ -127,7 +126,7 @@ export class Trials {
     lane.thread ??= this.#startIn(lane)
     this.#watch(lane, lane.isReady ? COMPILE_MS : START_MS + COMPILE_MS)
     const { key, constraint } = trial
-    lane.thread.post({ type: 'compile', id: ++this.#lastId, key, constraint })
+    lane.thread.post({ type: 'compile', key, constraint })
   }
 
   #startIn(lane: Lane): RowsThread {

@@ -1,5 +1,7 @@
 /** A tuned start state in a file of its own, or in a model's. */
 import type { StateData, StateShape } from '../backend/backend.ts'
+import { runTask, taskPlace } from '../threads/pool.ts'
+import { task } from '../threads/task.ts'
 import { openCheckpoint } from './checkpoint.ts'
 import { quote } from './formats/byte-source.ts'
 import type { Checkpoint } from './formats/format.ts'
@@ -16,6 +18,20 @@ export function openTunedState(path: string, shape: StateShape): StateData {
   } finally {
     checkpoint.close()
   }
+}
+
+interface Place {
+  readonly path: string
+  readonly shape: StateShape
+}
+
+const OPEN = taskPlace(import.meta.url, './tuned-state-file.js', 'openTask')
+
+export const openTask = task(({ path, shape }: Place) => openTunedState(path, shape))
+
+/** As openTunedState, while the engine goes on: a file of a large model takes many steps' time. */
+export function readTunedStateAside(path: string, shape: StateShape): Promise<StateData> {
+  return runTask<Place, StateData>(OPEN, { path, shape })
 }
 
 /** A state file with anything else in it is not understood, so it is not half used. A whole model is: it has more. */

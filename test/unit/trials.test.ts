@@ -23,7 +23,7 @@ function manual() {
       (error) => outcomes.push(`${key}: ${error.message}`),
     )
   const finish = async (thread = 0, ms = 10) => {
-    threads[thread]!.events.compiled({ id: 0, ms, isBloated: false, error: null })
+    threads[thread]!.events.compiled({ ms, isBloated: false, error: null })
     await Promise.resolve()
     await Promise.resolve()
   }

@@ -31,7 +31,7 @@ export type Part =
   | { readonly type: 'scores'; readonly part: Uint8Array }
   | { readonly type: 'rest'; readonly message: Message | StepColumns | null }
 
-export interface Divided {
+interface Divided {
   readonly now: Message | StepColumns | null
   readonly later: Large | null
 }

@@ -4,7 +4,7 @@
  */
 import { slackAt } from '../routing/replicas.ts'
 
-export interface Ranked {
+interface Ranked {
   readonly id: string
   /** The node's weight. */
   readonly slots: number

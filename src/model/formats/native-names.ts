@@ -125,7 +125,7 @@ export function isReranker(tensors: Checkpoint['tensors']): boolean {
   return tensors.has(`${RERANKER}blocks.0.att.r_k`)
 }
 
-export interface RerankerParts {
+interface RerankerParts {
   /** RWKV-7 of one token. */
   readonly model: Checkpoint
   /** `0.weight` [D, C], `0.bias` [D], `2.weight` [1, D] */

@@ -19,7 +19,7 @@ export const SCALE_SUFFIX = '.scale'
 const SCHEMES: readonly QuantisedType[] = ['i8', 'q4', 'nf4']
 
 /** A tensor of bytes or of scales, as the header places it. */
-export interface StoredTensor {
+interface StoredTensor {
   readonly name: string
   readonly shape: readonly number[]
   readonly dtype: string
