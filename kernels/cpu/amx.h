@@ -34,16 +34,24 @@ inline constexpr TileConfig kWholeTiles = [] {
   return config;
 }();
 
-/// The thread has tiles of this shape during the lifetime. That takes about 0.1 µs; a thread that
-/// kept them would save them at every switch, and could not know whether another library had changed
-/// them.
-class Tiles {
- public:
-  explicit Tiles(const TileConfig& config) { asm volatile("ldtilecfg %0" ::"m"(config)); }
-  ~Tiles() { asm volatile("tilerelease"); }
-  Tiles(const Tiles&) = delete;
-  Tiles& operator=(const Tiles&) = delete;
-};
+/// What this thread has loaded; null if it has none.
+inline thread_local const TileConfig* tiles_in_use = nullptr;
+
+/// From now on the thread has tiles of this shape, which must stay where it is. That takes some
+/// 0.1 µs, so a thread keeps them until the end of a command.
+inline void use_tiles(const TileConfig& config) {
+  if (tiles_in_use == &config) return;
+  tiles_in_use = &config;
+  asm volatile("ldtilecfg %0" ::"m"(config));
+}
+
+/// A thread that kept tiles would save them at every switch, and could not know whether another
+/// library had changed them.
+inline void release_tiles() {
+  if (tiles_in_use == nullptr) return;
+  tiles_in_use = nullptr;
+  asm volatile("tilerelease");
+}
 
 template <int Tile>
 inline void zero_tile() {
@@ -75,5 +83,9 @@ inline void add_bf16_products() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
 }
 
+}  // namespace skein
+#else
+namespace skein {
+inline void release_tiles() {}
 }  // namespace skein
 #endif

@@ -216,8 +216,11 @@ void multiply_block(const Job& job, int64_t tile, const uint8_t* weights, const 
   }
 }
 
+using Block = void (*)(const Job& job, int64_t tile, const uint8_t* weights, const Inputs& inputs,
+                       int64_t token);
+
 /// Like multiply_block, for inputs that are mostly zero: reads only the weights of non-zero inputs.
-template <class Weights, int Rows>
+template <class Weights, int Rows, Block Dense = multiply_block<Weights, Rows>>
 void multiply_sparse(const Job& job, int64_t tile, const uint8_t* weights, const Inputs& inputs,
                      int64_t token) {
   constexpr int kVectors = vectors_for<Weights>(Rows);
@@ -226,7 +229,7 @@ void multiply_sparse(const Job& job, int64_t tile, const uint8_t* weights, const
                                        inputs.columns / Weights::kUnitInputs);
   // If too few inputs are zero, streaming all weights is faster.
   if (used.count * Weights::kUnitInputs > inputs.columns * 3 / 4) {
-    multiply_block<Weights, Rows>(job, tile, weights, inputs, token);
+    Dense(job, tile, weights, inputs, token);
     return;
   }
   for (int first = 0; first < kTileVectors; first += kVectors) {
@@ -240,9 +243,6 @@ void multiply_sparse(const Job& job, int64_t tile, const uint8_t* weights, const
     }
   }
 }
-
-using Block = void (*)(const Job& job, int64_t tile, const uint8_t* weights, const Inputs& inputs,
-                       int64_t token);
 
 /// The kernels of one weight type, indexed by the number of tokens − 1.
 struct Kernels {
@@ -265,6 +265,34 @@ Kernels kernels_of() {
                              std::make_integer_sequence<int, Weights::kSparseRows>{});
 }
 
+/// Finishes the outputs of a tile for split tokens, whose sums are [kTileVectors][16][kLanes].
+void finish_rows(const Job& job, const float* sums, int64_t tile, int64_t token, int64_t count) {
+  for (int64_t row = 0; row < count; row++, sums += kLanes) {
+    for (int n = 0; n < kTileVectors; n++) {
+      finish(job, load(sums + n * SplitLayout::kMostRows * kLanes), token + row,
+             tile * kTileRows + n * kLanes);
+    }
+  }
+}
+
+#if defined(SKEIN_TILES)
+template <int Rows>
+void multiply_split_row(const Job& job, int64_t tile, const uint8_t* weights, const Inputs& inputs,
+                        int64_t token) {
+  alignas(64) float sums[kTileVectors * SplitLayout::kMostRows * kLanes];
+  multiply_few<Rows>(weights, inputs, sums);
+  finish_rows(job, sums, tile, token, Rows);
+}
+
+Kernels split_kernels() {
+  static constexpr Block kBlocks[] = {multiply_split_row<1>, multiply_split_row<2>};
+  static constexpr Block kSparse[] = {
+      multiply_sparse<SplitBf16Weights, 1, multiply_split_row<1>>,
+      multiply_sparse<SplitBf16Weights, 2, multiply_split_row<2>>};
+  return {2, kBlocks, 2, kSparse};
+}
+#endif
+
 Kernels kernels_for(int32_t type) {
   switch (type) {
     case SK_F32:
@@ -273,7 +301,7 @@ Kernels kernels_for(int32_t type) {
       return kernels_of<F16Weights>();
     case SK_BF16:
 #if defined(SKEIN_TILES)
-      return kernels_of<SplitBf16Weights>();
+      return split_kernels();
 #else
       return kernels_of<Bf16Weights>();
 #endif
@@ -480,12 +508,7 @@ struct Linear final : Command {
       const SplitLayout layout(job.weight->columns, tokens);
       const auto take = [](const void* of, const float* sums, int64_t tile, int64_t token,
                            int64_t rows) {
-        for (int64_t row = 0; row < rows; row++, sums += kLanes) {
-          for (int n = 0; n < kTileVectors; n++) {
-            finish(*static_cast<const Job*>(of), load(sums + n * SplitLayout::kMostRows * kLanes),
-                   token + row, tile * kTileRows + n * kLanes);
-          }
-        }
+        finish_rows(*static_cast<const Job*>(of), sums, tile, token, rows);
       };
       multiply_split(*job.weight, first, count, layout,
                      program->scratch.as<uint8_t>() + job.quantised_at, from, to, {&job, take});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "amx.h"
 #include "vec.h"
 
 namespace skein {
@@ -118,7 +119,10 @@ int32_t sk_program_run(sk_program* program, int32_t num_tokens, int32_t num_rows
         static_cast<int>(commands.size()),
         [&](int c) { return commands[c]->items(batch, threads); },
         [&](int c, int64_t item, int thread) { commands[c]->run(batch, item, thread, threads); },
-        [&](int c, int thread) { return first_read_after(commands, c, batch, thread, threads); });
+        [&](int c, int thread) {
+          release_tiles();
+          return first_read_after(commands, c, batch, thread, threads);
+        });
   });
 }
 

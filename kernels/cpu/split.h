@@ -3,8 +3,8 @@
 // after the other, two chains of fused multiply-adds begin at 0, over the even inputs and over the
 // odd ones, and their sum is added to the output.
 //
-// One token waits for memory, and is multiplied without tiles, in the same order; two are, too, if
-// many of their inputs are zero. There zeros can be skipped: a product of 0 changes no chain.
+// One or two tokens whose inputs are mostly zero are multiplied without tiles, in the same order.
+// There zeros can be skipped: a product of 0 changes no chain.
 //
 // Split tokens: blocks of up to 16; per group of 32 inputs and piece a tile, [rows][32] bf16.
 #pragma once
@@ -30,11 +30,10 @@ inline bool is_split(int32_t type, int64_t tokens) {
   return kSplits && type == SK_BF16 && tokens > 1;
 }
 
-/// Where output r of a tile is among the 64 weights of an input. Here a vector of 32 weights holds
-/// 16 outputs in its lower and the 16 next ones in its upper halves, so that an instruction makes
-/// f32 of each.
+/// Where output r of a tile is among the 64 weights of an input: so that unpacking the lower and
+/// the upper halves of lanes makes pairs, or f32, of 16 outputs that follow each other.
 constexpr int64_t bf16_place(int64_t r) {
-  return kSplits ? r / 32 * 32 + r % 16 * 2 + r % 32 / 16 : r;
+  return kSplits ? r / 32 * 32 + r % 16 / 4 * 8 + r % 32 / 16 * 4 + r % 4 : r;
 }
 
 struct SplitLayout {
@@ -68,6 +67,12 @@ void multiply_split(const sk_matrix& weight, int64_t first, int64_t tiles,
                     const SplitLayout& layout, const uint8_t* tokens, int64_t from, int64_t to,
                     const TakeSums& take);
 
+/// Multiplies a weight tile with one or two tokens of f32 while it is read from memory. sums:
+/// [kTileVectors][16][kLanes]. The pieces of a token are rows of one tile, so a group takes a product
+/// for each vector of outputs; their sums are added here.
+template <int Tokens>
+void multiply_few(const uint8_t* tile, const Inputs& inputs, float* sums);
+
 #if defined(SKEIN_TILES)
 
 struct Pieces {
@@ -87,28 +92,10 @@ inline Pieces split(vf x) {
   return {{first, second, rest - second}};
 }
 
+/// For inputs that are mostly zero.
 struct SplitBf16Weights {
-  static constexpr int kRegisters = 1, kSums = 2 * kPieces, kMaxRows = 2;
-  static constexpr int kUnitInputs = 1, kUnitWords = 1, kSparseRows = 2;
-
-  template <int Rows, int Vectors>
-  static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t from,
-                       int64_t to, Sums<Rows, Vectors>& sums) {
-    for (int64_t k = from; k < to; k += kGroup) {
-      const int64_t count = std::min(kGroup, to - k);
-      alignas(64) float x[Rows][kPieces][kGroup];
-      split_group(inputs, k, count, x);
-      Chains<Rows, Vectors> chains;
-      const uint8_t* line = tile + k * kUnitBytes + output * 2;
-      for (int64_t i = 0; i + 1 < count; i += 2, line += 2 * kUnitBytes) {
-        if constexpr (Rows == 1) fetch<2 * kUnitBytes>(line + kFetched * kUnitBytes);
-        add<0>(line, x, i, chains);
-        add<1>(line + kUnitBytes, x, i + 1, chains);
-      }
-      if (count % 2 == 1) add<0>(line, x, count - 1, chains);
-      chains.end(sums);
-    }
-  }
+  static constexpr int kRegisters = 1, kSums = 2 * kPieces;
+  static constexpr int kUnitInputs = 1, kUnitWords = 1;
 
   template <int Rows, int Vectors>
   static void multiply_used(const uint8_t* tile, int64_t output, const Inputs& inputs,
@@ -122,7 +109,7 @@ struct SplitBf16Weights {
       }
       if (any == 0) continue;
       alignas(64) float x[Rows][kPieces][kGroup];
-      split_group(inputs, k, kGroup, x);
+      split_group(inputs, k, x);
       Chains<Rows, Vectors> chains;
       const auto add_those = [&]<int Odd>(uint32_t left, std::integral_constant<int, Odd>) {
         for (; left != 0; left &= left - 1) {
@@ -139,26 +126,17 @@ struct SplitBf16Weights {
 
  private:
   static constexpr int64_t kUnitBytes = kTileRows * 2;
-  /// How many inputs ahead weights are prefetched at one token, which is bound by memory.
-  static constexpr int64_t kFetched = 32;
-
-  static __mmask16 first_lanes(int64_t count) {
-    return static_cast<__mmask16>(count >= kLanes ? 0xffff : (1 << count) - 1);
-  }
-
   static uint32_t non_zero(vi x) {
     const __m512i bits = reinterpret_cast<__m512i>(x);
     return _mm512_test_epi32_mask(bits, bits);
   }
 
-  /// Splits `count` inputs from k on, up to 32.
   template <int Rows>
-  static void split_group(const Inputs& inputs, int64_t k, int64_t count,
-                          float (&x)[Rows][kPieces][kGroup]) {
+  static void split_group(const Inputs& inputs, int64_t k, float (&x)[Rows][kPieces][kGroup]) {
     for (int row = 0; row < Rows; row++) {
-      for (int64_t i = 0; i < count; i += kLanes) {
+      for (int64_t i = 0; i < kGroup; i += kLanes) {
         const uint8_t* at = inputs.first + row * inputs.stride + (k + i) * 4;
-        const Pieces pieces = split(_mm512_maskz_loadu_ps(first_lanes(count - i), at));
+        const Pieces pieces = split(load(reinterpret_cast<const float*>(at)));
         for (int p = 0; p < kPieces; p++) store(&x[row][p][i], pieces.at[p]);
       }
     }
@@ -188,9 +166,10 @@ struct SplitBf16Weights {
     vf weights[Vectors];
 #pragma GCC unroll 4
     for (int n = 0; n < Vectors; n += 2) {
-      const vi both = load_int(line + n * kLanes * 2);
-      weights[n] = as_float(both << 16);
-      weights[n + 1] = as_float(both & splat_int(static_cast<int32_t>(0xffff0000)));
+      const __m512i both = _mm512_loadu_si512(line + n * kLanes * 2);
+      const __m512i none = _mm512_setzero_si512();
+      weights[n] = reinterpret_cast<vf>(_mm512_unpacklo_epi16(none, both));
+      weights[n + 1] = reinterpret_cast<vf>(_mm512_unpackhi_epi16(none, both));
     }
 #pragma GCC unroll 2
     for (int row = 0; row < Rows; row++) {

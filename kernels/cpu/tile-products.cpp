@@ -478,7 +478,7 @@ const float* multiply_tile(const sk_matrix& weight, int64_t index, const uint8_t
   float* sums = all_sums.as<float>();
   std::memset(sums, 0, static_cast<size_t>(bytes));
   Room& room = *rooms.as<Room>();
-  const Tiles tiles(is_packed(weight.type) ? kWholeTiles : kByteTiles);
+  use_tiles(is_packed(weight.type) ? kWholeTiles : kByteTiles);
   const TokenForm form = token_form(weight.type);
   const int64_t groups = div_up(weight.columns, kGroup);
   const auto [add, step] = adder_of(weight.type);
