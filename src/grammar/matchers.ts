@@ -1,8 +1,8 @@
 /**
  * The grammars of an engine's answers, as the engine sees them: rows that are told the drawn tokens, and whose mask of
  * allowed next tokens is ready when their thread has written it. Those threads get only grammars that trials.ts could
- * compile, so one that takes too long or crashes its instance harms no answer; slow ones have a thread of their own,
- * because it compiles them again. A thread that hangs or ends is replaced, and its answers continue, except the one
+ * compile, so one that takes too long or crashes its instance harms no answer; slow ones have threads of their own,
+ * because those compile them again. A thread that hangs or ends is replaced, and its answers continue, except the one
  * that it was working on.
  */
 import { createHash } from 'node:crypto'
@@ -11,7 +11,7 @@ import { Worker } from 'node:worker_threads'
 import { SkeinError } from '../errors.ts'
 import type { Constraint } from './constraint.ts'
 import type { Compiled, RowsOptions, Step, ToRows } from './matcher-rows.ts'
-import { MAX_THREADS, SharedMasks } from './shared-masks.ts'
+import { MAX_QUICK, MAX_SLOW, SharedMasks } from './shared-masks.ts'
 import { type Asker, type RowsThread, type ThreadEvents, Trials } from './trials.ts'
 import type { TokenTable } from './vocabulary.ts'
 
@@ -19,7 +19,7 @@ import type { TokenTable } from './vocabulary.ts'
 const TURN_MS = 10_000
 /** Grammars that compiled successfully. */
 const MAX_KNOWN = 256
-/** A grammar that takes longer to compile is followed in the thread of slow ones; a schema takes 50 to 300 ms. */
+/** A grammar that takes longer to compile is followed in a thread of slow ones; a schema takes 50 to 300 ms. */
 const SLOW_MS = 500
 /** So is one with such a turn; most take less than 0.1 ms. */
 const SLOW_TURN_MS = 25
@@ -33,7 +33,7 @@ interface MatcherOptions {
   readonly tokens: () => TokenTable
   readonly vocabSize: number
   readonly numRows: number
-  /** Maximum threads that follow answers; absent: by the number of processors. */
+  /** Maximum threads that follow most answers; absent: by the number of processors. Slow ones have half as many more. */
   readonly numThreads?: number
   readonly start?: StartThread
 }
@@ -57,8 +57,9 @@ export class Matchers {
   /** Created with the first grammar. */
   #shared: { readonly masks: SharedMasks; readonly tokens: TokenTable } | null = null
   readonly #trials: Trials
-  /** Threads that follow answers, started as needed; the last one is for slow grammars. */
+  /** Threads that follow answers, started as needed: those for most grammars, then those for slow ones. */
   readonly #rows: (RowsThread | null)[]
+  readonly #numQuick: number
   /** Milliseconds that each took to compile. */
   readonly #known = new Map<string, number>()
   readonly #open = new Map<number, Matcher>()
@@ -72,7 +73,8 @@ export class Matchers {
     this.#options = options
     this.#start = options.start ?? startThread
     const numThreads = options.numThreads ?? Math.floor(availableParallelism() / CORES_A_THREAD)
-    this.#rows = new Array(Math.min(Math.max(1, numThreads), MAX_THREADS - 1) + 1).fill(null)
+    this.#numQuick = Math.min(Math.max(1, numThreads), MAX_QUICK)
+    this.#rows = new Array(this.#numQuick + Math.min(Math.ceil(this.#numQuick / 2), MAX_SLOW)).fill(null)
     this.#trials = new Trials((events) => this.#start(this.#optionsOfRows(0), events))
     this.#turns = new Int32Array(options.numRows)
     this.#free = Array.from({ length: options.numRows }, (_, row) => options.numRows - 1 - row)
@@ -150,8 +152,8 @@ export class Matchers {
   }
 
   #threadOf({ row, isSlow }: Matcher): number {
-    const numQuick = this.#rows.length - 1
-    return isSlow ? numQuick : Math.floor(row / ROWS_A_THREAD) % numQuick
+    const numQuick = this.#numQuick
+    return isSlow ? numQuick + (row % (this.#rows.length - numQuick)) : Math.floor(row / ROWS_A_THREAD) % numQuick
   }
 
   /** Waits until every waiting row is written, or until the time is over. */
@@ -219,7 +221,7 @@ export class Matchers {
 /** One answer's position in a grammar. */
 export class Matcher {
   readonly row: number
-  /** Whether the thread of slow grammars follows it. */
+  /** Whether a thread of slow grammars follows it. */
   isSlow: boolean
   readonly #grammar: Grammar
   readonly #forces: boolean

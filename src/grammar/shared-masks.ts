@@ -3,8 +3,8 @@
  * thread writes a row, then its turn; the engine reads a row once it has the expected turn.
  */
 export const MAX_FORCED = 64
-/** Maximum threads that follow answers, with the one for slow grammars. */
-export const MAX_THREADS = 5
+/** Maximum threads that follow answers: most of them, and those of slow grammars. */
+export const [MAX_QUICK, MAX_SLOW] = [4, 2]
 /** Columns of a row's header, before its forced tokens. */
 const TURN = 0
 const STATUS = 1
@@ -12,7 +12,7 @@ const NUM_FORCED = 2
 /** Milliseconds that the turn took. */
 const TOOK = 3
 const HEADER = 4
-const SIGNALS = 1 + MAX_THREADS
+const SIGNALS = 1 + MAX_QUICK + MAX_SLOW
 
 /** 'failed': the row has no mask, and its answer cannot continue. */
 type RowStatus = 'open' | 'failed'

@@ -93,6 +93,16 @@ test('grammars that are slow to compile share a thread of their own', () => {
   matchers.dispose()
 })
 
+test('with many processors slow grammars have two threads', () => {
+  const { started, matchers } = listening(8)
+  const rows = Array.from({ length: 4 }, () => matchers.open({ ...GRAMMAR, isSlow: true }, false).row)
+  expect(started.map((one) => [one.thread, rowsOf(one)])).toEqual([
+    [4, [rows[0], rows[2]]],
+    [5, [rows[1], rows[3]]],
+  ])
+  matchers.dispose()
+})
+
 test('an answer whose turn took long goes on in the thread of slow ones, from where it is', () => {
   const { started, matchers } = listening(1)
   const [quick, slow] = [matchers.open(GRAMMAR, false), matchers.open(GRAMMAR, false)]
