@@ -199,9 +199,10 @@ export class StoreDatabase {
    * anyway. `mayLeaveIt`: to another process that is at it.
    */
   checkpoint(mayLeaveIt = false): void {
-    const isEmpty = this.#log.empty(undefined, mayLeaveIt)
-    if (this.#removedAt !== null) this.#removedAt = isEmpty ? null : performance.now()
-    this.#removeFiles()
+    const how = this.#log.empty(undefined, mayLeaveIt)
+    if (this.#removedAt !== null) this.#removedAt = how === 'empty' ? null : performance.now()
+    // Of a log that another is emptying nothing may be on disk yet, and its rows would be back after a crash of the machine.
+    if (how !== 'left') this.#removeFiles()
   }
 
   /**

@@ -63,17 +63,17 @@ export class StoreLog {
   }
 
   /**
-   * Moves the log into the database and empties it, unless others are reading. Returns whether it is empty; a failure is tried
-   * again later. Most is moved beside others' transactions, which leaves little to do under the lock; and that is waited for as
-   * by a commit, because each try to empty writes and syncs what has come since the last. `mayLeaveIt`: to another that is at it.
+   * Moves the log into the database and empties it, unless others are reading: then it is still used, and tried again later.
+   * Most is moved beside others' transactions, which leaves little to do under the lock; and that is waited for as by a commit,
+   * because each try to empty writes and syncs what has come since the last. `mayLeaveIt`: to another that is at it.
    */
-  empty(waitMs = WAIT_MS, mayLeaveIt = false): boolean {
-    if (!this.#isUsed) return true
+  empty(waitMs = WAIT_MS, mayLeaveIt = false): 'empty' | 'used' | 'left' {
+    if (!this.#isUsed) return 'empty'
     const patience = new Patience(waitMs)
     try {
       const [moved] = this.#db.pragma('wal_checkpoint(PASSIVE)') as { busy: number }[]
       // Another is at it, and a turn at the lock would only be in its way.
-      if (mayLeaveIt && moved?.busy !== 0) return false
+      if (mayLeaveIt && moved?.busy !== 0) return 'left'
       do {
         alone(this.#db, patience.leftMs, () => {})
         this.#db.pragma(`busy_timeout = ${BRIEFLY_MS}`)
@@ -85,7 +85,7 @@ export class StoreLog {
     } finally {
       this.#db.pragma(`busy_timeout = ${this.#lockTimeoutMs}`)
     }
-    return !this.#isUsed
+    return this.#isUsed ? 'used' : 'empty'
   }
 
   /** Between commits. */

@@ -145,7 +145,12 @@ function claimsTogether(database: StoreDatabase): OpenStore['claim'] {
   const claimAll = () => {
     const taken = waiting
     waiting = []
-    const claims = database.claimAll(taken.map(({ ask }) => ask))
+    let claims: readonly (Claim | SkeinError)[]
+    try {
+      claims = database.claimAll(taken.map(({ ask }) => ask))
+    } catch (error) {
+      claims = taken.map(() => SkeinError.from(error))
+    }
     for (const [i, claim] of claims.entries()) taken[i]!.done(claim)
   }
   return (name, mayCreate) =>
