@@ -103,7 +103,7 @@ export class MatcherRows {
 
   /** Rewrites a row, or reports that it cannot continue. */
   #work(row: number, turn: number, mayForce: boolean, change: () => void): void {
-    this.#masks.setBusyRow(this.#thread, row)
+    this.#masks.setBusyTurn(this.#thread, turn)
     const begin = performance.now()
     try {
       change()
@@ -117,7 +117,7 @@ export class MatcherRows {
     } catch {
       this.#masks.write(row, turn, 'failed', [], 0)
     }
-    this.#masks.setBusyRow(this.#thread, -1)
+    this.#masks.setBusyTurn(this.#thread, 0)
   }
 
   #open({ row, key, constraint, tokens, forces }: ToRows & { type: 'open' }): void {

@@ -62,12 +62,14 @@ export class Matchers {
   readonly #numQuick: number
   /** Milliseconds that each took to compile. */
   readonly #known = new Map<string, number>()
+  /** By the row that its thread writes. */
   readonly #open = new Map<number, Matcher>()
+  /** Of the rows for most grammars. */
   readonly #free: number[]
   #steps: Step[] = []
   #watch: NodeJS.Timeout | null = null
-  /** The last turn of each row: an answer never waits for one of the row's previous answer. */
-  readonly #turns: Int32Array
+  /** Counts all rows' turns: an answer never waits for one of its row's previous answer. */
+  #lastTurn = 0
 
   constructor(options: MatcherOptions) {
     this.#options = options
@@ -76,7 +78,6 @@ export class Matchers {
     this.#numQuick = Math.min(Math.max(1, numThreads), MAX_QUICK)
     this.#rows = new Array(this.#numQuick + Math.min(Math.ceil(this.#numQuick / 2), MAX_SLOW)).fill(null)
     this.#trials = new Trials((events) => this.#start(this.#optionsOfRows(0), events))
-    this.#turns = new Int32Array(options.numRows)
     this.#free = Array.from({ length: options.numRows }, (_, row) => options.numRows - 1 - row)
   }
 
@@ -105,14 +106,21 @@ export class Matchers {
     const row = this.#free.pop()
     if (row === undefined) throw new SkeinError('internal', 'more answers with grammars than rows')
     const { masks } = this.#share()
-    const matcher = new Matcher(row, grammar, forces, masks, this.#turns)
-    this.#open.set(row, matcher)
-    this.#post(matcher)
+    const slowRow = row + this.#options.numRows
+    const matcher = new Matcher([row, slowRow], grammar, forces, masks, this.#nextTurn())
+    this.#enter(matcher)
     this.#watch ??= setInterval(() => this.#look(), TURN_MS / 4).unref()
     return matcher
   }
 
-  #post(matcher: Matcher): void {
+  #nextTurn(): number {
+    // The shared memory has 32 bits for it, and 0 is none.
+    this.#lastTurn = (this.#lastTurn + 1) | 0 || 1
+    return this.#lastTurn
+  }
+
+  #enter(matcher: Matcher): void {
+    this.#open.set(matcher.row, matcher)
     const thread = this.#threadOf(matcher)
     const rows = this.#rows[thread] ?? this.#startRows(thread)
     this.#rows[thread] = rows
@@ -120,25 +128,25 @@ export class Matchers {
   }
 
   close(matcher: Matcher): void {
-    if (!this.#open.has(matcher.row)) return
+    if (this.#open.get(matcher.row) !== matcher) return
     this.#leave(matcher)
-    this.#open.delete(matcher.row)
-    this.#free.push(matcher.row)
+    this.#free.push(matcher.row % this.#options.numRows)
   }
 
   #leave(matcher: Matcher): void {
+    this.#open.delete(matcher.row)
     this.#steps = this.#steps.filter(({ row }) => row !== matcher.row)
     this.#rows[this.#threadOf(matcher)]?.post({ type: 'close', row: matcher.row })
   }
 
   /** Records a drawn token. flush() sends it with the others of its step. */
   advance(matcher: Matcher, token: number): void {
-    const step = matcher.next(token)
+    const step = matcher.next(token, this.#nextTurn())
     if (matcher.isSlow || this.#share().masks.msOf(matcher.row) < SLOW_TURN_MS) this.#steps.push(step)
     else {
       this.#leave(matcher)
       matcher.isSlow = true
-      this.#post(matcher)
+      this.#enter(matcher)
     }
   }
 
@@ -177,14 +185,14 @@ export class Matchers {
 
   #share() {
     const { numRows, vocabSize, tokens } = this.#options
-    this.#shared ??= { masks: new SharedMasks(numRows, Math.ceil(vocabSize / 32)), tokens: tokens() }
+    this.#shared ??= { masks: new SharedMasks(2 * numRows, Math.ceil(vocabSize / 32)), tokens: tokens() }
     return this.#shared
   }
 
   #optionsOfRows(thread: number): RowsOptions {
     const { masks, tokens } = this.#share()
     const { numRows, vocabSize } = this.#options
-    return { tokens, vocabSize, numRows, memory: masks.memory, thread }
+    return { tokens, vocabSize, numRows: 2 * numRows, memory: masks.memory, thread }
   }
 
   #startRows(thread: number): RowsThread {
@@ -198,12 +206,13 @@ export class Matchers {
     return rows
   }
 
-  /** A turn that takes too long is blamed on the row in progress. */
+  /** A turn that takes too long is blamed on the one in progress, which may be that of a closed answer. */
   #look(): void {
     const { masks } = this.#share()
     const late = [...this.#open.values()].filter((matcher) => matcher.waitsMs > TURN_MS)
     for (const thread of new Set(late.map((matcher) => this.#threadOf(matcher)))) {
-      this.#open.get(masks.busyRowOf(thread))?.fail()
+      const busy = masks.busyTurnOf(thread)
+      for (const matcher of this.#open.values()) if (matcher.turn === busy) matcher.fail()
       this.#restart(thread)
     }
   }
@@ -220,13 +229,13 @@ export class Matchers {
 
 /** One answer's position in a grammar. */
 export class Matcher {
-  readonly row: number
   /** Whether a thread of slow grammars follows it. */
   isSlow: boolean
+  /** Each thread has rows of its own: a thread may still write one that was closed. */
+  readonly #rows: readonly [quick: number, slow: number]
   readonly #grammar: Grammar
   readonly #forces: boolean
   readonly #masks: SharedMasks
-  readonly #turns: Int32Array
   /** All tokens of the answer so far, including accepted forced ones. */
   readonly #tokens: number[] = []
   /** The turn that it waits for, and since when. */
@@ -235,14 +244,21 @@ export class Matcher {
   #hasTaken = false
   #hasFailed = false
 
-  constructor(row: number, grammar: Grammar, forces: boolean, masks: SharedMasks, turns: Int32Array) {
-    this.row = row
+  constructor(rows: readonly [number, number], grammar: Grammar, forces: boolean, masks: SharedMasks, turn: number) {
+    this.#rows = rows
     this.isSlow = grammar.isSlow
     this.#grammar = grammar
     this.#forces = forces
     this.#masks = masks
-    this.#turns = turns
-    this.#turn = ++turns[row]!
+    this.#turn = turn
+  }
+
+  get row(): number {
+    return this.#rows[this.isSlow ? 1 : 0]
+  }
+
+  get turn(): number {
+    return this.#turn
   }
 
   /** Whether its mask and forced tokens are up to date with the last token. */
@@ -282,12 +298,12 @@ export class Matcher {
   }
 
   /** Used by matchers.ts: what its thread must do for another token. */
-  next(token: number): Step {
+  next(token: number, turn: number): Step {
     this.#tokens.push(token)
     this.#hasTaken = false
     this.#since = performance.now()
-    this.#turn = ++this.#turns[this.row]!
-    return { row: this.row, turn: this.#turn, token }
+    this.#turn = turn
+    return { row: this.row, turn, token }
   }
 
   /** Used by matchers.ts: what a new thread must know. */

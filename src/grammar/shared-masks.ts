@@ -20,7 +20,7 @@ type RowStatus = 'open' | 'failed'
 export class SharedMasks {
   readonly memory: SharedArrayBuffer
   readonly #words: number
-  /** [0]: number of writes by threads; [1 + t]: 1 + the row that thread t works on. */
+  /** [0]: number of writes by threads; [1 + t]: the turn that thread t works on. */
   readonly #signal: Int32Array
   readonly #headers: Int32Array
   readonly #masks: Uint32Array
@@ -39,13 +39,13 @@ export class SharedMasks {
     return Atomics.load(this.#signal, 0)
   }
 
-  /** The row that a thread works on; −1 for none. */
-  busyRowOf(thread: number): number {
-    return Atomics.load(this.#signal, 1 + thread) - 1
+  /** The turn that a thread works on; 0 for none. */
+  busyTurnOf(thread: number): number {
+    return Atomics.load(this.#signal, 1 + thread)
   }
 
-  setBusyRow(thread: number, row: number): void {
-    Atomics.store(this.#signal, 1 + thread, row + 1)
+  setBusyTurn(thread: number, turn: number): void {
+    Atomics.store(this.#signal, 1 + thread, turn)
   }
 
   /** Waits for a write after `signal`, or until the time is over. */

@@ -117,7 +117,10 @@ export class Trials {
     if (first === null || lane === undefined) return
     const wait = Math.max(0, ...busy.map(({ since }) => since + PATIENCE_MS - performance.now()))
     if (wait > 0) this.#patience = setTimeout(() => this.#next(), wait).unref()
-    else this.#run(lane, first)
+    else {
+      this.#run(lane, first)
+      this.#next()
+    }
   }
 
   #run(lane: Lane, trial: Trial): void {

@@ -1,5 +1,5 @@
 /** Which threads follow the answers with grammars, and what happens when a thread ends. */
-import { expect, test } from 'vitest'
+import { expect, test, vi } from 'vitest'
 import type { ToRows } from '../../src/grammar/matcher-rows.ts'
 import { Matchers, type StartThread } from '../../src/grammar/matchers.ts'
 import { SharedMasks } from '../../src/grammar/shared-masks.ts'
@@ -9,7 +9,7 @@ const VOCAB = 64
 const GRAMMAR = { key: 'k', constraint: { type: 'text', text: 'a' }, isSlow: false } as const
 
 interface Started {
-  readonly memory: SharedArrayBuffer
+  readonly masks: SharedMasks
   readonly thread: number
   readonly posted: ToRows[]
   readonly end: (reason: string) => void
@@ -19,8 +19,9 @@ interface Started {
 /** Matchers whose threads only record messages. */
 function listening(numThreads: number) {
   const started: Started[] = []
-  const start: StartThread = ({ thread, memory }, { ended }) => {
-    const one: Started = { memory, thread, posted: [], end: ended, hasEnded: false }
+  const start: StartThread = ({ thread, memory, numRows }, { ended }) => {
+    const masks = new SharedMasks(numRows, VOCAB / 32, memory)
+    const one: Started = { masks, thread, posted: [], end: ended, hasEnded: false }
     started.push(one)
     const end = () => {
       one.hasEnded = true
@@ -106,23 +107,67 @@ test('with many processors slow grammars have two threads', () => {
 test('an answer whose turn took long goes on in the thread of slow ones, from where it is', () => {
   const { started, matchers } = listening(1)
   const [quick, slow] = [matchers.open(GRAMMAR, false), matchers.open(GRAMMAR, false)]
-  const masks = new SharedMasks(200, VOCAB / 32, started[0]!.memory)
+  const { masks } = started[0]!
   for (const [matcher, ms] of [
     [quick, 1],
     [slow, 200],
   ] as const) {
-    masks.write(matcher.row, 1, 'open', [], 0)
+    masks.write(matcher.row, matcher.turn, 'open', [], 0)
     matchers.advance(matcher, 5)
-    masks.write(matcher.row, 2, 'open', [], ms)
+    masks.write(matcher.row, matcher.turn, 'open', [], ms)
     matchers.advance(matcher, 6)
   }
   matchers.flush()
-  expect(started[0]!.posted.filter(({ type }) => type === 'close')).toEqual([{ type: 'close', row: slow.row }])
+  expect(started[0]!.posted.filter(({ type }) => type === 'close')).toEqual([{ type: 'close', row: 1 }])
   const steps = started[0]!.posted.flatMap((message) => (message.type === 'advance' ? message.steps : []))
   expect(steps.map(({ row, token }) => [row, token])).toEqual([
     [quick.row, 5],
     [quick.row, 6],
   ])
-  expect(started[1]!.posted).toMatchObject([{ type: 'open', row: slow.row, turn: 3, tokens: [5, 6] }])
+  expect(started[1]!.posted).toMatchObject([{ type: 'open', row: slow.row, turn: slow.turn, tokens: [5, 6] }])
   matchers.dispose()
+})
+
+/** What a thread writes when it has opened the answer that it was told of last. */
+function write({ posted, masks }: Started, word: number): void {
+  const last = posted.at(-1)
+  if (last?.type !== 'open') throw new Error('it was not opened')
+  masks.maskOf(last.row).fill(word)
+  masks.write(last.row, last.turn, 'open', [], 0)
+}
+
+test('a cancelled answer of a slow grammar, still worked on, writes over no other answer', () => {
+  const { started, matchers } = listening(1)
+  matchers.close(matchers.open(GRAMMAR, false))
+  const slow = matchers.open({ ...GRAMMAR, isSlow: true }, false)
+  const [quickThread, slowThread] = [started[0]!, { ...started[1]!, posted: [...started[1]!.posted] }]
+  matchers.close(slow)
+  const quick = matchers.open(GRAMMAR, false)
+  write(quickThread, 7)
+  expect(quick.isReady).toBe(true)
+  write(slowThread, 9)
+  expect(quick.isReady).toBe(true)
+  expect([...quick.mask]).toEqual([7, 7])
+  matchers.dispose()
+})
+
+test('of a thread that hangs with a cancelled answer no other answer fails', () => {
+  vi.useFakeTimers({ toFake: ['setInterval', 'clearInterval', 'performance'] })
+  try {
+    const { started, matchers } = listening(1)
+    const hanging = matchers.open(GRAMMAR, false)
+    const [first] = started[0]!.posted
+    if (first?.type !== 'open') throw new Error('it was not opened')
+    started[0]!.masks.setBusyTurn(0, first.turn)
+    matchers.close(hanging)
+    const next = matchers.open(GRAMMAR, false)
+    expect(next.row).toBe(hanging.row)
+    vi.advanceTimersByTime(13_000)
+    expect(started.map(({ hasEnded }) => hasEnded)).toEqual([true, false])
+    expect(next.hasFailed).toBe(false)
+    expect(rowsOf(started[1]!)).toEqual([next.row])
+    matchers.dispose()
+  } finally {
+    vi.useRealTimers()
+  }
 })

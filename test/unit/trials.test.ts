@@ -56,6 +56,17 @@ test('behind a slow grammar another tenant gets a second thread, which ends when
   expect(threads.map(({ hasEnded }) => hasEnded)).toEqual([false, true])
 })
 
+test('a tenant that waits when another’s slow grammar begins gets the second thread, too', async () => {
+  const { threads, ask, finish } = manual()
+  void ask('a1', 'alice')
+  void ask('a2', 'alice')
+  void ask('b1', 'bob')
+  await finish(0, 100)
+  expect(threads.map(({ posted }) => posted)).toEqual([['a1', 'b1']])
+  vi.advanceTimersByTime(1000)
+  expect(threads.map(({ posted }) => posted)).toEqual([['a1', 'b1'], ['a2']])
+})
+
 test('a thread has 5 s from when it has started, and the next grammar begins in a new one', async () => {
   const { threads, outcomes, ask, finish } = manual()
   const slow = ask('slow', 'alice')
