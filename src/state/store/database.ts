@@ -117,10 +117,10 @@ export class StoreDatabase {
 
   /** One turn at the lock for all; one that is refused does not affect the others. */
   claimAll(asked: readonly ClaimAsk[]): (Claim | SkeinError)[] {
-    const removed: string[] = []
+    const removed: string[][] = []
     try {
       const found = this.#locked(() => asked.map((ask) => this.#claim(ask, removed)))
-      this.#remove(removed, removed.length > 0)
+      this.#remove(removed.flat(), removed.length > 0)
       const namespaces = new Set(asked.map(({ name }) => name.namespace))
       const usage = new Map([...namespaces].map((namespace) => [namespace, this.usage(namespace)]))
       const othersOf = (i: number) => usage.get(asked[i]!.name.namespace)!
@@ -131,11 +131,11 @@ export class StoreDatabase {
     }
   }
 
-  /** Under the lock. */
-  #claim({ name, mayCreate }: ClaimAsk, removed: string[]): StoredSession | SkeinError | null {
+  /** Under the lock. Adds the files of a session that is over to `removed`. */
+  #claim({ name, mayCreate }: ClaimAsk, removed: string[][]): StoredSession | SkeinError | null {
     const refusal = this.#refusalOf(name)
     if (refusal !== null) return refusal
-    if (this.#rows.isExpired(name, this.#now())) removed.push(...this.#removeSession(name))
+    if (this.#rows.isExpired(name, this.#now())) removed.push(this.#removeSession(name))
     const found = this.#rows.find(name)
     if (found !== null || mayCreate) this.#rows.claim(name, this.owner)
     return found

@@ -62,6 +62,15 @@ function contentOf(database: StoreDatabase): Record<string, number> {
   return Object.fromEntries(entries)
 }
 
+/** While it is still open, neither database nor log has a trace of the deleted data. */
+function expectNoTrace(folder: string, id: string, seed: number): void {
+  const bytes = Buffer.from(new Uint8Array(snapshotOf(seed).state[1]!.buffer).slice(0, 64))
+  for (const name of ['sessions.db', 'sessions.db-wal']) {
+    const file = readFileSync(join(folder, name))
+    expect([name, file.includes(bytes), file.includes(`key ${id} ${seed}`)]).toEqual([name, false, false])
+  }
+}
+
 const blobsIn = (folder: string) => readdirSync(join(folder, 'states'))
 
 describe.each([
@@ -86,13 +95,22 @@ describe.each([
     const sessions = ['a', 'b'].map((id) => ({ namespace: NAMESPACE, id, record: null }))
     second.commit({ ...gone, sessions })
     expect([contentOf(second), blobsIn(folder)]).toEqual([{}, []])
-    // While it is still open, neither database nor log has a trace of the deleted data.
-    const bytes = Buffer.from(new Uint8Array(snapshotOf(3).state[1]!.buffer).slice(0, 64))
-    for (const name of ['sessions.db', 'sessions.db-wal']) {
-      const file = readFileSync(join(folder, name))
-      expect([name, file.includes(bytes), file.includes('key a 3')]).toEqual([name, false, false])
-    }
+    expectNoTrace(folder, 'a', 3)
     second.close()
+  })
+
+  test('an expired session that somebody claims leaves nothing behind', () => {
+    const folder = newFolder()
+    let now = 0
+    const database = open(folder, { maxInlineBytes, now: () => now })
+    const { puts, sessions, deleteKeys } = changeOf('a', 3)
+    const timed = sessions.map((each) => ({ ...each, record: { ...each.record!, ttlMs: 9 } }))
+    database.commit({ puts, sessions: timed, deleteKeys, releases: timed })
+    database.checkpoint()
+    now = 10
+    expect(database.claim({ namespace: NAMESPACE, id: 'a' }, false).session).toBeNull()
+    expectNoTrace(folder, 'a', 3)
+    database.close()
   })
 
   test('what was changed on disk is refused, and nothing else is affected', () => {
