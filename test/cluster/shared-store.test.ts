@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, onTestFinished, test, vi } from 'vitest'
 import { Database } from '../../src/cluster/database.ts'
 import { FolderBlobs } from '../../src/state/shared/open-blobs.ts'
+import { usage } from '../../src/state/shared/rows.ts'
 import { SharedStore, type SharedStoreOptions, sweep } from '../../src/state/shared/shared-store.ts'
 import type { ModelIdentity, Snapshot } from '../../src/state/snapshot.ts'
 import type { StoreChange, StoredSession } from '../../src/state/store/store.ts'
@@ -209,6 +210,26 @@ describe.skipIf(NO_POSTGRES !== null)('a shared store', () => {
     expect(await store.load('shared', NAMESPACE)).toEqual(snapshotOf(1))
     await store.commit({ ...NOTHING, sessions: [{ ...nameOf('fork'), record: null }] })
     expect(blobsOf()).toEqual([])
+  })
+
+  test('what many sessions take is known in tables of which the database has no statistics yet', async () => {
+    const { database } = newCluster()
+    const on = await Database.open(database)
+    onTestFinished(() => on.close())
+    for (const table of ['session', 'session_state'])
+      await on.query(`alter table ${table} set (autovacuum_enabled = false)`)
+    await on.query(
+      `insert into session (model, tenant, id, owner, record)
+       select 'm', 'n', i::text, case when i % 2 = 0 then 'w' end, '{}' from generate_series(1, 20000) i`,
+    )
+    await on.query(
+      `insert into session_state (model, tenant, id, key, bytes)
+       select 'm', 'n', i::text, 'shared', 7 from generate_series(1, 20000) i
+       union all select 'm', 'n', i::text, 'key ' || i || n, 1 from generate_series(1, 20000) i, generate_series(1, 3) n`,
+    )
+    // Compared each with each, they would take longer than a statement may.
+    const elsewhere = { model: 'm', namespace: NAMESPACE, worker: 'w', now: 1 }
+    expect(await usage(on, elsewhere)).toEqual({ sessions: 10_000, bytes: 30_007 })
   })
 
   test('a missing database fails a commit as a whole; the blob is there already at the retry', {

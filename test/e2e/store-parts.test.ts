@@ -1,9 +1,12 @@
 /**
- * A state is sent to the store's thread in parts; leftovers of a commit that failed in between are in no other state.
+ * A state is sent to the store's thread in parts; leftovers of a commit that failed in between are in no other state. And the
+ * thread outlives whatever fails in it.
  */
+import { readdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import type { ModelIdentity } from '../../src/state/snapshot.ts'
+import { openDatabase } from '../../src/state/store/sqlite.ts'
 import { newFolder } from '../helpers/direct-store.ts'
 
 /** The thread needs built code. */
@@ -70,5 +73,27 @@ test('parts are sent in reused memory, and none has the numbers of another', asy
       [31 * 64 * 64 * 64, i + 1],
     ])
   }
+  await store.close()
+})
+
+test('a claim that fails on a full disk, where nothing can be read either, is refused, and later ones are answered', async () => {
+  const { openStore } = (await import(BUILT)) as typeof import('../../src/state/store/store-thread.ts')
+  const dataFolder = newFolder()
+  // The threads take the option of tests.
+  const options = { dataFolder, identity: IDENTITY, isDurable: false, maxPages: 30 }
+  const store = await openStore(options)
+  const nameOf = (id: string) => ({ namespace: 'n', id })
+  let numClaims = 0
+  while ((await store.claim(nameOf(`${numClaims}`), true)).isUnclaimed !== true) numClaims++
+  expect(numClaims).toBeGreaterThan(10)
+  const model = readdirSync(dataFolder, { withFileTypes: true }).find((entry) => entry.isDirectory())!.name
+  const other = openDatabase(join(dataFolder, model, 'sessions.db'), { timeout: 5000 })
+  other.exec('ALTER TABLE uses RENAME TO away')
+  // The new name may have brought a free page: the first of these still fit.
+  const long = (i: number) => nameOf(`${i}`.repeat(500))
+  for (let i = 0; i < 40; i++) await expect(store.claim(long(i), true)).rejects.toThrow('no such table')
+  other.exec('ALTER TABLE away RENAME TO uses')
+  other.close()
+  expect(await store.claim(long(40), true)).toMatchObject({ session: null })
   await store.close()
 })

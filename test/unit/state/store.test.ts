@@ -4,7 +4,7 @@ import { copyFileSync, cpSync, readdirSync, readFileSync, renameSync, rmSync, st
 import { createRequire } from 'node:module'
 import { join } from 'node:path'
 import { Worker } from 'node:worker_threads'
-import { describe, expect, test } from 'vitest'
+import { describe, expect, test, vi } from 'vitest'
 import { SkeinError } from '../../../src/errors.ts'
 import type { ModelIdentity, Snapshot } from '../../../src/state/snapshot.ts'
 import { type DatabaseOptions, StoreDatabase } from '../../../src/state/store/database.ts'
@@ -723,4 +723,43 @@ test('opening waits for a database that another process is creating', async () =
   expect(contentOf(database)).toEqual({ a: 1 })
   database.close()
   await ended
+})
+
+/** Empties the log; meanwhile it waits for readers, and no other may. */
+const EMPTIER = `
+  const { parentPort, workerData } = require('node:worker_threads')
+  const { DatabaseSync } = require(workerData.sqlite)
+  const db = new DatabaseSync(workerData.path, { timeout: 10000 })
+  let busy
+  do ({ busy } = db.prepare('PRAGMA wal_checkpoint(TRUNCATE)').get())
+  while (busy !== 0)
+  db.close()
+`
+
+test('files that nothing refers to stay while another empties the log', async () => {
+  const folder = newFolder()
+  const path = join(folder, 'sessions.db')
+  const database = open(folder, { maxInlineBytes: 10 })
+  database.commit(changeOf('a', 1))
+  const reader = openDatabase(path, { timeout: 0 })
+  reader.exec('BEGIN')
+  reader.prepare('SELECT count(*) FROM sessions').get()
+  database.commit(changeOf('a', 2, ['key a 1']))
+  const sqlite = createRequire(import.meta.url).resolve('@photostructure/sqlite')
+  const emptier = new Worker(EMPTIER, { eval: true, workerData: { sqlite, path } })
+  const ended = new Promise((resolve) => emptier.once('exit', resolve))
+  const looker = openDatabase(path, { timeout: 0 })
+  const isEmptied = () => {
+    const [result] = looker.pragma('wal_checkpoint(PASSIVE)') as { busy: number }[] // its three columns
+    return result!.busy !== 0
+  }
+  await vi.waitUntil(isEmptied, { timeout: 10_000 })
+  // The removal is in the log alone, and may not be on disk: after a crash of the machine the row would be back.
+  database.checkpoint(true)
+  expect(blobsIn(folder).toSorted()).toEqual(['key a 1', 'key a 2'])
+  reader.exec('COMMIT')
+  await ended
+  database.checkpoint(true)
+  expect(blobsIn(folder)).toEqual(['key a 2'])
+  for (const one of [looker, reader, database]) one.close()
 })
