@@ -2,12 +2,14 @@
  * What new keys notice of another key's floods, and how many tokens the flood gets meanwhile: node
  * scripts/newcomers.mjs [seconds] [flood] runs the built files with the demo model; further arguments go to the
  * server, such as --preempt-mb 0. Every newcomer has a key that the server has not seen, so no slot is reserved for it.
- * Prints one table; compare only within it. SERVER_CORES=0,1 (Linux) keeps the server on these cores.
+ * Prints one table; compare only within it. SERVER_CORES=0,1 (Linux) keeps the server on these cores. The floods' clients
+ * are in a thread of their own: what they read, and their garbage, would delay what a newcomer notices.
  */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
+import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads'
 
 const seconds = Number(process.argv[2] ?? 8)
 const PATIENCE_MS = 10_000
@@ -41,15 +43,18 @@ const FLOODS = {
   '4 × 8 MB, refused': { clients: 4, isRefused: true, body: () => REFUSED },
 }
 
-const table = {}
-for (const [name, flood] of Object.entries(FLOODS)) {
-  if (name !== 'quiet' && !name.includes(process.argv[3] ?? '')) continue
-  table[name] = await measure(flood)
-  console.error(name, JSON.stringify(table[name]))
-}
-console.table(table)
+if (isMainThread) {
+  const table = {}
+  for (const name of Object.keys(FLOODS)) {
+    if (name !== 'quiet' && !name.includes(process.argv[3] ?? '')) continue
+    table[name] = await measure(name)
+    console.error(name, JSON.stringify(table[name]))
+  }
+  console.table(table)
+} else await runFlood(workerData)
 
-async function measure({ clients, body, isRefused = false }) {
+async function measure(name) {
+  const { clients, isRefused = false } = FLOODS[name]
   const keys = [BOB, CAROL, ...NEWCOMERS].join(',')
   const flags = ['--port', '0', '--no-store', '--api-key', keys, ...process.argv.slice(4)]
   const cores = process.env.SERVER_CORES
@@ -60,12 +65,8 @@ async function measure({ clients, body, isRefused = false }) {
     stdio: ['ignore', 'pipe', 'ignore'],
   })
   const url = await urlOf(server)
-  const leaving = new AbortController()
-  const floods = Array.from({ length: clients }, () => repeat(url, BOB, body, leaving.signal))
-  const long = () => ({ prompt: words(5), max_tokens: 65_536, ignore_eos: true })
-  const fills = clients > 0 && !isRefused
-  if (fills) floods.push(repeat(url, CAROL, long, leaving.signal))
-  if (fills) await begun(url)
+  const flood = new Worker(new URL(import.meta.url), { workerData: { url, name } })
+  if (clients > 0 && !isRefused) await begun(url)
   const seen = []
   const before = await tokensOf(url)
   const begin = performance.now()
@@ -77,8 +78,8 @@ async function measure({ clients, body, isRefused = false }) {
   }
   const ran = (performance.now() - begin) / 1000
   const tokens = (await tokensOf(url)).map((count, i) => count - before[i])
-  leaving.abort()
-  await Promise.all(floods)
+  flood.postMessage('leave')
+  await once(flood, 'exit')
   server.kill('SIGKILL')
   await once(server, 'exit')
   const gaps = seen.flatMap((one) => one.gaps)
@@ -94,6 +95,17 @@ async function measure({ clients, body, isRefused = false }) {
     'prompt tokens/s': Math.round(tokens[0] / ran),
     'tokens/s': Math.round(tokens[1] / ran),
   }
+}
+
+/** In the floods' thread, until it is told to leave. */
+async function runFlood({ url, name }) {
+  const { clients, body, isRefused = false } = FLOODS[name]
+  const leaving = new AbortController()
+  parentPort.once('message', () => leaving.abort())
+  const floods = Array.from({ length: clients }, () => repeat(url, BOB, body, leaving.signal))
+  const long = () => ({ prompt: words(5), max_tokens: 65_536, ignore_eos: true })
+  if (clients > 0 && !isRefused) floods.push(repeat(url, CAROL, long, leaving.signal))
+  await Promise.all(floods)
 }
 
 /** Tokens of prompts and of answers that the worker has computed. */
