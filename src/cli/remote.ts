@@ -25,9 +25,13 @@ export function serverOf(args: { readonly url: string; readonly 'api-key': strin
   return { url: serverUrl(args.url), apiKey: args['api-key'] ?? process.env.SKEIN_API_KEY }
 }
 
-/** "host:8000" and "http://host:8000/v1" mean the same server, as other clients accept them. */
+/** "host:8000" and "http://host:8000/v1" mean the same server, ":8000" one on this machine, as other clients accept them. */
 export function serverUrl(given: string): string {
-  const url = /^https?:\/\//i.test(given) ? given : `http://${given}`
+  const url = /^[a-z]+:\/\//i.test(given) ? given : `http://${given.replace(/^:/, '127.0.0.1:')}`
+  if (!URL.canParse(url) || !/^https?:$/.test(new URL(url).protocol)) {
+    const message = `--url takes a URL like http://127.0.0.1:8000, not "${given}"`
+    throw new SkeinError('invalid_request', message, { param: 'url' })
+  }
   return url.replace(/\/+$/, '').replace(/\/v1$/, '')
 }
 

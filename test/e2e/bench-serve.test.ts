@@ -127,7 +127,7 @@ describe('a load on the demo model', () => {
 })
 
 test.each([
-  [['--url', 'localhost:8000'], '--url takes a URL'],
+  [['--url', 'ftp://localhost'], '--url takes a URL'],
   [['--endpoint', 'messages'], '--endpoint takes one of completions, chat'],
   [['--batch', '4'], '--endpoint completions takes one prompt a request'],
   [['--request-rate', '0'], '--request-rate takes a number from'],

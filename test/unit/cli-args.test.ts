@@ -68,7 +68,12 @@ test('--memory-gb is in decimal gigabytes, and is refused without a GPU', () => 
 test.each([
   ['http://127.0.0.1:8000', 'http://127.0.0.1:8000'],
   ['localhost:9000/', 'http://localhost:9000'],
+  [':9000', 'http://127.0.0.1:9000'],
   ['https://chat.example.com/v1/', 'https://chat.example.com'],
 ])('skein chat --url %s means %s', (given, url) => {
   expect(serverUrl(given)).toBe(url)
+})
+
+test.each(['my server', 'ftp://host', 'http://', ''])('--url "%s" is refused', (given) => {
+  expect(() => serverUrl(given)).toThrow('--url takes a URL like http://127.0.0.1:8000')
 })

@@ -10,6 +10,7 @@ import { SkeinError } from '../../errors.ts'
 import { parsedJson } from '../../files/bytes.ts'
 import { choice, number, path, text, toggle, whole } from '../../settings/flags.ts'
 import { refusal, type Values } from '../../settings/values.ts'
+import { serverUrl } from '../remote.ts'
 import { defineCommand } from '../terminal/command.ts'
 import { INTERRUPTED, printTable, progressBar } from '../terminal/output.ts'
 
@@ -103,13 +104,6 @@ function planOf(args: Given, onProgress: ServeBenchPlan['onProgress'], signal: A
     onProgress,
     signal,
   }
-}
-
-/** People paste the base URL of OpenAI clients, which ends with /v1. */
-function serverUrl(given: string): string {
-  const isUrl = URL.canParse(given) && /^https?:$/.test(new URL(given).protocol)
-  if (!isUrl) throw invalid('url', `--url takes a URL like http://127.0.0.1:8000, not "${given}"`)
-  return given.replace(/\/+$/, '').replace(/\/v1$/, '')
 }
 
 function requestRate(given: string): number {

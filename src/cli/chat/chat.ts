@@ -3,6 +3,7 @@
  * starts a server of its own on a free port.
  */
 import { existsSync } from 'node:fs'
+import { isLikeModel } from '../../host/checkpoints/model-path.ts'
 import { startServer } from '../../host/server.ts'
 import { engineChoice } from '../../settings/engine-choice.ts'
 import { MAX_TOKENS, SAMPLING_FLAGS, samplingOptions, text, toggle } from '../../settings/flags.ts'
@@ -21,9 +22,7 @@ const TALK_FLAGS = {
   ...SAMPLING_FLAGS,
 }
 
-const QUESTION = {
-  question: { description: 'Answer this question and exit; needs no model argument if it contains a space' },
-}
+const QUESTION = { description: 'Answer this question and exit' }
 
 export const chat = defineCommand({
   examples: [
@@ -33,7 +32,10 @@ export const chat = defineCommand({
     ["skein chat 'Why is the sky blue?'", 'one answer, then exit'],
     ["echo 'Why is the sky blue?' | skein chat", 'each line is a message; only the answers are printed'],
   ],
-  words: { model: MODEL_WORD, ...QUESTION },
+  words: {
+    model: MODEL_WORD,
+    question: { description: `${QUESTION.description}; needs no model argument unless it looks like one` },
+  },
   flags: { ...SERVER_FLAGS, 'model-name': NAME_FLAG, ...TALK_FLAGS, ...ENGINE_FLAGS },
   async run({ args }) {
     const { model, question } = modelAndQuestion(args)
@@ -53,7 +55,7 @@ export const chat = defineCommand({
 /** `skein run`, named as in Ollama: downloads the model if it is missing. */
 export const run = defineCommand({
   examples: [['skein run rwkv7-g1-0.4b', 'downloads the model at the first use']],
-  words: { model: { ...MODEL_WORD, isRequired: true }, ...QUESTION },
+  words: { model: { ...MODEL_WORD, isRequired: true }, question: QUESTION },
   flags: { ...TALK_FLAGS, ...ENGINE_FLAGS },
   async run({ args }) {
     await fetchMissing(args.model)
@@ -67,10 +69,17 @@ export const run = defineCommand({
   },
 })
 
-/** A single argument with a space is a question: model names rarely have one, and questions almost always do. */
+/** A single argument may be either. */
 function modelAndQuestion({ model, question }: Record<'model' | 'question', string | undefined>) {
-  const isQuestion = question === undefined && /\s/.test(model ?? '') && !existsSync(model!)
+  const isQuestion = model !== undefined && question === undefined && !existsSync(model) && isLikeQuestion(model)
   return isQuestion ? { model: undefined, question: model } : { model, question }
+}
+
+/** Of what is no file: it has a space or a sign that no model's name has, or is a word that is like no model's name ("hi"). */
+export function isLikeQuestion(text: string): boolean {
+  if (/\s/.test(text)) return true
+  if (/[/\\]|\.\w+$/.test(text)) return false
+  return /[^\x21-\x7e]|[?!]/.test(text) || (/^[a-z'.,]+$/i.test(text) && !isLikeModel(text))
 }
 
 function ownServer(args: Values<typeof ENGINE_FLAGS> & { readonly model: string | undefined }) {

@@ -71,6 +71,7 @@ export function newProgram(name: string, columns = process.stdout.columns ?? 100
 }
 
 export function equip(command: Command, spec: CommandSpec, argv: readonly string[] = []): void {
+  command.helpCommand(false)
   if (spec.description !== undefined) command.description(spec.description)
   addExamples(command, spec.examples ?? [])
   for (const [name, own] of Object.entries(spec.commands)) equip(command.command(name), own, argv)
@@ -114,7 +115,7 @@ function addFlag(
   const isSwitch = kind.type === 'switch'
   const opposite = name.startsWith('no-') ? name.slice('no-'.length) : `no-${name}`
   const value = isSwitch ? '' : ` <${hint ?? HINTS[kind.type]}>`
-  const isTold = otherwise === undefined || /default/.test(description)
+  const isTold = otherwise === undefined || otherwise === '' || /default/.test(description)
   const about = isTold ? description : `${description} (default ${otherwise})`
   const option = new Option(`${short ? `-${short}, ` : ''}--${name}${value}`, about)
   if (isRequired === true) option.makeOptionMandatory()
@@ -157,7 +158,7 @@ export function complaintOf(error: CommanderError, program: Command): SkeinError
     case 'commander.unknownOption':
       return unknown(`unknown flag ${name}`, similar)
     case 'commander.unknownCommand':
-      return unknown(`no command "${name}"`, similar)
+      return similar === undefined ? noCommand(name, program) : unknown(`no command "${name}"`, similar)
     case 'commander.excessArguments':
       return usage(`unexpected argument "${strayOf(program)}"`)
     case 'commander.missingArgument':
@@ -171,6 +172,13 @@ export function complaintOf(error: CommanderError, program: Command): SkeinError
         ? null
         : usage(error.message.replace(/^error: /, ''))
   }
+}
+
+function noCommand(name: string, program: Command): SkeinError {
+  const group = program.commands.find(({ commands }) => commands.length > 0)
+  if (group === undefined) return usage(`no command "${name}"`)
+  const all = group.commands.map((command) => command.name()).join(', ')
+  return new SkeinError('invalid_request', `no command "${group.name()} ${name}"; there are ${all}`)
 }
 
 function missingFlag(flag: string, program: Command): SkeinError {

@@ -37,6 +37,12 @@ function pulledModel(name: string): string {
   throw new SkeinError('not_found', `${name} is no file here and has not been pulled; ${next}`)
 }
 
+/** Whether it names a file here or a model, if need be with a letter or two wrong. */
+export function isLikeModel(name: string): boolean {
+  if (existsSync(name) || findModel(modelsFolder(), name) || findModelName(name) !== undefined) return true
+  return closestModel(name) !== null
+}
+
 /** The demo model, or a pulled or released one with a similar name; null if the name already looks like a release. */
 export function closestModel(name: string): string | null {
   if (isReleaseName(name)) return null
