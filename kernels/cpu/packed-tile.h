@@ -235,8 +235,10 @@ struct PackedWeights {
 #pragma GCC unroll 8
         for (int quad = part * kPartQuads; quad < (part + 1) * kPartQuads; quad++) {
           if constexpr (Rows == 1)
-            fetch_part<kGroupBytes, kQuads>(tile + g * kGroupBytes + kFetched, quad);
+            fetch_stream_part<kGroupBytes, kQuads>(tile + g * kGroupBytes, quad);
           add_quad(group, inputs, g, quad, totals);
+          // Otherwise GCC puts all of a group's requests before its products.
+          if constexpr (Rows == 1) asm volatile("");
         }
         add_scaled(group, units, totals, inputs, layout, g, part, sums);
       }
@@ -298,8 +300,6 @@ struct PackedWeights {
   static constexpr int kQuads = kGroup / 4;
   /// Bytes of a tile per group, with its share of the block's scales.
   static constexpr int64_t kGroupBytes = kTile.block_bytes() / kTile.groups();
-  /// How many bytes ahead products with one token prefetch weights, as in tile.h.
-  static constexpr int64_t kFetched = 4096;
   static constexpr int kPartQuads = kQuads / kParts;
   /// The offset of the codes in a tile: code − kOffset is the integer they stand for.
   static constexpr int kOffset = kFormat.bits == 8 ? kWeightOffset : kFormat.offset;

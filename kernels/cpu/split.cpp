@@ -10,20 +10,18 @@ namespace {
 
 constexpr int64_t kLine = kTileRows * 2, kGroupBytes = kGroup * kLine, kTileBytes = 1024;
 constexpr int64_t kTileSums = kTileBytes / 4, kBlockSums = kTileVectors * kTileSums;
-/// How many bytes ahead weights are prefetched where a product is bound by memory.
-constexpr int64_t kAhead = 8192;
 
 /// Pairs the weights of inputs [2·from, 2·end) of a group as tiles want them: for each vector of
-/// outputs [16 pairs of inputs][16 outputs][2]. A line has two halves of two vectors each. Fetches as
-/// many weights, Ahead bytes further on.
-template <int64_t Ahead, int FirstHalf, int EndHalf>
+/// outputs [16 pairs of inputs][16 outputs][2]. A line has two halves of two vectors each. Fetches
+/// the weights that follow if they come from memory.
+template <bool FromMemory, int FirstHalf, int EndHalf>
 [[gnu::always_inline]] inline void pair_inputs(const uint8_t* line, int64_t from, int64_t end,
                                                uint8_t* to) {
   line += from * 2 * kLine;
   to += from * 64;
 #pragma GCC unroll 16
   for (int64_t i = from; i < end; i++, line += 2 * kLine, to += 64) {
-    if constexpr (Ahead > 0) fetch<2 * kLine>(line + Ahead);
+    if constexpr (FromMemory) fetch_stream<2 * kLine>(line);
 #pragma GCC unroll 2
     for (int half = FirstHalf; half < EndHalf; half++) {
       const __m512i even = _mm512_loadu_si512(line + half * 64);
@@ -97,7 +95,7 @@ void stream(const Lines& lines, const uint8_t* tokens, const SplitLayout& layout
   alignas(64) uint8_t pairs[kRing][kGroupBytes];
   const int64_t groups = div_up(lines.columns, kGroup);
   for (int64_t g = 0; g < std::min(kLag, groups); g++)
-    pair_inputs<kAhead, 0, 2>(lines.of(g), 0, 16, pairs[g]);
+    pair_inputs<true, 0, 2>(lines.of(g), 0, 16, pairs[g]);
   zero_tile<0>();
   zero_tile<1>();
   zero_tile<2>();
@@ -108,7 +106,7 @@ void stream(const Lines& lines, const uint8_t* tokens, const SplitLayout& layout
     const uint8_t* from = lines.of(next);
     uint8_t* to = pairs[(g + kLag) % kRing];
     const auto pair = [&](int64_t first, int64_t end) __attribute__((always_inline)) {
-      pair_inputs<kAhead, 0, 2>(from, first, end, to);
+      pair_inputs<true, 0, 2>(from, first, end, to);
     };
     load_tile<4>(tokens);
     add_vector<0>(ready);
@@ -171,7 +169,7 @@ void add_half(const Lines& lines, const Pairs& pairs, int64_t first, int64_t gro
               const uint8_t* tokens, const SplitLayout& layout, float* sums, Fetcher& next) {
   const auto pair = [&](int64_t from, int64_t end, int64_t g) __attribute__((always_inline)) {
     if constexpr (IsFirst)
-      pair_inputs<0, Half, Half + 1>(lines.of(first + g), from, end, pairs.at(g));
+      pair_inputs<false, Half, Half + 1>(lines.of(first + g), from, end, pairs.at(g));
   };
   for (int64_t g = 0; g < std::min(kLag, groups); g++) pair(0, 16, g);
   float* second = sums + kBlockSums;
@@ -256,7 +254,7 @@ void multiply_few(const uint8_t* tile, const Inputs& inputs, float* sums) {
   use_tiles(tiles_of(kRows));
   for (int64_t g = 0; g < std::min(kLag, groups); g++) {
     split_inputs(g);
-    pair_inputs<kAhead, 0, 2>(lines.of(g), 0, 16, pairs[g]);
+    pair_inputs<true, 0, 2>(lines.of(g), 0, 16, pairs[g]);
   }
   for (int64_t g = 0; g < groups; g++) {
     const uint8_t* ready = pairs[g % kRing];
@@ -266,16 +264,16 @@ void multiply_few(const uint8_t* tile, const Inputs& inputs, float* sums) {
     load_tile<4>(rows[g % kRing]);
     zero_tile<0>();
     add_vector<0>(ready);
-    pair_inputs<kAhead, 0, 2>(from, 0, 4, to);
+    pair_inputs<true, 0, 2>(from, 0, 4, to);
     zero_tile<1>();
     add_vector<1>(ready);
-    pair_inputs<kAhead, 0, 2>(from, 4, 8, to);
+    pair_inputs<true, 0, 2>(from, 4, 8, to);
     zero_tile<2>();
     add_vector<2>(ready);
-    pair_inputs<kAhead, 0, 2>(from, 8, 12, to);
+    pair_inputs<true, 0, 2>(from, 8, 12, to);
     zero_tile<3>();
     add_vector<3>(ready);
-    pair_inputs<kAhead, 0, 2>(from, 12, 16, to);
+    pair_inputs<true, 0, 2>(from, 12, 16, to);
     if (next == g + kLag) split_inputs(next);
     auto& products = parts[g % 2];
     store_tile<0>(products[0]);
@@ -323,7 +321,7 @@ void multiply_split(const sk_matrix& weight, int64_t first, int64_t tiles,
       const uint8_t* tile = weight.tile(first + n);
       const Lines lines(tile, weight.columns);
       const bool is_last = n + 1 == tiles;
-      const uint8_t* next = is_few ? tile + kAhead : tile + weight.tile_stride + g * kGroupBytes;
+      const uint8_t* next = is_few ? tile + kFar : tile + weight.tile_stride + g * kGroupBytes;
       if (!is_few && is_last) {
         next = g + panel < layout.groups ? weight.tile(first) + (g + panel) * kGroupBytes
                                          : tile + weight.tile_stride;

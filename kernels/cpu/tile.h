@@ -66,7 +66,7 @@ struct FloatWeights {
   static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t from,
                        int64_t to, Sums<Rows, Vectors>& sums) {
     for (int64_t k = from; k < to; k++) {
-      if constexpr (Rows == 1) fetch<kUnitBytes>(tile + (k + kFetched) * kUnitBytes);
+      if constexpr (Rows == 1) fetch_stream<kUnitBytes>(tile + k * kUnitBytes);
       add_input(tile, output, inputs, k, sums);
     }
   }
@@ -82,8 +82,6 @@ struct FloatWeights {
 
  private:
   static constexpr int kUnitBytes = kTileRows * sizeof(Element);
-  /// How many inputs ahead weights are prefetched at one token, which is bound by memory.
-  static constexpr int64_t kFetched = 32;
 
   template <int Rows, int Vectors>
   static void add_input(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t k,
@@ -258,7 +256,7 @@ struct IntegerWeights {
 #pragma GCC unroll 8
       for (int64_t quad = 0; quad < kQuads; quad++) {
         if constexpr (Rows == 1)
-          fetch_part<kGroupBytes, kQuads>(tile + g * kGroupBytes + kFetched, quad);
+          fetch_stream_part<kGroupBytes, kQuads>(tile + g * kGroupBytes, quad);
         add_quad(tile, output, inputs, g * kQuads + quad, totals);
       }
       add_scaled(totals, block_of(tile, g) + output * 2, inputs, layout, g, sums);
@@ -300,8 +298,6 @@ struct IntegerWeights {
   }
 
  private:
-  /// How many bytes ahead weights are prefetched at one token, which is bound by memory.
-  static constexpr int64_t kFetched = 4096;
   static constexpr int64_t kGroupsPerBlock = scale_inputs(Format::kType) / kGroup;
   static constexpr int64_t kQuads = kGroup / 4;  // per group
   static constexpr int64_t kGroupBytes = block_bytes(Format::kType) / kGroupsPerBlock;
