@@ -6,16 +6,22 @@ import { engineChoice } from '../settings/engine-choice.ts'
 import { MAX_TOKENS, SAMPLING_FLAGS, samplingOptions, text, toggle, whole } from '../settings/flags.ts'
 import { ENGINE_FLAGS, MODEL_WORDS, SETTINGS } from '../settings/table.ts'
 import { defineCommand } from './terminal/command.ts'
+import { modelAndText } from './terminal/model-or-text.ts'
 import { INTERRUPTED, printJson, progressBar } from './terminal/output.ts'
 
 export const generate = defineCommand({
   examples: [
-    ["skein generate demo 'Once upon a time'", 'continue with the demo model'],
+    ["skein generate 'Once upon a time'", 'continue with the demo model'],
     ['skein generate MODEL.pth --temperature 0 < text', 'greedy continuation of a text'],
   ],
-  words: { ...MODEL_WORDS, text: { description: 'Text to continue (default: standard input)' } },
+  words: {
+    ...MODEL_WORDS,
+    text: {
+      description: 'Text to continue (default: standard input); needs no model argument unless it looks like one',
+    },
+  },
   flags: {
-    prompt: text('The text, for use without a model argument', { short: 'p' }),
+    prompt: text('The text, whatever it looks like', { short: 'p' }),
     seed: whole(0, Number.MAX_SAFE_INTEGER)('Seed of sampling; the same seed and prompt give the same text'),
     stop: text('Stop before this text'),
     'max-tokens': MAX_TOKENS,
@@ -25,10 +31,14 @@ export const generate = defineCommand({
     state: SETTINGS.state,
   },
   async run({ args }) {
-    const prompt = promptOf(args.text, args.prompt)
+    const { model, text: word } = args.prompt === undefined ? modelAndText(args) : args
+    const prompt = promptOf(word, args.prompt)
     const { stop, state: states = [], seed } = args
     if (states.length > 1) throw new SkeinError('invalid_request', '--state takes one state here')
-    const llm = await load({ ...engineChoice(args), startStates: states }, { onProgress: progressBar('loading') })
+    const llm = await load(
+      { ...engineChoice({ ...args, model }), startStates: states },
+      { onProgress: progressBar('loading') },
+    )
     const abort = new AbortController()
     process.once('SIGINT', () => abort.abort())
     const started = performance.now()

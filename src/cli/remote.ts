@@ -107,9 +107,14 @@ export async function ask({ url, apiKey }: ServerAddress, method: string, path: 
   // Management API errors have a `detail`, others a `message`.
   const body = (await response.json().catch(() => null)) as Refusal | null
   if (response.ok) return body
-  const message = body?.detail ?? body?.error?.message ?? `the server answered ${response.status}`
+  const message = body?.detail ?? body?.error?.message ?? noReason(response)
   const code = codeOf(response.status)
   throw new SkeinError(code, code === 'unauthorized' ? `${message} (give the key with --api-key)` : message)
+}
+
+/** What is no refusal of Skein's. */
+export function noReason({ url, status }: Response): string {
+  return `${url} answered ${status} without a reason; is a Skein server at that address?`
 }
 
 interface Refusal {

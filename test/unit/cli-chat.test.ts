@@ -1,8 +1,8 @@
 import { PassThrough } from 'node:stream'
 import { describe, expect, test, vi } from 'vitest'
-import { isLikeQuestion } from '../../src/cli/chat/chat.ts'
 import { TerminalMarkdown } from '../../src/cli/chat/markdown.ts'
 import { Prompt } from '../../src/cli/chat/prompt.ts'
+import { isLikeText } from '../../src/cli/terminal/model-or-text.ts'
 import { hasColours, type Paint, plain } from '../../src/cli/terminal/output.ts'
 import { temporaryFolder } from '../helpers/temporary-folder.ts'
 
@@ -126,10 +126,10 @@ describe('user input', () => {
   })
 })
 
-test('a single word of `skein chat` is a question unless it is like a model', () => {
+test('a single word of `skein chat` and `skein generate` is a text unless it is like a model', () => {
   vi.stubEnv('XDG_CACHE_HOME', temporaryFolder())
   for (const text of ['hi', 'Hello!', 'why?', "it's", '你好', '1+1=?', 'what of model.pth?', 'say a/b'])
-    expect([text, isLikeQuestion(text)]).toEqual([text, true])
+    expect([text, isLikeText(text)]).toEqual([text, true])
   for (const text of ['demo', 'demoo', 'rwkv7-g1-0.4', 'rwkv7-g1-9b', 'model.pth', '模型.pth', 'owner/model', 'v7_x'])
-    expect([text, isLikeQuestion(text)]).toEqual([text, false])
+    expect([text, isLikeText(text)]).toEqual([text, false])
 })

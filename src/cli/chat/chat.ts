@@ -2,8 +2,6 @@
  * `skein chat`: a conversation in the terminal with a running server, over the public HTTP API. Given a checkpoint, it
  * starts a server of its own on a free port.
  */
-import { existsSync } from 'node:fs'
-import { isLikeModel } from '../../host/checkpoints/model-path.ts'
 import { startServer } from '../../host/server.ts'
 import { engineChoice } from '../../settings/engine-choice.ts'
 import { MAX_TOKENS, SAMPLING_FLAGS, samplingOptions, text, toggle } from '../../settings/flags.ts'
@@ -12,6 +10,7 @@ import type { Values } from '../../settings/values.ts'
 import { fetchMissing } from '../models/fetch.ts'
 import { NAME_FLAG, SERVER_FLAGS, serverOf } from '../remote.ts'
 import { defineCommand } from '../terminal/command.ts'
+import { modelAndText } from '../terminal/model-or-text.ts'
 import { progressBar } from '../terminal/output.ts'
 import { TerminalTalk } from './talk.ts'
 
@@ -38,7 +37,7 @@ export const chat = defineCommand({
   },
   flags: { ...SERVER_FLAGS, 'model-name': NAME_FLAG, ...TALK_FLAGS, ...ENGINE_FLAGS },
   async run({ args }) {
-    const { model, question } = modelAndQuestion(args)
+    const { model, text: question } = modelAndText({ model: args.model, text: args.question })
     const own = model ? await ownServer({ ...args, model }) : null
     try {
       await new TerminalTalk({
@@ -68,19 +67,6 @@ export const run = defineCommand({
     }
   },
 })
-
-/** A single argument may be either. */
-function modelAndQuestion({ model, question }: Record<'model' | 'question', string | undefined>) {
-  const isQuestion = model !== undefined && question === undefined && !existsSync(model) && isLikeQuestion(model)
-  return isQuestion ? { model: undefined, question: model } : { model, question }
-}
-
-/** Of what is no file: it has a space or a sign that no model's name has, or is a word that is like no model's name ("hi"). */
-export function isLikeQuestion(text: string): boolean {
-  if (/\s/.test(text)) return true
-  if (/[/\\]|\.\w+$/.test(text)) return false
-  return /[^\x21-\x7e]|[?!]/.test(text) || (/^[a-z'.,]+$/i.test(text) && !isLikeModel(text))
-}
 
 function ownServer(args: Values<typeof ENGINE_FLAGS> & { readonly model: string | undefined }) {
   return startServer(engineChoice(args), { port: 0, onProgress: progressBar('loading') })

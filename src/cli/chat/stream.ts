@@ -4,6 +4,7 @@
  */
 import { SkeinError } from '../../errors.ts'
 import { SAMPLING_ROWS, type SamplingName } from '../../sampling.ts'
+import { noReason } from '../remote.ts'
 
 export interface ChatMessage {
   readonly role: 'system' | 'user' | 'assistant' | 'tool'
@@ -129,10 +130,11 @@ function samplingFields(given: ChatRequest['sampling']): Record<string, number> 
 
 async function failureOf(response: Response): Promise<SkeinError> {
   const body = (await response.json().catch(() => null)) as Failure | null
-  const message = body?.error?.message ?? `the server answered ${response.status}`
+  const message = body?.error?.message ?? noReason(response)
   if (response.status === 401) return new SkeinError('unauthorized', `${message} (give the key with --api-key)`)
   if (body?.error?.param === 'model') return new SkeinError('not_found', `${message} (give one with --model-name)`)
-  if (response.status === 404) return new SkeinError('not_found', `${response.url} is no address of Skein: ${message}`)
+  if (response.status === 404 && body?.error)
+    return new SkeinError('not_found', `${response.url} is no address of Skein: ${message}`)
   return new SkeinError('invalid_request', message)
 }
 
