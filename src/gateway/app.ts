@@ -179,12 +179,8 @@ export function buildApp(options: AppOptions): FastifyInstance {
   })
   if (options.metrics === undefined) app.addHook('onClose', async () => metrics.dispose())
   app.setErrorHandler((thrown, request, reply) => respond.send(thrown, request, reply))
-  app.setNotFoundHandler((request) => {
-    const { method, url } = request
-    const others = ['GET', 'POST', 'DELETE'].filter((other) => app.hasRoute({ method: other, url }))
-    const instead = others.length === 0 ? '' : `; this path takes ${others.join(' and ')}`
-    const message = `no such route${instead === '' ? '' : ` for ${method}`}${instead}; GET /openapi.json lists them`
-    throw new SkeinError('not_found', message)
+  app.setNotFoundHandler(({ method, url }) => {
+    throw new SkeinError('not_found', noRoute(app, method, url.replace(/\?.*/, '')))
   })
   app.setSchemaErrorFormatter((complaints) => describeInvalid(complaints))
   parseJsonBodies(app, limits, auth, front !== null)
@@ -272,6 +268,17 @@ function createFastify({ logger }: AppOptions, limits: Limits, onBadPath: Respon
 }
 
 /** The client's own id if it is safe to log and echo, else 128 random bits. */
+/** Why there is no route: another method, an end or a "/v1" too many, or a plural. */
+function noRoute(app: FastifyInstance, method: string, path: string): string {
+  const methodsOf = (url: string) => ['GET', 'POST', 'DELETE'].filter((any) => app.hasRoute({ method: any, url }))
+  const others = methodsOf(path)
+  if (others.length > 0)
+    return `no such route for ${method}; this path takes ${others.join(' and ')}; GET /openapi.json lists them`
+  const near = [path.replace(/\/+$/, ''), path.replace(/^\/v1(?=\/v1\/)/, ''), `${path}s`]
+  const meant = near.find((other) => methodsOf(other).length > 0)
+  return `no such route; ${meant === undefined ? '' : `did you mean ${meant}? `}GET /openapi.json lists them`
+}
+
 function requestId(request: IncomingMessage): string {
   const own = request.headers['x-request-id']
   if (typeof own === 'string' && /^[A-Za-z0-9._-]{1,128}$/.test(own)) return own

@@ -127,6 +127,18 @@ test('the table is parsed completely', () => {
   for (const route of [...OPERATORS, ...ADMINS]) expect(table).toContain(route)
 })
 
+test.each([
+  ['GET /v1/chat/completions?a=b', 'no such route for GET; this path takes POST; GET'],
+  ['POST /v1/v1/chat/completions', 'no such route; did you mean /v1/chat/completions? GET'],
+  ['POST /v1/chat/completion', 'no such route; did you mean /v1/chat/completions? GET'],
+  ['POST /v1/chat/completions/', 'no such route; did you mean /v1/chat/completions? GET'],
+  ['GET /v1/none', 'no such route; GET /openapi.json lists them'],
+])('%s says what is there instead', async (route, message) => {
+  const reply = await call(route, bearer(secrets.user!))
+  expect(reply.statusCode).toBe(404)
+  expect(reply.json().error.message).toContain(message)
+})
+
 test('the dashboard describes each route in Chinese, and nothing else', async () => {
   const { paths, tags } = (await call('GET /openapi.json', bearer(secrets.user!))).json()
   type Operation = { readonly summary: string }
