@@ -68,15 +68,18 @@ struct Quantise final : Command {
   }
 };
 
-/// Splits the distinct inputs of a linear command for bf16 weights. An item is a part of a block.
-struct Split final : Command {
-  struct Input {
-    const float* x;
-    int64_t columns;
-    int64_t at;
-  };
-  static constexpr int64_t kPart = 16;  // groups
+bool is_integer(int32_t type) { return is_quantised(type) || is_packed(type); }
 
+/// Whether a linear command multiplies quantised weights by tile registers.
+bool is_by_tiles(int64_t tokens) { return kHasTiles && tokens >= kLeastTokens; }
+
+/// Split tokens and packed ones have blocks of this size.
+static_assert(SplitLayout::kMostRows == kBlockTokens);
+
+/// Makes blocks of tokens, for tile registers, of the distinct inputs of a linear command. An item is
+/// a part of a block: kPart groups of one input.
+template <class Input>
+struct MakeBlocks final : Command {
   sk_program* program;
   bool of_logits;
   std::vector<Input> inputs;
@@ -84,78 +87,66 @@ struct Split final : Command {
 
   int64_t items(const Batch& batch, int) const override {
     const int64_t tokens = tokens_of(batch, of_logits);
-    return is_split(SK_BF16, tokens) ? parts * div_up(tokens, SplitLayout::kMostRows) : 0;
-  }
-
-  void run(const Batch& batch, int64_t item, int, int) override {
-    if constexpr (kSplits) {
-      const Input* input = inputs.data();
-      int64_t part = item % parts;
-      for (; part >= parts_of(*input); input++) part -= parts_of(*input);
-      const int64_t tokens = tokens_of(batch, of_logits), block = item / parts;
-      const SplitLayout layout(input->columns, tokens);
-      const int64_t first = block * layout.rows;
-      split_block(input->x + first * input->columns, input->columns, layout,
-                  std::min(layout.rows, tokens - first), part * kPart,
-                  std::min((part + 1) * kPart, layout.groups),
-                  program->scratch.as<uint8_t>() + input->at + block * layout.block);
-    }
-  }
-
-  static int64_t parts_of(const Input& input) { return div_up(input.columns, kPart * kGroup); }
-};
-
-bool is_integer(int32_t type) { return is_quantised(type) || is_packed(type); }
-
-/// Whether a linear command multiplies quantised weights by tile registers.
-bool is_by_tiles(int64_t tokens) { return kHasTiles && tokens >= kLeastTokens; }
-
-/// Packs the distinct inputs for tile products.
-struct PackTokens final : Command {
-  struct Input {
-    const float* x;
-    int64_t columns;
-    TokenForm form;
-    const Rounded* rounded;  // null: it is in scratch, at
-    int64_t quantised_at;
-    int64_t at;
-  };
-  static constexpr int64_t kItemGroups = 32;
-
-  sk_program* program;
-  bool of_logits;
-  std::vector<Input> inputs;
-  int64_t parts = 0;  // of one block of all inputs
-
-  int64_t items(const Batch& batch, int) const override {
-    const int64_t tokens = tokens_of(batch, of_logits);
-    return is_by_tiles(tokens) ? parts * div_up(tokens, kBlockTokens) : 0;
+    return Input::is_used(tokens) ? parts * div_up(tokens, kBlockTokens) : 0;
   }
 
   void run(const Batch& batch, int64_t item, int, int) override {
     if constexpr (kHasTiles) {
-      const int64_t block = item / parts, tokens = tokens_of(batch, of_logits);
       int64_t part = item % parts;
       const Input* input = inputs.data();
       for (; part >= parts_of(*input); input++) part -= parts_of(*input);
-      const int64_t first = part * kItemGroups, groups = div_up(input->columns, kGroup);
-      const bool is_fine = input->form != TokenForm::kBytes;
-      const int64_t stride = is_fine ? FineLayout(input->columns).stride
-                                     : ActivationLayout(input->columns).stride;
-      uint8_t* scratch = program->scratch.as<uint8_t>();
-      const uint8_t* from = input->rounded != nullptr ? input->rounded->to.as<uint8_t>()
-                                                      : scratch + input->quantised_at;
-      pack_tokens(input->form, input->columns, from + block * kBlockTokens * stride, stride,
-                  std::min(kBlockTokens, tokens - block * kBlockTokens), first,
-                  std::min(first + kItemGroups, groups),
-                  scratch + input->at + block * token_block_bytes(input->form, input->columns));
+      const int64_t first = part * Input::kPart, groups = div_up(input->columns, kGroup);
+      input->make(program->scratch.as<uint8_t>(), item / parts, tokens_of(batch, of_logits), first,
+                  std::min(first + Input::kPart, groups));
     }
   }
 
   static int64_t parts_of(const Input& input) {
-    return div_up(input.columns, kItemGroups * kGroup);
+    return div_up(input.columns, Input::kPart * kGroup);
   }
 };
+
+/// For bf16 weights.
+struct SplitInput {
+  static constexpr int64_t kPart = 16;
+  const float* x;
+  int64_t columns;
+  int64_t at;
+
+  static bool is_used(int64_t tokens) { return is_split(SK_BF16, tokens); }
+
+  void make(uint8_t* scratch, int64_t block, int64_t tokens, int64_t first, int64_t end) const {
+    const SplitLayout layout(columns, tokens);
+    const int64_t token = block * layout.rows;
+    split_block(x + token * columns, columns, layout, std::min(layout.rows, tokens - token), first,
+                end, scratch + at + block * layout.block);
+  }
+};
+
+/// For quantised weights.
+struct PackInput {
+  static constexpr int64_t kPart = 32;
+  const float* x;
+  int64_t columns;
+  TokenForm form;
+  const Rounded* rounded;  // null: it is in scratch, at
+  int64_t quantised_at;
+  int64_t at;
+
+  static bool is_used(int64_t tokens) { return is_by_tiles(tokens); }
+
+  void make(uint8_t* scratch, int64_t block, int64_t tokens, int64_t first, int64_t end) const {
+    const int64_t stride = form == TokenForm::kBytes ? ActivationLayout(columns).stride
+                                                     : FineLayout(columns).stride;
+    const uint8_t* from = rounded != nullptr ? rounded->to.as<uint8_t>() : scratch + quantised_at;
+    pack_tokens(form, columns, from + block * kBlockTokens * stride, stride,
+                std::min(kBlockTokens, tokens - block * kBlockTokens), first, end,
+                scratch + at + block * token_block_bytes(form, columns));
+  }
+};
+
+using Split = MakeBlocks<SplitInput>;
+using PackTokens = MakeBlocks<PackInput>;
 
 vf activate(int32_t epilogue, vf y) {
   switch (epilogue) {
@@ -471,7 +462,6 @@ struct Linear final : Command {
     const int64_t chunk = item % count, width = tiles_of_item(tokens, threads);
     const bool is_last_chunk = chunk + 1 == count;
     // Blocks of tokens for tiles stay whole.
-    static_assert(SplitLayout::kMostRows == kBlockTokens);
     const bool in_blocks = splits(tokens) || (has_packed && is_by_tiles(tokens));
     const int64_t unit = in_blocks ? kBlockTokens : 1;
     const auto start = [&](int64_t of) {
