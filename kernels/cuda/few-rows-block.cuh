@@ -8,6 +8,7 @@
 //   kStepRows        rows that are finished together; `key` has at most kKeyParts such parts
 #pragma once
 #include "few-rows-barrier.cuh"
+#include "few-rows-words.cuh"
 #if FEED
 #include "few-rows-stages.cuh"
 static_assert(SPLIT == 1 || kUnits % (SPLIT * kSlices) == 0, "a warp's columns lie in one stage");
@@ -48,6 +49,9 @@ struct Block {
   Shared& sh;
   u8* region;
   GridBarrier barrier;
+  /** If WORDS, and between `output` and `value` the thread's own x. */
+  Words words;
+  float kept_x;
   /** The number of tokens, and their slots. Absent tokens have the slot of the last row. */
   int num_tokens, slots[TOKENS];
   HeadTasks tasks;
@@ -88,6 +92,26 @@ __device__ __forceinline__ void keep_shift(const FewRows& op, const Block& b, co
   // Of one row, only the last token stores.
   if (token < b.num_tokens && (!b.tasks.is_one_row || token == b.num_tokens - 1))
     store_row(layer.shift[which] + slot_of(b, token) * op.shift_stride, own);
+}
+
+/** Whether the block stores a shift vector, and where it puts that of `in` aside if WORDS. */
+__device__ __forceinline__ bool stores_shift() { return blockIdx.x >= BLOCKS - TOKENS; }
+
+__device__ __forceinline__ float* shift_aside(const FewRows& op) {
+  return reinterpret_cast<float*>(op.y) + (BLOCKS - 1 - blockIdx.x) * CHANNELS;
+}
+
+/** What other blocks compute in this phase is needed in the next one. */
+__device__ __forceinline__ void end_phase(const Block& b) {
+  if constexpr (!WORDS) b.barrier.arrive();
+}
+
+/** Before what a phase needs of other blocks is taken into memory that the phase before uses. */
+__device__ __forceinline__ void begin_phase(Block& b) {
+  if constexpr (WORDS)
+    sync_threads();
+  else
+    b.barrier.wait();
 }
 
 __device__ __forceinline__ void sync_workers() { sync_some(1, kWorkers); }

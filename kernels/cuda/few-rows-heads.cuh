@@ -107,8 +107,13 @@ __device__ __forceinline__ void run_head(const FewRows& op, Block& b, Stream& s,
   const float(&c)[8][64] = b.sh.constants;
   const Finish f = {load_pair(b.sh.gate, 2 * lane), load_pair(c[5], 2 * lane),
                     load_pair(c[6], 2 * lane), load_pair(c[7], 2 * lane)};
-  finish(mixing, task.token, task.head, load_pair(b.sh.outputs, 2 * lane), b.sh.bonus,
-         load_pair(o.v, 2 * lane), f);
+  if constexpr (WORDS)
+    b.words.give(kOfHeads + (task.token * kHeads + task.head) * 32 + lane,
+                 finished(mixing, load_pair(b.sh.outputs, 2 * lane), b.sh.bonus,
+                          load_pair(o.v, 2 * lane), f));
+  else
+    finish(mixing, task.token, task.head, load_pair(b.sh.outputs, 2 * lane), b.sh.bonus,
+           load_pair(o.v, 2 * lane), f);
 }
 
 /** Loads what other blocks have computed for the head, all at once: the last four worker warps load
@@ -132,16 +137,46 @@ __device__ __forceinline__ void fetch_head(const FewRows& op, Block& b, const Wk
   }
 }
 
+/** The same with words, as soon as each is there. */
+__device__ __forceinline__ void take_head(const FewRows& op, Block& b, const Layer& layer,
+                                          const HeadTask& task) {
+  constexpr int kWordWarp = WARPS - 4;
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, which = warp - kWordWarp;
+  const int y = kOfIn + task.token * op.first[kIn], channel = task.head * 64 + 2 * lane;
+  if (warp < kWordWarp) {
+    const int count = (in_rows(op, layer.matrices) - op.first[kFirstLow]) / 4;
+    for (int i = threadIdx.x; i < count; i += 32 * kWordWarp) {
+      const uint4 four = b.words.take_four(y + op.first[kFirstLow] + 4 * i);
+      // In the order of as_input().
+      u32* const x = reinterpret_cast<u32*>(b.region) + i / 2 * 4 + i % 2;
+      x[0] = four.x | four.y << 16, x[2] = four.z | four.w << 16;
+    }
+  } else if (which < 3) {
+    const uint2 two = b.words.take_two(y + which * CHANNELS + channel);
+    b.sh.words[which][lane] = two.x | two.y << 16;
+  } else if (warp < WARPS && layer.mixing.v_gate != nullptr) {
+    b.sh.words[which][lane] = fresh_word(layer.mixing.v_first + task.token * CHANNELS, channel);
+  }
+}
+
 /** The `heads` phase. */
 __device__ __forceinline__ void heads_phase(const FewRows& op, Block& b, Stream& s, int l,
                                             const Row& shift) {
   const Layer& layer = b.sh.layers[l & 1];
   Eight state = load_head(b, layer, b.tasks.at(0));
-  b.barrier.wait();
-  keep_shift(op, b, layer, 0, shift);
+  if constexpr (WORDS) {
+    // Other blocks may still read the vector before.
+    if (stores_shift()) store_row(shift_aside(op), shift);
+  } else {
+    b.barrier.wait();
+    keep_shift(op, b, layer, 0, shift);
+  }
   for (int i = 0; b.tasks.has(b.tasks.at(i)); i++) {
     const HeadTask task = b.tasks.at(i), next = b.tasks.at(i + 1);
-    fetch_head(op, b, layer.mixing, task);
+    if constexpr (WORDS)
+      take_head(op, b, layer, task);
+    else
+      fetch_head(op, b, layer.mixing, task);
     sync_threads();
     run_head(op, b, s, layer, task, state);
     if (b.tasks.has(next)) {

@@ -32,7 +32,8 @@ struct LowInput {
 constexpr int kHeadsEach = TOKENS * ((kHeads + BLOCKS - 1) / BLOCKS);
 /** Tiles in a head's 64 rows of an outer low rank. */
 constexpr int kLowTiles = 64 / kTileRows;
-constexpr int kRuns = MIXES + kHeadsEach * ((kLowTiles * LOW_UNITS + WARPS - 1) / WARPS) + 2;
+constexpr int kRuns =
+    MIXES + kHeadsEach * ((kLowTiles * LOW_UNITS + WARPS - 1) / WARPS) + 2 + WORDS;
 /** Sums of a head's outer low ranks. */
 constexpr int kLowSums = 64 * LOW_UNITS;
 
@@ -81,11 +82,12 @@ struct Stream {
 };
 
 /** Lists the warp's columns of some rows of a matrix. */
+template <int Columns = CHANNELS>
 __device__ __forceinline__ int list_rows(Run* runs, int count, int matrix, Place rows) {
-  const Place own = slice_of_warp();
+  const Place own = slice_of_warp<Columns>();
   if (rows.begin >= rows.end || own.begin >= own.end) return count;
-  runs[count] = {rows.begin * CHANNELS + own.begin * kUnitColumns,
-                 CHANNELS,
+  runs[count] = {rows.begin * Columns + own.begin * kUnitColumns,
+                 Columns,
                  (u16)(rows.end - rows.begin),
                  (u16)(own.end - own.begin),
                  (u16)kUnitColumns,
@@ -117,7 +119,8 @@ __device__ __forceinline__ void list_runs(const FewRows& op, StreamShared& sh, H
                        (u16)(kLowMatrix + unit.low)};
     }
   count = list_rows(runs, count, kOutputMatrix, share_of(CHANNELS));
-  count = list_rows(runs, count, kKeyMatrix, share_of(KEYS));
+  count = list_rows(runs, count, kKeyMatrix, share_of_keys());
+  if constexpr (WORDS) count = list_rows<KEYS>(runs, count, kValueMatrix, share_of(CHANNELS));
   sh.num_runs[warp] = count;
 }
 
@@ -196,10 +199,10 @@ struct Tile {
   Products first, second;
 };
 
-/** Adds the next unit's products with the inputs at `x`; the tokens' inputs are CHANNELS apart.
+/** Adds the next unit's products with the inputs at `x`; the tokens' inputs are Columns apart.
  * Also requests one more unit into the free slot. `both`: all 64 columns, instead of the first
  * 32. */
-template <int Tokens>
+template <int Columns = CHANNELS, int Tokens>
 __device__ __forceinline__ void add_unit(Stream& s, Tile (&tiles)[Tokens], const f16* x,
                                          bool both) {
   const int lane = threadIdx.x & 31, row = lane >> 2, column = lane & 3;
@@ -207,8 +210,8 @@ __device__ __forceinline__ void add_unit(Stream& s, Tile (&tiles)[Tokens], const
   uint2 x0[Tokens], x1[Tokens];
 #pragma unroll
   for (int t = 0; t < Tokens; t++) {
-    x0[t] = *reinterpret_cast<const uint2*>(inputs + t * CHANNELS);
-    x1[t] = *reinterpret_cast<const uint2*>(inputs + t * CHANNELS + 32);
+    x0[t] = *reinterpret_cast<const uint2*>(inputs + t * Columns);
+    x1[t] = *reinterpret_cast<const uint2*>(inputs + t * Columns + 32);
   }
   wait_for_groups<RING - 2>();
   __syncwarp();
@@ -239,15 +242,16 @@ __device__ __forceinline__ void keep_tile(const Tile& tile, float* to, int rows)
 
 /** Multiplies the warp's columns of `rows` rows by the inputs of each token. Stores one sum per
  * row, the warp's part of it. */
+template <int Columns = CHANNELS>
 __device__ __forceinline__ void multiply_rows(Stream& s, const f16* input, float* sums, int rows) {
-  const Place own = slice_of_warp();
+  const Place own = slice_of_warp<Columns>();
   if (own.begin >= own.end) return;
 #pragma unroll 1
   for (int row = 0; row < rows; row += kTileRows) {
     Tile tiles[TOKENS] = {};
 #pragma unroll 1
     for (int unit = own.begin; unit < own.end; unit++)
-      add_unit(s, tiles, input + kUnitColumns * unit, true);
+      add_unit<Columns>(s, tiles, input + kUnitColumns * unit, true);
 #pragma unroll
     for (int t = 0; t < TOKENS; t++) keep_tile(tiles[t], sums + t * kTokenSums + row, rows - row);
   }

@@ -6,12 +6,13 @@
 // warp for itself (few-rows-warps.cuh), or one or two warps for the whole block
 // (few-rows-feed.cuh).
 //
-// A layer has five phases, with a grid barrier after each:
+// A layer has five phases, with a grid barrier after each, or with words that are polled (WORDS):
 //   in      norm and mixes (each block computes the whole row) → r, k, v and the inner low ranks
 //   heads   one head of a token per block: outer low ranks, gates, state, group norm, bonus → out
 //   output  x += out·Wᵀ
 //   key     norm and mix → u = relu²(…)
-//   value   x += u·value: some columns per block, only rows whose u is not zero
+//   value   x += u·value: some columns per block, only rows whose u is not zero; with WORDS some
+//           rows of the other layout, all of them
 // Blocks never add to one sum in an order that can change, and a token's sums are the same to the
 // bit for any TOKENS. Matrices are f16 [rows, columns], value transposed, vectors and x f32. r, k,
 // v, output, key and value may be quantised (QUANT, as in quant.cuh). Then value either has the
@@ -76,10 +77,36 @@ __device__ __forceinline__ NormOperands load_norm(const FewRows& op, const Block
   return n;
 }
 
-__device__ __forceinline__ Rows norm_of_x(const FewRows& op, Block& b, const NormOperands& n) {
-  Rows h;
+/** x in memory. */
+__device__ __forceinline__ Rows load_x(const FewRows& op, const Block& b) {
+  Rows x;
 #pragma unroll
-  for (int t = 0; t < TOKENS; t++) h.of[t] = load_fresh(op.x + min(t, b.num_tokens - 1) * CHANNELS);
+  for (int t = 0; t < TOKENS; t++) x.of[t] = load_fresh(op.x + min(t, b.num_tokens - 1) * CHANNELS);
+  return x;
+}
+
+/** x in the words at `from`. */
+__device__ __forceinline__ Rows take_x(const Block& b, int from) {
+  static_assert(kPer == 1 || !WORDS, "narrow models");
+  uint4 words[TOKENS] = {};
+  // All rows at once.
+  for (bool has_all = !owns(0); !has_all;) {
+    has_all = true;
+#pragma unroll
+    for (int t = 0; t < TOKENS; t++)
+      has_all &= b.words.has_four(words[t],
+                                  from + min(t, b.num_tokens - 1) * CHANNELS + 4 * group(0));
+  }
+  Rows x;
+#pragma unroll
+  for (int t = 0; t < TOKENS; t++)
+    x.of[t].part[0] = make_float4(__uint_as_float(words[t].x), __uint_as_float(words[t].y),
+                                  __uint_as_float(words[t].z), __uint_as_float(words[t].w));
+  return x;
+}
+
+__device__ __forceinline__ Rows norm_of(Rows h, const FewRows& op, Block& b,
+                                        const NormOperands& n) {
   normalise(h.of, op.eps, b.sh.scratch);
 #pragma unroll
   for (int t = 0; t < TOKENS; t++) h.of[t] = affine(h.of[t], n.weight, n.bias);
@@ -123,8 +150,9 @@ __device__ __forceinline__ Row in_phase(const FewRows& op, Block& b, Stream& s, 
     has[i] = i == 0 ? rows.begin < end : b.bounds[i - 1] < end;
     if (has[i]) mixes[i] = load_row(layer.vectors[kMix + b.first_job + i]);
   }
-  if (!is_first) b.barrier.wait();
-  const Rows h = norm_of_x(op, b, n);
+  if (!WORDS && !is_first) b.barrier.wait();
+  const Rows h = norm_of(WORDS && !is_first ? take_x(b, kAfterValue) : load_x(op, b), op, b, n);
+  b.words.epoch++;
   find_previous(n.previous, h, b);
 #pragma unroll
   for (int i = 0; i < MIXES; i++)
@@ -157,19 +185,25 @@ __device__ __forceinline__ Row in_phase(const FewRows& op, Block& b, Stream& s, 
       const int row = rows.begin + i;
       const float y = row < op.first[kFirstLow] ? sum_slices(b.sh, t, i) * scale
                                                 : sum_slices<kSlices>(b.sh, t, i);
-      op.y[t * op.first[kIn] + row] = to_f16(apply_epilogue(y, in_epilogue(op, row)));
+      const auto out = [&] { return to_f16(apply_epilogue(y, in_epilogue(op, row))); };
+      if constexpr (WORDS)
+        b.words.give(kOfIn + t * op.first[kIn] + row, out().bits);
+      else
+        op.y[t * op.first[kIn] + row] = out();
       scale = in_scale(op, layer.matrices, row + kWorkers, end);
     }
   }
   return own;
 }
 
-/** x += W·input on the block's rows. Calls `begin` after the barrier, then `multiply` with the
- * input copied from `from`. `scales` is the matrix's index among those with scales. */
+/** x += W·input on the block's rows. Copies the input from `from`, or takes its words at `at`, and
+ * gives x at `to`. Calls `begin` when all blocks have done the phase before, then `multiply`.
+ * `scales` is the matrix's index among those with scales. */
 template <int Columns, class Begin, class Multiply>
 __device__ __forceinline__ void add_phase(const FewRows& op, Block& b, const Matrices& matrices,
-                                          int scales, const f16* from, Begin begin,
+                                          int scales, const f16* from, int at, int to, Begin begin,
                                           Multiply multiply) {
+  constexpr int kOwnSlices = QUANT ? kLargeSlices : slices_of(Columns);
   f16* const input = reinterpret_cast<f16*>(b.region);
   static_assert(TOKENS * kOutputRows <= kWorkers, "a row of a token a thread");
   const Place rows = share_of(CHANNELS);
@@ -177,18 +211,28 @@ __device__ __forceinline__ void add_phase(const FewRows& op, Block& b, const Mat
   const int token = threadIdx.x / kOutputRows, row = threadIdx.x % kOutputRows;
   float* const x = op.x + token * CHANNELS + rows.begin + row;
   const bool adds = token < b.num_tokens && row < count;
+  // With words, other blocks may read x in memory until `value` of the first layer.
+  const bool is_kept = WORDS && to == kAfterOutput;
   // No other block writes these values.
-  const float old = adds ? __ldcg(x) : 0.0f;
+  const float old = WORDS && !is_kept ? b.kept_x : adds ? __ldcg(x) : 0.0f;
   const float scale = adds ? row_scale(matrices, scales, rows.begin + row) : 1.0f;
-  b.barrier.wait();
-  begin();
+  begin_phase(b);
+  if constexpr (!WORDS) begin();
   for (int i = threadIdx.x; i < b.num_tokens * (Columns / kVector); i += THREADS)
-    reinterpret_cast<uint4*>(input)[i] = as_input(__ldcg(reinterpret_cast<const uint4*>(from) + i));
+    reinterpret_cast<uint4*>(input)[i] = as_input(
+        WORDS ? b.words.take_four(at + 4 * i) : __ldcg(reinterpret_cast<const uint4*>(from) + i));
   sync_threads();
+  if constexpr (WORDS) begin();
   if (threadIdx.x >= kWorkers) return;
   multiply(input, count);
   sync_workers();
-  if (adds) *x = old + sum_slices(b.sh, token, row) * scale;
+  if (!adds) return;
+  const float sum = old + sum_slices<kOwnSlices>(b.sh, token, row) * scale;
+  if (is_kept)
+    b.kept_x = sum;
+  else
+    *x = sum;
+  if constexpr (WORDS) b.words.give(to + (int)(x - op.x), __float_as_uint(sum));
 }
 
 /** The `output` phase. */
@@ -198,19 +242,23 @@ __device__ __forceinline__ void output_phase(const FewRows& op, Block& b, Stream
     multiply_large(b.sh, s, input, 0, rows);
   };
   add_phase<CHANNELS>(
-      op, b, layer.matrices, kFirstLow, layer.mixing.out, [] {}, multiply);
+      op, b, layer.matrices, kFirstLow, layer.mixing.out, kOfHeads, kAfterOutput, [] {}, multiply);
 }
 
 #if !ACTIVE
-/** The `value` phase of a quantised matrix that is not transposed: all of its rows. */
-__device__ __forceinline__ void rounded_value_phase(const FewRows& op, Block& b, Stream& s, int l,
-                                                    const Row& shift) {
+/** The `value` phase of a matrix that is not transposed: all of its rows. */
+__device__ __forceinline__ void whole_value_phase(const FewRows& op, Block& b, Stream& s, int l,
+                                                  const Row& shift) {
   const Layer& layer = b.sh.layers[l & 1];
   const auto begin = [&] { keep_shift(op, b, layer, 1, shift); };
   const auto multiply = [&](const f16* input, int rows) {
+#if QUANT
     multiply_rounded<kValueChunks>(s, input, b.sh.sums, rows);
+#else
+    multiply_rows<KEYS>(s, input, b.sh.sums + kSumRows * (threadIdx.x >> 5), rows);
+#endif
   };
-  add_phase<KEYS>(op, b, layer.matrices, kFirstLow + 2, op.u, begin, multiply);
+  add_phase<KEYS>(op, b, layer.matrices, kFirstLow + 2, op.u, kOfKey, kAfterValue, begin, multiply);
 }
 #endif
 
@@ -238,9 +286,15 @@ __device__ __forceinline__ void finish_keys(const FewRows& op, const Block& b,
       if (t >= b.num_tokens) break;
       float scale = first;
 #pragma unroll 1
-      for (int i = part + lane; i < end; i += 32) {
-        op.u[t * KEYS + rows.begin + i] =
-            to_f16(apply_epilogue(sum_slices(b.sh, t, i) * scale, kRelu2));
+      for (int i = part + kTogether * lane; i < end; i += 32 * kTogether) {
+        const int row = t * KEYS + rows.begin + i;
+        const auto u = [&](int j) {
+          return to_f16(apply_epilogue(sum_slices(b.sh, t, j) * scale, kRelu2));
+        };
+        if constexpr (WORDS)
+          b.words.give(kOfKey + row / 2, u(i).bits | (u32)u(i + 1).bits << 16);
+        else
+          op.u[t * KEYS + rows.begin + i] = u(i);
         scale = scale_of_row(i + 32);
       }
     }
@@ -253,14 +307,15 @@ __device__ __forceinline__ Row key_phase(const FewRows& op, Block& b, Stream& s,
   f16* const input = reinterpret_cast<f16*>(b.region);
   NormOperands n = load_norm(op, b, layer, 1);
   const Row mix = load_row(layer.vectors[kKeyMix]);
-  b.barrier.wait();
-  const Rows h = norm_of_x(op, b, n);
+  if constexpr (!WORDS) b.barrier.wait();
+  const Rows h = norm_of(WORDS ? take_x(b, kAfterOutput) : load_x(op, b), op, b, n);
+  if (WORDS && stores_shift()) keep_shift(op, b, layer, 0, load_row(shift_aside(op)));
   find_previous(n.previous, h, b);
 #pragma unroll
   for (int t = 0; t < TOKENS; t++) mix_input(input + t * CHANNELS, h.of[t], n.previous.of[t], mix);
   const Row own = own_shift(h);
   sync_threads();
-  const Place rows = share_of(KEYS);
+  const Place rows = share_of_keys();
   if (threadIdx.x >= kWorkers) {
     fetch_layer(op, b, l + 1);
     finish_keys(op, b, layer.matrices, rows);
@@ -290,7 +345,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + OTHER_THREADS, 1)
   if (num_tokens == 0) return;
 
   copy_matrices(matrices, op);
-  Block b = {sh, region, {op.arrivals, 0}, num_tokens};
+  Block b = {sh, region, {op.arrivals, 0}, {}, 0, num_tokens};
   b.in = share_of_in(op);
 #pragma unroll
   for (int t = 0; t < TOKENS; t++) b.slots[t] = step.slots[min(t, step.num_rows() - 1)];
@@ -299,6 +354,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + OTHER_THREADS, 1)
 #pragma unroll
   for (int i = 0; i < MIXES; i++) b.bounds[i] = op.first[min(b.first_job + i + 1, kIn)];
   b.barrier.sense = b.barrier.read() & 0x80000000u;
+  if constexpr (WORDS) b.words = open_words(op, b.barrier);
   prepare_stream(op, sh.stream, b.tasks);
   __syncthreads();
 #if FEED
@@ -313,20 +369,22 @@ extern "C" __global__ void __launch_bounds__(THREADS + OTHER_THREADS, 1)
 
   for (int l = 0; l < op.num_layers; l++) {
     Row kept = in_phase(op, b, s, l, l == 0);
-    b.barrier.arrive();
+    end_phase(b);
     heads_phase(op, b, s, l, kept);
-    b.barrier.arrive();
+    end_phase(b);
     output_phase(op, b, s, l);
-    b.barrier.arrive();
+    end_phase(b);
     kept = key_phase(op, b, s, l);
-    b.barrier.arrive();
+    end_phase(b);
 #if !ACTIVE
-    rounded_value_phase(op, b, s, l, kept);
+    whole_value_phase(op, b, s, l, kept);
 #else
     value_phase(op, b, s, l, kept);
 #endif
     if (l == op.num_layers - 1) break;
-    b.barrier.arrive();
+    end_phase(b);
   }
+  // All blocks had read it before they gave anything.
+  if (WORDS && blockIdx.x == 0 && threadIdx.x == 0) op.arrivals[1] = b.words.epoch;
   let_next_start();
 }

@@ -10,9 +10,11 @@
 #ifndef QUANT
 #define QUANT 0
 #endif
-#if !QUANT
-#define ACTIVE 1
+#ifndef ACTIVE
+#define ACTIVE !QUANT
 #endif
+/** Whether blocks poll words (few-rows-words.cuh) instead of waiting at barriers. */
+#define WORDS (!QUANT && !ACTIVE)
 #include "norm.cuh"
 #include "wkv7.cuh"
 
@@ -21,8 +23,11 @@ constexpr int kWorkers = 32 * WARPS;
 constexpr int kVector = 8;
 /** Warps divide the columns of a row into units of 64. */
 constexpr int kUnitColumns = 64, kUnits = CHANNELS / kUnitColumns;
+__device__ constexpr int most(int a, int b) { return a > b ? a : b; }
+__device__ constexpr int least(int a, int b) { return a < b ? a : b; }
 /** Number of warps that divide a row's columns among them. */
-constexpr int kSlices = kUnits < WARPS ? kUnits : WARPS;
+__device__ constexpr int slices_of(int columns) { return least(columns / kUnitColumns, WARPS); }
+constexpr int kSlices = slices_of(CHANNELS);
 constexpr int kHeads = CHANNELS / 64;
 /** kIn: r, k, v, then the inner matrices of w, a, g and of the gate of v. kLow: the outer matrices
  * of those four. */
@@ -76,6 +81,8 @@ struct FewRows {
   int first[kIn + 1];
   int num_layers;
   float eps;
+  /** With WORDS: kCopies copies, initially zero. arrivals[1] is then the epoch of the last layer. */
+  u64* words;
 };
 
 /** The addresses of all layers' matrices, into shared memory, by all threads of the block. */
@@ -88,14 +95,14 @@ __device__ __forceinline__ void copy_matrices(Matrices* to, const FewRows& op) {
 
 /** Rows of output and of key per block, at most. */
 constexpr int kOutputRows = (CHANNELS + BLOCKS - 1) / BLOCKS;
-constexpr int kKeyRows = (KEYS + BLOCKS - 1) / BLOCKS;
+/** Rows of key that stay together: a word has two of their outputs. */
+constexpr int kTogether = WORDS ? 2 : 1;
+constexpr int kKeyRows = (KEYS / kTogether + BLOCKS - 1) / BLOCKS * kTogether;
 
-__device__ constexpr int most(int a, int b) { return a > b ? a : b; }
-__device__ constexpr int least(int a, int b) { return a < b ? a : b; }
 /** Rows per block, and so sums per warp, in any phase, at most. */
 constexpr int kSumRows = most(IN_ROWS, most(kOutputRows, kKeyRows));
 /** Sums of all slices of those rows, for one token. */
-constexpr int kTokenSums = kSlices * kSumRows;
+constexpr int kTokenSums = (WORDS ? slices_of(KEYS) : kSlices) * kSumRows;
 
 struct Place {
   int begin, end;
@@ -108,6 +115,11 @@ __device__ __forceinline__ Place part_of(int count, int index, int parts) {
 
 /** The block's part of `rows` rows. */
 __device__ __forceinline__ Place share_of(int rows) { return part_of(rows, blockIdx.x, BLOCKS); }
+
+__device__ __forceinline__ Place share_of_keys() {
+  const Place share = share_of(KEYS / kTogether);
+  return {kTogether * share.begin, kTogether * share.end};
+}
 
 /** Weights by which the rows of `in` are divided among the blocks: of a row of r, k and v, and of a
  * row of the inner low ranks, which stay f16. So all blocks read about the same number of
@@ -137,10 +149,11 @@ __device__ __forceinline__ Place rows_of(const FewRows& op, Place in, int j) {
 }
 
 /** The warp's units of a row. */
+template <int Columns = CHANNELS>
 __device__ __forceinline__ Place slice_of_warp() {
   const int warp = threadIdx.x >> 5;
-  if (warp >= kSlices) return {0, 0};
-  return part_of(kUnits, warp, kSlices);
+  if (warp >= slices_of(Columns)) return {0, 0};
+  return part_of(Columns / kUnitColumns, warp, slices_of(Columns));
 }
 
 /** Rows of `in` in a layer. Those of the gate of v are the last. */

@@ -153,13 +153,20 @@ __device__ __forceinline__ Finish load_finish(const Wkv7& op, int t, int head) {
           load_pair(op.ln_weight, channel), load_pair(op.ln_bias, channel)};
 }
 
-/** out = (GN(y)·ln_x + bonus·v)·g, with bonus = Σ r·k·r_k. */
+/** (GN(y)·ln_x + bonus·v)·g of two channels, with bonus = Σ r·k·r_k. */
+__device__ __forceinline__ u32 finished(const Wkv7& op, float2 y, float bonus, float2 v,
+                                        const Finish& f) {
+  y = head_norm(y, op.eps);
+  return pack((y.x * f.gain.x + f.bias.x + bonus * v.x) * f.g.x,
+              (y.y * f.gain.y + f.bias.y + bonus * v.y) * f.g.y);
+}
+
+/** out = what is finished. */
 __device__ __forceinline__ void finish(const Wkv7& op, int t, int head, float2 y, float bonus,
                                        float2 v, const Finish& f) {
-  y = head_norm(y, op.eps);
+  const u32 out = finished(op, y, bonus, v, f);
   const long long at = (long long)t * op.channels + head * 64 + 2 * (threadIdx.x & 31);
-  *reinterpret_cast<u32*>(op.out + at) = pack((y.x * f.gain.x + f.bias.x + bonus * v.x) * f.g.x,
-                                              (y.y * f.gain.y + f.bias.y + bonus * v.y) * f.g.y);
+  *reinterpret_cast<u32*>(op.out + at) = out;
 }
 
 /** What one token does to the state of a head. */

@@ -426,6 +426,27 @@ describeCuda('few rows through all layers at once', () => {
     runner.dispose()
   })
 
+  test('words of an earlier turn of the epochs are not taken for new', TIMES, () => {
+    const fill = vi.spyOn(CudaDevice.prototype, 'fill')
+    const backend = createCudaBackend()
+    const runner = runnerOf(backend, modelOf(MODELS[0]))
+    const steps = [[0], [1, 0], [0, 1]] as const
+    const expected = feedSteps(runner, steps)
+    // The count of the barrier and the epoch of the last layer.
+    const counts = fill.mock.calls.filter(([, value, bytes]) => value === 0 && bytes === 16)
+    expect(counts.length).toBe(1)
+    const beginAt = (epoch: number) => backend.device.upload(counts[0]![0], Uint32Array.of(epoch), 4)
+    for (const left of [0, 1, 2, 3]) {
+      beginAt(0)
+      // Words of two rows now have the third epoch. Uncleared, the first step would take 0 to 2, and the second 3.
+      feedSteps(runner, [[1, 0]])
+      beginAt(2 ** 32 - 1 - left)
+      expect(feedSteps(runner, steps)).toEqual(expected)
+    }
+    runner.dispose()
+    backend.dispose()
+  })
+
   test.each(ROUNDED)('$channels channels of $type', TIMES, ({ type, ...shape }) => {
     const path = modelOf(shape)
     checkBothValues((backendFor) => checkRuns(path, [{}, { wkv: 'f16' }, WITHOUT_COPIES], backendFor, type))

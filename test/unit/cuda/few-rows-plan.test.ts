@@ -54,6 +54,21 @@ test.each([64, 192, 320, 768, 1024, 2048, 2560, 4096])('%i channels fit both way
     }
 })
 
+test('narrow f16 models have words on chips with fast memory and a block for every few rows', () => {
+  const hasWords = (channels: number, numSms: number, capability: readonly [number, number]) => {
+    const [device, layers] = partsOf(channels, { ...H200, numSms })
+    const card = { ...device, computeCapability: capability } as unknown as CudaDevice
+    const actives = [1, 2].map((tokens) => planOf(card, layers, undefined, tokens)!.defines.ACTIVE)
+    expect(actives[1]).toBe(actives[0])
+    return actives[0] === 0
+  }
+  expect([192, 768, 1024, 2048].map((channels) => hasWords(channels, 132, [9, 0]))).toEqual([true, true, true, false])
+  expect(hasWords(768, 128, [8, 9])).toBe(false)
+  // More blocks than channels, or more rows than a unit has.
+  expect(hasWords(64, 132, [9, 0])).toBe(false)
+  expect(hasWords(768, 40, [9, 0])).toBe(false)
+})
+
 test('two tokens have twice the space for inputs and sums', () => {
   const one = plan(2048, H200)!
   const two = plan(2048, H200, undefined, RANKS, 'f16', 2)!

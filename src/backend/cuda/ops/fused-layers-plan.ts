@@ -102,6 +102,30 @@ function valueColumns(channels: number, blocks: number): number {
   return columns
 }
 
+/**
+ * Whether blocks of few-rows.cu hand numbers to each other as words, and read all of ffn.value far ahead, instead of the
+ * rows whose u is not zero. On chips whose memory is slower those rows take less time; they and wide models are not
+ * measured (docs/dev/kernels-log.md 76).
+ */
+export function hasWords(device: CudaDevice, layers: readonly Rwkv7Layer[], choose = wayFor): boolean {
+  const { type, key, states } = layers[0]!
+  const { channels } = states.shape
+  const blocks = device.numSms
+  const isFast = device.computeCapability[0] === 9 || device.computeCapability[0] === 10
+  // Each block has rows of all matrices, and of x no more than a unit has.
+  const fits = blocks <= Math.min(channels, key.rows / 2) && channels <= 16 * blocks && key.rows % UNIT_COLUMNS === 0
+  return type === 'f16' && choose(channels) === 'warps' && isFast && fits
+}
+
+/**
+ * Words of few-rows.cu, u64, with room for two tokens: four copies of x after `output` and after `value`, two halves each
+ * of the heads' outputs and of key's, and the outputs of `in`.
+ */
+export function numWords(layers: readonly Rwkv7Layer[]): number {
+  const { key, states } = layers[0]!
+  return 4 * 2 * (2.5 * states.shape.channels + key.rows / 2 + firstRows(layers).at(-1)!)
+}
+
 /** A model's widths as the kernel has them. */
 interface Shape {
   readonly tokens: number
@@ -110,15 +134,16 @@ interface Shape {
   readonly ranks: readonly number[]
   readonly blocks: number
   readonly mixes: number
+  readonly words: boolean
   readonly type: Rwkv7Layer['type']
 }
 
 /** A ring for each warp, of units of 16 rows by 64 columns. */
-function readingByWarps({ tokens, channels, headSize, ranks, blocks, mixes }: Shape): Reading {
+function readingByWarps({ tokens, channels, headSize, ranks, blocks, mixes, words }: Shape): Reading {
   const LOW_UNITS = ranks.reduce((units, rank) => units + Math.ceil(rank / UNIT_COLUMNS), 0)
   const heads = tokens * Math.ceil(channels / headSize / blocks)
   const lowRuns = Math.ceil(((headSize / 16) * LOW_UNITS) / WARPS)
-  const runBytes = 16 * (mixes + heads * lowRuns + 2)
+  const runBytes = 16 * (mixes + heads * lowRuns + 2 + Number(words))
   return {
     macros: { FEED: 0, LOW_UNITS },
     warps: WARPS + 1,
@@ -211,13 +236,18 @@ export function planOf(
   const MIXES = Math.max(1, ...inRows.map(matricesOf))
   const IN_ROWS = Math.max(...inRows.map(({ begin, end }) => end - begin))
   const LIST = Math.min(MAX_LIST, KEYS)
+  const words = hasWords(device, layers, choose)
+  const ACTIVE = Number(isTurned || (type === 'f16' && !words))
   // In turn: inputs of `in`, of the outer low ranks, the list of active u, or u itself.
-  const active = tokens * (type === 'f16' || isTurned ? 4 * LIST : 2 * KEYS)
+  const active = tokens * (ACTIVE ? 4 * LIST : 2 * KEYS)
   const low = 2 * (first.at(-1)! - first[3]!)
   const region = Math.max(2 * tokens * MIXES * channels, low, active)
   const REGION = 16 * Math.ceil(region / 16)
-  const slices = Math.min(WARPS, channels / UNIT_COLUMNS)
-  const sumRows = Math.max(IN_ROWS, Math.ceil(Math.max(channels, KEYS) / blocks))
+  const slices = Math.min(WARPS, (words ? KEYS : channels) / UNIT_COLUMNS)
+  // A word has two rows of key.
+  const together = words ? 2 : 1
+  const keyRows = together * Math.ceil(KEYS / together / blocks)
+  const sumRows = Math.max(IN_ROWS, Math.ceil(channels / blocks), keyRows)
   const columns = valueColumns(channels, blocks)
   if (tokens * columns > 32 * WARPS) return null
   const sums = tokens * Math.max(slices * sumRows, WARPS * columns)
@@ -225,9 +255,9 @@ export function planOf(
   const rest = REGION + matricesBytes * layers.length
   const STATE_F16 = Number(layer.states.wkvType === 'f16')
   const widths = { BLOCKS: blocks, WARPS, CHANNELS: channels, KEYS, IN_ROWS, MIXES }
-  const rounded = type === 'f16' ? {} : { IN_WEIGHT, ACTIVE: Number(isTurned) }
-  const common = { TOKENS: tokens, ...widths, REGION, LIST, STATE_F16, ...rounded }
-  const shape = { tokens, channels, headSize, ranks, blocks, mixes: MIXES, type }
+  const rounded = type === 'f16' ? {} : { IN_WEIGHT }
+  const common = { TOKENS: tokens, ...widths, REGION, LIST, STATE_F16, ...rounded, ACTIVE }
+  const shape = { tokens, channels, headSize, ranks, blocks, mixes: MIXES, words, type }
   const ways = type === 'f16' ? [readingByWarps(shape)] : []
   const readings = type !== 'f16' || choose(channels) === 'feed' ? [...readingsByFeed(shape), ...ways] : ways
   for (const { macros, warps, staticBytes, lowSums, placeBytes, places } of readings) {

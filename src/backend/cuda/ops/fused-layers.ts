@@ -15,7 +15,7 @@ import type { CopyBudget } from '../linear/sparse.ts'
 import type { CudaMatrix } from '../resources.ts'
 import { type Command, FEW_TOKENS, type StepShape, type StepStream } from '../step/command.ts'
 import { normOf, tensorOf } from '../step/operands.ts'
-import { firstRows, layerBytes, planOf, planOfEight, wayFor } from './fused-layers-plan.ts'
+import { firstRows, hasWords, layerBytes, numWords, planOf, planOfEight, wayFor } from './fused-layers-plan.ts'
 import {
   continues,
   IN_NAMES,
@@ -95,7 +95,9 @@ interface Variant {
 type ValueMatrix = Pick<CudaMatrix, 'address' | 'scales'>
 
 /** Memory that the kernels share; `mixed` is that of eight-rows.cu alone. */
-type Shared = Readonly<Record<'y' | 'u' | 'mixed' | 'arrivals', DevicePointer>>
+type Shared = Readonly<Record<'y' | 'u' | 'mixed' | 'arrivals', DevicePointer>> & {
+  readonly words: DevicePointer | null
+}
 
 export class FewRowsLayers {
   readonly members: StepCommand[] = []
@@ -228,16 +230,26 @@ export class FewRowsLayers {
     return address
   }
 
+  #zeros(bytes: number): DevicePointer {
+    const address = this.#alloc(bytes)
+    this.#device.fill(address, 0, bytes)
+    return address
+  }
+
+  #hasWords(): boolean {
+    return hasWords(this.#device, this.#layers, this.#choose)
+  }
+
   #share(): Shared {
     const most = SIZES.at(-1)!
     const layer = this.#layers[0]!
-    // f16 [T, rows of in] and [T, rows of key]; f16 [inner matrices, T, C]; counts of the barrier, u32.
+    // f16 [T, rows of in] and [T, rows of key]; f16 [inner matrices, T, C]; count of the barrier and epoch, u32; u64.
     const y = this.#alloc(2 * most * firstRows(this.#layers).at(-1)!)
     const u = this.#alloc(2 * most * layer.key.rows)
     const mixed = this.#alloc(2 * most * IN_NAMES.length * layer.states.shape.channels)
-    const arrivals = this.#alloc(16)
-    this.#device.fill(arrivals, 0, 16)
-    return { y, u, mixed, arrivals }
+    const arrivals = this.#zeros(16)
+    const words = this.#hasWords() ? this.#zeros(8 * numWords(this.#layers)) : null
+    return { y, u, mixed, arrivals, words }
   }
 
   /** `FewRows` with a table of the layers' addresses. */
@@ -246,8 +258,9 @@ export class FewRowsLayers {
     if (known !== undefined) return known
     const bytes = layerBytes(this.#layers[0]!.type)
     const table = this.#alloc(bytes * this.#layers.length)
+    const values = this.#hasWords() ? [] : this.#values
     for (const [i, layer] of this.#layers.entries()) {
-      const plain = { address: this.#values[i] ?? layer.value.address, scales: layer.value.scales }
+      const plain = { address: values[i] ?? layer.value.address, scales: layer.value.scales }
       const value = isTurned ? this.#turned![i]! : plain
       this.#device.upload(table, layerStruct(this.#capacity, layer, value), i * bytes)
     }
@@ -309,7 +322,7 @@ function layerStruct(capacity: Capacity, layer: Rwkv7Layer, value: ValueMatrix):
 function fewRowsStruct(
   capacity: Capacity,
   layers: readonly Rwkv7Layer[],
-  memory: Readonly<Record<'table' | 'y' | 'u' | 'arrivals', DevicePointer>>,
+  memory: Omit<Shared, 'mixed'> & { readonly table: DevicePointer },
 ): Uint8Array {
   const layer = layers[0]!
   const { channels } = layer.states.shape
@@ -318,6 +331,6 @@ function fewRowsStruct(
   struct.pointer(memory.y).pointer(memory.u).pointer(memory.arrivals)
   struct.i64(layer.states.shiftStride)
   for (const row of firstRows(layers)) struct.i32(row)
-  struct.i32(layers.length).f32(layer.norms[0].eps)
+  struct.i32(layers.length).f32(layer.norms[0].eps).pointer(memory.words)
   return struct.bytes()
 }
