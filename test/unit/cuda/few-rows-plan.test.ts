@@ -54,7 +54,7 @@ test.each([64, 192, 320, 768, 1024, 2048, 2560, 4096])('%i channels fit both way
     }
 })
 
-test('narrow f16 models have words on chips with fast memory and a block for every few rows', () => {
+test('narrow f16 models have words on Hopper, where a block has few rows of x but some', () => {
   const hasWords = (channels: number, numSms: number, capability: readonly [number, number]) => {
     const [device, layers] = partsOf(channels, { ...H200, numSms })
     const card = { ...device, computeCapability: capability } as unknown as CudaDevice

@@ -103,18 +103,17 @@ function valueColumns(channels: number, blocks: number): number {
 }
 
 /**
- * Whether blocks of few-rows.cu hand numbers to each other as words, and read all of ffn.value far ahead, instead of the
- * rows whose u is not zero. On chips whose memory is slower those rows take less time; they and wide models are not
- * measured (docs/dev/kernels-log.md 76).
+ * Whether blocks of few-rows.cu hand numbers to each other as words (few-rows-words.cuh), and read all of ffn.value far
+ * ahead instead of the rows whose u is not zero. Measured on an H200 (docs/dev/kernels-log.md 78); where memory is slower,
+ * all of ffn.value may take longer than its rows.
  */
 export function hasWords(device: CudaDevice, layers: readonly Rwkv7Layer[], choose = wayFor): boolean {
   const { type, key, states } = layers[0]!
   const { channels } = states.shape
   const blocks = device.numSms
-  const isFast = device.computeCapability[0] === 9 || device.computeCapability[0] === 10
-  // Each block has rows of all matrices, and of x no more than a unit has.
+  // Each block has rows of all matrices, and of x no more than a unit of weights has.
   const fits = blocks <= Math.min(channels, key.rows / 2) && channels <= 16 * blocks && key.rows % UNIT_COLUMNS === 0
-  return type === 'f16' && choose(channels) === 'warps' && isFast && fits
+  return type === 'f16' && choose(channels) === 'warps' && device.computeCapability[0] === 9 && fits
 }
 
 /**
