@@ -5,7 +5,8 @@
  */
 import { randomBytes } from 'node:crypto'
 import { assert } from '../errors.ts'
-import type { AnswerRules, Matcher } from '../grammar/matchers.ts'
+import type { Matcher } from '../grammar/matcher.ts'
+import type { AnswerRules } from '../grammar/matchers.ts'
 import {
   type BatchRow,
   type Blend,

@@ -47,6 +47,11 @@ export interface Compiled {
   readonly error: ErrorShape | null
 }
 
+/** A trap of WebAssembly, a full stack, or a grammar that another instance has compiled. */
+function isTrap(error: unknown): boolean {
+  return error instanceof WebAssembly.RuntimeError || error instanceof RangeError || error instanceof SkeinError
+}
+
 export class MatcherRows {
   readonly #compiler: GrammarCompiler
   readonly #vocabulary: Vocabulary
@@ -69,6 +74,7 @@ export class MatcherRows {
     this.#report = report
   }
 
+  /** Throws when its instance of the grammar engine is broken: what has trapped once refuses all that follows. */
   handle(message: ToRows): void {
     switch (message.type) {
       case 'compile':
@@ -114,8 +120,10 @@ export class MatcherRows {
       if (isForcing && this.#mustEnd(row)) forced.push(this.#vocabulary.stopToken)
       // The first turn compiles the grammar.
       this.#masks.write(row, turn, 'open', forced, mayForce ? performance.now() - begin : 0)
-    } catch {
+    } catch (error) {
       this.#masks.write(row, turn, 'failed', [], 0)
+      this.#masks.notify()
+      if (isTrap(error)) throw error
     }
     this.#masks.setBusyTurn(this.#thread, 0)
   }

@@ -10,7 +10,8 @@ import { availableParallelism } from 'node:os'
 import { Worker } from 'node:worker_threads'
 import { SkeinError } from '../errors.ts'
 import type { Constraint } from './constraint.ts'
-import type { Compiled, RowsOptions, Step, ToRows } from './matcher-rows.ts'
+import { type Grammar, Matcher } from './matcher.ts'
+import type { Compiled, RowsOptions, Step } from './matcher-rows.ts'
 import { MAX_QUICK, MAX_SLOW, SharedMasks } from './shared-masks.ts'
 import { type Asker, type RowsThread, type ThreadEvents, Trials } from './trials.ts'
 import type { TokenTable } from './vocabulary.ts'
@@ -36,12 +37,6 @@ interface MatcherOptions {
   /** Maximum threads that follow most answers; absent: by the number of processors. Slow ones have half as many more. */
   readonly numThreads?: number
   readonly start?: StartThread
-}
-
-interface Grammar {
-  readonly key: string
-  readonly constraint: Constraint
-  readonly isSlow: boolean
 }
 
 /** Applies a grammar to the tokens of a request's answers. */
@@ -107,7 +102,7 @@ export class Matchers {
     if (row === undefined) throw new SkeinError('internal', 'more answers with grammars than rows')
     const { masks } = this.#share()
     const slowRow = row + this.#options.numRows
-    const matcher = new Matcher([row, slowRow], grammar, forces, masks, this.#nextTurn())
+    const matcher = new Matcher([row, slowRow], grammar, forces, masks)
     this.#enter(matcher)
     this.#watch ??= setInterval(() => this.#look(), TURN_MS / 4).unref()
     return matcher
@@ -124,7 +119,7 @@ export class Matchers {
     const thread = this.#threadOf(matcher)
     const rows = this.#rows[thread] ?? this.#startRows(thread)
     this.#rows[thread] = rows
-    rows.post(matcher.opening())
+    rows.post(matcher.opening(this.#nextTurn()))
   }
 
   close(matcher: Matcher): void {
@@ -200,21 +195,22 @@ export class Matchers {
       ready: () => {},
       compiled: () => {},
       ended: () => {
-        if (this.#rows[thread] === rows) this.#restart(thread)
+        if (this.#rows[thread] === rows) this.#blame(thread)
       },
     })
     return rows
   }
 
-  /** A turn that takes too long is blamed on the one in progress, which may be that of a closed answer. */
   #look(): void {
-    const { masks } = this.#share()
     const late = [...this.#open.values()].filter((matcher) => matcher.waitsMs > TURN_MS)
-    for (const thread of new Set(late.map((matcher) => this.#threadOf(matcher)))) {
-      const busy = masks.busyTurnOf(thread)
-      for (const matcher of this.#open.values()) if (matcher.turn === busy) matcher.fail()
-      this.#restart(thread)
-    }
+    for (const thread of new Set(late.map((matcher) => this.#threadOf(matcher)))) this.#blame(thread)
+  }
+
+  /** A turn that takes too long, or ends its thread, is that in progress; it may be that of a closed answer. */
+  #blame(thread: number): void {
+    const busy = this.#share().masks.busyTurnOf(thread)
+    for (const matcher of this.#open.values()) if (matcher.turn === busy) matcher.fail()
+    this.#restart(thread)
   }
 
   #restart(thread: number): void {
@@ -223,96 +219,8 @@ export class Matchers {
     this.#steps = this.#steps.filter(({ row }) => !isOwn(this.#open.get(row)!))
     const rows = this.#startRows(thread)
     this.#rows[thread] = rows
-    for (const matcher of this.#open.values()) if (isOwn(matcher) && !matcher.hasFailed) rows.post(matcher.opening())
-  }
-}
-
-/** One answer's position in a grammar. */
-export class Matcher {
-  /** Whether a thread of slow grammars follows it. */
-  isSlow: boolean
-  /** Each thread has rows of its own: a thread may still write one that was closed. */
-  readonly #rows: readonly [quick: number, slow: number]
-  readonly #grammar: Grammar
-  readonly #forces: boolean
-  readonly #masks: SharedMasks
-  /** All tokens of the answer so far, including accepted forced ones. */
-  readonly #tokens: number[] = []
-  /** The turn that it waits for, and since when. */
-  #turn: number
-  #since = performance.now()
-  #hasTaken = false
-  #hasFailed = false
-
-  constructor(rows: readonly [number, number], grammar: Grammar, forces: boolean, masks: SharedMasks, turn: number) {
-    this.#rows = rows
-    this.isSlow = grammar.isSlow
-    this.#grammar = grammar
-    this.#forces = forces
-    this.#masks = masks
-    this.#turn = turn
-  }
-
-  get row(): number {
-    return this.#rows[this.isSlow ? 1 : 0]
-  }
-
-  get turn(): number {
-    return this.#turn
-  }
-
-  /** Whether its mask and forced tokens are up to date with the last token. */
-  get isReady(): boolean {
-    return this.#hasFailed || this.#masks.turnOf(this.row) === this.#turn
-  }
-
-  get hasFailed(): boolean {
-    return this.#hasFailed || (this.isReady && this.#masks.statusOf(this.row) === 'failed')
-  }
-
-  /** Whether its forced tokens were taken, so that the next token may be drawn with its mask. */
-  get hasTaken(): boolean {
-    return this.#hasTaken
-  }
-
-  get waitsMs(): number {
-    return this.isReady ? 0 : performance.now() - this.#since
-  }
-
-  /** Tokens that may come next. Valid once it is ready. */
-  get mask(): Uint32Array {
-    return this.#masks.maskOf(this.row)
-  }
-
-  /** Required next tokens, which are returned once; the mask is for the token after them. */
-  takeForced(): readonly number[] {
-    this.#hasTaken = true
-    const forced = this.#masks.forcedOf(this.row)
-    this.#tokens.push(...forced)
-    return forced
-  }
-
-  /** Its answer cannot continue. */
-  fail(): void {
-    this.#hasFailed = true
-  }
-
-  /** Used by matchers.ts: what its thread must do for another token. */
-  next(token: number, turn: number): Step {
-    this.#tokens.push(token)
-    this.#hasTaken = false
-    this.#since = performance.now()
-    this.#turn = turn
-    return { row: this.row, turn, token }
-  }
-
-  /** Used by matchers.ts: what a new thread must know. */
-  opening(): ToRows {
-    this.#since = performance.now()
-    const tokens = [...this.#tokens]
-    const [row, turn, forces] = [this.row, this.#turn, this.#forces]
-    const { key, constraint } = this.#grammar
-    return { type: 'open', row, turn, key, constraint, tokens, forces }
+    const all = [...this.#open.values()].filter((matcher) => isOwn(matcher) && !matcher.hasFailed)
+    for (const matcher of all) rows.post(matcher.opening(this.#nextTurn()))
   }
 }
 

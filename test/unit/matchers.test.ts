@@ -1,9 +1,10 @@
 /** Which threads follow the answers with grammars, and what happens when a thread ends. */
 import { expect, test, vi } from 'vitest'
-import type { ToRows } from '../../src/grammar/matcher-rows.ts'
+import { MatcherRows, type ToRows } from '../../src/grammar/matcher-rows.ts'
 import { Matchers, type StartThread } from '../../src/grammar/matchers.ts'
 import { SharedMasks } from '../../src/grammar/shared-masks.ts'
 import { tokenTable } from '../../src/grammar/vocabulary.ts'
+import { openXgrammar } from '../../src/grammar/xgrammar.ts'
 
 const VOCAB = 64
 const GRAMMAR = { key: 'k', constraint: { type: 'text', text: 'a' }, isSlow: false } as const
@@ -170,4 +171,51 @@ test('of a thread that hangs with a cancelled answer no other answer fails', () 
   } finally {
     vi.useRealTimers()
   }
+})
+
+test('an answer whose turn ends its thread fails; the others of the thread go on', () => {
+  const { started, matchers } = listening(1)
+  const [fatal, other] = [matchers.open(GRAMMAR, false), matchers.open(GRAMMAR, false)]
+  started[0]!.masks.setBusyTurn(0, fatal.turn)
+  started[0]!.end('unreachable')
+  expect([fatal.hasFailed, other.hasFailed]).toEqual([true, false])
+  expect(rowsOf(started[1]!)).toEqual([other.row])
+  matchers.dispose()
+})
+
+test('a trap of the grammar engine fails its answer and ends the thread, a token that is not allowed only fails', async () => {
+  const real = await openXgrammar()
+  let hasTrapped = false
+  const refusing = { AcceptToken: () => false, delete() {}, IsTerminated: () => true }
+  const binding = Object.create(real, {
+    GrammarMatcher: {
+      value: function Trapping() {
+        if (!hasTrapped) return refusing
+        throw new WebAssembly.RuntimeError('unreachable')
+      },
+    },
+  })
+  const tokens = tokenTable(() => Uint8Array.of(97), VOCAB)
+  const masks = new SharedMasks(2, VOCAB / 32)
+  const { memory } = masks
+  const rows = new MatcherRows(binding, { tokens, vocabSize: VOCAB, numRows: 2, memory, thread: 0 }, () => {})
+  const open = { type: 'open', forces: false, key: 'k', constraint: GRAMMAR.constraint } as const
+  rows.handle({ ...open, row: 0, turn: 1, tokens: [5] })
+  expect([masks.statusOf(0), masks.turnOf(0), masks.busyTurnOf(0)]).toEqual(['failed', 1, 0])
+  hasTrapped = true
+  expect(() => rows.handle({ ...open, row: 1, turn: 2, tokens: [] })).toThrow('unreachable')
+  expect([masks.statusOf(1), masks.turnOf(1)]).toEqual(['failed', 2])
+})
+
+test('what a thread that ended had written of an answer counts no more', () => {
+  const { started, matchers } = listening(1)
+  const matcher = matchers.open(GRAMMAR, true)
+  started[0]!.masks.write(matcher.row, matcher.turn, 'open', [5, 6], 0)
+  expect(matcher.isReady).toBe(true)
+  started[0]!.end('unreachable')
+  // Its mask would be that after the tokens 5 and 6, and soon the one before.
+  expect(matcher.isReady).toBe(false)
+  write(started[1]!, 7)
+  expect([matcher.isReady, matcher.takeForced(), [...matcher.mask]]).toEqual([true, [], [7, 7]])
+  matchers.dispose()
 })
