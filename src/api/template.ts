@@ -34,7 +34,7 @@ export interface Layout {
  */
 export type ThinkMode = 'none' | 'open' | 'closed' | 'done'
 
-export type Heads = Layout['heads']
+type Heads = Layout['heads']
 
 const HEADS: Heads = { system: 'System:', user: 'User:', assistant: 'Assistant:', tool: 'User:' }
 

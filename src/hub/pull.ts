@@ -153,7 +153,7 @@ const ATTEMPTS = 5
 const RETRY_MS = 1000
 
 /** Whether the file was fetched, or was already there and whole. */
-export async function download(hub: Hub, job: Download): Promise<'fetched' | 'present'> {
+async function download(hub: Hub, job: Download): Promise<'fetched' | 'present'> {
   const { file, path } = job
   if (await isWhole(path, file)) return 'present'
   try {

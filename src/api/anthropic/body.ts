@@ -151,7 +151,7 @@ export function constraintOf({ output_config, output_format }: PromptBody): Cons
   return { type: 'schema', schema: format.schema }
 }
 
-export function toolsOf({ tools }: PromptBody): Tool[] {
+function toolsOf({ tools }: PromptBody): Tool[] {
   return (tools ?? []).map(({ type, name, description, input_schema: schema }, i) => {
     if (present(type) && type !== 'custom') {
       throw notRead(`tools[${i}].type`, 'this server runs no tools of its own; send custom ones')
@@ -160,7 +160,7 @@ export function toolsOf({ tools }: PromptBody): Tool[] {
   })
 }
 
-export function choiceOf({ tool_choice, tools }: PromptBody): ToolChoice {
+function choiceOf({ tool_choice, tools }: PromptBody): ToolChoice {
   if (!present(tools) || tools.length === 0) return 'none'
   if (!present(tool_choice)) return 'auto'
   const { type, name } = tool_choice

@@ -67,7 +67,7 @@ function messagesRoute(limits: RequestLimits, live: LiveCalls): Route {
   return post(PATH, summary, body, handle, UNREAD)
 }
 
-export function countRoute(limits: RequestLimits): Route {
+function countRoute(limits: RequestLimits): Route {
   const body = Type.Object(promptFields(limits))
   const read = Object.keys(messageBody(limits).properties)
   const summary = 'How many tokens the prompt of a message has'

@@ -126,7 +126,7 @@ function shown(models: ModelRegistry, name: string): object {
 
 const TAG = ':latest'
 
-export function tagged(id: string): string {
+function tagged(id: string): string {
   return id.includes(':') ? id : `${id}${TAG}`
 }
 

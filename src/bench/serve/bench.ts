@@ -235,7 +235,7 @@ async function sumOf(prompts: readonly Prompt[], countTokens: CountTokens): Prom
 const DELAY_RESOLUTION_MS = 10
 
 /** Milliseconds since the start of the load. */
-export interface Timed<T> {
+interface Timed<T> {
   readonly dueMs: number
   readonly sentMs: number
   readonly value: T

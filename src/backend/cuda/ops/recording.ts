@@ -107,7 +107,7 @@ const THREADS = 256
 /** Channels of a thread. */
 const CHANNELS_EACH = 4
 
-export function deepEmbed(
+function deepEmbed(
   device: CudaDevice,
   { tokens: most }: Capacity,
   u: Tensor,
