@@ -76,6 +76,8 @@ describe.runIf(LEVELS.length > 0)('choosing a level and threads', () => {
     expect(() => createCpuBackend({ isa: 'sse9' })).toThrow(/not an ISA level; available: baseline/)
     vi.stubEnv('SKEIN_ISA', 'mmx')
     expect(cpuReport().problem).toMatch(/SKEIN_ISA=mmx/)
+    // Refused: backend_unavailable would be answered by the slow reference backend.
+    expect(() => createCpuBackend()).toThrow(expect.objectContaining({ code: 'invalid_request' }))
     for (const threads of [0, -1, 1.5, 5000])
       expect(() => createCpuBackend({ isa: 'baseline', threads })).toThrow(/threads/)
   })

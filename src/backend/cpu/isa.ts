@@ -73,7 +73,8 @@ export function chooseLevel(asked: string | undefined = process.env.SKEIN_ISA): 
       : ISA_LEVELS.indexOf(level) > ISA_LEVELS.indexOf(machineLevel())
         ? 'cannot run on this machine'
         : 'was not built (node scripts/build-native.js --all)'
-  throw new SkeinError('backend_unavailable', `SKEIN_ISA=${asked} ${why}; available: ${available.join(', ')}`)
+  // Not backend_unavailable: whoever asks for a level does not want the reference backend in its place.
+  throw new SkeinError('invalid_request', `SKEIN_ISA=${asked} ${why}; available: ${available.join(', ')}`)
 }
 
 /** The number asked for (SKEIN_THREADS when the caller asks for none), or one per core. */
