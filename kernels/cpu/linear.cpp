@@ -542,17 +542,21 @@ struct Linear final : Command {
     const Kernels kernels =
         unpacks ? with_unpacked(type, [](auto form) { return kernels_of<decltype(form)>(); })
                 : kernels_for(type);
+    inputs.streams = !unpacks;
     if (job.skips_zeros && to - from <= kernels.sparse_rows) {
       inputs.first = base + from * inputs.stride;
       kernels.sparse[to - from - 1](job, tile, weights, inputs, from);
       return;
     }
     const int64_t blocks = div_up(to - from, kernels.max_rows);
+    // By the products of the tile before.
+    const bool is_fetched = blocks > 1 && ahead(job, tile, 1, blocks).bytes > 0;
     for (int64_t b = 0; b < blocks; b++) {
       const int64_t first = from + (to - from) * b / blocks,
                     end = from + (to - from) * (b + 1) / blocks;
       inputs.first = base + first * inputs.stride;
       inputs.ahead = is_last_chunk ? ahead(job, tile, b, blocks) : Ahead{};
+      inputs.streams = !unpacks && b == 0 && !is_fetched;
       kernels.blocks[end - first - 1](job, tile, weights, inputs, first);
     }
   }

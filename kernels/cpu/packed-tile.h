@@ -216,34 +216,15 @@ struct PackedWeights {
   static constexpr int kParts = kFormat.group_scales == 2 ? 2 : 1;
   using Decoded = DecodedWeights<kParts, kFormat.minimum != 0>;
 
-  /// Inlined because GCC 12 would otherwise keep the sums of a call in memory.
+  /// Inlined as multiply_groups is.
   template <int Rows, int Vectors>
   [[gnu::always_inline]] static void multiply(const uint8_t* tile, int64_t output,
                                               const Inputs& inputs, int64_t from, int64_t to,
                                               Sums<Rows, Vectors>& sums) {
-    const FineLayout layout(inputs.columns);
-    Units<Rows, Vectors> units;
-    units.keep(Group(tile, from / kGroup, output));
-    for (int64_t g = from / kGroup; g * kGroup < to; g++) {
-      inputs.ahead.fetch(g);
-      const Group group(tile, g, output);
-      if (g % kTile.groups() == 0) units.keep(group);
-#pragma GCC unroll 2
-      for (int part = 0; part < kParts; part++) {
-        FineTotals<Rows, Vectors> totals;
-        start(inputs, layout, g, part, totals);
-#pragma GCC unroll 8
-        for (int quad = part * kPartQuads; quad < (part + 1) * kPartQuads; quad++) {
-          if constexpr (Rows == 1)
-            fetch_stream_part<kGroupBytes, kQuads>(tile + g * kGroupBytes, quad);
-          add_quad(group, inputs, g, quad, totals);
-          // Otherwise GCC puts all of a group's requests before its products.
-          if constexpr (Rows == 1) asm volatile("");
-        }
-        add_scaled(group, units, totals, inputs, layout, g, part, sums);
-      }
-      if constexpr (kFormat.minimum != 0) add_minimums(group, units, inputs, layout, g, sums);
-    }
+    if (fetches<Rows>(inputs, output))
+      multiply_groups<true>(tile, output, inputs, from, to, sums);
+    else
+      multiply_groups<false>(tile, output, inputs, from, to, sums);
   }
 
   /// Gives the scales, minimums and codes of groups [first, end) to `to`.
@@ -285,10 +266,12 @@ struct PackedWeights {
       FineTotals<Rows, Vectors> totals;
       start(inputs, layout, g, 0, totals);
       do {
-        const int64_t ahead = used.units[i + UsedUnits::kAhead / 2];
-        const Group next(tile, ahead / kQuads, 0);
+        const int64_t ahead = used.units[i + UsedUnits::kAhead];
+        const int64_t near = used.units[i + UsedUnits::kNear];
+        const Group next(tile, ahead / kQuads, 0), sooner(tile, near / kQuads, 0);
         fetch<kTile.quad_bytes()>(next.quads + ahead % kQuads * kTile.quad_bytes());
         fetch<kTileRows * 2>(next.block);
+        fetch<kTile.quad_bytes(), 3>(sooner.quads + near % kQuads * kTile.quad_bytes());
         add_quad(group, inputs, g, static_cast<int>(used.units[i] % kQuads), totals);
         i++;
       } while (i < used.count && used.units[i] / kQuads == g);
@@ -362,6 +345,36 @@ struct PackedWeights {
       return load_f16(halves + which * kTileRows + group.output + n * kLanes);
     }
   };
+
+  /// Inlined because GCC 12 would otherwise keep the sums of a call in memory.
+  template <bool Fetches, int Rows, int Vectors>
+  [[gnu::always_inline]] static void multiply_groups(const uint8_t* tile, int64_t output,
+                                                     const Inputs& inputs, int64_t from, int64_t to,
+                                                     Sums<Rows, Vectors>& sums) {
+    const FineLayout layout(inputs.columns);
+    Units<Rows, Vectors> units;
+    units.keep(Group(tile, from / kGroup, output));
+    for (int64_t g = from / kGroup; g * kGroup < to; g++) {
+      inputs.ahead.fetch(g);
+      const Group group(tile, g, output);
+      if (g % kTile.groups() == 0) units.keep(group);
+#pragma GCC unroll 2
+      for (int part = 0; part < kParts; part++) {
+        FineTotals<Rows, Vectors> totals;
+        start(inputs, layout, g, part, totals);
+#pragma GCC unroll 8
+        for (int quad = part * kPartQuads; quad < (part + 1) * kPartQuads; quad++) {
+          if constexpr (Fetches)
+            fetch_stream_part<kGroupBytes, kQuads>(tile + g * kGroupBytes, quad);
+          add_quad(group, inputs, g, quad, totals);
+          // Otherwise GCC puts all of a group's requests before its products.
+          if constexpr (Fetches) asm volatile("");
+        }
+        add_scaled(group, units, totals, inputs, layout, g, part, sums);
+      }
+      if constexpr (kFormat.minimum != 0) add_minimums(group, units, inputs, layout, g, sums);
+    }
+  }
 
   /// The codes of a quad, a byte each. Those of high halves are lifted if `Lifted`.
   template <bool Lifted, int Vectors>

@@ -12,9 +12,9 @@ namespace skein {
 /// A unit is one, two or four inputs, which a kernel skips or takes as a whole.
 struct UsedUnits {
   static constexpr int64_t kMost = 16384;
-  /// The last unit is repeated this often after the end, so that prefetching may run ahead of the
-  /// list.
-  static constexpr int64_t kAhead = 32;
+  /// So many units before it is used, a unit is requested into the L2 cache and, later, into the L1
+  /// cache. The last unit is repeated after the end, so that this may run ahead of the list.
+  static constexpr int64_t kAhead = 32, kNear = 8;
 
   int64_t count = 0;
   int32_t units[kMost + kAhead];
@@ -70,15 +70,15 @@ struct UsedUnits {
 #endif
 };
 
-/// Prefetches the cache lines of [p, p + Bytes) into the L2 cache, which can have more misses in
-/// flight than the L1 cache.
-template <int Bytes>
+/// Prefetches the cache lines of [p, p + Bytes): into the L2 cache, which can have more misses in
+/// flight than the L1 cache, or with locality 3 into both.
+template <int Bytes, int Locality = 2>
 inline void fetch(const uint8_t* p) {
 #pragma GCC unroll 8
-  for (int i = 0; i < Bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
+  for (int i = 0; i < Bytes; i += 64) __builtin_prefetch(p + i, 0, Locality);
 }
 
-/// Weights that one token streams are requested twice: into the L2 cache, and from there into the
+/// Weights that few tokens stream are requested twice: into the L2 cache, and from there into the
 /// L1 cache before they are used. So a load waits for neither, and does not take one of the few
 /// buffers that hold the lines on their way from memory.
 constexpr int64_t kFar = 8192, kNear = 2048;
@@ -86,11 +86,8 @@ constexpr int64_t kFar = 8192, kNear = 2048;
 /// Requests the cache lines that are kFar and kNear bytes behind those of [p, p + Bytes).
 template <int Bytes>
 inline void fetch_stream(const uint8_t* p) {
-#pragma GCC unroll 8
-  for (int i = 0; i < Bytes; i += 64) {
-    __builtin_prefetch(p + kFar + i, 0, 2);
-    __builtin_prefetch(p + kNear + i, 0, 3);
-  }
+  fetch<Bytes>(p + kFar);
+  fetch<Bytes, 3>(p + kNear);
 }
 
 /// The same for part `index` of `Parts` of `Bytes` bytes, so that all parts together fetch each line

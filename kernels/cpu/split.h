@@ -114,7 +114,8 @@ struct SplitBf16Weights {
       const auto add_those = [&]<int Odd>(uint32_t left, std::integral_constant<int, Odd>) {
         for (; left != 0; left &= left - 1) {
           const int64_t i = __builtin_ctz(left);
-          fetch<kUnitBytes>(tile + used.units[seen++ + UsedUnits::kAhead] * kUnitBytes);
+          fetch<kUnitBytes>(tile + used.units[seen + UsedUnits::kAhead] * kUnitBytes);
+          fetch<kUnitBytes, 3>(tile + used.units[seen++ + UsedUnits::kNear] * kUnitBytes);
           add<Odd>(tile + (k + i) * kUnitBytes + output * 2, x, i, chains);
         }
       };

@@ -31,7 +31,16 @@ struct Inputs {
   int64_t stride;  // bytes between tokens
   int64_t columns;
   Ahead ahead = {};
+  /// The weights come from memory, and no block of tokens before this one has read them.
+  bool streams = false;
 };
+
+/// Whether a kernel fetches the weights that it will read. Where a tile is too wide for the
+/// registers, the pass over its first outputs fetches for all.
+template <int Rows>
+bool fetches(const Inputs& inputs, int64_t output) {
+  return (Rows == 1 || inputs.streams) && output == 0;
+}
 
 inline float element(const Inputs& inputs, int row, int64_t k) {
   return reinterpret_cast<const float*>(inputs.first + row * inputs.stride)[k];
@@ -65,8 +74,9 @@ struct FloatWeights {
   template <int Rows, int Vectors>
   static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t from,
                        int64_t to, Sums<Rows, Vectors>& sums) {
+    const bool streams = fetches<Rows>(inputs, output);
     for (int64_t k = from; k < to; k++) {
-      if constexpr (Rows == 1) fetch_stream<kUnitBytes>(tile + k * kUnitBytes);
+      if (streams) fetch_stream<kUnitBytes>(tile + k * kUnitBytes);
       add_input(tile, output, inputs, k, sums);
     }
   }
@@ -76,6 +86,7 @@ struct FloatWeights {
                             const UsedUnits& used, Sums<Rows, Vectors>& sums) {
     for (int64_t i = 0; i < used.count; i++) {
       fetch<kUnitBytes>(tile + used.units[i + UsedUnits::kAhead] * kUnitBytes);
+      fetch<kUnitBytes, 3>(tile + used.units[i + UsedUnits::kNear] * kUnitBytes);
       add_input(tile, output, inputs, used.units[i], sums);
     }
   }
@@ -249,13 +260,14 @@ struct IntegerWeights {
   static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t from,
                        int64_t to, Sums<Rows, Vectors>& sums) {
     const ActivationLayout layout(inputs.columns);
+    const bool streams = fetches<Rows>(inputs, output);
     for (int64_t g = from / kGroup; g * kGroup < to; g++) {
       inputs.ahead.fetch(g);
       vi totals[Rows][Vectors];
       start(inputs, layout, g, totals);
 #pragma GCC unroll 8
       for (int64_t quad = 0; quad < kQuads; quad++) {
-        if constexpr (Rows == 1)
+        if (streams)
           fetch_stream_part<kGroupBytes, kQuads>(tile + g * kGroupBytes, quad);
         add_quad(tile, output, inputs, g * kQuads + quad, totals);
       }
@@ -273,8 +285,9 @@ struct IntegerWeights {
       vi totals[Rows][Vectors];
       start(inputs, layout, g, totals);
       do {
-        const int64_t ahead = used.units[i + UsedUnits::kAhead / 2];
+        const int64_t ahead = used.units[i + UsedUnits::kAhead];
         fetch<Format::kQuadBytes>(quad_at(tile, ahead));
+        fetch<Format::kQuadBytes, 3>(quad_at(tile, used.units[i + UsedUnits::kNear]));
         fetch<kTileRows * 2>(block_of(tile, ahead / kQuads));
         add_quad(tile, output, inputs, used.units[i], totals);
         i++;
