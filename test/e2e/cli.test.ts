@@ -147,6 +147,12 @@ test('the bench of a vocabulary prints JSON only on request', {
   expect(stdout).toMatch(/^encode +[\d.]+ MB\/s, [\d.]+M tokens\/s$/m)
 })
 
+test('the bench of products takes types as --quant names them', async () => {
+  const few = ['--shapes', '64x64', '--tokens', '1', '--seconds', '0', '--json']
+  const { stdout } = await skein(['bench', 'ops', '--types', 'int8,q4', ...few])
+  expect(JSON.parse(stdout)).toMatchObject({ rows: [{ type: 'i8' }, { type: 'q4' }] })
+})
+
 /** Exit code 2: the command line is wrong; 1: the command failed. */
 const REFUSED = [
   [['serve', '--port', 'x'], 2, '--port takes'],

@@ -5,7 +5,7 @@ import { SkeinError } from '../../errors.ts'
 import { integers, list, number, toggle } from '../../settings/flags.ts'
 import { SETTINGS } from '../../settings/table.ts'
 import { defineCommand } from '../terminal/command.ts'
-import { printJson, printTable } from '../terminal/output.ts'
+import { printJson, printTable, progressBar } from '../terminal/output.ts'
 
 const { types, shapes, tokens } = DEFAULT_OPS_PLAN
 
@@ -13,7 +13,7 @@ export const benchOpsCommand = defineCommand({
   description: 'Speed of matrix products on the CPU, and the limits of its cores',
   examples: [['skein bench ops --types int8,q4', 'quantised weights']],
   flags: {
-    types: list('Weight formats', { default: types.join(',') }),
+    types: list('Weight formats', { default: types.map(nameOf).join(',') }),
     shapes: list('OUTPUTSxINPUTS of each matrix', { default: shapes.map((shape) => shape.join('x')).join(',') }),
     tokens: integers('Tokens of each case', { default: tokens.join(',') }),
     seconds: number(0, 3600)('Minimum seconds of a case', { default: String(DEFAULT_OPS_PLAN.minSeconds) }),
@@ -24,14 +24,21 @@ export const benchOpsCommand = defineCommand({
     const { threads } = args
     const options = threads === undefined ? {} : { threads }
     const plan = {
-      types: listOf(args.types, 'types', (name) => types.find((one) => one === name)),
+      types: listOf(args.types, 'types', (name) => types.find((one) => one === name || nameOf(one) === name)),
       shapes: listOf(args.shapes, 'shapes', shapeOf),
       tokens: args.tokens,
       minSeconds: args.seconds,
       minBytes: DEFAULT_OPS_PLAN.minBytes,
     }
     const machine = measureMachine(options)
-    const rows = benchOps(() => createCpuBackend(options), plan)
+    const progress = progressBar('measuring', String)
+    const count = plan.types.length * plan.shapes.length * plan.tokens.length
+    let done = 0
+    const rows = benchOps(
+      () => createCpuBackend(options),
+      plan,
+      () => progress(++done, count),
+    )
     if (args.json) {
       printJson({ machine, rows })
       return
@@ -42,6 +49,11 @@ export const benchOpsCommand = defineCommand({
     printRows(rows)
   },
 })
+
+/** As --quant has it. */
+function nameOf(type: string): string {
+  return type === 'i8' ? 'int8' : type
+}
 
 function listOf<T>(given: readonly string[], flag: string, parse: (part: string) => T | undefined): T[] {
   return given.map((part) => {

@@ -43,6 +43,7 @@ export const NO_LIMITS: KeyLimits = {
   share: null,
 }
 
+export const KEY_NAME = { pattern: '^[A-Za-z0-9._-]{1,64}$', means: '1 to 64 of A-Za-z0-9._-' }
 const Count = Type.Integer({ minimum: 1, maximum: Number.MAX_SAFE_INTEGER })
 const OrNull = <T extends TSchema>(schema: T) => Type.Union([schema, Type.Null()])
 const Milliseconds = Type.Integer({ minimum: 0 })
@@ -60,7 +61,7 @@ const KeyRecordSchema = Type.Object(
   {
     /** The tenant. States on disk belong to it, so it never changes. */
     id: Type.String({ pattern: '^key-[0-9a-f]{24}$' }),
-    name: Type.String({ pattern: '^[A-Za-z0-9._-]{1,64}$' }),
+    name: Type.String({ pattern: KEY_NAME.pattern }),
     role: Type.Union([Type.Literal('user'), Type.Literal('operator'), Type.Literal('admin')]),
     createdAt: Milliseconds,
     expiresAt: OrNull(Milliseconds),
@@ -132,7 +133,8 @@ export function addKey(keys: readonly KeyRecord[], { limits, ...rest }: NewKey, 
   const [problem] = problemsOf(KeyRecordSchema, key)
   if (problem !== undefined) {
     const param = problem.instancePath.split('/').at(-1)!
-    throw new SkeinError('invalid_request', `${param}: ${problem.message}`, { param })
+    const what = param === 'name' ? `expected ${KEY_NAME.means}` : problem.message
+    throw new SkeinError('invalid_request', `${param}: ${what}`, { param })
   }
   return { keys: [...keys, key], key, secret }
 }

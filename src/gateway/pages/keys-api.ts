@@ -8,7 +8,16 @@ import { BoundedInteger, Matching, Maybe, urgencyFields } from '../../api/schema
 import { SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import type { NamedKeys } from '../access/key-index.ts'
-import { addKey, type Issued, type KeyLimits, type KeyRecord, parseRole, revokeKey, rotateKey } from '../access/keys.ts'
+import {
+  addKey,
+  type Issued,
+  KEY_NAME,
+  type KeyLimits,
+  type KeyRecord,
+  parseRole,
+  revokeKey,
+  rotateKey,
+} from '../access/keys.ts'
 import type { WireLimits } from '../contract.ts'
 import { renderManagementError, statusOf } from '../management/dialect.ts'
 
@@ -41,7 +50,7 @@ const Limits = Type.Object(
 
 const addBody = Type.Object(
   {
-    name: Matching('^[A-Za-z0-9._-]{1,64}$', '1 to 64 of A-Za-z0-9._-'),
+    name: Matching(KEY_NAME.pattern, KEY_NAME.means),
     role: Maybe(Type.String()),
     expires_in_seconds: Maybe(BoundedInteger(1, YEARS_100)),
     limits: Maybe(Limits),
