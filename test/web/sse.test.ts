@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { readEvents, SseParser } from '../../web/src/lib/sse.ts'
+import { readChunks, readEvents, SseParser } from '../../web/src/lib/sse.ts'
 
 const all = (text: string) => new SseParser().push(text)
 
@@ -57,4 +57,30 @@ test('a broken connection is reported in our words, a requested end is not', asy
   await expect(readFailing(new TypeError('network error'))).rejects.toThrow('broke off')
   const abort = new DOMException('stopped', 'AbortError')
   await expect(readFailing(abort)).rejects.toBe(abort)
+})
+
+/** What a stream's chunks are, how it was left, and its controller. */
+async function chunksOf(text: string) {
+  let controller: ReadableStreamDefaultController<Uint8Array> | undefined
+  let wasCancelled = false
+  const body = new ReadableStream<Uint8Array>({
+    start(given) {
+      controller = given
+      controller.enqueue(new TextEncoder().encode(text))
+    },
+    cancel() {
+      wasCancelled = true
+    },
+  })
+  if (!text.includes('[DONE]')) controller!.close()
+  const chunks = []
+  for await (const chunk of readChunks(body)) chunks.push(chunk)
+  controller!.close()
+  return { chunks, wasCancelled }
+}
+
+test('a stream of objects ends with [DONE], and is read on to its end', async () => {
+  expect(await chunksOf('data: {"a":1}\n\ndata: [DONE]\n\n')).toEqual({ chunks: [{ a: 1 }], wasCancelled: false })
+  await expect(chunksOf('data: {"a":1}\n\n')).rejects.toThrow('the stream broke off')
+  await expect(chunksOf('data: {"error":{"message":"no room"}}\n\n')).rejects.toThrow('no room')
 })

@@ -1,8 +1,7 @@
 /** Many raw texts continued as the rows of one batch (docs/api.md, /v1/batch/completions). */
 import { request } from './api.ts'
 import type { Target } from './chat.ts'
-import { errorOf } from './errors.ts'
-import { readEvents } from './sse.ts'
+import { readChunks } from './sse.ts'
 
 export interface BatchFigures {
   readonly completion_tokens: number
@@ -47,10 +46,7 @@ export async function streamBatch(
   }
   const reply = await request(`${base}/v1/batch/completions`, { body, signal })
   let figures: BatchFigures | null = null
-  for await (const { data } of readEvents(reply.body!)) {
-    if (data === '[DONE]') return figures
-    const chunk: unknown = JSON.parse(data)
-    if (typeof chunk === 'object' && chunk !== null && 'error' in chunk) throw errorOf(500, data)
+  for await (const chunk of readChunks(reply.body!)) {
     // The server's own shape.
     const { choices, metrics } = chunk as BatchChunk
     for (const { index, delta } of choices) if (delta.content) onText(index, delta.content)

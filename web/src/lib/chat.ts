@@ -1,7 +1,6 @@
 /** Chat and raw completions as streams of parts. */
 import { request } from './api.ts'
-import { errorOf } from './errors.ts'
-import { readEvents } from './sse.ts'
+import { readChunks } from './sse.ts'
 import { bodyOf, type Chunk, type Part, partOf, type Settings, toolsOf } from './wire.ts'
 
 export interface Message {
@@ -69,11 +68,5 @@ function head({ model }: Target): object {
 
 async function* stream(path: string, body: object, abort: AbortSignal): AsyncGenerator<Part> {
   const reply = await request(path, { body, signal: abort })
-  for await (const { data } of readEvents(reply.body!)) {
-    if (data === '[DONE]') return
-    const chunk: unknown = JSON.parse(data)
-    if (typeof chunk === 'object' && chunk !== null && 'error' in chunk) throw errorOf(500, data)
-    yield partOf(chunk as Chunk)
-  }
-  throw errorOf(500, 'the stream broke off')
+  for await (const chunk of readChunks(reply.body!)) yield partOf(chunk as Chunk) // the server's own shape
 }

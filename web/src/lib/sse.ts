@@ -1,5 +1,5 @@
 /** Parses server-sent events from a byte stream, as the HTML standard does. */
-import { ApiError } from './errors.ts'
+import { ApiError, errorOf } from './errors.ts'
 
 export interface ServerEvent {
   /** "message" if the stream names no event. */
@@ -57,6 +57,35 @@ export async function* readEvents(body: ReadableStream<Uint8Array>): AsyncGenera
     }
   } finally {
     await reader.cancel().catch(() => {})
+  }
+}
+
+/** The objects of a stream that ends with [DONE]; throws an error that comes in their place. */
+export async function* readChunks(body: ReadableStream<Uint8Array>): AsyncGenerator<unknown, void, undefined> {
+  const events = readEvents(body)
+  let isDone = false
+  try {
+    for (;;) {
+      const { value, done } = await events.next()
+      if (done) throw errorOf(500, 'the stream broke off')
+      isDone = value.data === '[DONE]'
+      if (isDone) return
+      const chunk: unknown = JSON.parse(value.data)
+      if (typeof chunk === 'object' && chunk !== null && 'error' in chunk) throw errorOf(500, value.data)
+      yield chunk
+    }
+  } finally {
+    if (isDone) void readOn(events)
+    else await events.return()
+  }
+}
+
+/** To the end of the reply: cancelled before it, the connection would be lost, and shown as a failure by the browser. */
+async function readOn(events: AsyncGenerator<ServerEvent>): Promise<void> {
+  try {
+    while (!(await events.next()).done);
+  } catch {
+    // The answer is there.
   }
 }
 

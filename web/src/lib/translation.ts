@@ -1,9 +1,8 @@
 /** Streams translations of paragraphs. The paragraphs of a call are rows of one batch. */
 import { request } from './api.ts'
 import type { Target } from './chat.ts'
-import { errorOf } from './errors.ts'
 import { groupsOf } from './paragraphs.ts'
-import { readEvents } from './sse.ts'
+import { readChunks } from './sse.ts'
 
 /** Most paragraphs per call, the server's limit; more need further calls. */
 const CALL_SIZE = 512
@@ -44,15 +43,11 @@ async function translateGroup(
   const langs = { source_lang: source, target_lang: target }
   const body = { model: by.model, ...langs, text_list: texts, stream: true }
   const reply = await request(`${by.base}/translate/v1/batch-translate`, { body, signal })
-  for await (const { data } of readEvents(reply.body!)) {
-    if (data === '[DONE]') return
-    const event: unknown = JSON.parse(data)
-    if (typeof event === 'object' && event !== null && 'error' in event) throw errorOf(500, data)
+  for await (const event of readChunks(reply.body!)) {
     // The server's own shapes.
     const known = event as TranslateEvent
     if ('translations' in known) {
       for (const [i, translation] of known.translations.entries()) onResult(at + i, translation)
     } else onText(at + known.index, known.text, known.done)
   }
-  throw errorOf(500, 'the stream broke off')
 }
