@@ -33,6 +33,20 @@ int32_t store_group(const vi (&q)[kGroup / kLanes], Quantised* to) {
 #endif
 }
 
+/// Stores the integers of a group as bytes in their order.
+void store_bytes([[maybe_unused]] const vi (&q)[kGroup / kLanes], [[maybe_unused]] uint8_t* to) {
+#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+  const auto pack = [&](int i) {
+    return _mm256_packs_epi32(reinterpret_cast<__m256i>(q[i]), reinterpret_cast<__m256i>(q[i + 1]));
+  };
+  // Both halves of the vectors are packed by themselves.
+  const __m256i bytes =
+      _mm256_permutevar8x32_epi32(_mm256_packs_epi16(pack(0), pack(2)),
+                                  _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  std::memcpy(to, &bytes, sizeof bytes);
+#endif
+}
+
 int32_t largest_lane(vi x) {
 #if defined(__AVX512F__)
   return _mm512_reduce_max_epi32(reinterpret_cast<__m512i>(x));
@@ -116,6 +130,7 @@ void quantise(const float* x, int64_t columns, const ActivationLayout& layout, i
     vi q[kGroup / kLanes];
     scales[g] = round_group(from, 127.0f, q);
     corrections[g] = -kCorrection * store_group(q, values + g * kGroup);
+    if constexpr (kKeepsBytes) store_bytes(q, to + layout.bytes_at + g * kGroup);
   }
 }
 

@@ -7,6 +7,7 @@
 //   scales       [K/32] f32
 //   corrections  [K/32] i32, −kCorrection·Σq: added to the sum of a group whose weights are stored
 //                with an offset of kCorrection
+//   bytes        AVX2 without VNNI: [K] i8, the values once more, for q4
 //
 // 16 bits, for GGUF's blocks: scale = max|x| / 32512.
 //   quads   [K/4] FineQuad
@@ -24,17 +25,24 @@ using Quantised = int8_t;
 using Quantised = int16_t;
 #endif
 
+#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+constexpr bool kKeepsBytes = true;
+#else
+constexpr bool kKeepsBytes = false;
+#endif
+
 constexpr int kCorrection = 128;
 static_assert(kWeightOffset == 0 || kWeightOffset == kCorrection);
 
 struct ActivationLayout {
-  int64_t groups, scales_at, corrections_at, stride;  // bytes
+  int64_t groups, scales_at, corrections_at, bytes_at, stride;  // bytes
 
   explicit ActivationLayout(int64_t columns)
       : groups(div_up(columns, kGroup)),
         scales_at(groups * kGroup * static_cast<int64_t>(sizeof(Quantised))),
         corrections_at(scales_at + groups * 4),
-        stride(round_up(corrections_at + groups * 4, 64)) {}
+        bytes_at(corrections_at + groups * 4),
+        stride(round_up(bytes_at + (kKeepsBytes ? groups * kGroup : 0), 64)) {}
 };
 
 /// Quantises groups [first, end) of one token, x [columns], into `to` [layout.stride]. A group with

@@ -109,6 +109,8 @@ using F32Weights = FloatWeights<float, load>;
 using F16Weights = FloatWeights<uint16_t, load_f16>;
 using Bf16Weights = FloatWeights<uint16_t, load_bf16>;
 
+typedef int16_t vs __attribute__((vector_size(kLanes * 4)));
+
 // Four inputs of kLanes outputs, ready to multiply.
 #if defined(__AVX512VNNI__)
 struct Quad {
@@ -123,7 +125,6 @@ inline vi add_products(vi total, Quad weights, const Quantised* x) {
                                                   _mm512_set1_epi32(bytes)));
 }
 #else
-typedef int16_t vs __attribute__((vector_size(kLanes * 4)));
 struct Quad {
   vs even, odd;  // inputs 0 and 2, inputs 1 and 3 of each lane's output
 };
@@ -144,6 +145,13 @@ inline vi multiply_pairs(vs a, vs b) {
   return ((x << 16) >> 16) * ((y << 16) >> 16) + (x >> 16) * (y >> 16);
 #endif
 }
+#if defined(__AVX2__)
+/// Per 16 bits the sum of two products of an unsigned and a signed byte, which must fit.
+inline vs multiply_bytes(vi a, vi b) {
+  return reinterpret_cast<vs>(
+      _mm256_maddubs_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+}
+#endif
 inline vi add_products(vi total, Quad weights, const Quantised* x) {
   int32_t pairs[2];
   std::memcpy(pairs, x, 8);
@@ -172,6 +180,7 @@ inline void load_halves(const uint8_t* quad, int first, vi (&to)[Vectors]) {
 
 struct I8Format {
   static constexpr int32_t kType = SK_I8;
+  static constexpr bool kIsNarrow = false;
   static constexpr int kQuadBytes = kTileRows * 4, kConstants = 0;
   template <int Vectors>
   static void load(const uint8_t* quad, int first, Quad (&to)[Vectors]) {
@@ -192,6 +201,8 @@ struct I8Format {
 
 struct Q4Format {
   static constexpr int32_t kType = SK_Q4;
+  /// The products of a group are summed in 16 bits: 15·127·2·8 < 2^15.
+  static constexpr bool kIsNarrow = kKeepsBytes;
   static constexpr int kQuadBytes = kTileRows * 2, kConstants = 1;
   template <int Vectors>
   static void load(const uint8_t* quad, int first, Quad (&to)[Vectors]) {
@@ -225,6 +236,7 @@ struct Q4Format {
 
 struct Nf4Format {
   static constexpr int32_t kType = SK_NF4;
+  static constexpr bool kIsNarrow = false;
   static constexpr int kQuadBytes = kTileRows * 2, kConstants = 2;
   template <int Vectors>
   static void load(const uint8_t* quad, int first, Quad (&to)[Vectors]) {
@@ -252,7 +264,8 @@ struct Nf4Format {
 /// integers; then sums += integer · (weight scale · activation scale).
 template <class Format>
 struct IntegerWeights {
-  static constexpr int kRegisters = sizeof(Quad) / sizeof(vi), kSums = 1, kMaxRows = 4;
+  static constexpr int kRegisters = Format::kIsNarrow ? 1 : sizeof(Quad) / sizeof(vi);
+  static constexpr int kSums = 1, kMaxRows = 4;
   static constexpr int kUnitInputs = 4, kUnitWords = sizeof(Quantised);
   static constexpr int kSparseRows = 1;
 
@@ -263,13 +276,13 @@ struct IntegerWeights {
     const bool streams = fetches<Rows>(inputs, output);
     for (int64_t g = from / kGroup; g * kGroup < to; g++) {
       inputs.ahead.fetch(g);
-      vi totals[Rows][Vectors];
+      Totals<Rows, Vectors> totals;
       start(inputs, layout, g, totals);
 #pragma GCC unroll 8
       for (int64_t quad = 0; quad < kQuads; quad++) {
         if (streams)
           fetch_stream_part<kGroupBytes, kQuads>(tile + g * kGroupBytes, quad);
-        add_quad(tile, output, inputs, g * kQuads + quad, totals);
+        add_quad(tile, output, inputs, layout, g * kQuads + quad, totals);
       }
       add_scaled(totals, block_of(tile, g) + output * 2, inputs, layout, g, sums);
     }
@@ -282,14 +295,14 @@ struct IntegerWeights {
     const ActivationLayout layout(inputs.columns);
     for (int64_t i = 0; i < used.count;) {
       const int64_t g = used.units[i] / kQuads;
-      vi totals[Rows][Vectors];
+      Totals<Rows, Vectors> totals;
       start(inputs, layout, g, totals);
       do {
         const int64_t ahead = used.units[i + UsedUnits::kAhead];
         fetch<Format::kQuadBytes>(quad_at(tile, ahead));
         fetch<Format::kQuadBytes, 3>(quad_at(tile, used.units[i + UsedUnits::kNear]));
         fetch<kTileRows * 2>(block_of(tile, ahead / kQuads));
-        add_quad(tile, output, inputs, used.units[i], totals);
+        add_quad(tile, output, inputs, layout, used.units[i], totals);
         i++;
       } while (i < used.count && used.units[i] / kQuads == g);
       add_scaled(totals, block_of(tile, g) + output * 2, inputs, layout, g, sums);
@@ -315,6 +328,18 @@ struct IntegerWeights {
   static constexpr int64_t kQuads = kGroup / 4;  // per group
   static constexpr int64_t kGroupBytes = block_bytes(Format::kType) / kGroupsPerBlock;
 
+  /// Of a group.
+  template <int Rows, int Vectors>
+  struct Totals {
+    vi at[Rows][Vectors];
+    vs shorts[Rows][Vectors] = {};  // if narrow
+
+    vi sum(int row, int n) {
+      if constexpr (Format::kIsNarrow) return at[row][n] + multiply_pairs(shorts[row][n], vs{} + 1);
+      return Format::sum(at[row], n);
+    }
+  };
+
   /// The block of group g: its scales, followed by the values.
   static const uint8_t* block_of(const uint8_t* tile, int64_t g) {
     return tile + g / kGroupsPerBlock * block_bytes(Format::kType);
@@ -327,33 +352,49 @@ struct IntegerWeights {
 
   template <int Rows, int Vectors>
   static void start(const Inputs& inputs, const ActivationLayout& layout, int64_t g,
-                    vi (&totals)[Rows][Vectors]) {
+                    Totals<Rows, Vectors>& totals) {
 #pragma GCC unroll 6
     for (int row = 0; row < Rows; row++) {
       const uint8_t* token = inputs.first + row * inputs.stride;
       const int32_t correction = reinterpret_cast<const int32_t*>(token + layout.corrections_at)[g];
 #pragma GCC unroll 16
-      for (int n = 0; n < Vectors; n++) totals[row][n] = Format::start(correction, n);
+      for (int n = 0; n < Vectors; n++) totals.at[row][n] = Format::start(correction, n);
     }
   }
 
   template <int Rows, int Vectors>
-  static void add_quad(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t quad,
-                       vi (&totals)[Rows][Vectors]) {
-    Quad weights[Vectors];
-    Format::load(quad_at(tile, quad), static_cast<int>(output) / kLanes, weights);
+  static void add_quad(const uint8_t* tile, int64_t output, const Inputs& inputs,
+                       const ActivationLayout& layout, int64_t quad,
+                       Totals<Rows, Vectors>& totals) {
+    const uint8_t* at = quad_at(tile, quad);
+    const int first = static_cast<int>(output) / kLanes;
+    if constexpr (Format::kIsNarrow) {
+      vi bytes[Vectors];
+      load_halves<false>(at, first, bytes);
 #pragma GCC unroll 6
-    for (int row = 0; row < Rows; row++) {
-      const Quantised* x =
-          reinterpret_cast<const Quantised*>(inputs.first + row * inputs.stride) + quad * 4;
+      for (int row = 0; row < Rows; row++) {
+        int32_t four;
+        std::memcpy(&four, inputs.first + row * inputs.stride + layout.bytes_at + quad * 4, 4);
+        const vi x = splat_int(four);
 #pragma GCC unroll 16
-      for (int n = 0; n < Vectors; n++)
-        totals[row][n] = add_products(totals[row][n], weights[n], x);
+        for (int n = 0; n < Vectors; n++) totals.shorts[row][n] += multiply_bytes(bytes[n], x);
+      }
+    } else {
+      Quad weights[Vectors];
+      Format::load(at, first, weights);
+#pragma GCC unroll 6
+      for (int row = 0; row < Rows; row++) {
+        const Quantised* x =
+            reinterpret_cast<const Quantised*>(inputs.first + row * inputs.stride) + quad * 4;
+#pragma GCC unroll 16
+        for (int n = 0; n < Vectors; n++)
+          totals.at[row][n] = add_products(totals.at[row][n], weights[n], x);
+      }
     }
   }
 
   template <int Rows, int Vectors>
-  static void add_scaled(const vi (&totals)[Rows][Vectors], const uint8_t* weight_scales,
+  static void add_scaled(Totals<Rows, Vectors>& totals, const uint8_t* weight_scales,
                          const Inputs& inputs, const ActivationLayout& layout, int64_t g,
                          Sums<Rows, Vectors>& sums) {
     vf scales[Vectors];
@@ -366,7 +407,7 @@ struct IntegerWeights {
       const vf scale = splat(reinterpret_cast<const float*>(token + layout.scales_at)[g]);
 #pragma GCC unroll 16
       for (int n = 0; n < Vectors; n++) {
-        const vf total = to_float(Format::sum(totals[row], n));
+        const vf total = to_float(totals.sum(row, n));
         sums.at[row][n] = fma(total, scales[n] * scale, sums.at[row][n]);
       }
     }
