@@ -274,7 +274,7 @@ function noRoute(app: FastifyInstance, method: string, path: string): string {
   const others = methodsOf(path)
   if (others.length > 0)
     return `no such route for ${method}; this path takes ${others.join(' and ')}; GET /openapi.json lists them`
-  const near = [path.replace(/\/+$/, ''), path.replace(/^\/v1(?=\/v1\/)/, ''), `${path}s`]
+  const near = [path.replace(/\/$/, ''), path.replace(/^\/v1(?=\/v1\/)/, ''), `${path}s`]
   const meant = near.find((other) => methodsOf(other).length > 0)
   return `no such route; ${meant === undefined ? '' : `did you mean ${meant}? `}GET /openapi.json lists them`
 }
