@@ -1,7 +1,7 @@
 // Products by the matrix units of a subgroup: inputs and weights are rounded to f16, their products summed in f32. A workgroup
 // makes a tile of TOKENS by ROWS outputs, a subgroup DOWN by ACROSS matrices of it, SIDE by SIDE outputs each, over its team's
 // part of the inputs. The sums of the teams are added in their order. Weights are decoded into shared memory; inputs come
-// straight from memory, those of the next step ahead.
+// straight from memory, those of the next step ahead (matrix-steps.wgsl, matrix-steps-ahead.wgsl).
 //
 // A matrix is named by the number of an array that begins with it, and a constant place within: Dawn wraps a load whose place
 // it cannot check beforehand in a branch, which no compiler moves anything across.
@@ -34,8 +34,8 @@ const ROW_QUADS = ACROSS * SIDE / 4u;
 const ROUND_QUADS = TILES * SIDE * ROW_QUADS;
 /** Arrays of SIDE rows that a team has of a step. */
 const TEAM_TILES = ROWS / SIDE;
-/** [tokens / SIDE, columns / SIDE] matrices; see linear-halves.wgsl. */
-@group(1) @binding(3) var<storage, read> halves: array<array<f16, SIDE * SIDE>>;
+/** [tokens / SIDE, columns / SIDE] matrices, so many to an array; see linear-halves.wgsl. */
+@group(1) @binding(3) var<storage, read> halves: array<array<f16, LEFTS * SIDE * SIDE>>;
 /** [BUFFERS, teams, TEAM_TILES], eight f16 a vector: as single numbers they would be written one by one. Then sums. */
 var<workgroup> tiles: array<array<vec4u, SIDE * STRIDE>, max(BUFFERS * TEAMS * TEAM_TILES, TEAMS * TILES * ACROSS)>;
 
@@ -92,52 +92,17 @@ fn main(
   let eights = (job.columns + INPUTS - 1u) / INPUTS * EIGHTS;
   let matrices = (job.columns + PADDED - 1u) / PADDED * (PADDED / SIDE);
 #repeat i DOWN
-  let from$i = job.halves / EIGHTS_OF_MATRIX + (t0 / SIDE + high + $iu) * matrices + team * STEP;
+  let from$i = (job.halves / EIGHTS_OF_MATRIX + (t0 / SIDE + high + $iu) * matrices + team * STEP) / LEFTS;
 #end i
 #repeat i DOWN
 #repeat j ACROSS
   var sum$i_$j = subgroup_matrix_result<f32, SIDE, SIDE>();
 #end j
 #repeat s STEP
-  var next$i_$s = subgroupMatrixLoad<subgroup_matrix_left<f16, SIDE, SIDE>, row_major>(&halves[from$i + $su], 0u, SIDE);
+  var next$i_$s = subgroupMatrixLoad<subgroup_matrix_left<f16, SIDE, SIDE>, row_major>(&halves[from$i + $su / LEFTS], $su % LEFTS * SIDE * SIDE, SIDE);
 #end s
 #end i
-#repeat l WEIGHTS_EACH
-  var weight$l = weights_at(job, block, blocks, $lu * THREADS + thread, 0u);
-#end l
-  var buffer = 0u;
-  for (var first = 0u; first < eights; first += EIGHTS) {
-    if (BUFFERS == 1u) { workgroupBarrier(); }
-#repeat l WEIGHTS_EACH
-    keep(buffer, $lu * THREADS + thread, weight$l);
-#end l
-    workgroupBarrier();
-    // The next step's operands are loaded while these are multiplied; behind the last they are not used.
-    let after = min(first + EIGHTS, eights - EIGHTS);
-#repeat l WEIGHTS_EACH
-    weight$l = weights_at(job, block, blocks, $lu * THREADS + thread, after);
-#end l
-#repeat i DOWN
-#repeat s STEP
-    let left$i_$s = next$i_$s;
-    next$i_$s = subgroupMatrixLoad<subgroup_matrix_left<f16, SIDE, SIDE>, row_major>(&halves[from$i + after / WIDE + $su], 0u, SIDE);
-#end s
-#end i
-    let tile = buffer * TEAMS * TEAM_TILES + broad;
-#repeat s STEP
-    {
-#repeat j ACROSS
-      let right$j = subgroupMatrixLoad<subgroup_matrix_right<f16, SIDE, SIDE>, col_major>(&tiles[tile + $ju], $su * WIDE, STRIDE);
-#end j
-#repeat i DOWN
-#repeat j ACROSS
-      sum$i_$j = subgroupMatrixMultiplyAccumulate(left$i_$s, right$j, sum$i_$j);
-#end j
-#end i
-    }
-#end s
-    buffer = (buffer + 1u) % BUFFERS;
-  }
+#include STEPS_OF
   // Every subgroup puts a row of its sums in shared memory, and those of the teams are added. What they are added to in memory is
   // read meanwhile.
 #repeat i DOWN

@@ -71,7 +71,7 @@ interface MatrixShape {
   /** Each team multiplies `step` matrices' inputs of every `teams` times as many. */
   readonly teams: number
   readonly step: number
-  /** One saves shared memory, two a barrier of each step. */
+  /** One saves shared memory; with two, weights are decoded while others are multiplied. */
   readonly buffers: number
 }
 
@@ -97,6 +97,7 @@ function byMatrices({ side, lanes }: Matrices, type: HeldType, shape: MatrixShap
     ACROSS: across,
     STEP: step,
     BUFFERS: buffers,
+    LEFTS: buffers === 2 ? step : 1,
     PIECE: piece,
     WEIGHTS_EACH: eights / piece,
     SUMS_EACH: Math.ceil((across * side ** 2) / 4 / (teams * lanes)),
@@ -139,9 +140,12 @@ function sharedOf({ blocks, constants }: Form): number {
 const FEW_BLOCKS = 384
 
 /** Larger tiles read less; more of them keep more of the GPU busy. Both make the same sums in the same order. */
-function wideForm(matrices: Matrices, { type, blocks }: Work, tokens: number): Form {
+function wideForm(matrices: Matrices, { type, blocks, columns }: Work, tokens: number): Form {
   const of = (down: number, teams: number, buffers: number) =>
     byMatrices(matrices, type, { high: 2, broad: 1, down, across: 4, teams, step: 2, buffers })
+  const ofShort = (down: number) =>
+    byMatrices(matrices, type, { high: 2, broad: 2, down, across: 2, teams: 1, step: 32 / matrices.side, buffers: 1 })
+  if (columns <= SHORT_ROW) return numGroups(ofShort(4), tokens, blocks) >= MANY_GROUPS ? ofShort(4) : ofShort(2)
   const isShared = blocks <= FEW_BLOCKS && sharedOf(of(4, 4, 1)) <= matrices.sharedBytes
   const [large, small] = isShared ? [of(4, 4, 1), of(2, 4, 1)] : [of(4, 2, 2), of(2, 2, 2)]
   return numGroups(large, tokens, blocks) >= MANY_GROUPS ? large : small

@@ -379,7 +379,11 @@ function kernelsOf(recording: Recorder, group: readonly Product[], access: reado
       const isDots = file === 'linear-dots'
       const files = isDots
         ? { OPERANDS, WEIGHTS: `dots-${type}`, INPUTS: isRounded ? 'dots-ahead' : 'dots-shared' }
-        : { OPERANDS, WEIGHTS: `weights-${type}` }
+        : {
+            OPERANDS,
+            WEIGHTS: `weights-${type}`,
+            STEPS_OF: constants.BUFFERS === 2 ? 'matrix-steps-ahead' : 'matrix-steps',
+          }
       const variant = { constants, files }
       const kept = keeper?.variant(variant, isDots ? 'bytes' : 'halves') ?? keepingNone(variant)
       pipeline = recording.kernel(file, access, kept)
