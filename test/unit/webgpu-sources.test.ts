@@ -2,7 +2,19 @@ import { expect, test } from 'vitest'
 import { readSource } from '../../src/backend/webgpu/source.ts'
 
 /** Of kernels that states are stepped by. */
-const CONSTANTS = { N: 64, N4: 16, N8: 8, PARTS: 4, EACH: 4, PAIRS: 2, ROWS4: 4, VECTORS: 5, LOADS: 4, VALUES: 1 }
+const CONSTANTS = {
+  N: 64,
+  N4: 16,
+  N8: 8,
+  PARTS: 4,
+  EACH: 4,
+  PAIRS: 2,
+  EACH_ROWS: 2,
+  ROWS4: 4,
+  VECTORS: 5,
+  LOADS: 4,
+  VALUES: 1,
+}
 const KEPTS = [{ KEPT: 'kept-none' }, { KEPT: 'kept-halves' }, { KEPT: 'kept-bytes' }]
 const STATES = [{ STATE: 'wkv-state' }, { STATE: 'wkv-state-f16' }]
 const PARTS = [{ ROW_PARTS: 'row-parts' }, { ROW_PARTS: 'row-parts-quads' }]
@@ -10,7 +22,7 @@ const ORDERS = [{ ORDER: 'dots-i8-order' }, { ORDER: 'dots-q4-order' }]
 
 /** All that a file may be put together with: whatever names one part has, another must not have. */
 test('no kernel declares a name twice, whatever parts it is made of', () => {
-  for (const file of ['wkv7', 'wkv7-scan', 'wkv6'])
+  for (const file of ['wkv7', 'wkv7-rows', 'wkv7-scan', 'wkv6'])
     for (const files of product(KEPTS, STATES, PARTS, ORDERS)) {
       const source = readSource(file, files, { ...CONSTANTS, OUTPUTS: 1, KEPT_FOURS: 64 })
       const names = [...source.matchAll(/^(?:const|fn|struct|(?:@\S+ )*var<[^>]*>) ?(\w+)/gm)].map(([, name]) => name!)

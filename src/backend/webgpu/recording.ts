@@ -33,6 +33,9 @@ export const OUTPUT_WORDS = 42
 /** Steps of fewer have several workgroups for a token's channels. */
 const FEW_TOKENS = 64
 
+/** Tokens from which on a step's states have a kernel that reads shared memory less. Its bits are the same. */
+const LEAST_MANY = 5
+
 /** DTYPE of embed.wgsl and deep-embed.wgsl. */
 const DTYPES = { f32: 0, f16: 1, bf16: 2 } as const
 
@@ -247,8 +250,12 @@ export class Recording extends Launches {
     // Pairs of f16 are shared out whole.
     const parts = this.device.hasSubgroups && N % 32 === 0 ? 4 : 1
     const slots = [['write', pool.layer(layer)]] as const
-    const alone = ({ numRows, ...step }: StepShape) => [heads, hasPrompts({ numRows, ...step }) ? 0 : numRows] as const
-    this.launchKept(keeper, 'wkv7', words, slots, alone, statesVariant(pool, { N }, parts))
+    const isMany = ({ numTokens }: StepShape) => parts === 4 && numTokens >= LEAST_MANY
+    const few = (step: StepShape) => [heads, hasPrompts(step) || isMany(step) ? 0 : step.numRows] as const
+    this.launchKept(keeper, 'wkv7', words, slots, few, statesVariant(pool, { N }, parts))
+    const many = (step: StepShape) => [heads, isMany(step) && !hasPrompts(step) ? step.numRows : 0] as const
+    const ofMany = statesVariant(pool, { N, EACH_ROWS: 2 }, parts)
+    if (parts === 4) this.launchKept(keeper, 'wkv7-rows', words, slots, many, ofMany)
     const byFours = { N, N4: N / 4, HEADS: Math.floor(this.device.threads / (N / 4)) }
     const ofTokens = (step: StepShape) => {
       const all = hasPrompts(step) ? heads * step.numTokens : 0
