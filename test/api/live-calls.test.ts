@@ -38,13 +38,22 @@ describe('a call can be ended by its name', () => {
     [OPENAI, HELLO, /^chatcmpl-/, 'Request cancelled'],
     [CHAT, NOW, /^mine$/, 'Request cancelled'],
   ])('%s %j', async (path, body, name, error) => {
-    const served = serve(endless)
+    let numTaken = 0
+    const served = serve(async function* (...given) {
+      for await (const event of endless(...given)) {
+        yield event
+        numTaken++
+      }
+    })
     app = served.app
     for (const stream of [false, true]) {
       const open = postTo(app, path, { ...body, stream })
       const call = await only()
+      // Before its first event a stream, too, is refused by its status.
+      if (stream) await expect.poll(() => numTaken).toBeGreaterThan(2 * call.rows)
       expect(call).toMatchObject({ path, request_id: expect.stringMatching(name) })
       const reply = await cancel(call.request_id)
+      numTaken = 0
       expect(reply.json()).toEqual({ status: 'cancelled', request_id: call.request_id })
       const { statusCode, headers, body: text } = await open
       expect(statusCode).toBe(stream ? 200 : 409)
