@@ -270,6 +270,8 @@ void finish_rows(const Job& job, const float* sums, int64_t tile, int64_t token,
 template <int Rows>
 void multiply_split_row(const Job& job, int64_t tile, const uint8_t* weights, const Inputs& inputs,
                         int64_t token) {
+  if (Rows == 1 && inputs.columns % kGroup == 0)
+    return multiply_block<SplitBf16Weights, 1>(job, tile, weights, inputs, token);
   alignas(64) float sums[kTileVectors * SplitLayout::kMostRows * kLanes];
   multiply_few<Rows>(weights, inputs, sums);
   finish_rows(job, sums, tile, token, Rows);

@@ -92,10 +92,28 @@ inline Pieces split(vf x) {
   return {{first, second, rest - second}};
 }
 
-/// For inputs that are mostly zero.
+/// With AVX-512, in the order of tiles: for one token, and for inputs that are mostly zero.
 struct SplitBf16Weights {
   static constexpr int kRegisters = 1, kSums = 2 * kPieces;
   static constexpr int kUnitInputs = 1, kUnitWords = 1;
+
+  template <int Rows, int Vectors>
+  static void multiply(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t from,
+                       int64_t to, Sums<Rows, Vectors>& sums) {
+    const bool streams = fetches<Rows>(inputs, output);
+    for (int64_t k = from; k < to; k += kGroup) {
+      alignas(64) float x[Rows][kPieces][kGroup];
+      split_group(inputs, k, x);
+      Chains<Rows, Vectors> chains;
+      for (int64_t i = 0; i < kGroup; i += 2) {
+        const uint8_t* line = tile + (k + i) * kUnitBytes;
+        if (streams) fetch_stream<2 * kUnitBytes>(line);
+        add<0>(line + output * 2, x, i, chains);
+        add<1>(line + kUnitBytes + output * 2, x, i + 1, chains);
+      }
+      chains.end(sums);
+    }
+  }
 
   template <int Rows, int Vectors>
   static void multiply_used(const uint8_t* tile, int64_t output, const Inputs& inputs,
