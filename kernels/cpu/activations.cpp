@@ -33,7 +33,7 @@ int32_t store_group(const vi (&q)[kGroup / kLanes], Quantised* to) {
 #endif
 }
 
-/// Stores the integers of a group as bytes in their order.
+/// Stores the integers of a group as bytes in their order, where tokens keep them so.
 void store_bytes([[maybe_unused]] const vi (&q)[kGroup / kLanes], [[maybe_unused]] uint8_t* to) {
 #if defined(__AVX2__) && !defined(__AVX512VNNI__)
   const auto pack = [&](int i) {
@@ -130,7 +130,7 @@ void quantise(const float* x, int64_t columns, const ActivationLayout& layout, i
     vi q[kGroup / kLanes];
     scales[g] = round_group(from, 127.0f, q);
     corrections[g] = -kCorrection * store_group(q, values + g * kGroup);
-    if constexpr (kKeepsBytes) store_bytes(q, to + layout.bytes_at + g * kGroup);
+    store_bytes(q, to + layout.bytes_at + g * kGroup);
   }
 }
 
