@@ -30,7 +30,7 @@ constexpr int kSums = most(TOKENS * most(kTokenSums, WARPS* value_columns()), kL
 struct Shared {
   alignas(16) Layer layers[2];
   StreamShared stream;
-  Operands operands;
+  alignas(16) Operands operands;
   /** A head's vectors of `mixing` in the order of kOwn, and its r, k, v and first v. */
   alignas(16) float constants[8][64];
   u32 words[4][32];
@@ -41,6 +41,10 @@ struct Shared {
   /** Number of active u in each warp's share. */
   int counts[TOKENS][WARPS];
   alignas(16) float sums[kSums];
+#if WORDS
+  /** The shift vector of `in`, until all blocks have read the one before. */
+  alignas(16) float shift[CHANNELS];
+#endif
 };
 static_assert(sizeof(Shared) <= FIXED, "as fused-layers-plan.ts computes");
 
@@ -92,13 +96,6 @@ __device__ __forceinline__ void keep_shift(const FewRows& op, const Block& b, co
   // Of one row, only the last token stores.
   if (token < b.num_tokens && (!b.tasks.is_one_row || token == b.num_tokens - 1))
     store_row(layer.shift[which] + slot_of(b, token) * op.shift_stride, own);
-}
-
-/** Whether the block stores a shift vector, and where it puts that of `in` aside if WORDS. */
-__device__ __forceinline__ bool stores_shift() { return blockIdx.x >= BLOCKS - TOKENS; }
-
-__device__ __forceinline__ float* shift_aside(const FewRows& op) {
-  return reinterpret_cast<float*>(op.y) + (BLOCKS - 1 - blockIdx.x) * CHANNELS;
 }
 
 /** What other blocks compute in this phase is needed in the next one. */

@@ -86,16 +86,21 @@ __device__ __forceinline__ void run_head(const FewRows& op, Block& b, Stream& s,
   prepare_head(op, mixing, b.sh, b, task);
   sync_threads();
   const Operands& o = b.sh.operands;
+  const int q = threadIdx.x & 7, row = threadIdx.x >> 3;
+  float v = 0, k_lo = 0, k_hi = 0;
+  const auto store = [&] {
+    state_t* const to = state_row(b, mixing, task);
+    store4(to + 4 * q, state.lo, row_noise(v, k_lo, row * 16 + 2 * q));
+    store4(to + 32 + 4 * q, state.hi, row_noise(v, k_hi, row * 16 + 2 * q + 1));
+  };
   if (is_worker) {
-    const int q = threadIdx.x & 7, row = threadIdx.x >> 3;
     const Eight k = eight(o.k, q);
-    const float v = o.v[row], removed = sum8(dot(state, eight(o.kk, q)));
+    v = o.v[row], k_lo = k.lo[0], k_hi = k.hi[0];
+    const float removed = sum8(dot(state, eight(o.kk, q)));
     update(state, removed, v, eight(o.w, q), eight(o.b, q), k);
     const float y = sum8(dot(state, eight(o.r, q)));
     if (q == 0) b.sh.outputs[row] = y;
-    state_t* const to = state_row(b, mixing, task);
-    store4(to + 4 * q, state.lo, row_noise(v, k.lo[0], row * 16 + 2 * q));
-    store4(to + 32 + 4 * q, state.hi, row_noise(v, k.hi[0], row * 16 + 2 * q + 1));
+    if constexpr (!WORDS) store();
   } else {
     const float2 r = load_pair(o.r, 2 * lane), k = load_pair(o.k, 2 * lane),
                  r_k = load_pair(b.sh.constants[5], 2 * lane);
@@ -103,6 +108,8 @@ __device__ __forceinline__ void run_head(const FewRows& op, Block& b, Stream& s,
     if (lane == 0) b.sh.bonus = bonus;
   }
   sync_threads();
+  // All blocks wait for the head's output, none for its state.
+  if (WORDS && is_worker && threadIdx.x >= 32) store();
   if (threadIdx.x >= 32) return;
   const float(&c)[8][64] = b.sh.constants;
   const Finish f = {load_pair(b.sh.gate, 2 * lane), load_pair(c[5], 2 * lane),
@@ -110,7 +117,8 @@ __device__ __forceinline__ void run_head(const FewRows& op, Block& b, Stream& s,
   if constexpr (WORDS)
     b.words.give(kOfHeads + (task.token * kHeads + task.head) * 32 + lane,
                  finished(mixing, load_pair(b.sh.outputs, 2 * lane), b.sh.bonus,
-                          load_pair(o.v, 2 * lane), f));
+                          load_pair(o.v, 2 * lane), f)),
+        store();
   else
     finish(mixing, task.token, task.head, load_pair(b.sh.outputs, 2 * lane), b.sh.bonus,
            load_pair(o.v, 2 * lane), f);
@@ -164,13 +172,12 @@ __device__ __forceinline__ void heads_phase(const FewRows& op, Block& b, Stream&
                                             const Row& shift) {
   const Layer& layer = b.sh.layers[l & 1];
   Eight state = load_head(b, layer, b.tasks.at(0));
-  if constexpr (WORDS) {
-    // Other blocks may still read the vector before.
-    if (stores_shift()) store_row(shift_aside(op), shift);
-  } else {
-    b.barrier.wait();
-    keep_shift(op, b, layer, 0, shift);
-  }
+#if WORDS
+  store_row(b.sh.shift, shift);
+#else
+  b.barrier.wait();
+  keep_shift(op, b, layer, 0, shift);
+#endif
   for (int i = 0; b.tasks.has(b.tasks.at(i)); i++) {
     const HeadTask task = b.tasks.at(i), next = b.tasks.at(i + 1);
     if constexpr (WORDS)

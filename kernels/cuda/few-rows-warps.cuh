@@ -14,14 +14,22 @@ constexpr u32 kSlot = 2 * kTileRows * kUnitColumns, kRing = RING * kSlot;
 constexpr u32 kRingBytes = WARPS * kRing;
 constexpr int kStepRows = kTileRows, kKeyParts = 4;
 
-/** Rows of one matrix of which a warp reads some columns, tile by tile. The same in every layer. */
-struct alignas(16) Run {
+/** A unit that a warp reads. The same in every layer. */
+struct alignas(8) Unit {
   /** Element offset of the first row and column, and the distance between rows. */
-  int offset, stride;
-  u16 rows, units;
-  /** `columns`: columns of a unit. */
-  u16 columns, matrix;
+  u32 offset;
+  u16 stride;
+  /** Rows of the matrix in the unit, and vectors in each of them. */
+  u8 rows, vectors : 4, matrix : 4;
 };
+
+__device__ __forceinline__ Unit unit_of(int matrix, int offset, int stride, int rows, int columns) {
+  Unit unit;
+  unit.offset = offset, unit.stride = stride, unit.rows = rows;
+  unit.vectors = columns / kVector, unit.matrix = matrix;
+  return unit;
+}
+
 /** The inputs of a unit of the outer low ranks: the first one's position among all, and their
  * number. */
 struct LowInput {
@@ -32,14 +40,21 @@ struct LowInput {
 constexpr int kHeadsEach = TOKENS * ((kHeads + BLOCKS - 1) / BLOCKS);
 /** Tiles in a head's 64 rows of an outer low rank. */
 constexpr int kLowTiles = 64 / kTileRows;
-constexpr int kRuns =
-    MIXES + kHeadsEach * ((kLowTiles * LOW_UNITS + WARPS - 1) / WARPS) + 2 + WORDS;
+/** Units of `rows` rows of `columns` columns that a warp reads, at most. */
+__device__ constexpr int most_units(int rows, int columns) {
+  const int units = columns / kUnitColumns, slices = slices_of(columns);
+  return (rows + kTileRows - 1) / kTileRows * ((units + slices - 1) / slices);
+}
+constexpr int kMostUnits = (MIXES - 1) * most_units(1, CHANNELS) + most_units(IN_ROWS, CHANNELS) +
+                           kHeadsEach * ((kLowTiles * LOW_UNITS + WARPS - 1) / WARPS) +
+                           most_units(kOutputRows, CHANNELS) + most_units(kKeyRows, CHANNELS) +
+                           (WORDS ? most_units(kOutputRows, KEYS) : 0);
 /** Sums of a head's outer low ranks. */
 constexpr int kLowSums = 64 * LOW_UNITS;
 
 struct StreamShared {
-  Run runs[WARPS][kRuns];
-  int num_runs[WARPS];
+  Unit units[WARPS][kMostUnits];
+  int num_units[WARPS];
   LowInput low_inputs[LOW_UNITS];
 };
 
@@ -65,16 +80,12 @@ struct Stream {
   const StreamShared& shared;
   const Matrices* layer;
   const Matrices* end;
-  /** The lane's address in the first rows of the next unit, and the rows left from there on. */
-  const f16* from;
-  int left;
-  /** Of the run: distance between rows, tiles left, units left in the tile, units per tile. */
-  int stride, tiles, unit, units;
-  /** The layer's runs, the next one's index, and their number. */
-  const Run* run;
-  int index, num_runs;
-  /** The warp's ring, and byte offsets in it: the next unit to multiply, and the unit before, which
-   * is free. */
+  /** The layer's units, the next one's index, and their number. */
+  const Unit* units;
+  int index, num_units;
+  /** The lane's place in a slot of the warp's ring, and byte offsets in it: the next unit to
+   * multiply, and the unit before, which is free. */
+  u32 own;
   u8* ring;
   u32 slot, free;
   /** Evict first: weights are read once and should not evict other data. */
@@ -83,27 +94,26 @@ struct Stream {
 
 /** Lists the warp's columns of some rows of a matrix. */
 template <int Columns = CHANNELS>
-__device__ __forceinline__ int list_rows(Run* runs, int count, int matrix, Place rows) {
+__device__ __forceinline__ int list_rows(Unit* units, int count, int matrix, Place rows) {
   const Place own = slice_of_warp<Columns>();
-  if (rows.begin >= rows.end || own.begin >= own.end) return count;
-  runs[count] = {rows.begin * Columns + own.begin * kUnitColumns,
-                 Columns,
-                 (u16)(rows.end - rows.begin),
-                 (u16)(own.end - own.begin),
-                 (u16)kUnitColumns,
-                 (u16)matrix};
-  return count + 1;
+#pragma unroll 1
+  for (int row = rows.begin; row < rows.end; row += kTileRows)
+#pragma unroll 1
+    for (int unit = own.begin; unit < own.end; unit++)
+      units[count++] = unit_of(matrix, row * Columns + unit * kUnitColumns, Columns,
+                               min(kTileRows, rows.end - row), kUnitColumns);
+  return count;
 }
 
 /** Lists all that the warp reads in a layer, in order. */
-__device__ __forceinline__ void list_runs(const FewRows& op, StreamShared& sh, HeadTasks tasks) {
+__device__ __forceinline__ void list_units(const FewRows& op, StreamShared& sh, HeadTasks tasks) {
   const int warp = threadIdx.x >> 5;
-  Run* const runs = sh.runs[warp];
+  Unit* const units = sh.units[warp];
   int count = 0;
   const Place in = share_of_in(op);
 #pragma unroll 1
   for (int j = 0; j < kIn; j++)
-    count = list_rows(runs, count, j, rows_of(op, in, j));
+    count = list_rows(units, count, j, rows_of(op, in, j));
 #pragma unroll 1
   for (int i = 0; tasks.has(tasks.at(i)); i++)
 #pragma unroll 1
@@ -111,71 +121,52 @@ __device__ __forceinline__ void list_runs(const FewRows& op, StreamShared& sh, H
       const LowUnit unit = low_unit(op, tile / kLowTiles);
       const int rank = rank_of(op, unit.low);
       const int row = 64 * tasks.at(i).head + kTileRows * (tile % kLowTiles);
-      runs[count++] = {row * rank + unit.column,
-                       rank,
-                       (u16)kTileRows,
-                       1,
-                       (u16)min(kUnitColumns, rank - unit.column),
-                       (u16)(kLowMatrix + unit.low)};
+      units[count++] = unit_of(kLowMatrix + unit.low, row * rank + unit.column, rank, kTileRows,
+                               min(kUnitColumns, rank - unit.column));
     }
-  count = list_rows(runs, count, kOutputMatrix, share_of(CHANNELS));
-  count = list_rows(runs, count, kKeyMatrix, share_of_keys());
-  if constexpr (WORDS) count = list_rows<KEYS>(runs, count, kValueMatrix, share_of(CHANNELS));
-  sh.num_runs[warp] = count;
+  count = list_rows(units, count, kOutputMatrix, share_of(CHANNELS));
+  count = list_rows(units, count, kKeyMatrix, share_of_keys());
+  if constexpr (WORDS) count = list_rows<KEYS>(units, count, kValueMatrix, share_of(CHANNELS));
+  sh.num_units[warp] = count;
 }
 
 __device__ __forceinline__ void prepare_stream(const FewRows& op, StreamShared& sh,
                                                HeadTasks tasks) {
-  if (threadIdx.x < kWorkers && (threadIdx.x & 31) == 0) list_runs(op, sh, tasks);
+  if (threadIdx.x < kWorkers && (threadIdx.x & 31) == 0) list_units(op, sh, tasks);
   if (threadIdx.x < LOW_UNITS) {
     const LowUnit unit = low_unit(op, threadIdx.x);
     sh.low_inputs[threadIdx.x] = {(u16)unit.input, (u16)(rank_of(op, unit.low) - unit.column)};
   }
 }
 
-/** Starts the next run whose matrix the layer has. */
-__device__ __forceinline__ void open_run(Stream& s) {
-  const int lane = threadIdx.x & 31, row = lane >> 3, column = kVector * (lane & 7);
-  while (s.tiles == 0 && s.layer < s.end && s.num_runs > 0) {
-    const Run run = s.run[s.index];
-    const f16* const matrix = s.layer->of[run.matrix];
-    if (++s.index == s.num_runs) s.index = 0, s.layer++;
-    if (matrix == nullptr) continue;
-    s.from = matrix + run.offset + row * run.stride + column;
-    s.left = column < run.columns ? run.rows - row : 0;
-    s.stride = run.stride, s.unit = s.units = run.units;
-    s.tiles = (run.rows + kTileRows - 1) / kTileRows;
-  }
-}
-
-/** Copies 16 bytes into shared memory, or zeros if not `inside`; complete when their group is. */
+/** Copies 16 bytes into shared memory if `inside`; complete when their group is. */
 __device__ __forceinline__ void copy_ahead(u32 to, const f16* from, bool inside, u64 policy) {
 #if __CUDA_ARCH__ >= 800
   asm volatile(
-      "cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to),
-      "l"(from), "r"(inside ? 16 : 0), "l"(policy)
+      "{ .reg .pred p; setp.ne.s32 p, %3, 0;\n"
+      " @p cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2; }" ::"r"(to),
+      "l"(from), "l"(policy), "r"((int)inside)
       : "memory");
 #endif
 }
 
 /** Requests the next unit of the stream into a slot of the ring. Each row of the unit is a line of
  * 128 bytes. In odd rows the two halves of the line are swapped, so that lanes that read two rows
- * at once have no bank conflicts. Every call commits a group, also after the end of the stream. */
+ * at once have no bank conflicts. Rows and columns beyond the matrix keep what they held, and their
+ * sums are discarded. Every call commits a group, also after the end of the stream. */
 __device__ __forceinline__ void ask(Stream& s, u32 place) {
-  if (s.tiles == 0) open_run(s);
-  if (s.tiles > 0) {
-    const int lane = threadIdx.x & 31;
-    const u32 own = 128 * (lane >> 3) + 16 * ((lane & 7) ^ (lane >> 3 & 1) << 2);
-    const u32 to = (u32)__cvta_generic_to_shared(s.ring) + place + own;
-    const f16* from = s.from;
+  while (s.layer < s.end) {
+    const Unit unit = s.units[s.index];
+    const f16* const matrix = s.layer->of[unit.matrix];
+    if (++s.index == s.num_units) s.index = 0, s.layer++;
+    if (matrix == nullptr) continue;
+    const int lane = threadIdx.x & 31, row = lane >> 3, vector = lane & 7;
+    const f16* from = matrix + unit.offset + row * unit.stride + kVector * vector;
+    const int left = vector < unit.vectors ? unit.rows - row : 0;
 #pragma unroll
-    for (int i = 0; i < 4; i++, from += 4 * s.stride)
-      copy_ahead(to + 512 * i, from, s.left > 4 * i, s.policy);
-    s.from += kUnitColumns;
-    if (--s.unit == 0) {
-      s.unit = s.units, s.tiles--;
-      s.from += kTileRows * s.stride - s.units * kUnitColumns, s.left -= kTileRows;
-    }
+    for (int i = 0; i < 4; i++, from += 4 * unit.stride)
+      copy_ahead(s.own + place + 512 * i, from, left > 4 * i, s.policy);
+    break;
   }
   end_group();
 }
@@ -185,8 +176,12 @@ __device__ __forceinline__ Stream start_stream(const StreamShared& sh, const Mat
                                                int num_layers, u8* ring) {
   const int warp = threadIdx.x >> 5;
   Stream s = {sh, layers, layers + num_layers};
-  if (threadIdx.x < kWorkers) s.run = sh.runs[warp], s.num_runs = sh.num_runs[warp];
+  if (threadIdx.x < kWorkers) s.units = sh.units[warp], s.num_units = sh.num_units[warp];
+  if (s.num_units == 0) s.end = layers;
   s.ring = ring + warp * kRing;
+  const int lane = threadIdx.x & 31;
+  s.own = (u32)__cvta_generic_to_shared(s.ring) + 128 * (lane >> 3) +
+          16 * ((lane & 7) ^ (lane >> 3 & 1) << 2);
   s.free = kRing - kSlot, s.policy = evict_first();
   if (threadIdx.x < kWorkers)
 #pragma unroll 1

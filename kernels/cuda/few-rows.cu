@@ -287,14 +287,13 @@ __device__ __forceinline__ void finish_keys(const FewRows& op, const Block& b,
       float scale = first;
 #pragma unroll 1
       for (int i = part + kTogether * lane; i < end; i += 32 * kTogether) {
-        const int row = t * KEYS + rows.begin + i;
-        const auto u = [&](int j) {
-          return to_f16(apply_epilogue(sum_slices(b.sh, t, j) * scale, kRelu2));
-        };
         if constexpr (WORDS)
-          b.words.give(kOfKey + row / 2, u(i).bits | (u32)u(i + 1).bits << 16);
+          b.words.give(kOfKey + (t * KEYS + rows.begin + i) / 2,
+                       pack(apply_epilogue(sum_slices(b.sh, t, i), kRelu2),
+                            apply_epilogue(sum_slices(b.sh, t, i + 1), kRelu2)));
         else
-          op.u[t * KEYS + rows.begin + i] = u(i);
+          op.u[t * KEYS + rows.begin + i] =
+              to_f16(apply_epilogue(sum_slices(b.sh, t, i) * scale, kRelu2));
         scale = scale_of_row(i + 32);
       }
     }
@@ -309,7 +308,9 @@ __device__ __forceinline__ Row key_phase(const FewRows& op, Block& b, Stream& s,
   const Row mix = load_row(layer.vectors[kKeyMix]);
   if constexpr (!WORDS) b.barrier.wait();
   const Rows h = norm_of(WORDS ? take_x(b, kAfterOutput) : load_x(op, b), op, b, n);
-  if (WORDS && stores_shift()) keep_shift(op, b, layer, 0, load_row(shift_aside(op)));
+#if WORDS
+  keep_shift(op, b, layer, 0, load_row(b.sh.shift));
+#endif
   find_previous(n.previous, h, b);
 #pragma unroll
   for (int t = 0; t < TOKENS; t++) mix_input(input + t * CHANNELS, h.of[t], n.previous.of[t], mix);

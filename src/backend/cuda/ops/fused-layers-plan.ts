@@ -133,20 +133,35 @@ interface Shape {
   readonly ranks: readonly number[]
   readonly blocks: number
   readonly mixes: number
-  readonly words: boolean
+  /** Rows of `in`, of key and of output or value that a block has, at most. */
+  readonly inRows: number
+  readonly keyRows: number
+  readonly outRows: number
+  /** Columns of ffn.value if blocks read all of it in f16, else 0. */
+  readonly valueColumns: number
   readonly type: Rwkv7Layer['type']
 }
 
-/** A ring for each warp, of units of 16 rows by 64 columns. */
-function readingByWarps({ tokens, channels, headSize, ranks, blocks, mixes, words }: Shape): Reading {
+/** Units of 16 rows by 64 columns that a warp reads of a block's rows, at most. */
+function unitsOfWarp(rows: number, columns: number): number {
+  const units = columns / UNIT_COLUMNS
+  return Math.ceil(rows / 16) * Math.ceil(units / Math.min(WARPS, units))
+}
+
+/** A ring for each warp, of units. */
+function readingByWarps(shape: Shape): Reading {
+  const { tokens, channels, headSize, ranks, blocks, mixes, inRows, keyRows, outRows, valueColumns } = shape
   const LOW_UNITS = ranks.reduce((units, rank) => units + Math.ceil(rank / UNIT_COLUMNS), 0)
   const heads = tokens * Math.ceil(channels / headSize / blocks)
-  const lowRuns = Math.ceil(((headSize / 16) * LOW_UNITS) / WARPS)
-  const runBytes = 16 * (mixes + heads * lowRuns + 2 + Number(words))
+  const low = heads * Math.ceil(((headSize / 16) * LOW_UNITS) / WARPS)
+  const parts = [inRows, ...new Array<number>(mixes - 1).fill(1), outRows, keyRows]
+  const units = parts.reduce((sum, rows) => sum + unitsOfWarp(rows, channels), low)
+  const unitBytes = 8 * (units + (valueColumns === 0 ? 0 : unitsOfWarp(outRows, valueColumns)))
   return {
     macros: { FEED: 0, LOW_UNITS },
     warps: WARPS + 1,
-    staticBytes: WARPS * (runBytes + 4) + 4 * LOW_UNITS,
+    // The shift vector that is put aside is there, too.
+    staticBytes: WARPS * (unitBytes + 4) + 4 * LOW_UNITS + (valueColumns === 0 ? 0 : 4 * channels),
     lowSums: headSize * LOW_UNITS,
     placeBytes: WARPS * 2048,
     // More units on their way to a warp, and what blocks tell each other waits behind them.
@@ -246,7 +261,8 @@ export function planOf(
   // A word has two rows of key.
   const together = words ? 2 : 1
   const keyRows = together * Math.ceil(KEYS / together / blocks)
-  const sumRows = Math.max(IN_ROWS, Math.ceil(channels / blocks), keyRows)
+  const outRows = Math.ceil(channels / blocks)
+  const sumRows = Math.max(IN_ROWS, outRows, keyRows)
   const columns = valueColumns(channels, blocks)
   if (tokens * columns > 32 * WARPS) return null
   const sums = tokens * Math.max(slices * sumRows, WARPS * columns)
@@ -256,7 +272,8 @@ export function planOf(
   const widths = { BLOCKS: blocks, WARPS, CHANNELS: channels, KEYS, IN_ROWS, MIXES }
   const rounded = type === 'f16' ? {} : { IN_WEIGHT }
   const common = { TOKENS: tokens, ...widths, REGION, LIST, STATE_F16, ...rounded, ACTIVE }
-  const shape = { tokens, channels, headSize, ranks, blocks, mixes: MIXES, words, type }
+  const rows = { inRows: IN_ROWS, keyRows, outRows, valueColumns: words ? KEYS : 0 }
+  const shape = { tokens, channels, headSize, ranks, blocks, mixes: MIXES, ...rows, type }
   const ways = type === 'f16' ? [readingByWarps(shape)] : []
   const readings = type !== 'f16' || choose(channels) === 'feed' ? [...readingsByFeed(shape), ...ways] : ways
   for (const { macros, warps, staticBytes, lowSums, placeBytes, places } of readings) {
