@@ -195,36 +195,42 @@ struct Tile {
 };
 
 /** Adds the next unit's products with the inputs at `x`; the tokens' inputs are Columns apart.
- * Also requests one more unit into the free slot. `both`: all 64 columns, instead of the first
- * 32. */
+ * Also requests one more unit into the free slot, before it loads anything that registers would
+ * have to hold meanwhile. `both`: all 64 columns, instead of the first 32; `rows`: 8 take half of
+ * the loads. */
 template <int Columns = CHANNELS, int Tokens>
-__device__ __forceinline__ void add_unit(Stream& s, Tile (&tiles)[Tokens], const f16* x,
-                                         bool both) {
+__device__ __forceinline__ void add_unit(Stream& s, Tile (&tiles)[Tokens], const f16* x, bool both,
+                                         int rows) {
   const int lane = threadIdx.x & 31, row = lane >> 2, column = lane & 3;
   const f16* const inputs = x + kVector * column + 4 * (row & 1);
+  wait_for_groups<RING - 2>();
+  __syncwarp();
+  ask(s, s.free);
+  const u8* const from = s.ring + s.slot + 128 * row;
+  const int at0 = 16 * (column ^ (row & 1) << 2), at1 = at0 ^ 64;
+  const auto load = [&](int at) { return *reinterpret_cast<const uint4*>(from + at); };
   uint2 x0[Tokens], x1[Tokens];
 #pragma unroll
   for (int t = 0; t < Tokens; t++) {
     x0[t] = *reinterpret_cast<const uint2*>(inputs + t * Columns);
     x1[t] = *reinterpret_cast<const uint2*>(inputs + t * Columns + 32);
   }
-  wait_for_groups<RING - 2>();
-  __syncwarp();
-  const u8* const from = s.ring + s.slot + 128 * row;
-  const int at0 = 16 * (column ^ (row & 1) << 2), at1 = at0 ^ 64;
-  const auto load = [&](int at) { return *reinterpret_cast<const uint4*>(from + at); };
-  const uint4 w00 = load(at0), w01 = load(at1), w10 = load(at0 + 1024), w11 = load(at1 + 1024);
-  ask(s, s.free);
-  s.free = s.slot;
-  s.slot = s.slot == kRing - kSlot ? 0 : s.slot + kSlot;
+  const uint4 w00 = load(at0), w01 = load(at1);
 #pragma unroll
   for (int t = 0; t < Tokens; t++) {
     add_products(tiles[t].first, w00, x0[t]);
-    add_products(tiles[t].second, w10, x0[t]);
-    if (!both) continue;
-    add_products(tiles[t].first, w01, x1[t]);
-    add_products(tiles[t].second, w11, x1[t]);
+    if (both) add_products(tiles[t].first, w01, x1[t]);
   }
+  if (rows > 8) {
+    const uint4 w10 = load(at0 + 1024), w11 = load(at1 + 1024);
+#pragma unroll
+    for (int t = 0; t < Tokens; t++) {
+      add_products(tiles[t].second, w10, x0[t]);
+      if (both) add_products(tiles[t].second, w11, x1[t]);
+    }
+  }
+  s.free = s.slot;
+  s.slot = s.slot == kRing - kSlot ? 0 : s.slot + kSlot;
 }
 
 /** Stores the sums of a tile's rows, up to `rows` of them. */
@@ -246,7 +252,7 @@ __device__ __forceinline__ void multiply_rows(Stream& s, const f16* input, float
     Tile tiles[TOKENS] = {};
 #pragma unroll 1
     for (int unit = own.begin; unit < own.end; unit++)
-      add_unit<Columns>(s, tiles, input + kUnitColumns * unit, true);
+      add_unit<Columns>(s, tiles, input + kUnitColumns * unit, true, rows - row);
 #pragma unroll
     for (int t = 0; t < TOKENS; t++) keep_tile(tiles[t], sums + t * kTokenSums + row, rows - row);
   }
@@ -261,7 +267,7 @@ __device__ __forceinline__ void low_products(const FewRows& op, Stream& s, const
   for (int task = threadIdx.x >> 5; task < kLowTiles * units; task += WARPS) {
     const LowInput input = s.shared.low_inputs[task / kLowTiles];
     Tile tile[1] = {};
-    add_unit(s, tile, x + input.first, input.columns > 32);
+    add_unit(s, tile, x + input.first, input.columns > 32, kTileRows);
     keep_tile(tile[0], sums + kTileRows * task, kTileRows);
   }
 }
