@@ -20,10 +20,15 @@ const GROUPS = EACH * LANES;
 const SUMS = THREADS + BLOCK;
 var<workgroup> partials: array<f32, TOGETHER * NT * SUMS>;
 var<workgroup> results: array<f32, TOGETHER * NT * BLOCK>;
+#include BESIDE
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) thread: u32) {
   let job = job_of(group.y * TURNS * R);
+  if (is_beside(job)) {
+    make_beside(job, group.y, thread);
+    return;
+  }
   let blocks = (job.rows + BLOCK - 1u) / BLOCK;
   let block = group.y * TURNS * R - job.first;
   if (block >= blocks) { return; }

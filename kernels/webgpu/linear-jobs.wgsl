@@ -24,7 +24,7 @@ struct Job {
   y_stride: u32,
   halves: u32, // of inputs, in vectors of eight
   kept: u32, // of outputs, likewise; kept-halves.wgsl
-  pad0: u32,
+  is_beside: u32, // beside-one.wgsl
   pad1: u32,
   pad2: u32,
 }

@@ -13,7 +13,7 @@ struct Params {
   shift: u32, // within a slot
   slot_size: u32,
   slots: u32,
-  pad0: u32,
+  outputs: u32, // OUTPUTS at most
   pad1: u32,
   pad2: u32,
   out: array<vec4u, 2>,
@@ -43,7 +43,7 @@ fn own_at(at: u32, state: u32, c: u32) -> Own {
   own.bias = arena[(p.bias + c) / 4u];
   own.held = states[(state + c) / 4u];
 #repeat i OUTPUTS
-  own.mixes[$i] = arena[(p.mix[$iu >> 2u][$iu & 3u] + c) / 4u];
+  if ($iu < p.outputs) { own.mixes[$i] = arena[(p.mix[$iu >> 2u][$iu & 3u] + c) / 4u]; }
 #end i
   return own;
 }
@@ -74,9 +74,11 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
     var d = -h;
     if (isFirst) { d += own.held; } else { d += normed(arena[(at - CHANNELS + c) / 4u], before, own); }
 #repeat i OUTPUTS
-    let out$i = fma(d, own.mixes[$i], h);
-    if (is_whole(p.kept[$iu >> 2u][$iu & 3u])) { arena[(p.out[$iu >> 2u][$iu & 3u] + t * CHANNELS + c) / 4u] = out$i; }
-    keep_four($iu, p.kept[$iu >> 2u][$iu & 3u], CHANNELS, t, c, out$i);
+    if ($iu < p.outputs) {
+      let out = fma(d, own.mixes[$i], h);
+      if (is_whole(p.kept[$iu >> 2u][$iu & 3u])) { arena[(p.out[$iu >> 2u][$iu & 3u] + t * CHANNELS + c) / 4u] = out; }
+      keep_four($iu, p.kept[$iu >> 2u][$iu & 3u], CHANNELS, t, c, out);
+    }
 #end i
     if (!isFirst) { continue; }
     if (last == at) { states[(state + c) / 4u] = h; } else { states[(state + c) / 4u] = normed(arena[(last + c) / 4u], end, own); }

@@ -153,18 +153,21 @@ test.skipIf(!opened).each(IS_SLOW ? CASES_KEPT : CASES_KEPT.slice(0, 1))(
     const key = backend.matrix(randomSource(F, C, 'bf16', 6), type)
     const value = backend.matrix(randomSource(16, F, 'bf16', 7), type)
     const u = poisoned(backend, [tokens + 2, F])
+    // Of 16 bits, which a launch of one token takes along: runs of two units and of none, a block that is not whole.
+    const low = backend.matrix(randomSource(20, C, 'bf16', 8), 'bf16')
     const multiply = (ops: Ops, outputs: readonly Tensor[]) => {
       const of = (i: number, x: Tensor) => ({ y: outputs[i]!, x, weight })
-      ops.linear([of(0, first), of(1, second)])
+      const lows = [first, second].map((x, i) => ({ y: outputs[5 + i]!, x, weight: low, bias: vector(14) }))
+      ops.linear([of(0, first), ...lows, of(1, second)])
       ops.linear([of(2, y)])
       ops.linear([{ y: u, x: second, weight: key, epilogue: 'relu2' }])
       ops.linear([{ y: outputs[3]!, x: u, weight: value }])
       ops.logits(outputs[4]!, hidden, weight)
     }
-    const [kept, rounded] = [0, 1].map(() => Array.from({ length: 5 }, () => poisoned(backend, [tokens + 2, 16]))) as [
-      Tensor[],
-      Tensor[],
-    ]
+    const widths = [16, 16, 16, 16, 16, 20, 20]
+    const [kept, rounded] = [0, 1].map(() =>
+      Array.from({ length: 7 }, (_, i) => poisoned(backend, [tokens + 2, widths[i]!])),
+    ) as [Tensor[], Tensor[]]
     await runStep(backend, capacity, batch, (ops) => {
       ops.shiftMix([first, room(), second], x, norm, [vector(3), vector(4), vector(5)], states, 0, 0)
       const weights = { k_k: vector(11), k_a: vector(12), r_k: vector(13), ln_x: norm }
@@ -174,9 +177,9 @@ test.skipIf(!opened).each(IS_SLOW ? CASES_KEPT : CASES_KEPT.slice(0, 1))(
     })
     await runStep(backend, capacity, batch, (ops) => multiply(ops, rounded))
     for (const [i, one] of kept.entries()) {
-      const values = await read(backend, one, 0, 16 * tokens)
+      const values = await read(backend, one, 0, widths[i]! * tokens)
       expect(values.every(Number.isFinite)).toBe(true)
-      expect(values, `product ${i}`).toEqual(await read(backend, rounded[i]!, 0, 16 * tokens))
+      expect(values, `product ${i}`).toEqual(await read(backend, rounded[i]!, 0, widths[i]! * tokens))
     }
   },
 )

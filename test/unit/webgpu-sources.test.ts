@@ -20,17 +20,37 @@ const STATES = [{ STATE: 'wkv-state' }, { STATE: 'wkv-state-f16' }]
 const PARTS = [{ ROW_PARTS: 'row-parts' }, { ROW_PARTS: 'row-parts-quads' }]
 const ORDERS = [{ ORDER: 'dots-i8-order' }, { ORDER: 'dots-q4-order' }]
 
+const INPUTS = [{ INPUTS: 'dots-ahead' }, { INPUTS: 'dots-shared' }]
+const WEIGHTS = [
+  { WEIGHTS: 'dots-q4', ORDER: 'dots-q4-order' },
+  { WEIGHTS: 'dots-i8', ORDER: 'dots-i8-order' },
+]
+const BESIDES = [
+  { BESIDE: 'beside-none' },
+  { BESIDE: 'beside-one', PAIRS: 'pairs-bf16' },
+  { BESIDE: 'beside-one', PAIRS: 'pairs-f16' },
+]
+
 /** All that a file may be put together with: whatever names one part has, another must not have. */
 test('no kernel declares a name twice, whatever parts it is made of', () => {
   for (const file of ['wkv7', 'wkv7-rows', 'wkv7-scan', 'wkv6'])
     for (const files of product(KEPTS, STATES, PARTS, ORDERS)) {
       const source = readSource(file, files, { ...CONSTANTS, OUTPUTS: 1, KEPT_FOURS: 64 })
-      const names = [...source.matchAll(/^(?:const|fn|struct|(?:@\S+ )*var<[^>]*>) ?(\w+)/gm)].map(([, name]) => name!)
-      const twice = names.filter((name, i) => names.indexOf(name) !== i)
-      expect(names.length).toBeGreaterThan(20)
-      expect(twice, `${file} of ${Object.values(files)}`).toEqual([])
+      expectNamesOnce(source, `${file} of ${Object.values(files)}`)
     }
+  const dots = { NT: 1, R: 2, TURNS: 2, EACH: 2, LOADS: 1, TOGETHER: 4, UNITS_BESIDE: 8, LOADS_BESIDE: 2 }
+  for (const files of product(KEPTS, WEIGHTS, INPUTS, BESIDES)) {
+    const all = { OPERANDS: 'linear-vectors', ...files }
+    expectNamesOnce(readSource('linear-dots', all, { ...dots, OUTPUTS: 1, KEPT_FOURS: 8 }), Object.values(files).join())
+  }
 })
+
+function expectNamesOnce(source: string, what: string): void {
+  const names = [...source.matchAll(/^(?:const|fn|struct|(?:@\S+ )*var<[^>]*>) ?(\w+)/gm)].map(([, name]) => name!)
+  const twice = names.filter((name, i) => names.indexOf(name) !== i)
+  expect(names.length).toBeGreaterThan(20)
+  expect(twice, what).toEqual([])
+}
 
 type Files = Readonly<Record<string, string>>
 

@@ -96,6 +96,6 @@ export function wkvWords(pool: WebgpuStatePool): Word[] {
 }
 
 /** Two vectors of four. */
-export function eight(places: readonly number[]): number[] {
-  return Array.from({ length: 8 }, (_, i) => places[i] ?? 0)
+export function eight(places: readonly number[], none = 0): number[] {
+  return Array.from({ length: 8 }, (_, i) => places[i] ?? none)
 }

@@ -13,6 +13,7 @@ import {
   keepingNone,
   LEAST_BY_MATRICES,
 } from './products/halves.ts'
+import type { Constants } from './source.ts'
 
 /** Of every kernel: the arena and the step. */
 export const COMMON: readonly Access[] = ['write', 'read']
@@ -20,6 +21,12 @@ const PARAMS: Access = 'uniform'
 /** Bind groups name ranges of the buffer of parameters; they begin at multiples of this. */
 const PARAMS_UNIT = 256
 const FIRST_PARAMS_BYTES = 1 << 16
+
+interface KeptVariant extends KernelVariant {
+  readonly rows?: (step: StepShape) => number
+  /** Other constants for few rows. */
+  readonly ofFew?: Constants
+}
 
 /** In the place of one that is made later. */
 const NOTHING: Launch = {
@@ -144,12 +151,15 @@ export class Launches implements Recorder {
     words: (as: KeptAs) => readonly Word[],
     buffers: readonly (readonly [Access, GPUBuffer])[],
     grid: (step: StepShape) => readonly [x: number, y: number],
-    { rows = ({ numTokens }) => numTokens, ...variant }: KernelVariant & { rows?: (step: StepShape) => number } = {},
+    { rows = ({ numTokens }) => numTokens, ofFew = {}, ...variant }: KeptVariant = {},
   ): void {
     const access = buffers.map(([one]) => one)
     const isFew = (step: StepShape) => rows(step) < LEAST_BY_MATRICES
+    const few = { ...variant, constants: { ...variant.constants, ...ofFew } }
     this.addLater(() => {
-      const plain = this.#launchOf(file, words('halves'), buffers, grid, keepingNone(variant))
+      // Where more are kept as f16, it has few alone.
+      const isOfFew = keeper.keeps('halves')
+      const plain = this.#launchOf(file, words('halves'), buffers, grid, keepingNone(isOfFew ? few : variant))
       const kernel = this.#lazily(file, access, () => keeper.variant(variant, 'halves'))
       return {
         ...plain,
@@ -163,7 +173,7 @@ export class Launches implements Recorder {
     })
     this.addLater(() => {
       if (!keeper.keeps('bytes')) return NOTHING
-      const kernel = this.#lazily(file, access, () => keeper.variant(variant, 'bytes'))
+      const kernel = this.#lazily(file, access, () => keeper.variant(few, 'bytes'))
       return {
         bindings: this.bind(
           access,

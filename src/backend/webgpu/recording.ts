@@ -20,7 +20,7 @@ import type {
 import type { Capacity } from '../batch.ts'
 import { type KernelVariant, USAGE, type WebgpuDevice } from './device.ts'
 import { eight, hasPrompts, type StepShape, scanConstants, statesVariant, type Word, wkvWords } from './launch.ts'
-import { GROUP, type KeptAs } from './products/halves.ts'
+import { GROUP, type KeptAs, NOT_KEPT } from './products/halves.ts'
 import { recordLinear } from './products/linear.ts'
 import { Launches } from './recorder.ts'
 import { tensorOf, WebgpuHostTable, WebgpuTable } from './resources.ts'
@@ -29,6 +29,9 @@ import type { StepLimits } from './step-buffer.ts'
 
 /** Words of a sample's outputs: token, its log-probability, the best ids, theirs. */
 export const OUTPUT_WORDS = 42
+
+/** Of RWKV-7. */
+const MIXES_OF_TIME = 6
 
 /** Steps of fewer have several workgroups for a token's channels. */
 const FEW_TOKENS = 64
@@ -200,12 +203,15 @@ export class Recording extends Launches {
       pool.startOf('shift') + which * C,
       pool.slotSize,
       pool.numSlots,
-      0,
+      out.length,
       0,
       0,
       ...eight(starts),
       ...eight(mixes),
-      ...eight(starts.map((start) => keeper.wordOf(start, as))),
+      ...eight(
+        starts.map((start) => keeper.wordOf(start, as)),
+        NOT_KEPT,
+      ),
     ]
     const grid = ({ numTokens }: StepShape) => [numTokens, this.#parts(numTokens, C)] as const
     const slots = [['write', pool.layer(layer)]] as const
@@ -213,6 +219,8 @@ export class Recording extends Launches {
     this.launchKept(keeper, 'shift-mix', words, slots, grid, {
       constants: { OUTPUTS: out.length, ...constants },
       files,
+      // One kernel for both halves of a layer, whose code a launch does not wait for.
+      ofFew: { OUTPUTS: Math.max(MIXES_OF_TIME, out.length) },
     })
   }
 

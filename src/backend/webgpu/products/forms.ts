@@ -48,6 +48,15 @@ function byDots(NT: number, R: number, TURNS: number, EACH: number): Form {
   return { file: 'linear-dots', constants: { NT, R, TURNS, EACH, LOADS, TOGETHER, ...kept }, tokens: NT, blocks }
 }
 
+/** Units of a run at a time, of products beside dot products. */
+const UNITS_BESIDE = 8
+
+/** The form of dot products that have others beside them. */
+export function besideForm(form: Form): Form {
+  const LOADS_BESIDE = (UNITS_BESIDE * 2 * RUNS) / THREADS
+  return { ...form, constants: { ...form.constants, UNITS_BESIDE, LOADS_BESIDE } }
+}
+
 /** A processor switches between threads at every barrier: few of them. */
 function narrowInSoftware(tokens: number): Form {
   return narrow([1, 2, 4].find((most) => tokens <= most) ?? 8, 1, 1, 4)
@@ -167,20 +176,18 @@ export function formFor(work: Work, tokens: number, isKeeping = false): Form {
   return tokens > 4 && numGroups(eight, tokens, blocks) >= MANY_GROUPS ? eight : narrow(4, 2, 2)
 }
 
-function formByDots({ blocks, type }: Work, tokens: number, isKeeping: boolean): Form {
+function formByDots({ blocks }: Work, tokens: number, isKeeping: boolean): Form {
   // Whole groups of outputs are four blocks; where there are fewer workgroups, more would not run at once.
   if (tokens > 1) return byDots(tokens === 2 ? 2 : 4, 2, isKeeping ? 2 : 1, 1)
-  const isLarge = blocks >= 1024 || isKeeping
-  if (type === 'i8') return byDots(1, 1, isLarge ? 4 : 1, 2)
-  return isLarge ? byDots(1, 2, 2, 2) : byDots(1, 1, 1, 2)
+  return isKeeping || blocks >= MANY_BLOCKS ? byDots(1, 2, 2, 1) : byDots(1, 1, 1, 2)
 }
 
 function formForOne({ blocks, columns, type }: Work): Form {
   if (type === 'i8') return blocks >= 512 ? ofOne(2, 2, type) : ofOne(1, 2, type)
   if (type === 'q4' || type === 'nf4') return blocks >= 512 ? ofOne(2, 1, type) : ofOne(1, 2, type)
   if (columns <= SHORT_ROW && blocks >= 768) return ofOne(8, 1, type)
-  if (columns >= LONGEST_ROW && blocks < 1024) return ofOne(blocks >= 512 ? 2 : 1, 8, type)
-  if (columns >= LONG_ROW) return blocks >= 1024 ? ofOne(2, 4, type) : ofOne(1, 4, type)
+  if (columns >= LONG_ROW && blocks >= 512) return ofOne(2, 8, type)
+  if (columns >= LONG_ROW) return ofOne(1, columns >= LONGEST_ROW ? 8 : 4, type)
   return blocks >= 768 ? ofOne(2, 2, type) : ofOne(1, 4, type)
 }
 

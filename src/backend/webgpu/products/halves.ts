@@ -174,7 +174,7 @@ export function keepingNone({ constants, files }: KernelVariant): KernelVariant 
 }
 
 const KEPT = { none: 'kept-none', halves: 'kept-halves', bytes: 'kept-bytes' } as const
-const NOT_KEPT = 0xffffffff
+export const NOT_KEPT = 0xffffffff
 /** Of a place: as f32 the output is not written. */
 const ALONE = 0x80000000
 /** Inputs that are rounded together. */

@@ -4,12 +4,12 @@
  */
 /// <reference types="@webgpu/types" />
 import { assert } from '../../../errors.ts'
-import type { Epilogue, LinearJob } from '../../backend.ts'
+import type { LinearJob } from '../../backend.ts'
 import type { Matrices } from '../adapter.ts'
 import type { Access } from '../device.ts'
-import type { Launch, Planned, Recorder, StepShape } from '../launch.ts'
-import { BLOCK_ROWS, type Part, tensorOf, UNIT, WebgpuMatrix } from '../resources.ts'
-import { type Form, formFor, gridOf, matrixForm, type Work } from './forms.ts'
+import type { Recorder } from '../launch.ts'
+import { BLOCK_ROWS, tensorOf, WebgpuMatrix } from '../resources.ts'
+import { besideForm, type Form, formFor, gridOf, matrixForm, type Work } from './forms.ts'
 import {
   eightsOf,
   type HalvesOf,
@@ -20,26 +20,19 @@ import {
   roundedVectors,
 } from './halves.ts'
 
-/** Jobs that the parameters of a launch have room for. */
-const MAX_JOBS = 8
-/** Jobs begin at multiples of so many blocks: as many as a workgroup has at most. */
-const MOST_BLOCKS = 16
-
-const EPILOGUES: Readonly<Record<Epilogue, number>> = {
-  none: 0,
-  tanh: 1,
-  sigmoid: 2,
-  relu2: 3,
-  add: 4,
-}
-const NO_BIAS = 0xffffffff
-const NO_BLOCK = 0xffffffff
-
-interface Product {
-  readonly job: LinearJob
-  readonly matrix: WebgpuMatrix
-  readonly part: Part
-}
+import {
+  blocksOf,
+  dotsOf,
+  isOfVectors,
+  jobWords,
+  MAX_JOBS,
+  type Product,
+  pairsOf,
+  planner,
+  roomOf,
+  type Source,
+  together,
+} from './jobs.ts'
 
 export function recordLinear(recording: Recorder, jobs: readonly LinearJob[], ofLogits: boolean) {
   const products = jobs.flatMap((job): Product[] => {
@@ -47,35 +40,36 @@ export function recordLinear(recording: Recorder, jobs: readonly LinearJob[], of
     assert(weight instanceof WebgpuMatrix, 'a matrix of another backend')
     return weight.parts.map((part) => ({ job, matrix: weight, part }))
   })
-  for (const group of together(products)) recordGroup(recording, group, ofLogits)
-}
-
-/** Products of one type and one buffer, and of whole vectors or not. */
-function together(products: readonly Product[]): Product[][] {
-  const groups: Product[][] = []
-  for (const product of products) {
-    const group = groups.find(
-      (other) =>
-        other.length < MAX_JOBS &&
-        other[0]!.matrix.type === product.matrix.type &&
-        other[0]!.part.buffer === product.part.buffer &&
-        isOfVectors(other[0]!) === isOfVectors(product),
-    )
-    if (group) group.push(product)
-    else groups.push([product])
+  const groups = together(products)
+  const byDots = groups.filter((group) => dotsOf(recording, group) !== null)
+  // Those come first, because a launch of theirs may take others along.
+  const taken = new Set<Product[]>()
+  for (const group of byDots) {
+    const canBe = (other: Product[]) => pairsOf(other) !== null && group.length + other.length <= MAX_JOBS
+    const beside = groups.find((other) => !taken.has(other) && canBe(other)) ?? []
+    if (recordGroup(recording, group, ofLogits, { beside })) taken.add(beside)
   }
-  return groups
+  for (const group of groups)
+    if (!byDots.includes(group)) recordGroup(recording, group, ofLogits, { isTaken: taken.has(group) })
 }
 
-function isOfVectors({ matrix }: Product): boolean {
-  return matrix.columns % UNIT[matrix.type] === 0 && matrix.rows % 4 === 0
+interface Beside {
+  /** A group that a launch of one token may take along. */
+  readonly beside?: readonly Product[]
+  /** Whether such a launch of another group has that token of this one. */
+  readonly isTaken?: boolean
 }
 
-/** Products of more than a few tokens are made by matrices, where the device has some. */
-function recordGroup(recording: Recorder, group: Product[], ofLogits: boolean): void {
+/** Products of more than a few tokens are made by matrices, where the device has some. Returns whether it takes others along. */
+function recordGroup(
+  recording: Recorder,
+  group: Product[],
+  ofLogits: boolean,
+  { beside = [], isTaken = false }: Beside,
+): boolean {
   const { type } = group[0]!.matrix
   const { buffer } = group[0]!.part
-  const byDots = recording.device.dots && (type === 'i8' || type === 'q4') && isOfVectors(group[0]!) ? type : null
+  const byDots = dotsOf(recording, group)
   const work = {
     blocks: blocksOf(group),
     columns: Math.max(...group.map(({ matrix }) => matrix.columns)),
@@ -103,17 +97,22 @@ function recordGroup(recording: Recorder, group: Product[], ofLogits: boolean): 
   const keeper = new Keeper(recording, into, byDots)
   for (const { job, matrix } of group) if (matrix.parts.length === 1) keeper.writes(tensorOf(job.y, 1), matrix.rows)
   if (matrices !== null) recordByMatrices(recording, matrices, group, { ...by, kept: halves, keeper })
-  const isFew = byDots === null ? () => false : recordByDots(recording, group, { ...by, kept: bytes, keeper })
+  // Where ops before have rounded the inputs, all is known that the launch needs.
+  const { maxStorageBuffersPerShaderStage: most } = recording.device.gpu.limits
+  const along = bytes === null || most < BUFFERS_BESIDE ? null : beside
+  const isFew =
+    byDots === null ? () => false : recordByDots(recording, group, { ...by, kept: bytes, keeper, beside: along })
   const access = ['read', 'read'] as const
   const kernels = kernelsOf(recording, group, access)
   recording.launches.push({
     bindings: recording.bind(access, recording.params(jobWords(recording, group, ofLogits)), [buffer, buffer]),
     plan: planner(ofLogits, (count) => {
-      if (count === 0 || isByMatrices(count) || isFew(count)) return null
+      if (count === 0 || isByMatrices(count) || isFew(count) || (isTaken && count === 1)) return null
       const form = formFor(work, count)
       return { pipeline: kernels(form), ...gridOf(form, count, work.blocks) }
     }),
   })
+  return along !== null && along.length > 0
 }
 
 interface By {
@@ -133,6 +132,11 @@ interface ByRounded extends By {
   readonly keeper: Keeper
 }
 
+interface ByDotProducts extends ByRounded {
+  /** Products that the launch of one token takes along; null where it cannot. */
+  readonly beside: readonly Product[] | null
+}
+
 /** Inputs are as f16 where the op before has kept them, or a launch of its own rounds them. */
 function recordByMatrices(recording: Recorder, matrices: Matrices, group: Product[], by: ByRounded): void {
   const { ofLogits, work, kept, keeper } = by
@@ -144,11 +148,11 @@ function recordByMatrices(recording: Recorder, matrices: Matrices, group: Produc
   const access = ['read', 'read', 'read'] as const
   const kernels = kernelsOf(recording, group, access)
   recording.addLater(() => ({
-    bindings: recording.bind(
-      access,
-      recording.params(jobWords(recording, group, ofLogits, sources, keeper, 'halves')),
-      [buffer, buffer, recording.halves[of].buffer],
-    ),
+    bindings: recording.bind(access, recording.params(jobWords(recording, group, ofLogits, { sources, keeper })), [
+      buffer,
+      buffer,
+      recording.halves[of].buffer,
+    ]),
     ...keeper.bound('halves'),
     plan: planner(ofLogits, (count) => {
       if (count < LEAST_BY_MATRICES) return null
@@ -162,11 +166,14 @@ function recordByMatrices(recording: Recorder, matrices: Matrices, group: Produc
 const MOST_WITHIN = 2
 
 /** Dot products of few tokens: of those whose inputs are rounded beforehand. Returns of how many tokens that is so. */
-function recordByDots(recording: Recorder, group: Product[], by: ByRounded): (count: number) => boolean {
+function recordByDots(recording: Recorder, group: Product[], by: ByDotProducts): (count: number) => boolean {
   const { kept } = by
   const isFew = (count: number) => count > (kept === null ? MOST_WITHIN : 0) && count < LEAST_BY_MATRICES
   const from = kept ?? { of: 'rounded' as const, sources: recordRounding(recording, group, by, isFew) }
-  recordDots(recording, group, by, from, isFew)
+  const { beside } = by
+  const takesOthers = beside !== null && beside.length > 0
+  recordDots(recording, group, by, from, (count) => isFew(count) && !(takesOthers && count === 1))
+  if (takesOthers) recordBeside(recording, group, by, from, beside)
   return isFew
 }
 
@@ -182,7 +189,7 @@ function recordDots(
   const kernels = kernelsOf(recording, group, access)
   recording.addLater(() => {
     const rounded = recording.halves[of].buffer
-    const params = recording.params(jobWords(recording, group, ofLogits, sources, keeper, 'bytes'))
+    const params = recording.params(jobWords(recording, group, ofLogits, { sources, keeper, as: 'bytes' }))
     return {
       bindings: recording.bind(access, params, [buffer, buffer, rounded, rounded]),
       ...keeper.bound('bytes'),
@@ -191,6 +198,48 @@ function recordDots(
         const isKeeping = keeper.keeps('bytes')
         const form = formFor(work, count, isKeeping)
         return { pipeline: kernels(form, isKeeping ? keeper : null), ...gridOf(form, count, work.blocks) }
+      }),
+    }
+  })
+}
+
+/** Storage buffers of a kernel of dot products that may have others beside them. */
+const BUFFERS_BESIDE = 8
+
+/** Dot products of one token, and those beside them: their workgroups come first, as each has more to do. */
+function recordBeside(
+  recording: Recorder,
+  group: Product[],
+  { ofLogits, work, keeper }: ByRounded,
+  { of, sources }: Kept,
+  beside: readonly Product[],
+): void {
+  const { type } = group[0]!.matrix
+  const [{ buffer }, { buffer: others }] = [group[0]!.part, beside[0]!.part]
+  const access = ['read', 'read', 'read', 'read', 'read'] as const
+  recording.addLater(() => {
+    const rounded = recording.halves[of].buffer
+    const isKeeping = keeper.keeps('bytes')
+    const { file, constants, blocks } = besideForm(formFor(work, 1, isKeeping))
+    const words = jobWords(recording, [...beside, ...group], ofLogits, {
+      sources,
+      keeper,
+      as: 'bytes',
+      beside: { products: beside.length, blocks },
+    })
+    const kinds = { WEIGHTS: `dots-${type}`, PAIRS: `pairs-${pairsOf(beside)}` }
+    const files = { OPERANDS: 'linear-vectors', INPUTS: 'dots-ahead', BESIDE: 'beside-one', ...kinds }
+    const variant = isKeeping ? keeper.variant({ constants, files }, 'bytes') : keepingNone({ constants, files })
+    const own = beside.reduce((sum, { part }) => sum + Math.ceil(part.rows / BLOCK_ROWS), 0)
+    const y = own + Math.ceil(work.blocks / blocks)
+    let pipeline: GPUComputePipeline | undefined
+    return {
+      bindings: recording.bind(access, recording.params(words), [buffer, buffer, rounded, rounded, others]),
+      ...keeper.bound('bytes'),
+      plan: planner(ofLogits, (count) => {
+        if (count !== 1) return null
+        pipeline ??= recording.kernel(file, access, variant)
+        return { pipeline, x: 1, y }
       }),
     }
   })
@@ -219,84 +268,8 @@ function recordRounding(
   return sources
 }
 
-/** Keeps the plan as long as the number of tokens is the same. */
-function planner(ofLogits: boolean, planFor: (count: number) => Planned | null): Launch['plan'] {
-  let planned: Planned | null = null
-  let plannedFor = 0
-  return (step: StepShape) => {
-    const count = ofLogits ? step.numLogits : step.numTokens
-    if (count !== plannedFor) {
-      planned = planFor(count)
-      plannedFor = count
-    }
-    return planned
-  }
-}
-
-/** Of a launch; those of a job begin at a whole workgroup's. */
-function blocksOf(group: readonly Product[]): number {
-  return group.reduce((sum, { part }) => sum + blocksOfPart(part), 0)
-}
-
-function blocksOfPart({ rows }: Part): number {
-  return Math.ceil(rows / (MOST_BLOCKS * BLOCK_ROWS)) * MOST_BLOCKS
-}
-
-const JOB_WORDS = 16
 /** Of a launch that goes over vectors, in x; the API allows 65,535. */
 const MOST_GROUPS = 16_384
-
-/** Parameters of a launch. */
-function jobWords(
-  recording: Recorder,
-  group: readonly Product[],
-  ofLogits: boolean,
-  sources: readonly Source[] = [],
-  keeper?: Keeper,
-  as: KeptAs = 'halves',
-): number[] {
-  const room = roomOf(recording, ofLogits)
-  let blocks = 0
-  const firsts: number[] = []
-  const words: number[] = []
-  for (const { job, matrix, part } of group) {
-    const x = tensorOf(job.x, room * matrix.columns)
-    const y = tensorOf(job.y, room * matrix.rows)
-    firsts.push(blocks)
-    words.push(
-      x,
-      y + part.first,
-      job.bias ? tensorOf(job.bias, matrix.rows) + part.first : NO_BIAS,
-      part.values / 16,
-      part.scales / 4,
-      part.rows,
-      matrix.columns,
-      matrix.units,
-      blocks,
-      EPILOGUES[job.epilogue ?? 'none'],
-      matrix.rows,
-      sources.find((source) => source.x === x)?.to ?? 0,
-      keeper?.wordOf(y, as) ?? 0,
-      ...[0, 0, 0],
-    )
-    blocks += blocksOfPart(part)
-  }
-  const noFirsts = new Array<number>(MAX_JOBS - group.length).fill(NO_BLOCK)
-  const noJobs = new Array<number>(JOB_WORDS * MAX_JOBS - words.length).fill(0)
-  return [Number(ofLogits), 0, 0, 0, ...firsts, ...noFirsts, ...words, ...noJobs]
-}
-
-function roomOf({ capacity }: Recorder, ofLogits: boolean): number {
-  return ofLogits ? capacity.logits : capacity.tokens
-}
-
-/** Inputs of a launch, and where they are as f16, in vectors of eight; `eights` of a token, with its zeros. */
-interface Source {
-  readonly x: number
-  readonly columns: number
-  readonly to: number
-  readonly eights: number
-}
 
 /** Where the ops before keep all inputs of a group; null if they do not, or not in one buffer. */
 function sourcesKept(
@@ -378,7 +351,7 @@ function kernelsOf(recording: Recorder, group: readonly Product[], access: reado
     if (pipeline === undefined) {
       const isDots = file === 'linear-dots'
       const files = isDots
-        ? { OPERANDS, WEIGHTS: `dots-${type}`, INPUTS: isRounded ? 'dots-ahead' : 'dots-shared' }
+        ? { OPERANDS, WEIGHTS: `dots-${type}`, INPUTS: isRounded ? 'dots-ahead' : 'dots-shared', BESIDE: 'beside-none' }
         : {
             OPERANDS,
             WEIGHTS: `weights-${type}`,
