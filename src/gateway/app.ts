@@ -267,10 +267,13 @@ function createFastify({ logger }: AppOptions, limits: Limits, onBadPath: Respon
   })
 }
 
-/** The client's own id if it is safe to log and echo, else 128 random bits. */
+/** What the router takes as it is: it reads others as patterns, throws for some of them, and takes long for long ones. */
+const PLAIN_PATH = /^[\w./-]{1,200}$/
+
 /** Why there is no route: another method, an end or a "/v1" too many, or a plural. */
 function noRoute(app: FastifyInstance, method: string, path: string): string {
-  const methodsOf = (url: string) => ['GET', 'POST', 'DELETE'].filter((any) => app.hasRoute({ method: any, url }))
+  const methodsOf = (url: string) =>
+    PLAIN_PATH.test(url) ? ['GET', 'POST', 'DELETE'].filter((any) => app.hasRoute({ method: any, url })) : []
   const others = methodsOf(path)
   if (others.length > 0)
     return `no such route for ${method}; this path takes ${others.join(' and ')}; GET /openapi.json lists them`
@@ -279,6 +282,7 @@ function noRoute(app: FastifyInstance, method: string, path: string): string {
   return `no such route; ${meant === undefined ? '' : `did you mean ${meant}? `}GET /openapi.json lists them`
 }
 
+/** The client's own id if it is safe to log and echo, else 128 random bits. */
 function requestId(request: IncomingMessage): string {
   const own = request.headers['x-request-id']
   if (typeof own === 'string' && /^[A-Za-z0-9._-]{1,128}$/.test(own)) return own

@@ -133,6 +133,9 @@ test.each([
   ['POST /v1/chat/completion', 'no such route; did you mean /v1/chat/completions? GET'],
   ['POST /v1/chat/completions/', 'no such route; did you mean /v1/chat/completions? GET'],
   ['GET /v1/none', 'no such route; GET /openapi.json lists them'],
+  // What the router would read as a pattern.
+  ['GET /v1/sessions/:(/x', 'no such route; GET /openapi.json lists them'],
+  ['GET /v1/sessions/:((b+)+)/x', 'no such route; GET /openapi.json lists them'],
 ])('%s says what is there instead', async (route, message) => {
   const reply = await call(route, bearer(secrets.user!))
   expect(reply.statusCode).toBe(404)
