@@ -410,6 +410,7 @@ test.each(LEVELS)(
       [1, 1],
       [65, 31],
       [200, 127],
+      [200, 128],
       [300, 130],
     ] as const) {
       const c = { rows, columns, type: 'bf16', tokens: 1 } as const
