@@ -398,6 +398,29 @@ test.each(LEVELS)('products on %s do not depend on the number of threads', async
   }
 })
 
+test.each(LEVELS)('the largest numbers of q4 and of its inputs on %s: no sum of products overflows', async (isa) => {
+  const backend = createCpuBackend({ isa, threads: 1 })
+  const [rows, columns] = [70, 128]
+  // The scale is 1 or −1: -8 is stored as 0 and 7 as 15, or the other way round.
+  const values = Float32Array.from({ length: rows * columns }, (_, i) => (i % 32 === 0 ? -8 : 7))
+  const bytes = new Uint8Array(values.map((value, i) => (i % (2 * columns) < columns ? value : -value)).buffer)
+  const readRows = (start: number, end: number) => bytes.slice(4 * start * columns, 4 * end * columns)
+  const weight = backend.matrix({ name: 'largest', rows, columns, dtype: 'f32', readRows }, 'q4')
+  for (const tokens of [1, 2, 4, 17]) {
+    const x = Float32Array.from({ length: tokens * columns }, (_, i) => (i % (2 * columns) < columns ? 1 : -1))
+    const y = poisoned(backend, [tokens + 2, rows])
+    await runStep(backend, capacityFor(tokens), raggedBatch(capacityFor(tokens), [tokens], [0], 1), (ops) =>
+      ops.linear([{ y, x: padded(backend, x, columns), weight }]),
+    )
+    const sum = (columns / 32) * (31 * 7 - 8)
+    const wanted = Float32Array.from({ length: tokens * rows }, (_, i) =>
+      (Math.floor(i / rows) + (i % rows)) % 2 === 0 ? sum : -sum,
+    )
+    expect(rmsRatio(await read(backend, y, 0, tokens * rows), wanted)).toBeLessThan(1e-6)
+  }
+  backend.dispose()
+})
+
 // With tiles a token alone is multiplied by other instructions than several are.
 test.each(LEVELS)(
   'a token has the same bits on %s among 1 to 70, in odd shapes and with numbers of any size',
