@@ -3,6 +3,7 @@
  * models. It does not know how a model is loaded.
  */
 import { existsSync } from 'node:fs'
+import { createRequire } from 'node:module'
 import { freemem } from 'node:os'
 import type { Backend } from '../backend/backend.ts'
 import { createCpuBackend, nativeScores } from '../backend/cpu/cpu.ts'
@@ -80,6 +81,41 @@ export function parseDevice(text: string): DeviceChoice | undefined {
   return (which === undefined ? kind.name : `${kind.name}:${which}`) as DeviceChoice
 }
 
+/** What says, without asking a driver, whether WebGPU may find a GPU. */
+interface Machine {
+  readonly platform: string
+  hasFile(path: string): boolean
+  hasPackage(name: string): boolean
+}
+
+const HERE: Machine = {
+  platform: process.platform,
+  hasFile: existsSync,
+  hasPackage(name) {
+    try {
+      createRequire(import.meta.url).resolve(name)
+      return true
+    } catch {
+      return false
+    }
+  },
+}
+
+/** Whether there may be a GPU; on Linux it has a device file. */
+function hasGraphics({ platform, hasFile }: Machine): boolean {
+  return platform !== 'linux' || hasFile('/dev/dri')
+}
+
+/**
+ * Devices that a server offers for its workers, on a machine whose NVIDIA GPUs have these indices. Drivers are not asked
+ * for adapters, which takes long and can end the process: a worker that finds none says so.
+ */
+export function devicesOf(cards: readonly number[], machine = HERE): string[] {
+  const mayHaveGpu = cards.length > 0 || hasGraphics(machine)
+  const webgpu = mayHaveGpu && machine.hasPackage('webgpu') ? ['webgpu'] : []
+  return ['cpu', ...cards.map((index) => `cuda:${index}`), ...webgpu]
+}
+
 /** Backends opened in advance, by adapter index, because opening one is asynchronous. */
 const prepared = new Map<number, WebgpuBackend>()
 
@@ -128,8 +164,8 @@ export function scoresOf({ device }: BackendOptions) {
 async function prepareBest(options: BackendOptions): Promise<void> {
   const { hasCard, problems } = cudaReport()
   if (hasCard && problems.length === 0) return
-  // Without a GPU device file, nothing needs to be loaded.
-  if (process.platform === 'linux' && !existsSync('/dev/dri')) return
+  // Nothing needs to be loaded.
+  if (!hasGraphics(HERE)) return
   const { adapters } = await webgpuReport()
   const index = adapters.findIndex(({ isSoftware }) => !isSoftware)
   if (index < 0) return

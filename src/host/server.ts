@@ -25,6 +25,7 @@ import { ModelHost } from '../gateway/models/model-host.ts'
 import { createRegistry } from '../gateway/routing/registry.ts'
 import { ModelJobs } from './checkpoints/model-jobs.ts'
 import { checkModelFile } from './checkpoints/open-model.ts'
+import { devicesOf } from './device-choice.ts'
 import { createLauncher } from './launcher.ts'
 import type { ClusterBatches } from './membership.ts'
 import type { ClusterChoice, EngineChoice } from './model-choice.ts'
@@ -202,6 +203,7 @@ function manage(fleet: Fleet, folder: ModelFolder, host: string, common: CommonO
     isOpen: () => common.keys.length === 0 && common.keyRing?.isInUse !== true,
     resolve: (spec) => resolveSpec(spec, folder),
     listModels: () => listModelFiles(folder),
+    devices: devicesOf,
     jobs: new ModelJobs(),
     openGateway,
   })

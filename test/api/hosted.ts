@@ -175,6 +175,7 @@ export function managementOf(
     isOpen: () => false,
     resolve,
     listModels: () => [],
+    devices: () => ['cpu'],
     jobs: {
       list: () => [],
       start: refuseChange,

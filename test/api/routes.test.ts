@@ -94,6 +94,7 @@ function emptyManagement(): Management {
     isOpen: () => false,
     resolve: refuse,
     listModels: () => [],
+    devices: () => ['cpu'],
     jobs: {
       list: () => [],
       start: refuse,

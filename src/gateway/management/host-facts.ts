@@ -31,11 +31,15 @@ function times(): { readonly idle: number; readonly all: number } {
   return { idle, all }
 }
 
+/** Devices that a worker can be started on, of a machine whose NVIDIA GPUs have these indices. */
+export type DevicesOf = (cards: readonly number[]) => readonly string[]
+
 interface HostFacts {
   readonly version: string
   readonly url: string
   readonly cpuUse: CpuUse
   readonly gpus: GpuWatch
+  readonly devices: DevicesOf
 }
 
 const GPU_AGE_MS = 1500
@@ -53,6 +57,6 @@ export async function systemInfo(facts: HostFacts): Promise<SystemInfo> {
     cpu: { model: cores[0]?.model.trim() ?? 'unknown', cores: cores.length, use: cpuUse.latest },
     memory: { total_bytes: totalmem(), available_bytes: freemem() },
     gpus,
-    devices: ['cpu', ...gpus.map(({ index }) => `cuda:${index}`)],
+    devices: facts.devices(gpus.map(({ index }) => index)),
   }
 }

@@ -21,7 +21,7 @@ import type { Metrics } from '../figures/metrics.ts'
 import type { Fleet } from '../fleet/fleet.ts'
 import type { FleetWorker } from '../fleet/fleet-worker.ts'
 import { DEFAULT_SPEC, type Launch, withStartStates } from '../fleet/launch.ts'
-import { CpuUse, systemInfo } from './host-facts.ts'
+import { CpuUse, type DevicesOf, systemInfo } from './host-facts.ts'
 import { countGpus, GpuWatch } from './nvidia-smi.ts'
 import { Sampler } from './sampler.ts'
 import { type OpenGateway, WorkerGateways } from './worker-gateways.ts'
@@ -38,6 +38,7 @@ export interface ManagementOptions {
   readonly resolve: (spec: WorkerSpec) => Launch
   /** Checkpoints that a worker can be started with. */
   readonly listModels: () => readonly ModelFile[]
+  readonly devices: DevicesOf
   /** Downloads models from the hub, quantises and deletes them. */
   readonly jobs: ModelChanges
   readonly openGateway: OpenGateway
@@ -151,8 +152,8 @@ export class Management {
   }
 
   system(): Promise<SystemInfo> {
-    const { version } = this.#options
-    return systemInfo({ version, url: this.#url, cpuUse: this.#cpuUse, gpus: this.#gpus })
+    const { version, devices } = this.#options
+    return systemInfo({ version, devices, url: this.#url, cpuUse: this.#cpuUse, gpus: this.#gpus })
   }
 
   async hello(): Promise<ManagementEvent> {
