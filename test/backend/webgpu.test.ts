@@ -110,7 +110,7 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
     other.dispose()
   })
 
-  test('an engine on it gives the answers of the cpu', { tags: 'night' }, async () => {
+  test('an engine on it gives the answers of the cpu', async () => {
     const answer = async (device: 'cpu' | 'webgpu') => {
       const llm = await load({ model: DEMO_MODEL, device, slots: 2, maxTokens: 32 })
       const one = async (options: object) => {

@@ -1,5 +1,4 @@
 /** The page that runs the demo model on the visitor's GPU: Chromium's own, emulated by the processor. */
-// @module-tag night
 import { type Browser, chromium } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { findChromium, openPage, type WatchedPage } from '../helpers/chromium.ts'

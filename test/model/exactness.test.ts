@@ -47,8 +47,11 @@ function step(runner: ModelRunner, rows: readonly BatchRow[]): Promise<RowResult
   return landed(runner.launch(rows))
 }
 
-const EXACT = WEBGPU_PROBLEM === null && IS_SLOW ? ([...BACKENDS, 'webgpu'] as const) : BACKENDS
-const CASES = ARCHITECTURES.flatMap((architecture) => EXACT.map((backend) => [architecture, backend] as const))
+const EXACT = WEBGPU_PROBLEM === null ? ([...BACKENDS, 'webgpu'] as const) : BACKENDS
+const CASES = ARCHITECTURES.flatMap((architecture) => EXACT.map((backend) => [architecture, backend] as const)).filter(
+  // Its layers are those of RWKV-7; what it has of its own is tested at night.
+  ([architecture, backend]) => backend !== 'webgpu' || architecture !== 'rwkv7a' || IS_SLOW,
+)
 
 const QUANTS = ARCHITECTURES.flatMap((architecture) =>
   (['f16', 'bf16', 'int8', 'q4', 'nf4'] as const).map((quant) => ({ architecture, quant })),
@@ -64,8 +67,15 @@ describe.each(CASES)('exactness of %s on %s', (architecture, backend) => {
 
   // A software adapter takes minutes for the long ones, the reference seconds.
   const isQuick = backend === 'webgpu' || (backend === 'reference' && !IS_SLOW)
+  const isQuickest = backend === 'webgpu' && !IS_SLOW
   test.each(
-    backend === 'reference' && isQuick ? [2, 17] : isQuick ? [1, 2, 15, 17, 33] : [1, 2, 15, 16, 17, 33, 64, 100],
+    isQuickest
+      ? [17]
+      : backend === 'reference' && isQuick
+        ? [2, 17]
+        : isQuick
+          ? [1, 2, 15, 17, 33]
+          : [1, 2, 15, 16, 17, 33, 64, 100],
   )('prefill of %i tokens: whole = chunks = one by one', async (length) => {
     const tokens = someTokens(length, length)
     const whole = await solo(runner, tokens)
@@ -91,10 +101,10 @@ describe.each(CASES)('exactness of %s on %s', (architecture, backend) => {
     },
   )
 
-  test.each(!isQuick ? [2, 7, 32] : backend === 'reference' ? [2] : [2, 7])(
+  test.each(!isQuick ? [2, 7, 32] : isQuickest ? [3] : backend === 'reference' ? [2] : [2, 7])(
     'alone = among %i rows that come and go',
     async (size) => {
-      const tokens = someTokens(24, 1)
+      const tokens = someTokens(isQuickest ? 6 : 24, 1)
       const wanted = await solo(runner, tokens)
       const mine = size - 1
       runner.clearSlot(mine)
@@ -183,7 +193,8 @@ describe.each(CASES)('exactness of %s on %s', (architecture, backend) => {
     expect(result!.drawn[0]!.token).toBe(-1)
   })
 
-  test('the same seed and prompt give the same draws, whatever else is in the batch', async () => {
+  const options = backend === 'webgpu' ? { tags: 'night' } : {}
+  test('the same seed and prompt give the same draws, whatever else is in the batch', options, async () => {
     const tokens = someTokens(10, 8)
     const answer = async (slot: number, neighbours: number) => {
       runner.clearSlot(slot)
