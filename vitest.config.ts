@@ -4,7 +4,7 @@ import { IS_SLOW } from './test/helpers/slow.ts'
 import { RunReporter } from './test/reporter.ts'
 
 /** A process of its own: for vi.mock, and for who imports files of tests, which must not have been imported there before. */
-const ALONE = ['test/model/load.test.ts', 'test/cluster/engine-stores.test.ts']
+const ALONE = ['test/model/best-device.test.ts', 'test/model/load.test.ts', 'test/cluster/engine-stores.test.ts']
 /** They have longer timeouts: a software GPU is slow, above all beside other tests. */
 const DEVICES = 'test/{backend,model}/**/*.test.ts'
 /** One file after another in the same processes: what one has loaded and compiled is there for the next. */

@@ -228,7 +228,7 @@ function openCudaIfUsable(options: BackendOptions): OpenedBackend | null {
   const { hasCard, problems } = cudaReport()
   if (!hasCard) return null
   if (problems.length > 0) {
-    note(`${problems.map(({ message }) => message).join('; ')}; using the CPU`)
+    note(`${problems.map(({ message }) => message).join('; ')}; using ${prepared.size > 0 ? 'WebGPU' : 'the CPU'}`)
     return null
   }
   return openCuda('cuda', options)

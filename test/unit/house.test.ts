@@ -101,5 +101,8 @@ test('three files lock a session, and one decides what a lock is', () => {
 test('tests that share a process mock no module', () => {
   const shared = ['api', 'cluster', 'cuda', 'engine', 'unit', 'web']
   expect(filesNaming(/\bvi\.(mock|doMock)\(/, ...shared.map((name) => `test/${name}`))).toEqual([])
-  expect(filesNaming(/\bvi\.mock\(/, 'test/model')).toEqual(['test/model/load.test.ts'])
+  expect(filesNaming(/\bvi\.mock\(/, 'test/model')).toEqual([
+    'test/model/best-device.test.ts',
+    'test/model/load.test.ts',
+  ])
 })
