@@ -2,7 +2,7 @@
 import type { AddressInfo } from 'node:net'
 import { Ollama } from 'ollama'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { answer } from '../helpers/fake-engine.ts'
+import { answer, FAKE_INFO } from '../helpers/fake-engine.ts'
 import { postTo, serve } from './kit.ts'
 
 const KEY = 'sk-right'
@@ -46,6 +46,16 @@ describe('models', () => {
     expect((await client.ps()).models).toMatchObject([{ name: 'goose:latest', size_vram: 0 }])
     const { version } = await client.version()
     expect(version).toMatch(/^0\.\d+\.\d+$/)
+  })
+
+  test.each([
+    ['cuda:0 NVIDIA H200', 4000],
+    ['webgpu: NVIDIA H200 (Vulkan driver 570)', 4000],
+    ['pipeline of 1 layer on cuda:0 NVIDIA H200; 1 layer on cuda:1 NVIDIA H200', 4000],
+    ['cpu: avx512 (vnni, bf16), 2 threads', 0],
+  ])('ps: the weights on %s', async (device, bytes) => {
+    const { app } = serve(undefined, {}, { ...FAKE_INFO, model: { ...FAKE_INFO.model, device } })
+    expect((await app.inject('/api/ps')).json().models).toMatchObject([{ size: 4000, size_vram: bytes }])
   })
 
   test('show', async () => {

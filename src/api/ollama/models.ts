@@ -16,6 +16,9 @@ const API_VERSION = '0.12.6'
 /** Ollama's way to say that a model stays loaded. */
 const NEVER = '9999-12-31T23:59:59Z'
 
+/** Of descriptions of devices, and of a model's layers on several. */
+const ON_GPU = /(^| on )(cuda|webgpu)/
+
 /** The form of a conversation, in the language of Ollama's templates. Continue looks for `.Suffix` in it. */
 const TEMPLATE =
   '{{ if .Suffix }}✿prefix✿✿suffix✿{{ .Suffix }}✿middle✿{{ .Prompt }}{{ else }}{{ if .System }}System: {{ .System }}\n\n{{ end }}{{ if .Prompt }}User: {{ .Prompt }}\n\n{{ end }}Assistant: {{ .Response }}{{ end }}'
@@ -30,7 +33,7 @@ export const modelRoutes: readonly Route[] = [
       models: namesOf(models).map((named) => ({
         ...listed(named),
         expires_at: NEVER,
-        size_vram: named.info.model.device.startsWith('cuda') ? named.info.model.weightBytes : 0,
+        size_vram: ON_GPU.test(named.info.model.device) ? named.info.model.weightBytes : 0,
         context_length: named.info.maxPromptTokens,
       })),
     }),
