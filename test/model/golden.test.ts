@@ -3,10 +3,15 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, describe, expect, test, vi } from 'vitest'
 import { availableLevels, cpuReport } from '../../src/backend/cpu/isa.ts'
+import { landed } from '../../src/backend/flight.ts'
+import { webgpuReport } from '../../src/backend/webgpu/adapter.ts'
+import { prepareDevice } from '../../src/host/device-choice.ts'
 import { loadRunner } from '../../src/host/load.ts'
 import type { QuantChoice } from '../../src/host/model-choice.ts'
 import { logitsOfAll } from '../../src/model/run/logits.ts'
+import type { Runner, StateData } from '../../src/model/runner.ts'
 import { openTunedState } from '../../src/model/tuned-state-file.ts'
+import { WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
 
 const FIXTURES = join(import.meta.dirname, '../fixtures')
 const fixture = (name: string) => join(FIXTURES, name)
@@ -22,11 +27,16 @@ const CASES = JSON.parse(readFileSync(fixture('golden.json'), 'utf8')) as Golden
 
 interface Way {
   readonly label: string
-  readonly backend: 'reference' | 'cpu'
+  readonly backend: 'reference' | 'cpu' | 'webgpu'
   readonly isa: string
   readonly quant: QuantChoice
   readonly tolerance: number
 }
+
+const ADAPTER = (await webgpuReport()).adapters[0]
+/** Products by matrix units round inputs to f16. */
+const WEBGPU_TOLERANCE = ADAPTER?.features.includes('chromium-experimental-subgroup-matrix') ? 5e-3 : 1e-4
+const WEBGPU = { label: 'webgpu bf16', backend: 'webgpu', isa: '', quant: 'file', tolerance: WEBGPU_TOLERANCE } as const
 
 const LEVELS = cpuReport().problem === null ? availableLevels() : []
 /** The files are bf16, so `file` runs the kernels for bf16 weights. */
@@ -36,6 +46,7 @@ const WAYS: readonly Way[] = [
     { label: `cpu ${isa} f32`, backend: 'cpu', isa, quant: 'f32', tolerance: 1e-4 },
     { label: `cpu ${isa} bf16`, backend: 'cpu', isa, quant: 'file', tolerance: 1e-4 },
   ]),
+  ...(WEBGPU_PROBLEM === null ? [WEBGPU] : []),
 ]
 
 /** [tokens, V] float64, little-endian. */
@@ -50,13 +61,28 @@ function distance(actual: Float32Array, expected: Float64Array): number {
   return actual.reduce((max, value, i) => Math.max(max, Math.abs(value - expected[i]!)), 0) / largest
 }
 
+/** The same as logitsOfAll(), also of a device that cannot be waited for. */
+async function logitsOf(runner: Runner, tokens: Int32Array, start: StateData | null = null): Promise<Float32Array> {
+  const V = runner.info.vocabSize
+  const values = new Float32Array(tokens.length * V)
+  runner.clearSlot(0)
+  if (start !== null) await landed(runner.writeState(0, start))
+  for (let first = 0; first < tokens.length; first += runner.maxLogits) {
+    const part = tokens.subarray(first, first + runner.maxLogits)
+    const [result] = await landed(runner.launch([{ slot: 0, tokens: part, samples: [], allLogits: true }]))
+    values.set(result!.logits!, first * V)
+  }
+  return values
+}
+
 afterEach(() => {
   vi.unstubAllEnvs()
 })
 
 describe.each(CASES)('$name', ({ name, vocabSize, tokens }) => {
-  test.each(WAYS)('$label gives the logits of the oracle', ({ backend, isa, quant, tolerance }) => {
+  test.each(WAYS)('$label gives the logits of the oracle', async ({ backend, isa, quant, tolerance }) => {
     vi.stubEnv('SKEIN_ISA', isa)
+    await prepareDevice({ device: backend })
     const model = fixture(`${name}.pth`)
     const runner = loadRunner({
       model,
@@ -68,8 +94,9 @@ describe.each(CASES)('$name', ({ name, vocabSize, tokens }) => {
     })
     const start = openTunedState(fixture(`${name}-state.pth`), runner.info.stateShape)
     const ids = Int32Array.from(tokens)
-    const fromZero = logitsOfAll(runner, ids)
-    const fromState = logitsOfAll(runner, ids, start)
+    const read = backend === 'webgpu' ? logitsOf : logitsOfAll
+    const fromZero = await read(runner, ids)
+    const fromState = await read(runner, ids, start)
     runner.dispose()
     const [zero, tuned] = [readOracle(`${name}.f64`), readOracle(`${name}-state.f64`)]
     expect(zero).toHaveLength(tokens.length * vocabSize)
