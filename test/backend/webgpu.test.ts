@@ -9,9 +9,9 @@ import type { MatrixSource } from '../../src/backend/weight-types.ts'
 import { benchEngine } from '../../src/bench/engine.ts'
 import { DEMO_MODEL } from '../../src/host/checkpoints/model-path.ts'
 import { adapterChosen, openBackend, parseDevice, prepareDevice } from '../../src/host/device-choice.ts'
-import { loadRunner } from '../../src/host/load.ts'
+import { loadRunner, testedFor } from '../../src/host/load.ts'
 import { load } from '../../src/index.ts'
-import { ARCHITECTURES, someTokens, tinyRunner } from '../helpers/runner.ts'
+import { ARCHITECTURES, someTokens, tinyModel, tinyRunner } from '../helpers/runner.ts'
 import { IS_SLOW } from '../helpers/slow.ts'
 import { nextDeviceIsOwn, WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
 import { capacityFor, normals, raggedBatch, randomSource, read, rmsRatio, run, runStep } from './kit.ts'
@@ -29,6 +29,16 @@ test('values of --device webgpu', () => {
   expect(parseDevice('webgpu')).toBe('webgpu')
   expect(parseDevice('webgpu:1')).toBe('webgpu:1')
   for (const text of ['webgpu:', 'webgpu:x', 'webgpu:-1']) expect(parseDevice(text)).toBeUndefined()
+})
+
+test('a device is tested with the types and the architecture of the model that it will get', () => {
+  expect(testedFor({ model: DEMO_MODEL })).toEqual({ architecture: 'rwkv7', large: 'bf16', plain: 'bf16' })
+  for (const architecture of ARCHITECTURES) {
+    const model = tinyModel(architecture)
+    expect(testedFor({ model })).toEqual({ architecture, large: 'f32', plain: 'f32' })
+    expect(testedFor({ model, quant: 'int8' })).toEqual({ architecture, large: 'i8', plain: 'f32' })
+    expect(testedFor({ model, quant: 'f16' })).toEqual({ architecture, large: 'f16', plain: 'f16' })
+  }
 })
 
 describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
