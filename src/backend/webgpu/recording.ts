@@ -20,7 +20,7 @@ import type {
 import type { Capacity } from '../batch.ts'
 import { type KernelVariant, USAGE, type WebgpuDevice } from './device.ts'
 import { eight, hasPrompts, type StepShape, scanConstants, statesVariant, type Word, wkvWords } from './launch.ts'
-import { GROUP, type KeptAs, NOT_KEPT } from './products/halves.ts'
+import { GROUP, type KeptAs, LEAST_BY_MATRICES, NOT_KEPT } from './products/halves.ts'
 import { recordLinear } from './products/linear.ts'
 import { Launches } from './recorder.ts'
 import { tensorOf, WebgpuHostTable, WebgpuTable } from './resources.ts'
@@ -35,9 +35,6 @@ const MIXES_OF_TIME = 6
 
 /** Steps of fewer have several workgroups for a token's channels. */
 const FEW_TOKENS = 64
-
-/** Tokens from which on a step's states have a kernel that reads shared memory less. Its bits are the same. */
-const LEAST_MANY = 5
 
 /** DTYPE of embed.wgsl and deep-embed.wgsl. */
 const DTYPES = { f32: 0, f16: 1, bf16: 2 } as const
@@ -258,7 +255,8 @@ export class Recording extends Launches {
     // Pairs of f16 are shared out whole.
     const parts = this.device.hasSubgroups && N % 32 === 0 ? 4 : 1
     const slots = [['write', pool.layer(layer)]] as const
-    const isMany = ({ numTokens }: StepShape) => parts === 4 && numTokens >= LEAST_MANY
+    // Many have a kernel that reads shared memory less, and keeps nothing as bytes. Its bits are the same.
+    const isMany = ({ numTokens }: StepShape) => parts === 4 && numTokens >= LEAST_BY_MATRICES
     const few = (step: StepShape) => [heads, hasPrompts(step) || isMany(step) ? 0 : step.numRows] as const
     this.launchKept(keeper, 'wkv7', words, slots, few, statesVariant(pool, { N }, parts))
     const many = (step: StepShape) => [heads, isMany(step) && !hasPrompts(step) ? step.numRows : 0] as const

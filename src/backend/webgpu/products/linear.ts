@@ -19,7 +19,6 @@ import {
   LEAST_BY_MATRICES,
   roundedVectors,
 } from './halves.ts'
-
 import {
   blocksOf,
   dotsOf,
