@@ -32,14 +32,17 @@ async function whenReady(server) {
   }
 }
 
-/** @param {string} load @returns {Promise<any>} */
-function send(load) {
+/**
+ * Each load has prompts of its own, by its seed, so that none is kept from the load before.
+ * @param {string} load @param {number} seed @returns {Promise<any>}
+ */
+function send(load, seed) {
   const [, number = '', perSecond, count = ''] = /^(\d+)(\/s)?:(\d+)$/.exec(load) ?? []
   if (number === '') throw new Error(`a load is like 64/s:1200 or 320:960, not "${load}"`)
   const pace = perSecond ? ['--request-rate', number] : ['--concurrency', number]
   const client = skein([
     ...['bench', 'serve', '--url', URL_BASE, '--ignore-eos', '--json', '-', ...pace],
-    ...['--num-prompts', count, '--input-len', '512', '--output-len', '256'],
+    ...['--num-prompts', count, '--input-len', '512', '--output-len', '256', '--seed', String(seed)],
   ])
   let text = ''
   client.stdout?.on('data', (part) => {
@@ -64,10 +67,10 @@ server.stdout?.resume()
 try {
   await whenReady(server)
   // The first step of each shape is launched kernel by kernel.
-  await send('32:96')
+  await send('32:96', 1)
   console.log('| load | ok | req/s | out tok/s | TTFT median / p90 / p99 ms | ITL median / p90 / p99 ms |')
-  for (const load of loads.split(',')) {
-    const { summary } = await send(load)
+  for (const [i, load] of loads.split(',').entries()) {
+    const { summary } = await send(load, 100 + i)
     const { numSucceeded, numRequests, requestsPerSecond, outputTokens, ttftMs, itlMs } = summary
     const cells = [
       ...[load, `${numSucceeded}/${numRequests}`, requestsPerSecond.toFixed(1)],
