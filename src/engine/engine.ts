@@ -362,6 +362,7 @@ export class Engine {
     if (plan.length === 0) return
     if (this.#flights.count === 0) this.#busySince = performance.now()
     this.#flights.launch(plan)
+    for (const { owner, numPrompt } of plan) if (numPrompt > 0) this.#states?.atPoint(owner)
     this.#counters.steps++
     this.#counters.lastBatchTokens = plan.reduce((sum, { row }) => sum + row.tokens.length, 0)
   }

@@ -171,8 +171,6 @@ export class Outcomes {
     const { owner, numPrompt, fedTo } = planned
     if (logits !== undefined && !this.#score(planned, logits)) return
     this.counters.promptTokens += numPrompt
-    // Otherwise more of the prompt is in flight; at a snapshot point nothing is.
-    if (fedTo === owner.numFed) this.#states?.atPoint(owner)
     if (fedTo < owner.prompt.length) return
     if (owner.request.isRanked === true) {
       this.#rank(owner)

@@ -123,9 +123,8 @@ export class LiveRequest {
   get canSendChunk(): boolean {
     if (!this.isPrefilling || this.numTransfers > 0 || this.isLeaving) return false
     if (!this.sequences.every(({ isSettled, isAway }) => isSettled && !isAway)) return false
-    // A copy at a point is taken, and scores are read, before more is fed.
-    const isLookedAt = this.promptLogprobs !== null || this.numFed === this.points[0]
-    return this.numChunksSent === 0 || !isLookedAt
+    // Scores are read before more is fed.
+    return this.numChunksSent === 0 || this.promptLogprobs === null
   }
 
   get hasRows(): boolean {

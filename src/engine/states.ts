@@ -229,7 +229,7 @@ export class States {
     this.#sharing?.learn(live.prompt.length - use.cachedTokens, ms)
   }
 
-  /** After prompt tokens were fed: takes a copy if this is a point for one. */
+  /** After prompt tokens were launched: takes a copy if this is a point for one. What is fed later does not change it. */
   atPoint(live: LiveRequest): void {
     if (live.numFed !== live.points[0]) return
     live.points = live.points.slice(1)

@@ -6,6 +6,7 @@ import type { EngineLimits } from '../../src/engine/limits.ts'
 import type { EngineEvent, GenerateRequest } from '../../src/engine/messages.ts'
 import { DEFAULT_STATE_OPTIONS, type StateOptions } from '../../src/engine/states.ts'
 import { joinTokens } from '../../src/state/snapshot.ts'
+import { DeferredRunner } from '../helpers/deferred-runner.ts'
 import { type FakeOptions, FakeRunner } from '../helpers/fake-runner.ts'
 import { someTokens, tinyRunner } from '../helpers/runner.ts'
 import { Collected, drain, promptOf, requestOf, SAMPLING, soloAnswer, tokenBytes, V } from './kit.ts'
@@ -69,6 +70,18 @@ describe('snapshot points', () => {
   ])('of a short prompt beside answers: %i tokens from %i, %i of them in common', (length, start, shared, expected) => {
     const hints = { start, shared, boundaries: new Int32Array(0), isBusy: true }
     expect(snapshotPoints(length, hints)).toEqual(expected)
+  })
+
+  test('hold nothing up: the last token is launched behind the chunk that is copied, before that has landed', () => {
+    const runner = new DeferredRunner(new FakeRunner({ vocabSize: V, maxTokens: 512 }))
+    runner.patience = 9
+    const engine = new Engine(runner, tokenBytes, {}, STATES)
+    const request = requestOf({ prompt: promptOf(100), maxTokens: 1 })
+    engine.submit(request)
+    expect([engine.turn(), engine.turn()]).toEqual([null, null])
+    expect(engine.stats).toMatchObject({ steps: 2, promptTokens: 0 })
+    expect(drain(engine).answer(request.id)).toEqual(soloAnswer(request))
+    expect(ask(engine, { ...request, id: 'again' })).toBe(99)
   })
 
   test('a short prompt beside answers is read in one step, and copied when it is known to come again', () => {
