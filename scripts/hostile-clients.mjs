@@ -3,7 +3,7 @@
  * [seconds]. Prints the gateway's memory, the gaps in another user's stream, the time of /livez, and whether SIGTERM is
  * heard. The clients and the measuring parts are separate processes. On Linux SERVER_CORES=0,1 keeps the server on
  * these cores; `taskset -c 2-5` before the command keeps the others off them; CLIENT_NICE=19 gives the hostile clients
- * the lowest priority. For the longest gaps and the slowest /livez it prints how long the gateway's loop and the
+ * the lowest priority; ATTACK_ONLY=1 leaves out the quiet server before and SIGTERM after it. For the longest gaps and the slowest /livez it prints how long the gateway's loop and the
  * worker's threads ran meanwhile, and how long they waited for a core (/proc/PID/schedstat).
  */
 import { fork, spawn } from 'node:child_process'
@@ -14,6 +14,7 @@ import { setPriority, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
+import { crc32 } from 'node:zlib'
 import { schedulerOf } from './scheduler.mjs'
 
 const [clients, seconds] = [Number(process.argv[2] ?? 1000), Number(process.argv[3] ?? 30)]
@@ -21,7 +22,7 @@ const ROLE = process.env.HOSTILE_ROLE
 const KEYS = { alice: 'sk-alice-quiet', bob: 'sk-bob-hostile' }
 const MAIN = join(import.meta.dirname, '../dist/cli/main.js')
 
-if (ROLE === 'clients') attack(Number(process.env.HOSTILE_PORT))
+if (ROLE === 'clients') await attack(Number(process.env.HOSTILE_PORT))
 else if (ROLE === 'watch') await watch(Number(process.env.HOSTILE_PORT))
 else await main()
 
@@ -45,14 +46,15 @@ async function main() {
   // Their bodies take seconds to make, many on a busy machine.
   const attackers = child('clients')
   await once(attackers, 'message')
-  const quiet = await measured(child('watch'), server.pid)
+  const isWhole = process.env.ATTACK_ONLY === undefined
+  const quiet = isWhole ? await measured(child('watch'), server.pid) : {}
   const watcher = child('watch')
   await delay(1000)
   attackers.send('begin')
   if (process.env.CLIENT_NICE !== undefined) setPriority(attackers.pid, Number(process.env.CLIENT_NICE))
   const beside = await measured(watcher, server.pid)
   const asked = performance.now()
-  server.kill('SIGTERM')
+  server.kill(isWhole ? 'SIGTERM' : 'SIGKILL')
   const ended = await Promise.race([once(server, 'exit'), delay(40_000, null)])
   const stopMs = performance.now() - asked
   const [sent] = await Promise.all([once(attackers, 'message'), attackers.send('stop')])
@@ -189,9 +191,9 @@ function round(ms) {
   return Math.round(ms * 10) / 10
 }
 
-function attack(port) {
+async function attack(port) {
   const replies = {}
-  const kinds = hostileKinds()
+  const kinds = hostileKinds(await exported(port))
   process.on('message', (what) => {
     if (what === 'stop') process.send(replies)
     else for (let i = 0; i < clients; i++) again(kinds[i % kinds.length])
@@ -199,7 +201,8 @@ function attack(port) {
   process.send('ready')
 
   /** Sends, reads the reply (or never does), and repeats. */
-  function again({ name, path, key, body, type = 'application/json', length, holds, isDeaf }) {
+  function again(kind) {
+    const { name, raw, path, key, body, type = 'application/json', length, holds = 20_000, isDeaf } = kind
     const socket = connect(port, '127.0.0.1')
     let text = ''
     socket.on('error', () => {})
@@ -207,22 +210,67 @@ function attack(port) {
       const status = /^HTTP\/1.1 (\d+)/.exec(text)?.[1] ?? 'none'
       replies[name] ??= {}
       replies[name][status] = (replies[name][status] ?? 0) + 1
-      setTimeout(() => again({ name, path, key, body, type, length, holds, isDeaf }), 50)
+      setTimeout(() => again(kind), 50)
     })
     if (isDeaf) socket.pause()
     else
       socket.on('data', (bytes) => {
         if (text.length < 20) text += bytes
       })
-    const head = `POST ${path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: ${type}\r\n`
-    const auth = key === undefined ? '' : `authorization: Bearer ${key}\r\n`
-    socket.write(`${head}${auth}content-length: ${length ?? body.length}\r\n\r\n`)
-    socket.write(body)
-    setTimeout(() => socket.destroy(), holds ?? 20_000)
+    if (raw === undefined) {
+      // A call that is paused has a name of its own.
+      const id = kind.isPaused ? `p${Math.random()}` : null
+      const start = id === null ? '' : `{"request_id":"${id}",`
+      const rest = id === null ? body : body.subarray(1)
+      socket.write(headOf(path, type, key, length ?? start.length + rest.length) + start)
+      socket.write(rest)
+      if (id !== null) setTimeout(() => pause(id, key), holds - 200)
+    } else socket.write(raw)
+    if (kind.isReset) setTimeout(() => socket.resetAndDestroy(), Math.random() * 1500)
+    else setTimeout(() => socket.destroy(), holds)
+  }
+
+  function pause(request_id, key) {
+    const body = JSON.stringify({ request_id })
+    const socket = connect(port, '127.0.0.1')
+    socket.on('error', () => {})
+    socket.resume()
+    socket.write(headOf('/v1/server/pause', 'application/json', key, body.length) + body)
+    setTimeout(() => socket.destroy(), 5000)
   }
 }
 
-function hostileKinds() {
+function headOf(path, type, key, length) {
+  const head = `POST ${path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: ${type}\r\n`
+  const auth = key === undefined ? '' : `authorization: Bearer ${key}\r\n`
+  return `${head}${auth}content-length: ${length}\r\n\r\n`
+}
+
+/** A state of Alice's. */
+async function exported(port) {
+  const url = `http://127.0.0.1:${port}`
+  const headers = { authorization: `Bearer ${KEYS.alice}`, 'content-type': 'application/json' }
+  const body = JSON.stringify({ prompt: 'One', max_tokens: 1, session: 'quiet' })
+  const reply = await fetch(`${url}/v1/completions`, { method: 'POST', headers, body })
+  if (!reply.ok) throw new Error(await reply.text())
+  await reply.text()
+  const file = await fetch(`${url}/v1/sessions/quiet/export`, { headers })
+  if (!file.ok) throw new Error(await file.text())
+  return Buffer.from(await file.arrayBuffer())
+}
+
+/** With numbers that no model makes, without the seal, and with the checksum of a whole file. */
+function forged(state) {
+  const [sealBytes, sumBytes] = [40, 4]
+  const file = Buffer.from(state.subarray(0, state.length - sealBytes))
+  const end = file.length - sumBytes
+  file.writeFloatLE(1e30, end - 4)
+  file.writeUInt32LE(crc32(file.subarray(0, end)), end)
+  return file
+}
+
+/** Those of a report on an attack of this server, with its numbers (D1 to D15), and others. */
+function hostileKinds(state) {
   const bob = KEYS.bob
   const list = (item, bytes) => `[${item.repeat(Math.floor(bytes / item.length))}0]`
   const fields = Array.from({ length: 500_000 }, (_, i) => `"k${i}":0`).join(',')
@@ -231,6 +279,8 @@ function hostileKinds() {
   const long = { max_tokens: 65_536, ignore_eos: true, stream: true }
   const chat = '/v1/chat/completions'
   const completions = '/v1/completions'
+  const batch = '/v1/batch/completions'
+  const file = 'application/octet-stream'
   const translate = '/translate/v1/batch-translate'
   const to = { source_lang: 'en', target_lang: 'zh' }
   const text = (length) => Array.from({ length }, (_, i) => 'abcdefgh'[(i * 7) % 8]).join('')
@@ -287,7 +337,7 @@ function hostileKinds() {
     },
     {
       name: '1024 contents',
-      path: '/v1/batch/completions',
+      path: batch,
       key: bob,
       body: json({ contents: many(1024, 4000), stream: true }),
       holds: 5000,
@@ -309,7 +359,7 @@ function hostileKinds() {
       path: '/v1/sessions/s/import',
       key: bob,
       body: Buffer.alloc(100e6, 1),
-      type: 'application/octet-stream',
+      type: file,
     },
     {
       name: 'deaf',
@@ -326,5 +376,42 @@ function hostileKinds() {
       body: json({ prompt: 'x', ...long }),
       holds: 10_000,
     },
+    {
+      name: 'paused',
+      path: batch,
+      key: bob,
+      body: json({ contents: many(1024, 7000), max_tokens: 65_536 }),
+      isPaused: true,
+      holds: 5000,
+    },
+    {
+      name: 'small, paused',
+      path: batch,
+      key: bob,
+      body: json({ contents: many(64, 1000), max_tokens: 65_536 }),
+      isPaused: true,
+      holds: 2000,
+    },
+    {
+      name: 'texts, translated',
+      path: translate,
+      key: bob,
+      body: json({ ...to, text_list: many(512, 60) }),
+      holds: 5000,
+    },
+    {
+      name: 'newlines, translated',
+      path: translate,
+      key: bob,
+      body: json({ ...to, text_list: [`a${'\n'.repeat(4e6)}b`] }),
+    },
+    { name: '60k tokens', path: completions, key: bob, body: json({ prompt: 'x '.repeat(30_000), max_tokens: 1 }) },
+    { name: 'aborted', path: completions, key: bob, body: json({ prompt: 'x', ...long }), isReset: true },
+    { name: "another's state", path: '/v1/sessions/s/import', key: bob, body: state, type: file },
+    { name: 'forged state', path: '/v1/sessions/s/import', key: bob, body: forged(state), type: file },
+    { name: 'pipelined, no key', raw: 'GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n'.repeat(2000), holds: 5000 },
+    { name: 'slow headers, no key', raw: 'POST / HTTP/1.1\r\nhost: localhost\r\nx-a: ' },
+    { name: 'long headers, no key', raw: `GET / HTTP/1.1\r\nhost: localhost\r\nx-a: ${'x'.repeat(17_000)}\r\n\r\n` },
+    { name: 'two hosts, no key', raw: 'GET / HTTP/1.1\r\nhost: localhost\r\nhost: b\r\n\r\n' },
   ]
 }
