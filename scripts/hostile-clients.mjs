@@ -60,7 +60,7 @@ async function main() {
   const [sent] = await Promise.all([once(attackers, 'message'), attackers.send('stop')])
   attackers.kill()
   if (ended === null) server.kill('SIGKILL')
-  rmSync(XDG_DATA_HOME, { recursive: true, force: true })
+  rmSync(XDG_DATA_HOME, { recursive: true, force: true, maxRetries: 10 })
   console.log(`${clients} clients, ${seconds} s; replies by status: ${JSON.stringify(sent[0])}`)
   const { gaps, slow, ...figures } = beside
   const { gaps: _, slow: __, ...before } = quiet
@@ -250,7 +250,7 @@ function headOf(path, type, key, length) {
 async function exported(port) {
   const url = `http://127.0.0.1:${port}`
   const headers = { authorization: `Bearer ${KEYS.alice}`, 'content-type': 'application/json' }
-  const body = JSON.stringify({ prompt: 'One', max_tokens: 1, session: 'quiet' })
+  const body = JSON.stringify({ prompt: 'One', max_tokens: 1, session: { id: 'quiet' } })
   const reply = await fetch(`${url}/v1/completions`, { method: 'POST', headers, body })
   if (!reply.ok) throw new Error(await reply.text())
   await reply.text()

@@ -87,6 +87,24 @@ test('requests that arrive at once start in many turns, and those without a body
   server.close()
 })
 
+test('many requests of one connection do not make the others wait', async () => {
+  const server = new EventEmitter() as Server // only its events are used
+  const begun: string[] = []
+  server.on('request', ({ url }) => {
+    begun.push(url!)
+    for (const end = performance.now() + 1; performance.now() < end; );
+  })
+  requestInTurn(server)
+  const [greedy, other] = [{ destroyed: false }, { destroyed: false }]
+  const ask = (socket: object, url: string) => server.emit('request', { method: 'GET', url, socket }, {})
+  for (let i = 0; i < 100; i++) ask(greedy, `${i}`)
+  ask(other, 'other')
+  while (begun.length < 101) await turn()
+  expect(begun.indexOf('other')).toBeLessThan(3)
+  // Of one connection in their order.
+  expect(begun.filter((url) => url !== 'other')).toEqual(Array.from({ length: 100 }, (_, i) => `${i}`))
+})
+
 test('a request whose client left while it waited does not start', async () => {
   const server = new EventEmitter() as Server // only its events are used
   let numBegun = 0

@@ -62,19 +62,25 @@ export function acceptInTurn(server: Server): void {
 
 /**
  * Begins requests for a few milliseconds per turn of the event loop: a thousand open connections may each send one at the same
- * moment. Requests without a body, like a check whether the server lives, do not wait for those with one.
+ * moment. Requests without a body, like a check whether the server lives, do not wait for those with one. Of a connection that
+ * sends many at once, one waits in the line; the next joins its end.
  */
 export function requestInTurn(server: Server): void {
   const [short, others] = [new Turns(), new Turns()]
   const serving = server.listeners('request')
+  /** By connection: when its last request has begun. */
+  const begun = new WeakMap<Socket, Promise<void>>()
   server.removeAllListeners('request')
   server.on('request', (request: IncomingMessage, reply: ServerResponse) => {
-    const isShort = request.method === 'GET' || request.method === 'HEAD'
-    void (isShort ? short : others).do(() => {
-      // The client may have left in the meantime.
-      if (request.socket.destroyed) return
-      for (const serve of serving) serve.call(server, request, reply)
-    })
+    const { socket, method } = request
+    const line = method === 'GET' || method === 'HEAD' ? short : others
+    const begin = () =>
+      line.do(() => {
+        // The client may have left in the meantime.
+        if (socket.destroyed) return
+        for (const serve of serving) serve.call(server, request, reply)
+      })
+    begun.set(socket, begun.get(socket)?.then(begin) ?? begin())
   })
 }
 
