@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <new>
+#include <set>
 #include <string>
 #include <system_error>
 
@@ -60,6 +61,17 @@ class FlushDenormals {
 #endif
 };
 
+/// The pools of this process.
+struct Pools {
+  std::mutex mutex;
+  std::set<const Pool*> all;
+};
+
+Pools& pools() {
+  static Pools pools;
+  return pools;
+}
+
 }  // namespace
 
 Pool::Pool(int threads) : cursors_(threads) {
@@ -74,9 +86,31 @@ Pool::Pool(int threads) : cursors_(threads) {
                                     std::to_string(started + 1) + " of " + std::to_string(threads) +
                                     "; ask for fewer threads");
   }
+  std::lock_guard lock(pools().mutex);
+  pools().all.insert(this);
 }
 
-Pool::~Pool() { stop(); }
+Pool::~Pool() {
+  {
+    std::lock_guard lock(pools().mutex);
+    pools().all.erase(this);
+  }
+  stop();
+}
+
+uint32_t Pool::progress() {
+  std::lock_guard lock(pools().mutex);
+  uint64_t sum = 0;
+  for (const Pool* pool : pools().all) sum += pool->taken();
+  return static_cast<uint32_t>(sum ^ (sum >> 32));
+}
+
+/// Only grows: a cursor has the phase above the items that are taken of it.
+uint64_t Pool::taken() const {
+  uint64_t sum = number_.load(std::memory_order_relaxed);
+  for (const Cursor& cursor : cursors_) sum += cursor.taken.load(std::memory_order_relaxed);
+  return sum;
+}
 
 void Pool::stop() {
   stopping_.store(true);

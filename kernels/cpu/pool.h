@@ -32,6 +32,9 @@ class Pool {
 
   int threads() const { return static_cast<int>(threads_.size()) + 1; }
 
+  /// A number that changes with every item that any pool of the process begins. For any thread.
+  static uint32_t progress();
+
   /// Calls each(phase, item, thread) once for every item of [0, items(phase)), phase after phase;
   /// returns when all are done. The result of an item never depends on the thread. Throws if an
   /// item threw. soon(phase, thread) says what a thread that ran items of the phase will read after
@@ -82,6 +85,7 @@ class Pool {
   void serve(int thread);
   bool wait_for_phase(uint32_t seen, bool is_first, Soon& soon);
   void stop();
+  uint64_t taken() const;
 
   std::vector<std::thread> threads_;
   std::vector<Cursor> cursors_;

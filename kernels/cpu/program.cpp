@@ -58,6 +58,8 @@ extern "C" {
 
 int32_t sk_abi_version(void) { return SK_ABI_VERSION; }
 
+uint32_t sk_progress(void) { return Pool::progress(); }
+
 sk_context* sk_context_new(int32_t threads) {
   return guard_pointer([&] {
     require(threads >= 1 && threads <= 1024, "threads must be 1 to 1024");

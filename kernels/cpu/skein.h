@@ -73,6 +73,10 @@ SK_API int32_t sk_abi_version(void);
 SK_API int32_t sk_last_status(void);
 SK_API const char* sk_last_error(void);
 
+/* A number that changes while anything is computed in this process: with every item of work that
+ * begins. Any thread may ask, at any time. */
+SK_API uint32_t sk_progress(void);
+
 SK_API sk_context* sk_context_new(int32_t threads);
 SK_API void sk_context_free(sk_context* context);
 

@@ -1,22 +1,25 @@
 /**
  * Ends this process when its event loop hangs: a thread counts its beats, reports where it hangs, and kills it, so that
- * its parent restarts it. A hanging event loop cannot handle a signal or any other event.
+ * its parent restarts it. A hanging event loop cannot handle a signal or any other event. In a worker a step may take
+ * longer than a hang; what tells them apart is that kernels count the items that they begin, so a step that goes on
+ * is seen to, and a loop that never ends is not.
  */
 import { setInterval } from 'node:timers'
 import { Worker } from 'node:worker_threads'
 import { openLibrary } from '../backend/ffi.ts'
+import { workDone } from '../threads/work-done.ts'
 import type { Watched } from './watchdog-thread.ts'
 
 /** A hundred times the longest that a valid request blocks the event loop. */
 const HANG_MS = 10_000
 const BEATS_PER_HANG = 20
 
-/** Starts watching. Returns a function that stops it. */
-export function watchEventLoop(hangMs = HANG_MS): () => void {
+/** Starts watching. `libraries` are those whose kernels run in the loop. Returns a function that stops it. */
+export function watchEventLoop(hangMs = HANG_MS, libraries: readonly string[] = []): () => void {
   const beats = new Int32Array(new SharedArrayBuffer(4))
   const everyMs = hangMs / BEATS_PER_HANG
   const beating = setInterval(() => Atomics.add(beats, 0, 1), everyMs).unref()
-  const workerData: Watched = { beats, everyMs, mostMissed: BEATS_PER_HANG }
+  const workerData: Watched = { beats, workDone, libraries, everyMs, hangMs }
   const url = new URL('./watchdog-thread.js', import.meta.url)
   const worker = new Worker(url, { workerData, execArgv: [], stderr: false })
   worker.unref()

@@ -2,6 +2,7 @@
  * Entry of a worker process: loads one model and serves its engine to the gateway that forked it. The first argument is
  * the choice as JSON. Native code may abort this process, which loses only its own streams.
  */
+import { openedLibraries } from '../backend/cpu/context.ts'
 import { channelToParent } from '../engine/client/process-channel.ts'
 import { serveEngine } from '../engine/client/worker-loop.ts'
 import { SkeinError } from '../errors.ts'
@@ -9,10 +10,13 @@ import { lowerHelpers } from '../threads/helpers.ts'
 import { loadEngine } from './load.ts'
 import type { EngineChoice } from './model-choice.ts'
 import { usualSlices } from './slice.ts'
+import { watchEventLoop } from './watchdog.ts'
 
 /** Progress messages are for a progress bar, which needs no more. A small model is loaded in less. */
 const PROGRESS_MS = 50
 const STAGE_MS = 2000
+/** Without a turn of the loop or work of a kernel. With the time to tell where, it is known within 10 s. */
+const HANG_MS = 7000
 
 async function main(): Promise<number> {
   usualSlices()
@@ -40,6 +44,7 @@ async function main(): Promise<number> {
     // The same for a signal to the whole service: the gateway still wants states saved and answers finished.
     process.on('SIGTERM', () => {})
     process.on('SIGHUP', () => {})
+    watchEventLoop(HANG_MS, openedLibraries())
     return await serveEngine(engine, channel)
   } catch (error) {
     channel.send({ type: 'fatal', error: SkeinError.from(error).toShape() })

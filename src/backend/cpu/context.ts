@@ -6,12 +6,21 @@ import { assert, type ErrorCode, SkeinError } from '../../errors.ts'
 import { type Bound, bindAll, type NativeType, openLibrary, type Pointer, type Signatures } from '../ffi.ts'
 import { type IsaLevel, libraryPath } from './isa.ts'
 
+/** Paths of the libraries that contexts of this process were opened from. */
+const opened = new Set<string>()
+
+export function openedLibraries(): readonly string[] {
+  return [...opened]
+}
+
 export class CpuContext {
   readonly #native: Native
   #handle: Pointer | null
 
   constructor(level: IsaLevel, threads: number) {
-    this.#native = openNative(libraryPath(level))
+    const path = libraryPath(level)
+    this.#native = openNative(path)
+    opened.add(path)
     this.#handle = checkPointer(this.#native, this.#native.sk_context_new(threads), 'thread pool')
   }
 

@@ -3,6 +3,7 @@
  * the maths and the oracle of every other backend; nothing here is fast and nothing here should be.
  */
 import { assert } from '../../errors.ts'
+import { countPiece } from '../../threads/work-done.ts'
 import type {
   DeepEmbedWeights,
   Epilogue,
@@ -91,6 +92,7 @@ function product(
   const { rows: outputs, columns } = weight
   const w = weightsOf(weight)
   for (let t = 0; t < rows; t++) {
+    countPiece()
     for (let o = 0; o < outputs; o++) {
       let sum = 0
       for (let i = 0; i < columns; i++) sum += x[t * columns + i]! * w[o * columns + i]!

@@ -4,6 +4,7 @@
  */
 /// <reference types="@webgpu/types" />
 import { assert, SkeinError } from '../../errors.ts'
+import { longCall } from '../../threads/work-done.ts'
 import { describeAdapter, hasDots, hasSubgroups, type Matrices, matricesOf, type OpenedDevice } from './adapter.ts'
 import { type Constants, readSource } from './source.ts'
 
@@ -259,7 +260,7 @@ export class WebgpuDevice {
       const bindGroupLayouts = groups.map((access) => this.layout(access))
       const layout = this.gpu.createPipelineLayout({ bindGroupLayouts })
       const compute = { module, entryPoint: 'main' }
-      pipeline = this.gpu.createComputePipeline({ label, layout, compute })
+      pipeline = longCall(() => this.gpu.createComputePipeline({ label, layout, compute }))
       this.#pipelines.set(key, pipeline)
     }
     return pipeline

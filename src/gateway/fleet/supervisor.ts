@@ -20,7 +20,10 @@ const DEFAULT_TIMING = {
   healthyMs: 60_000,
   /** Crashes in a row before it is given up. */
   maxCrashes: 10,
-  /** Work pending and no step for this long: it hangs and is killed. Longer than any step takes. */
+  /**
+   * Work pending and no step for this long: a device never ends one, and it is killed. Longer than any step takes. A
+   * worker whose loop hangs ends itself sooner (host/watchdog.ts).
+   */
   stallMs: 120_000,
   /** No message and no processor use for this long: it is stopped or deadlocked, and is killed. */
   silentMs: 8_000,

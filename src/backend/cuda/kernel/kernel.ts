@@ -3,6 +3,7 @@
  * modules; knows no arguments.
  */
 import { SkeinError } from '../../../errors.ts'
+import { longCall } from '../../../threads/work-done.ts'
 import type { Pointer } from '../../ffi.ts'
 import type { CudaDriver } from '../driver/driver.ts'
 
@@ -53,7 +54,7 @@ export class KernelStore {
     const key = kernelLabel(file, '', defines)
     const known = this.#modules.get(key)
     if (known !== undefined) return known
-    const loaded = this.#load(file, defines)
+    const loaded = longCall(() => this.#load(file, defines))
     this.#modules.set(key, loaded)
     return loaded
   }
