@@ -330,6 +330,8 @@ export interface Backend {
   statePool(shape: StateShape, numSlots: number): StatePool
   penaltyPool(vocabSize: number, numSlots: number): PenaltyPool
   record(capacity: Capacity, build: (ops: Ops) => void): Program
+  /** Bytes of the device's memory that it has taken so far; absent where they are not counted. */
+  heldBytes?(): number
   dispose(): void
 }
 

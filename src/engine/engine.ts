@@ -261,7 +261,7 @@ export class Engine {
     const { waiting, running, numSlots, numFree, preemption } = this.#scheduler
     const prefilling = running.filter(({ isPrefilling }) => isPrefilling).length
     const lines = { waiting: waiting.numNew, running: running.length, prefilling }
-    const now = { ...lines, numSlots, freeSlots: numFree }
+    const now = { ...lines, numSlots, freeSlots: numFree, deviceBytes: this.#runner.heldBytes?.() ?? 0 }
     const fairness = { preempted: preemption.numAway, ...preemption.counters }
     const counts = { ...this.#outcomes.counters, ...this.#counters, ...this.#speculation.counters }
     const stats = { ...now, ...fairness, ...counts }

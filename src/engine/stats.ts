@@ -60,6 +60,10 @@ const ENGINE_ROWS = {
   aborted: { help: 'Requests cancelled', isTotal: true },
   failed: { help: 'Requests that ended in an error', isTotal: true },
   lastBatchTokens: { help: 'Tokens of the last step', metric: 'last_batch_tokens' },
+  deviceBytes: {
+    help: "Bytes of a GPU's memory that the model has taken: weights, states and work space; 0 on a CPU",
+    metric: 'device_memory_bytes',
+  },
   busySeconds: { help: 'Seconds inside steps since the worker started', metric: 'engine_busy_seconds', isTotal: true },
 } as const satisfies Rows
 

@@ -19,6 +19,8 @@ export interface FreeMemory {
   scratchBytes?(maxTokens: number): number
   /** Part of the free memory that a slot needs besides its state, with this many slots: the log of an RWKV-7 state. */
   logBytes?(shape: StateShape, numSlots: number): number
+  /** Where a GPU reads no more than so many bytes of a buffer in one launch, of which a step's has used some already. */
+  readonly bound?: { readonly bytes: number; readonly usedBytes: number }
 }
 
 /** Model facts that determine a batch's memory. */
@@ -42,6 +44,9 @@ const VECTORS_PER_TOKEN = 18
 /** Graphs, work space of matrix products, alignment, and buffers for moving states (backend/cuda/state-lanes.ts). */
 const DEVICE_RESERVE_BYTES = 1 << 30
 
+/** The same, and the rest, where activations are f32: RWKV-7 has 21.5, RWKV-6 20.5, RWKV-7a 25. */
+const BOUND_VECTORS = 26
+
 export function chooseBatchSize(
   asked: { readonly slots?: number | undefined; readonly maxTokens?: number | undefined },
   model: BatchModel,
@@ -49,12 +54,41 @@ export function chooseBatchSize(
 ): BatchSize {
   const { stepTokens, maxSlots } = free.isDevice ? DEVICE : HOST
   const most = Math.floor((STATE_MEMORY_SHARE * free.bytes) / bytesPerSlot(model, free, maxSlots))
-  const numSlots = asked.slots ?? Math.max(1, Math.min(maxSlots, most))
+  const numSlots = asked.slots ?? Math.max(1, Math.min(maxSlots, most, boundSlots(model, free)))
+  const usual = Math.max(1, Math.min(stepTokens, boundTokens(model, free, numSlots)))
   // All slots can decode in one step, which still leaves a quarter of it to prompts.
-  const maxTokens = Math.max(asked.maxTokens ?? stepTokens, Math.ceil((4 * numSlots) / 3))
+  const maxTokens = Math.max(asked.maxTokens ?? usual, Math.ceil(TOKENS_PER_SLOT * numSlots))
   const size = { numSlots, maxTokens }
   if (free.isDevice) refuseTooLarge(size, model, free)
   return size
+}
+
+const TOKENS_PER_SLOT = 4 / 3
+
+/** Slots that fit what a GPU binds at once: states of a layer, penalties, and the step with its logits. */
+function boundSlots(model: BatchModel, free: FreeMemory): number {
+  if (free.bound === undefined) return Number.POSITIVE_INFINITY
+  const { stateShape, vocabSize } = model
+  const { bytes } = free.bound
+  // Two slots are not requests'; penalties have more places than there are slots.
+  const states = bytes / stateBytes({ ...model, stateShape: { ...stateShape, layers: 1 } }, free, 1) - 2
+  const penalties = bytes / (4 * vocabSize) - MAX_SPARE_PLACES
+  const ofStep = boundBytes(model, free.bound) / (8 * vocabSize + TOKENS_PER_SLOT * boundBytesPerToken(model))
+  return Math.floor(Math.min(states, penalties, ofStep))
+}
+
+function boundTokens(model: BatchModel, { bound }: FreeMemory, numSlots: number): number {
+  if (bound === undefined) return Number.POSITIVE_INFINITY
+  return Math.floor((boundBytes(model, bound) - 8 * model.vocabSize * numSlots) / boundBytesPerToken(model))
+}
+
+/** For slots, each with logits and the sampler's scratch, and tokens. */
+function boundBytes({ vocabSize }: BatchModel, { bytes, usedBytes }: NonNullable<FreeMemory['bound']>): number {
+  return bytes - usedBytes - 4 * SCORED_TOKENS * vocabSize
+}
+
+function boundBytesPerToken({ stateShape }: BatchModel): number {
+  return 4 * BOUND_VECTORS * stateShape.channels
 }
 
 /**

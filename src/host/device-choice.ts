@@ -195,7 +195,9 @@ function openPrepared(index: number): OpenedBackend {
   prepared.delete(index)
   // WebGPU does not report memory; an integrated GPU shares that of the host.
   const bytes = () => Math.min(freemem(), MOST_WEBGPU_BYTES)
-  return { backend, freeMemory: () => ({ bytes: bytes(), isDevice: false }) }
+  const { maxBinding } = backend.device
+  const bound = () => ({ bytes: maxBinding, usedBytes: backend.device.arenaBytes })
+  return { backend, freeMemory: () => ({ bytes: bytes(), isDevice: false, bound: bound() }) }
 }
 
 export function openBackend(options: BackendOptions, model: ModelFacts): OpenedBackend {

@@ -187,5 +187,7 @@ export interface Runner {
   /** `into`: memory of a state to use, whatever is in it. */
   readState(slot: number, into?: StateData): Flight<StateData>
   writeState(slot: number, state: StateData): Flight<void>
+  /** As in Backend. */
+  heldBytes?(): number
   dispose(): void
 }

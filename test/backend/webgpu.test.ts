@@ -10,9 +10,9 @@ import { DEMO_MODEL } from '../../src/host/checkpoints/model-path.ts'
 import { adapterChosen, openBackend, parseDevice, prepareDevice } from '../../src/host/device-choice.ts'
 import { loadRunner } from '../../src/host/load.ts'
 import { load } from '../../src/index.ts'
-import { ARCHITECTURES, someTokens, tinyRunner } from '../helpers/runner.ts'
+import { ARCHITECTURES, someTokens, tinyModel, tinyRunner } from '../helpers/runner.ts'
 import { IS_SLOW } from '../helpers/slow.ts'
-import { nextDeviceIsOwn, WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
+import { nextDeviceIsOwn, WEBGPU_PROBLEM, withBinding } from '../helpers/webgpu.ts'
 import { capacityFor, normals, raggedBatch, randomSource, read, rmsRatio, run, runStep } from './kit.ts'
 
 test('values of --device webgpu', () => {
@@ -40,6 +40,9 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
     const plain = await openWebgpuBackend(0, { without: ['subgroups', 'matrices'] })
     expect(plain.device.hasSubgroups).toBe(false)
     await testBackend(plain)
+    // The model gets all of it.
+    expect(plain.device.bytes).toBe(1 << 20)
+    expect(plain.device.arenaBytes).toBe(0)
     plain.dispose()
     const wrong: WebgpuBackend = {
       ...backend,
@@ -96,6 +99,36 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
       expect(await multiply(asGpu, tokens, rows), `${tokens} × ${rows}`).toEqual(expected)
     }
     asGpu.dispose()
+  })
+
+  test('a device that binds little at once has fewer slots and smaller steps, and the same logits', async () => {
+    const [least, model] = [1 << 20, tinyModel()]
+    const logits = async (device: 'cpu' | 'webgpu', size = {}) => {
+      const runner = loadRunner({ model, device, ...size })
+      const { numSlots, maxTokens } = runner
+      const rows = []
+      for (const count of [9, 1])
+        rows.push(
+          ...(await landed(
+            runner.launch([{ slot: 0, tokens: someTokens(count, count), samples: [], allLogits: true }]),
+          )),
+        )
+      const [bytes, values] = [runner.heldBytes?.(), rows.map((row) => Float32Array.from(row.logits!))]
+      runner.dispose()
+      return { numSlots, maxTokens, bytes, values }
+    }
+    await withBinding(least, () => prepareDevice({ device: 'webgpu' }))
+    const actual = await logits('webgpu')
+    expect(actual).toMatchObject({ numSlots: 29, maxTokens: 62 })
+    expect(actual.bytes).toBeGreaterThan(least)
+    const expected = await logits('cpu')
+    const tolerance = backend.device.matrices === null ? 1e-4 : 5e-3
+    for (const [i, values] of actual.values.entries())
+      expect(rmsRatio(values, expected.values[i]!)).toBeLessThan(tolerance)
+    for (const size of [{ slots: 64 }, { maxTokens: 512 }]) {
+      await withBinding(least, () => prepareDevice({ device: 'webgpu' }))
+      await expect(logits('webgpu', size)).rejects.toThrow(/binds 1048576 at most|has 1048576 at most/)
+    }
   })
 
   test('a lost device is reported at the next call', async () => {

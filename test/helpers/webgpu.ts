@@ -44,6 +44,29 @@ async function shareDevice(): Promise<() => void> {
   }
 }
 
+/** Backends that are opened meanwhile bind no more of a buffer at once. */
+export async function withBinding(bytes: number, open: () => Promise<void>): Promise<void> {
+  const { adapter, device } = await openDevice(0)
+  const { limits } = device
+  if (ownDevice === null) device.destroy()
+  const prototype = Object.getPrototypeOf(adapter) as GPUAdapter
+  const { requestDevice } = prototype
+  prototype.requestDevice = async function (this: GPUAdapter, descriptor) {
+    const own = await requestDevice.call(this, descriptor)
+    const get = (_: object, name: keyof GPUSupportedLimits) =>
+      name === 'maxStorageBufferBindingSize' ? bytes : limits[name]
+    Object.defineProperty(own, 'limits', { configurable: true, value: new Proxy({}, { get } as ProxyHandler<object>) })
+    return own
+  }
+  try {
+    await open()
+  } finally {
+    prototype.requestDevice = requestDevice
+    // The one that all share is as it was.
+    Object.defineProperty(device, 'limits', { configurable: true, value: limits })
+  }
+}
+
 /** Opens the next backend on its own device, for tests that lose it. */
 export function nextDeviceIsOwn(): void {
   ownDevice?.()

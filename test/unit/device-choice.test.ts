@@ -50,6 +50,20 @@ test('slots and tokens per step follow the free memory', () => {
   expect(device(120 * GIB, { slots: 1920, maxTokens: 64 }).maxTokens).toBe(2560)
 })
 
+test('slots and tokens per step follow what a GPU binds at once', () => {
+  const MIB = 2 ** 20
+  // What vectors of 32 layers take.
+  const bound = (bytes: number, asked = {}) =>
+    chooseBatchSize(asked, LARGE, { bytes: 64 * GIB, isDevice: false, bound: { bytes, usedBytes: 10 * MIB } })
+  expect(bound(GIB)).toEqual({ numSlots: 64, maxTokens: 512 })
+  const least = bound(128 * MIB)
+  expect(least).toEqual({ numSlots: 64, maxTokens: 192 })
+  expect(bound(128 * MIB, { slots: 8 }).maxTokens).toBe(260)
+  expect(bound(64 * MIB).numSlots).toBe(44)
+  // What is asked for is tried.
+  expect(bound(128 * MIB, { slots: 256, maxTokens: 1024 })).toEqual({ numSlots: 256, maxTokens: 1024 })
+})
+
 test('what does not fit the device is refused at start, with a setting that fits', () => {
   const free = { bytes: 10 * GIB, isDevice: true }
   const refused = () => chooseBatchSize({ slots: 320 }, LARGE, free)

@@ -144,6 +144,7 @@ function backendOn(device: CudaDevice, wkv: TensorType, graphs: boolean, leastLo
     statePool: (shape, numSlots) => new CudaStatePool(device, shape, numSlots, wkv, leastLogHeads),
     penaltyPool: (vocabSize, numSlots) => new CudaPenaltyPool(device, vocabSize, numSlots),
     record: (capacity, build) => new CudaProgram(device, gemm, capacity, build, graphs),
+    heldBytes: () => device.memory.takenBytes,
     dispose() {
       gemm.dispose()
       device.dispose()

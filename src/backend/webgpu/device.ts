@@ -85,7 +85,11 @@ export class WebgpuDevice {
       if (!this.#isDisposed) this.#failure ??= new SkeinError('kernel_failed', `the GPU was lost: ${why}`)
       return why
     })
-    this.#arena = this.buffer(FIRST_ARENA_BYTES, USAGE.storage | USAGE.copySrc | USAGE.copyDst)
+    this.#arena = this.#firstArena()
+  }
+
+  #firstArena(): GPUBuffer {
+    return this.buffer(FIRST_ARENA_BYTES, USAGE.storage | USAGE.copySrc | USAGE.copyDst)
   }
 
   readonly #onError = ({ error }: GPUUncapturedErrorEvent): void => this.#fail(error)
@@ -108,10 +112,12 @@ export class WebgpuDevice {
 
   buffer(bytes: number, usage: number): GPUBuffer {
     const size = Math.max(16, Math.ceil(bytes / 16) * 16)
-    if (size > this.gpu.limits.maxBufferSize)
+    // What kernels read is bound whole.
+    const most = usage & USAGE.storage ? this.maxBinding : this.gpu.limits.maxBufferSize
+    if (size > most)
       throw new SkeinError(
         'out_of_memory',
-        `a buffer of ${size} bytes, where ${this.name} has ${this.gpu.limits.maxBufferSize} at most; use fewer --slots or --max-tokens`,
+        `a buffer of ${size} bytes, where ${this.name} has ${most} at most; use fewer --slots or --step-tokens`,
       )
     const buffer = this.gpu.createBuffer({ size, usage })
     this.#bytes += size
@@ -125,6 +131,16 @@ export class WebgpuDevice {
     buffer.destroy()
   }
 
+  /** Gives back all buffers, whoever has them. Kernels stay. */
+  reset(): void {
+    this.flush()
+    for (const buffer of this.#buffers) this.free(buffer)
+    this.unwritten.clear()
+    this.#arena = this.#firstArena()
+    this.#arenaEnd = 0
+    this.#arenaMoves++
+  }
+
   // The arena.
 
   /** Room for `count` numbers, zero; returns the index of the first. */
@@ -135,6 +151,11 @@ export class WebgpuDevice {
     if (4 * end > this.#arena.size) this.#growArena(4 * end)
     this.#arenaEnd = end
     return start
+  }
+
+  /** What tensors have of it. */
+  get arenaBytes(): number {
+    return 4 * this.#arenaEnd
   }
 
   get arena(): GPUBuffer {
@@ -150,7 +171,7 @@ export class WebgpuDevice {
     if (bytes > this.maxBinding)
       throw new SkeinError(
         'out_of_memory',
-        `buffers of ${bytes} bytes, where ${this.name} binds ${this.maxBinding} at most; use fewer --max-tokens or --slots`,
+        `buffers of ${bytes} bytes, where ${this.name} binds ${this.maxBinding} at most; use fewer --step-tokens or --slots`,
       )
     const size = Math.min(this.maxBinding, Math.max(bytes, 2 * this.#arena.size))
     const larger = this.buffer(size, USAGE.storage | USAGE.copySrc | USAGE.copyDst)

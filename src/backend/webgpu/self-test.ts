@@ -27,6 +27,7 @@ const TOLERANCE_OF_F16 = 2e-3
 export async function testBackend(backend: WebgpuBackend): Promise<void> {
   const steps = backend.device.isSoftware ? STEPS_IN_SOFTWARE : STEPS
   for (const tokens of steps) await testStep(backend, tokens)
+  backend.reset()
 }
 
 async function testStep(backend: WebgpuBackend, numTokens: number): Promise<void> {

@@ -23,6 +23,8 @@ import { WebgpuPenaltyPool, WebgpuStatePool, type WkvType } from './states.ts'
 export interface WebgpuBackend extends Backend {
   readonly device: WebgpuDevice
   readonly wkv: WkvType
+  /** Takes back all that it has handed out; compiled kernels stay. */
+  reset(): void
 }
 
 export interface WebgpuOptions {
@@ -40,7 +42,7 @@ export async function openWebgpuBackend(
   { quantise = quantiseSlowly, wkv = 'f32', without = [] }: WebgpuOptions = {},
 ): Promise<WebgpuBackend> {
   const device = new WebgpuDevice(await openDevice(index), without)
-  const slabs = new Slabs(device)
+  let slabs = new Slabs(device)
   return {
     name: 'webgpu',
     device,
@@ -69,6 +71,11 @@ export async function openWebgpuBackend(
     statePool: (shape, numSlots) => new WebgpuStatePool(device, shape, numSlots, wkv),
     penaltyPool: (vocabSize, numSlots) => new WebgpuPenaltyPool(device, vocabSize, numSlots),
     record: (capacity, build) => new WebgpuProgram(device, capacity, build),
+    heldBytes: () => device.bytes,
+    reset() {
+      device.reset()
+      slabs = new Slabs(device)
+    },
     dispose: () => device.dispose(),
   }
 }

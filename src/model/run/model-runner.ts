@@ -205,6 +205,10 @@ export class ModelRunner implements Runner {
     this.#companions.push(companion)
   }
 
+  heldBytes(): number {
+    return this.#backend.heldBytes?.() ?? 0
+  }
+
   dispose(): void {
     this.#program.dispose()
     this.#backend.dispose()

@@ -70,6 +70,7 @@ class Pipeline {
       drawsLater: false,
       statePool: (shape, numSlots) => this.#createStates(shape, numSlots),
       record: (capacity, build) => this.#record(capacity, build),
+      heldBytes: () => stages.reduce((sum, { backend }) => sum + (backend.heldBytes?.() ?? 0), 0),
       dispose() {
         for (const { backend } of stages) backend.dispose()
       },
