@@ -101,7 +101,9 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
     asGpu.dispose()
   })
 
-  test('a device that binds little at once has fewer slots and smaller steps, and the same logits', async () => {
+  test('a device that binds little at once has fewer slots and smaller steps, and the same logits', {
+    tags: 'night',
+  }, async () => {
     const [least, model] = [1 << 20, tinyModel()]
     const logits = async (device: 'cpu' | 'webgpu', size = {}) => {
       const runner = loadRunner({ model, device, ...size })
