@@ -60,28 +60,47 @@ export function acceptInTurn(server: Server): void {
   Object.assign(server, { pauseOnConnect: true })
 }
 
+/** Requests of one connection that have not begun. */
+const MOST_WAITING = 64
+
 /**
  * Begins requests for a few milliseconds per turn of the event loop: a thousand open connections may each send one at the same
  * moment. Requests without a body, like a check whether the server lives, do not wait for those with one. Of a connection that
- * sends many at once, one waits in the line; the next joins its end.
+ * sends many at once, one waits in the line, and the next joins its end. A connection that sends too many is closed: to make
+ * them, and to end them when it goes, would take longer than anything else here.
  */
 export function requestInTurn(server: Server): void {
   const [short, others] = [new Turns(), new Turns()]
   const serving = server.listeners('request')
-  /** By connection: when its last request has begun. */
-  const begun = new WeakMap<Socket, Promise<void>>()
+  const waiting = new WeakMap<Socket, { count: number; last: Promise<void> | null }>()
   server.removeAllListeners('request')
   server.on('request', (request: IncomingMessage, reply: ServerResponse) => {
     const { socket, method } = request
+    const own = waiting.get(socket) ?? { count: 0, last: null }
+    waiting.set(socket, own)
+    if (own.count === MOST_WAITING) {
+      ignoreRequests(socket)
+      socket.destroy()
+      return
+    }
+    own.count++
     const line = method === 'GET' || method === 'HEAD' ? short : others
     const begin = () =>
       line.do(() => {
+        own.count--
         // The client may have left in the meantime.
         if (socket.destroyed) return
         for (const serve of serving) serve.call(server, request, reply)
       })
-    begun.set(socket, begun.get(socket)?.then(begin) ?? begin())
+    own.last = own.last?.then(begin) ?? begin()
   })
+}
+
+/** What has arrived with them, up to 64 KB, is parsed to its end whatever becomes of the connection. */
+function ignoreRequests(socket: Socket): void {
+  // Not in Node's public interface, but there since Node's first releases.
+  const { parser } = socket as { parser?: { onIncoming?: unknown } | null }
+  if (parser?.onIncoming !== undefined) parser.onIncoming = () => 0
 }
 
 /**
