@@ -273,7 +273,8 @@ function sessionsOf(client: EngineClient): Sessions {
     fork: (id, newId, turn) => client.call('sessions.fork', { tenant, id, newId, turn }),
     rewind: (id, turn) => client.call('sessions.rewind', { tenant, id, turn }),
     export: (id, turn) => client.call('sessions.export', { tenant, id, turn }),
-    import: (id, bytes) => client.call('sessions.import', { tenant, id, bytes }),
+    // The engine may move it to a thread.
+    import: (id, bytes) => client.call('sessions.import', { tenant, id, bytes: bytes.slice() }),
     delete: async (id) => void (await client.call('sessions.delete', { tenant, id })),
   }
 }

@@ -2,12 +2,14 @@
 
 import { createCipheriv, createDecipheriv, createHash, randomBytes } from 'node:crypto'
 import { SkeinError } from '../../errors.ts'
-import { inTurns, type Steps } from '../../state/in-turns.ts'
+import { atOnce, inTurns, type Steps } from '../../state/in-turns.ts'
 import type { Session } from '../../state/kept-state.ts'
 import { unsealing } from '../../state/seal.ts'
 import type { ModelIdentity, Snapshot } from '../../state/snapshot.ts'
 import { decoding } from '../../state/snapshot-file.ts'
 import type { SessionName } from '../../state/store/store.ts'
+import { movedTask } from '../../threads/moved-task.ts'
+import { runTask, taskPlace } from '../../threads/pool.ts'
 import type { EngineCalls } from '../messages.ts'
 import type { SessionTurns } from './turns.ts'
 
@@ -34,18 +36,42 @@ const MAX_VALUE = 65_504
 /** Looked at in a millisecond. */
 const PIECE_FLOATS = 2 ** 18
 
-export async function decodeImported(
+/** Looked at on the event loop, in turns; what is larger, in a thread. */
+const INLINE_BYTES = 2 ** 20
+const DECODE = taskPlace(import.meta.url, './imports.js', 'decodeTask')
+
+interface Imported extends Pick<ImportContext, 'identity' | 'vocabSize' | 'acceptsForeign'> {
+  readonly bytes: Uint8Array
+  readonly sealKey: string
+}
+
+/** The bytes of a large one are moved: whoever asked has an empty array then. */
+export function decodeImported(
   { bytes, tenant }: EngineCalls['sessions.import']['params'],
   { identity, vocabSize, acceptsForeign, sealKeyOf }: ImportContext,
 ): Promise<Snapshot> {
-  const { file, isOwn } = await inTurns(unsealing(bytes, sealKeyOf(tenant)))
-  const { snapshot } = await inTurns(decoding(file, identity))
+  const imported = { bytes, sealKey: sealKeyOf(tenant), identity, vocabSize, acceptsForeign }
+  if (bytes.length <= INLINE_BYTES) return inTurns(checked(imported))
+  const { buffer } = bytes
+  const isAlone = buffer instanceof ArrayBuffer && buffer.byteLength === bytes.length
+  return runTask(DECODE, imported, isAlone ? [buffer] : [])
+}
+
+export const decodeTask = movedTask(
+  (imported: Imported) => atOnce(checked(imported)),
+  // All of them were made for it.
+  ({ tokens, tail, state }) => [tokens, tail, ...state].map(({ buffer }) => buffer as ArrayBuffer),
+)
+
+function* checked({ bytes, sealKey, identity, vocabSize, acceptsForeign }: Imported): Steps<Snapshot> {
+  const { file, isOwn } = yield* unsealing(bytes, sealKey)
+  const { snapshot } = yield* decoding(file, identity)
   if (!isOwn && !acceptsForeign) {
     const message =
       'this state was not exported by this server for this key, or has been changed since; the operator can allow such states with --import-foreign'
     throw new SkeinError('forbidden', message)
   }
-  if (!isOwn && !(await inTurns(isSane(snapshot.state)))) {
+  if (!isOwn && !(yield* isSane(snapshot.state))) {
     const message = `the state has values beyond ${MAX_VALUE}, which no model makes`
     throw new SkeinError('invalid_request', message)
   }
