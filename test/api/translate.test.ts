@@ -1,9 +1,11 @@
-import { describe, expect, test } from 'vitest'
+import { describe, expect, test, vi } from 'vitest'
+import { joinTexts, splitTexts } from '../../src/api/translate/join.ts'
 import { delimitersOf, hasSameMarks, splitAtMarks } from '../../src/api/translate/marks.ts'
 import { detectLanguage, labelOf } from '../../src/api/translate/prepare.ts'
-import { toParts } from '../../src/api/translate/text.ts'
+import { keyOf, type Outcomes, type Part, toParts } from '../../src/api/translate/text.ts'
 import type { EngineEvent, GenerateRequest } from '../../src/engine/messages.ts'
 import { DEFAULT_LIMITS } from '../../src/gateway/http/limits.ts'
+import { turns } from '../../src/threads/turns.ts'
 import { answer, byteCodec } from '../helpers/fake-engine.ts'
 import { eventsOf, postTo, serve } from './kit.ts'
 
@@ -319,3 +321,45 @@ describe('hostile texts', () => {
     expect(textsOf('a\nb\n \nc').filter((part) => /\w/.test(part))).toEqual(['a\nb', 'c'])
   })
 })
+
+test('long texts are split and joined off the event loop, and come out as short ones do', async () => {
+  const piece = 'one <b>two</b> three'
+  const textOf = (count: number) => Array.from({ length: count }, () => piece).join('\n\n')
+  const onLoop = vi.spyOn(turns, 'do')
+  const joined = async (count: number, translation: string | null) => {
+    const parts = toParts(textOf(count), 'English', null)
+    const outcomes: Outcomes = new Map(
+      [piece, 'one', 'two', 'three'].map((text) => [
+        keyOf({ source: 'English', text }),
+        translation === null ? null : { text: text === piece ? translation : text.toUpperCase(), reason: 'stop' },
+      ]),
+    )
+    onLoop.mockClear()
+    const texts = await splitTexts({ texts: [parts], delimiters: null, outcomes })
+    const [text] = await joinTexts({ texts, delimiters: null, outcomes })
+    return { text: text!, pieces: onLoop.mock.calls.length, numParts: texts[0]!.filter(isPiece).length }
+  }
+  for (const [count, pieces] of [
+    [2, 2],
+    [2000, 0],
+  ] as const) {
+    const repeated = (text: string) => Array.from({ length: count }, () => text).join('\n\n')
+    // The marks came through, or did not.
+    const [kept, bent] = [await joined(count, 'EINS <b>ZWEI</b> DREI'), await joined(count, 'EINS ZWEI DREI')]
+    expect(kept).toEqual({
+      text: { text: repeated('EINS <b>ZWEI</b> DREI'), reason: 'stop', failed: null },
+      pieces,
+      numParts: count,
+    })
+    expect(bent.text.text).toBe(repeated('ONE <b>TWO</b> THREE'))
+    expect(bent).toMatchObject({ pieces, numParts: 3 * count })
+    const failed = await joined(count, null)
+    expect(failed.text).toMatchObject({ text: '', failed: { source: 'English', text: piece } })
+    expect(failed.pieces).toBe(pieces)
+  }
+  vi.restoreAllMocks()
+})
+
+function isPiece(part: Part): boolean {
+  return typeof part !== 'string'
+}

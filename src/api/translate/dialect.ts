@@ -4,15 +4,15 @@
  */
 import { SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
-import { turns } from '../../threads/turns.ts'
 import { modelOf, renderStringError } from '../lightning/body.ts'
 import type { RequestLimits } from '../limits.ts'
 import { type Call, type Dialect, json, post } from '../route.ts'
 import { Matching, Maybe, urgencyFields } from '../schema.ts'
+import { joinTexts, splitTexts } from './join.ts'
 import { delimitersOf } from './marks.ts'
 import { labelOf, piecesOf, prepareTexts, tooManyPieces } from './prepare.ts'
-import { assemble, type Part, splitBroken } from './text.ts'
-import { keyOf, type Piece, Translator, type Written } from './translator.ts'
+import { keyOf, type Part, type Piece } from './text.ts'
+import { Translator, type Written } from './translator.ts'
 
 const AUTO = 'auto'
 
@@ -74,30 +74,22 @@ async function* translating(call: Call<TranslateBody>): AsyncGenerator<object, o
   const texts = { texts: body.text_list, language, delimiters, mostPieces }
   const { languages, parts: first } = await prepareTexts(texts)
   const translator = new Translator({ id, model, tenant, limits, signal }, labelOf(body.target_lang))
-  const outcomeOf = translator.outcomeOf.bind(translator)
 
   const drafts = body.stream === true ? new Drafts(first) : null
   for await (const written of translator.run(first.flatMap(toPieces))) if (drafts !== null) yield* drafts.take(written)
-  const second: Part[][] = []
-  for (const parts of first) {
-    second.push(await turns.do(() => splitBroken(parts, delimiters, outcomeOf)))
-  }
+  const { outcomes } = translator
+  const second = await splitTexts({ texts: first, delimiters, outcomes })
   if (second.reduce((sum, parts) => sum + piecesOf(parts), 0) > mostPieces) throw tooManyPieces(mostPieces)
   await drained(translator.run(second.flatMap(toPieces)))
 
   if (translator.failure !== null) throw translator.failure
-  const translations: object[] = []
-  for (const [i, parts] of second.entries()) {
-    const assembled = await turns.do(() => assemble(parts, delimiters, outcomeOf))
-    const { text, reason, error } = assembled
-    translations.push({
-      detected_source_lang: languages[i],
-      text,
-      finish_reason: error === null ? reason : 'error',
-      ...(error === null ? {} : { error: call.report(error).message }),
-    })
-  }
-  return translations
+  const joined = await joinTexts({ texts: second, delimiters, outcomes })
+  return joined.map(({ text, reason, failed }, i) => ({
+    detected_source_lang: languages[i],
+    text,
+    finish_reason: failed === null ? reason : 'error',
+    ...(failed === null ? {} : { error: call.report(translator.errorOf(failed)).message }),
+  }))
 }
 
 /** Not in the schema, which would count the characters of every text. */

@@ -3,9 +3,23 @@
  * back merged or fewer), white space around them stays as it was, and what has no letters is not translated at all.
  */
 import type { FinishReason } from '../../engine/messages.ts'
-import type { SkeinError } from '../../errors.ts'
 import { type Delimiters, hasSameMarks, splitAtMarks, withoutMarks } from './marks.ts'
-import type { Outcome, Piece } from './translator.ts'
+
+/** One text under one label: one prompt. */
+export interface Piece {
+  readonly source: string
+  readonly text: string
+}
+
+export function keyOf({ source, text }: Piece): string {
+  return `${source}\n${text}`
+}
+
+/** What became of a piece; null: it failed. */
+export type Outcome = { readonly text: string; readonly reason: FinishReason } | null
+
+/** By the pieces' keys. */
+export type Outcomes = ReadonlyMap<string, Outcome>
 
 /** Parts in order; strings are kept as they are. */
 export type Part = string | Piece
@@ -13,7 +27,8 @@ export type Part = string | Piece
 export interface Translated {
   readonly text: string
   readonly reason: FinishReason
-  readonly error: SkeinError | null
+  /** One that failed: half a translation that looks whole would be worse than none. */
+  readonly failed: Piece | null
 }
 
 export function toParts(text: string, source: string, marks: Delimiters | null): Part[] {
@@ -53,15 +68,11 @@ function partsOf(text: string, source: string, marks: Delimiters | null): Part[]
 }
 
 /** The parts in which pieces whose marks did not come through are split at them. */
-export function splitBroken(
-  parts: readonly Part[],
-  marks: Delimiters | null,
-  outcomeOf: (piece: Piece) => Outcome,
-): Part[] {
+export function splitBroken(parts: readonly Part[], marks: Delimiters | null, outcomes: Outcomes): Part[] {
   return parts.flatMap((part) => {
     if (typeof part === 'string') return [part]
-    const outcome = outcomeOf(part)
-    if ('error' in outcome || hasSameMarks(part.text, outcome.text, marks)) return [part]
+    const outcome = outcomes.get(keyOf(part)) ?? null
+    if (outcome === null || hasSameMarks(part.text, outcome.text, marks)) return [part]
     return splitAtMarks(part.text, marks).flatMap((between, i) =>
       // Marks stand at the odd places.
       i % 2 === 1 ? [between] : partsOf(between, part.source, marks),
@@ -69,11 +80,7 @@ export function splitBroken(
   })
 }
 
-export function assemble(
-  parts: readonly Part[],
-  marks: Delimiters | null,
-  outcomeOf: (piece: Piece) => Outcome,
-): Translated {
+export function assemble(parts: readonly Part[], marks: Delimiters | null, outcomes: Outcomes): Translated {
   let text = ''
   let reason: FinishReason = 'stop'
   for (const part of parts) {
@@ -81,13 +88,12 @@ export function assemble(
       text += part
       continue
     }
-    const outcome = outcomeOf(part)
-    // Half a translation that looks whole would be worse than none.
-    if ('error' in outcome) return { text: '', reason, error: outcome.error }
+    const outcome = outcomes.get(keyOf(part)) ?? null
+    if (outcome === null) return { text: '', reason, failed: part }
     // The model may have made up a mark.
     const isFaithful = hasSameMarks(part.text, outcome.text, marks)
     text += isFaithful ? outcome.text : withoutMarks(outcome.text, marks)
     if (outcome.reason === 'length') reason = 'length'
   }
-  return { text, reason, error: null }
+  return { text, reason, failed: null }
 }

@@ -2,18 +2,13 @@
  * Runs the texts of one call: every distinct piece is one row of the batch, greedy, with a cap by its own length. A piece
  * that fails says so and costs no other.
  */
-import { type FinishReason, type GenerateRequest, PLAIN_SAMPLING } from '../../engine/messages.ts'
+import { type GenerateRequest, PLAIN_SAMPLING } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
 import { runEach } from '../answers.ts'
 import { boundariesAt, checkPrompt, encodeTexts } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
-
-/** One text under one label: one prompt. */
-export interface Piece {
-  readonly source: string
-  readonly text: string
-}
+import { keyOf, type Outcome, type Piece } from './text.ts'
 
 export interface Written {
   /** `keyOf` the piece. */
@@ -21,8 +16,6 @@ export interface Written {
   readonly text: string
   readonly isOver: boolean
 }
-
-export type Outcome = { readonly text: string; readonly reason: FinishReason } | { readonly error: SkeinError }
 
 /** A translation is hardly ever longer than this; without a cap, one that runs on would hold its slot for long. */
 const CAP_PER_TOKEN = 4
@@ -39,7 +32,9 @@ interface TranslatorContext {
 export class Translator {
   readonly #context: TranslatorContext
   readonly #target: string
-  readonly #outcomes = new Map<string, Outcome>()
+  /** Of the pieces that were tried. */
+  readonly outcomes = new Map<string, Outcome>()
+  readonly #errors = new Map<string, SkeinError>()
   #numRequests = 0
 
   /** `target` is the label of the language to translate into. */
@@ -48,49 +43,50 @@ export class Translator {
     this.#target = target
   }
 
-  /** Translates what has not been yet, telling of each as it is written; afterwards `outcomeOf` knows all of them. */
+  /** Translates what has not been yet, telling of each as it is written; afterwards `outcomes` has all of them. */
   async *run(pieces: readonly Piece[]): AsyncGenerator<Written> {
     const open = new Map(pieces.map((piece) => [keyOf(piece), piece]))
     const rows: { readonly key: string; readonly request: GenerateRequest; text: string }[] = []
     const { model, signal } = this.#context
-    const fresh = [...open].filter(([key]) => !this.#outcomes.has(key))
+    const fresh = [...open].filter(([key]) => !this.outcomes.has(key))
     const texts = fresh.map(([, { source, text }]) => `${source}: ${text}\n\n${this.#target}:`)
     const prompts = await encodeTexts(model, texts, signal)
     for (const [i, [key, { source }]] of fresh.entries()) {
       try {
         rows.push({ key, request: this.#requestOf(source, prompts[i]!), text: '' })
       } catch (thrown) {
-        this.#outcomes.set(key, { error: SkeinError.from(thrown) })
+        this.#fail(key, SkeinError.from(thrown))
       }
     }
     const requests = rows.map(({ request }) => request)
     for await (const arrival of runEach(model.client, requests, signal)) {
       const row = rows[arrival.prompt]!
-      if ('error' in arrival) this.#outcomes.set(row.key, { error: arrival.error })
+      if ('error' in arrival) this.#fail(row.key, arrival.error)
       else if (arrival.event.type === 'text') {
         row.text += arrival.event.text
         yield { key: row.key, text: row.text.trimStart(), isOver: false }
       } else if (arrival.event.type === 'finish') {
         const { reason } = arrival.event
-        this.#outcomes.set(row.key, { text: row.text.trim(), reason })
+        this.outcomes.set(row.key, { text: row.text.trim(), reason })
         yield { key: row.key, text: row.text.trim(), isOver: true }
       }
     }
   }
 
-  outcomeOf(piece: Piece): Outcome {
-    const outcome = this.#outcomes.get(keyOf(piece))
-    if (outcome === undefined) throw new SkeinError('internal', 'a text was not translated')
-    return outcome
+  #fail(key: string, error: SkeinError): void {
+    this.outcomes.set(key, null)
+    this.#errors.set(key, error)
+  }
+
+  /** Of a piece that failed. */
+  errorOf(piece: Piece): SkeinError {
+    return this.#errors.get(keyOf(piece)) ?? new SkeinError('internal', 'a text was not translated')
   }
 
   /** The error of all pieces, if there is not one that was translated: then the call has failed. */
   get failure(): SkeinError | null {
-    let first: SkeinError | null = null
-    for (const outcome of this.#outcomes.values()) {
-      if (!('error' in outcome)) return null
-      first ??= outcome.error
-    }
+    if (this.#errors.size < this.outcomes.size) return null
+    const [first = null] = this.#errors.values()
     return first
   }
 
@@ -115,7 +111,3 @@ export class Translator {
 }
 
 const GREEDY = { ...PLAIN_SAMPLING, topK: 1, topP: 0 }
-
-export function keyOf({ source, text }: Piece): string {
-  return `${source}\n${text}`
-}
