@@ -22,13 +22,13 @@ export const DEFAULT_REQUEST_LIMITS = {
   stopBytes: 256,
   topLogprobs: 20,
   /**
-   * Log-probabilities of echoed prompts per request: tokens × answers × (1 + alternatives). They cross and are written at
-   * once, some 6 µs each, while no other request is looked at.
+   * Log-probabilities of echoed prompts per request: tokens × answers × (1 + alternatives). They cross in parts
+   * and are written in a thread.
    */
   promptLogprobs: 131_072,
   /**
    * Log-probabilities of answers in a reply that is not streamed: answers × max_tokens × (1 + alternatives). Each takes
-   * 160 bytes of the gateway until the last answer has ended.
+   * some 20 bytes of the gateway until the last answer has ended.
    */
   answerLogprobs: 1_048_576,
   logitBias: 1024,

@@ -6,8 +6,8 @@
 
 import type { SkeinError } from '../errors.ts'
 import type { Static, TSchema } from '../files/schema-types.ts'
-import { jsonBytes } from '../threads/json-bytes.ts'
 import { checkFields, type UnreadFields } from './fields.ts'
+import { jsonAround } from './json-around.ts'
 import type { RequestLimits } from './limits.ts'
 import type { MixtureAdmin, ModelAdmin, ModelFetcher, ModelRegistry } from './models.ts'
 import type { StreamForm } from './stream-form.ts'
@@ -42,7 +42,7 @@ export type Reply =
   /** Status 200 unless another is given. */
   | { readonly kind: 'json'; readonly body: object | string; readonly status?: number }
   /** As it is sent, where writing it takes longer than others should wait. */
-  | { readonly kind: 'json-bytes'; readonly chunks: readonly Buffer[] }
+  | { readonly kind: 'json-bytes'; readonly chunks: readonly Uint8Array[] }
   | { readonly kind: 'bytes'; readonly bytes: Uint8Array }
   /**
    * One object per event, written in the dialect's form of streams. The first is produced before any header is written,
@@ -165,8 +165,10 @@ export function json(body: object | string, status = 200): Reply {
   return { kind: 'json', body, status }
 }
 
-export async function longJson(body: object): Promise<Reply> {
-  return { kind: 'json-bytes', chunks: await jsonBytes(body) }
+/** A body that has WRITTEN where `parts` are to be, one after the other. */
+export function longJson(body: object, parts: readonly Uint8Array[]): Reply {
+  const chunks = jsonAround(body).flatMap((text, i) => [Buffer.from(text), ...parts.slice(i, i + 1)])
+  return { kind: 'json-bytes', chunks }
 }
 
 export function bytes(content: Uint8Array): Reply {

@@ -1,4 +1,5 @@
 /** How the events of a stream are written. A dialect names one of these forms; the gateway writes every stream with it. */
+import { jsonAround, WRITTEN } from './json-around.ts'
 
 export interface StreamForm {
   /** The Content-Type. */
@@ -19,13 +20,15 @@ export class WrittenEvent {
   }
 }
 
-/** Stands for the text in `writerOf`'s sample: no text of ours has it. */
-const PLACE = '\u0000'
-
 /** Writes events that differ from `make`'s in one text. */
 export function writerOf(make: (text: string) => object): (text: string) => WrittenEvent {
-  const [before, after] = JSON.stringify(make(PLACE)).split(JSON.stringify(PLACE))
+  const [before, after] = jsonAround(make(WRITTEN))
   return (text) => new WrittenEvent(before + JSON.stringify(text) + after)
+}
+
+/** An event that has WRITTEN where `json` is to be; null: it has it nowhere. */
+export function eventAround(event: object, json: string | null): object {
+  return json === null ? event : new WrittenEvent(jsonAround(event).join(json))
 }
 
 function jsonOf(event: object): string {

@@ -78,6 +78,11 @@ describe('completion', () => {
       logprob: expect.any(Number),
       top_logprobs: [{ token: expect.any(String) }],
     })
+    const { body } = await postTo(app, '/completion', { prompt: 'Hi', n_probs: 1, stream: true })
+    const all = (eventsOf(body) as (typeof reply)[]).flatMap(({ completion_probabilities: own }) => own ?? [])
+    expect(all).toEqual(reply.completion_probabilities)
+    const most = await postTo(app, '/completion', { prompt: 'Hi', n_probs: 20, n_predict: 65_536 })
+    expect(most.statusCode).toBe(413)
   })
 
   test('requests of llama.vim and SillyTavern with disabled samplers are accepted', async () => {

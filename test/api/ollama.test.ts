@@ -180,6 +180,13 @@ describe('chat', () => {
     })
     const { logprobs } = (await reply.json()) as { logprobs: { bytes: number[] }[] }
     expect(logprobs[0]).toMatchObject({ bytes: [32], top_logprobs: [expect.anything()] })
+    const most = { logprobs: true, top_logprobs: 20, stream: false, options: { num_predict: 65_536 } }
+    const refused = await fetch(`${host}/api/generate`, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${KEY}`, 'content-type': 'application/json' },
+      body: JSON.stringify({ model: 'goose', prompt: 'Hi', ...most }),
+    })
+    expect([refused.status, await refused.text()]).toEqual([413, expect.stringContaining('expected at most 1048576')])
   })
 })
 

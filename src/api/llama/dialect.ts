@@ -1,17 +1,19 @@
 /** llama.cpp's own routes; its OpenAI routes are those of the OpenAI dialect, which has /infill in its list, too. */
 
+import type { TokenText } from '../../engine/messages.ts'
 import type { ErrorCode, SkeinError } from '../../errors.ts'
 import { concatTokens } from '../../files/bytes.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import { runAll } from '../answers.ts'
 import { checkPrompt, encodePrompt } from '../encode.ts'
+import { WRITTEN } from '../json-around.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ModelRegistry, ServedModel } from '../models.ts'
 import { chatBody, thinkModeOf, toTurns } from '../openai/chat-schema.ts'
 import { type Fill, fimPrompt, toFill } from '../openai/fim.ts'
-import { chatLogprob } from '../openai/logprobs.ts'
-import { type SamplingDefaults, samplingFields, toSampling, toStop } from '../openai/sampling.ts'
-import { type Call, type Dialect, get, json, post, type Reply, type Route } from '../route.ts'
+import { chatLogprob, Scores } from '../openai/logprobs.ts'
+import { checkLogprobs, type SamplingDefaults, samplingFields, toSampling, toStop } from '../openai/sampling.ts'
+import { type Call, type Dialect, get, json, longJson, post, type Reply, type Route } from '../route.ts'
 import { BoundedInteger, Maybe } from '../schema.ts'
 import { PLAIN_SSE } from '../stream-form.ts'
 import { renderChat } from '../template.ts'
@@ -121,7 +123,7 @@ function completionRoute(limits: RequestLimits): Route {
 }
 
 async function replyOf(job: Job): Promise<Reply> {
-  return job.body.stream === true ? { kind: 'events', events: streamed(job) } : json(await whole(job))
+  return job.body.stream === true ? { kind: 'events', events: streamed(job) } : await whole(job)
 }
 
 interface Job extends Fill {
@@ -133,14 +135,17 @@ async function prepare(call: Call<CompletionBody>): Promise<Job> {
   const model = call.models.get(body.model)
   const fields = samplingFieldsOf(body)
   const constraint = constraintOf(body)
+  const maxTokens = maxTokensOf(body, limits)
+  const logprobs = body.n_probs ? body.n_probs : null
+  checkLogprobs({ stream: body.stream ?? false }, { numAnswers: 1, maxTokens, logprobs }, limits)
   const request = {
     id: `cmpl-${call.id}`,
     prompt: await promptOf(call, model),
     n: 1,
-    maxTokens: maxTokensOf(body, limits),
+    maxTokens,
     sampling: toSampling(fields, model, LLAMA_DEFAULTS),
     stop: toStop(fields, [], model, limits),
-    logprobs: body.n_probs ? body.n_probs : null,
+    logprobs,
     promptLogprobs: null,
     tenant,
     cache: 'use',
@@ -160,22 +165,24 @@ async function promptOf({ body: { prompt }, signal }: Call<CompletionBody>, mode
   return checkPrompt(concatTokens(parts), model, 'prompt')
 }
 
-async function whole(job: Job): Promise<object> {
+async function whole(job: Job): Promise<Reply> {
   const text: string[] = []
   const tokens: number[] = []
-  const scores: object[] = []
+  const scores = new Scores('llama')
   let last: object = {}
   for await (const piece of pieces(job)) {
     text.push(piece.content)
     tokens.push(...piece.tokens)
-    scores.push(...piece.scores)
+    await scores.add(piece.logprobs)
     last = piece.rest
   }
-  return { ...objectOf(job, text.join(''), tokens, scores), ...last }
+  const reply = { ...objectOf(job, text.join(''), tokens, WRITTEN), ...last }
+  return job.request.logprobs === null ? json(reply) : longJson(reply, [await scores.json()])
 }
 
 async function* streamed(job: Job): AsyncGenerator<object> {
-  for await (const { content, tokens, scores, rest } of pieces(job)) {
+  for await (const { content, tokens, logprobs, rest } of pieces(job)) {
+    const scores = logprobs.map((score) => ({ id: score.token, ...chatLogprob(score) }))
     yield { ...objectOf(job, content, tokens, scores), ...rest }
   }
 }
@@ -184,7 +191,7 @@ function objectOf(
   { body, request }: Job,
   content: string,
   tokens: readonly number[],
-  scores: readonly object[],
+  scores: readonly object[] | string,
 ): object {
   return {
     index: 0,
@@ -197,7 +204,7 @@ function objectOf(
 interface Piece {
   readonly content: string
   readonly tokens: readonly number[]
-  readonly scores: readonly object[]
+  readonly logprobs: readonly TokenText[]
   readonly rest: object
 }
 
@@ -212,8 +219,7 @@ async function* pieces({ model, request, signal }: Job): AsyncGenerator<Piece> {
       cached = event.cachedTokens ?? 0
     } else if (event.type === 'text') {
       const { text: content, tokens, logprobs } = event
-      const scores = (logprobs ?? []).map((score, i) => ({ id: tokens[i], ...chatLogprob(score) }))
-      yield { content, tokens, scores, rest: { stop: false } }
+      yield { content, tokens, logprobs: logprobs ?? [], rest: { stop: false } }
     } else {
       const { reason, matched, completionTokens } = event
       const answerMs = performance.now() - readAt
@@ -230,7 +236,7 @@ async function* pieces({ model, request, signal }: Job): AsyncGenerator<Piece> {
         stopping_word: isWord ? matched : '',
         timings: timingsOf(numRead - cached, readAt - began, completionTokens, answerMs),
       }
-      yield { content: '', tokens: [], scores: [], rest }
+      yield { content: '', tokens: [], logprobs: [], rest }
     }
   }
 }

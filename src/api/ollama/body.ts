@@ -8,6 +8,7 @@ import { checkFields, notRead, type UnreadFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
 import {
+  checkLogprobs,
   invalid,
   numberFieldsBut,
   present,
@@ -111,11 +112,14 @@ export function samplingFieldsOf(options: Options): SamplingFields {
 
 export function chatSettings({ body, id, limits, signal, tenant }: Call<SharedBody>, model: ServedModel) {
   const options = body.options ?? {}
+  const maxTokens = maxTokensOf(options, limits)
+  const logprobs = logprobsOf(body)
+  checkLogprobs({ stream: body.stream !== false }, { numAnswers: 1, maxTokens, logprobs }, limits)
   return {
     id: `ollama-${id}`,
-    maxTokens: maxTokensOf(options, limits),
+    maxTokens,
     ...samplingOf(options, model, limits),
-    logprobs: logprobsOf(body),
+    logprobs,
     tenant,
     model,
     thinking: thinkOf(body.think),

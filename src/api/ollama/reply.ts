@@ -3,8 +3,9 @@
 import type { FinishReason } from '../../engine/messages.ts'
 import type { ToolCall } from '../chat/conversation.ts'
 import { type LiveOptions, liveReply, type PreparedChat, type ReplyPiece, WholeReply } from '../chat/reply.ts'
-import { chatLogprob } from '../openai/logprobs.ts'
-import { json, type Reply } from '../route.ts'
+import { WRITTEN } from '../json-around.ts'
+import { chatLogprob, Scores } from '../openai/logprobs.ts'
+import { json, longJson, type Reply } from '../route.ts'
 
 export interface Part {
   readonly reasoning: string
@@ -19,12 +20,12 @@ const NOTHING: Part = { reasoning: '', text: '', calls: [] }
 
 export async function replyOf(chat: PreparedChat, where: LiveOptions, isStream: boolean, shape: Shape): Promise<Reply> {
   if (isStream) return { kind: 'events', events: streamed(chat, where, shape) }
-  return json(await whole(chat, where, shape))
+  return await whole(chat, where, shape)
 }
 
-async function whole(chat: PreparedChat, where: LiveOptions, shape: Shape): Promise<object> {
+async function whole(chat: PreparedChat, where: LiveOptions, shape: Shape): Promise<Reply> {
   const figures = new Figures()
-  const logprobs: object[] = []
+  const scores = new Scores('chat')
   const reply = new WholeReply()
   let last: object = {}
   for await (const event of liveReply(chat, where)) {
@@ -33,10 +34,11 @@ async function whole(chat: PreparedChat, where: LiveOptions, shape: Shape): Prom
       continue
     }
     for (const piece of event.pieces) reply.add(piece)
-    if (event.type === 'pieces') logprobs.push(...(event.logprobs ?? []).map(chatLogprob))
+    if (event.type === 'pieces') await scores.add(event.logprobs ?? [])
     else last = figures.end(event.reason, event.completionTokens)
   }
-  return shape(reply, { ...(chat.request.logprobs === null ? {} : { logprobs }), ...last })
+  if (chat.request.logprobs === null) return json(shape(reply, last))
+  return longJson(shape(reply, { logprobs: WRITTEN, ...last }), [await scores.json()])
 }
 
 async function* streamed(chat: PreparedChat, where: LiveOptions, shape: Shape): AsyncGenerator<object> {

@@ -5,7 +5,8 @@
 import type { GenerateRequest, TokenText } from '../../engine/messages.ts'
 import type { GuessesBy } from '../../engine/stats.ts'
 import { type AnswerForm, type ChoiceEnd, type ReplyEvent, type ReplyPiece, WholeReply } from '../chat/reply.ts'
-import { chatLogprob } from './logprobs.ts'
+import { WRITTEN } from '../json-around.ts'
+import { chatLogprob, Scores } from './logprobs.ts'
 
 type PiecesEvent = Extract<ReplyEvent, { type: 'pieces' }>
 type EndReason = 'stop' | 'length' | 'tool_calls'
@@ -24,7 +25,8 @@ export class ChatChoice {
   /** Tokens that arrived before the end of the thought; known at the end. */
   reasoningTokens = 0
   readonly #hasThought: boolean
-  readonly #logprobs: object[] | null
+  /** Of the message; null in a stream, and where none are asked for. */
+  readonly scores: Scores | null
   /** Log-probabilities of tokens whose text is still held back; they leave with the next delta. */
   #pending: TokenText[] = []
   /** The message. Null: a stream has given its deltas away, and does not ask for it. */
@@ -40,7 +42,7 @@ export class ChatChoice {
     this.index = index
     this.#chunkTokens = chunkTokens
     this.#hasThought = form.think === 'open'
-    this.#logprobs = request.logprobs !== null && isKept ? [] : null
+    this.scores = request.logprobs !== null && isKept ? new Scores('chat') : null
     this.#kept = isKept ? new WholeReply() : null
   }
 
@@ -60,7 +62,7 @@ export class ChatChoice {
   }
 
   add({ pieces, numTokens, logprobs }: PiecesEvent): object[] {
-    if (logprobs !== null) this.#pending.push(...logprobs)
+    if (logprobs !== null && this.scores === null) this.#pending.push(...logprobs)
     this.#waiting.push(...pieces)
     this.#numWaiting += numTokens
     if (this.#chunkTokens > 1 && this.#numWaiting < this.#chunkTokens) return []
@@ -78,7 +80,7 @@ export class ChatChoice {
     return [...deltas, this.#chunk({}, this.#reason)]
   }
 
-  /** The entry of `choices` in a reply that is not streamed. */
+  /** The entry of `choices` in a reply that is not streamed, without its `scores`. */
   message(): object {
     const { reasoning, text, calls: kept } = this.#kept ?? new WholeReply()
     const calls = kept.map(({ id, name, arguments: json }) => wireCall(id, name, json))
@@ -92,7 +94,7 @@ export class ChatChoice {
         ...(this.#hasThought ? { reasoning_content: reasoning } : {}),
         ...(calls.length > 0 ? { tool_calls: calls } : {}),
       },
-      logprobs: this.#logprobs === null ? null : { content: this.#logprobs, refusal: null },
+      logprobs: this.scores === null ? null : { content: WRITTEN, refusal: null },
       finish_reason: this.#reason,
     }
   }
@@ -109,7 +111,6 @@ export class ChatChoice {
   #chunk(delta: object, reason: EndReason | null): object {
     const entries = this.#pending.map(chatLogprob)
     this.#pending = []
-    this.#logprobs?.push(...entries)
     return {
       index: this.index,
       delta,

@@ -63,8 +63,7 @@ export function chatRoute(limits: RequestLimits, live: LiveCalls): Route {
 
 export async function replyOf(chat: LiveChat, isStream: boolean): Promise<Reply> {
   if (isStream) return { kind: 'events', events: streamed(chat) }
-  const reply = await whole(chat)
-  return chat.request.logprobs === null ? json(reply) : await longJson(reply)
+  return await whole(chat)
 }
 
 /** A chat call that has been checked and turned into what the engine needs. */
@@ -118,24 +117,29 @@ async function prepare(call: Call<OwnBody>): Promise<Chat> {
   }
 }
 
-async function whole(chat: LiveChat): Promise<object> {
+async function whole(chat: LiveChat): Promise<Reply> {
   const choices = choicesOf(chat, true)
   let read: PromptRead | null = null
   let position: SessionPosition | null = null
   for await (const event of liveReply(chat, chat)) {
     if (event.type === 'prompt') read = event
-    else if (event.type === 'pieces') choices[event.index]!.add(event)
-    else {
+    else if (event.type === 'pieces') {
+      const choice = choices[event.index]!
+      choice.add(event)
+      if (event.logprobs !== null) await choice.scores?.add(event.logprobs)
+    } else {
       choices[event.index]!.finish(event)
       position = event.session
     }
   }
-  return {
+  const reply = {
     ...headOf(chat, 'chat.completion'),
     choices: choices.map((choice) => choice.message()),
     usage: usageOfAll(chat, read, choices),
     ...(position === null ? {} : { session: wirePosition(position) }),
   }
+  const scores = choices.flatMap((choice) => choice.scores ?? [])
+  return scores.length === 0 ? json(reply) : longJson(reply, await Promise.all(scores.map((one) => one.json())))
 }
 
 async function* streamed(chat: LiveChat): AsyncGenerator<object> {

@@ -2,16 +2,17 @@
  * POST /v1/completions: raw prompts in, raw text out, no template. Several prompts run side by side; choice p·n + i is
  * answer i of prompt p.
  */
-import type { EngineEvent, FinishReason, GenerateRequest, SessionPosition } from '../../engine/messages.ts'
+import type { FinishReason, GenerateRequest, SessionPosition } from '../../engine/messages.ts'
 import type { GuessesBy } from '../../engine/stats.ts'
 import { type Answered, runAll } from '../answers.ts'
+import { WRITTEN } from '../json-around.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls, LiveHandle } from '../live-calls.ts'
 import type { ServedModel } from '../models.ts'
 import { numPrompts } from '../prompt-list.ts'
 import { type Call, json, longJson, post, type Reply, type Route } from '../route.ts'
 import { wirePosition } from '../sessions/use.ts'
-import { writerOf } from '../stream-form.ts'
+import { eventAround, writerOf } from '../stream-form.ts'
 import { constraintOf, FORMAT_FIELDS } from './asks/formats.ts'
 import {
   type CompletionBody,
@@ -23,7 +24,7 @@ import {
   sessionOf,
   toPrompts,
 } from './completions-schema.ts'
-import { type CompletionLogprobs, CompletionLogprobsBuilder } from './logprobs.ts'
+import { Scores } from './logprobs.ts'
 import { refuseUnread, warnUnknown } from './parameters.ts'
 import { cacheOf, checkCombinations, checkLogprobs, toSampling, toStop } from './sampling.ts'
 import { allGuesses, systemFingerprint, usageOf } from './usage.ts'
@@ -49,8 +50,7 @@ export function completionsRoute(limits: RequestLimits, live: LiveCalls): Route 
     warnUnknown(call.body, body.properties, call.warn)
     const completion = { ...(await prepare(call)), live }
     if (call.body.stream === true) return { kind: 'events', events: streamed(completion) }
-    const reply = await whole(completion)
-    return completion.withLogprobs ? await longJson(reply) : json(reply)
+    return await whole(completion)
   })
 }
 
@@ -119,7 +119,7 @@ function enter({ live, id, tenant, model, requests, n, signal }: LiveCompletion)
   return live.enter({ ...call, canPause: false, startedAt: Date.now() }, signal)
 }
 
-async function whole(completion: LiveCompletion): Promise<object> {
+async function whole(completion: LiveCompletion): Promise<Reply> {
   const { model, requests, n } = completion
   const choices = choicesOf(completion, true)
   const read = new Read()
@@ -134,12 +134,14 @@ async function whole(completion: LiveCompletion): Promise<object> {
   } finally {
     handle.leave()
   }
-  return {
+  const reply = {
     ...headOf(completion),
     choices: choices.map((choice) => choice.whole()),
     usage: usageOfAll(read, choices),
     ...sessionField(choices[0]!),
   }
+  if (!completion.withLogprobs) return json(reply)
+  return longJson(reply, await Promise.all(choices.map(({ scores }) => scores.json())))
 }
 
 async function* streamed(completion: LiveCompletion): AsyncGenerator<object> {
@@ -159,8 +161,8 @@ async function* streamed(completion: LiveCompletion): AsyncGenerator<object> {
       }
       read.take(answered, completion)
       for (const choice of concerned(choices, answered, n)) {
-        const piece = await choice.take(event)
-        if (piece !== null) yield { ...chunk(piece), ...sessionField(choice) }
+        const told = await choice.take(event)
+        if (told !== null) yield eventAround({ ...chunk(told.entry), ...sessionField(choice) }, told.json)
       }
     }
   } catch (thrown) {
@@ -213,6 +215,13 @@ function headOf({ id, created, model }: Completion) {
   return { id, object: 'text_completion', created, model: model.id, system_fingerprint: fingerprint }
 }
 
+interface Told {
+  /** An entry of `choices`. */
+  readonly entry: object
+  /** Of its log-probabilities. */
+  readonly json: string | null
+}
+
 /** One answer while it grows. Stream and whole reply are made of the same pieces. */
 class Choice {
   completionTokens = 0
@@ -222,8 +231,8 @@ class Choice {
   readonly #index: number
   readonly #prompt: PromptText
   readonly #completion: Completion
-  readonly #builder = new CompletionLogprobsBuilder()
-  readonly #pieces: { text: string; logprobs: CompletionLogprobs | null }[] = []
+  readonly scores = new Scores('completion')
+  readonly #texts: string[] = []
   readonly #isKept: boolean
   #reason: FinishReason | null = null
 
@@ -235,19 +244,28 @@ class Choice {
     this.#isKept = isKept
   }
 
-  /** The entry of a stream's `choices` for this event; null when the event shows nothing. */
-  async take(event: Answered['event']): Promise<object | null> {
+  /** What a stream says of this event; null where that is nothing. */
+  async take(event: Answered['event']): Promise<Told | null> {
     if (event.type === 'finish') {
       this.completionTokens = event.completionTokens
       this.guesses = event.guesses ?? {}
       this.#reason = event.reason
       this.session = event.session ?? null
-      return this.#entry('', null)
+      return { entry: this.#entry('', null), json: null }
     }
-    const piece = await (event.type === 'prompt' ? this.#echo(event) : this.#text(event))
-    if (piece === null) return null
-    if (this.#isKept) this.#pieces.push(piece)
-    return this.#entry(piece.text, piece.logprobs)
+    const isEcho = event.type === 'prompt'
+    if (isEcho && !this.#completion.echo) return null
+    const text = isEcho ? this.#prompt.text : event.text
+    const { logprobs } = event
+    if (text === '' && logprobs === null && !isEcho) return null
+    const first = isEcho ? this.#completion.model.tokenizer.bytesOf(this.#prompt.tokens[0]!) : null
+    if (this.#isKept) {
+      this.#texts.push(text)
+      if (logprobs !== null) await this.scores.add(logprobs, first, isEcho)
+      return null
+    }
+    if (logprobs === null) return { entry: this.#entry(text, null), json: null }
+    return { entry: this.#entry(text, WRITTEN), json: await this.scores.piece(logprobs, first, isEcho) }
   }
 
   /** The entry of a stream's `choices` for text alone, before the end. */
@@ -256,37 +274,10 @@ class Choice {
   }
 
   whole(): object {
-    const text = this.#pieces.map((piece) => piece.text).join('')
-    return this.#entry(text, this.#completion.withLogprobs ? this.#allLogprobs() : null)
+    return this.#entry(this.#texts.join(''), this.#completion.withLogprobs ? WRITTEN : null)
   }
 
-  async #echo(event: Extract<EngineEvent, { type: 'prompt' }>) {
-    if (!this.#completion.echo) return null
-    const { tokens, text } = this.#prompt
-    const bytesOf = (i: number) => this.#completion.model.tokenizer.bytesOf(tokens[i]!)
-    const logprobs = event.logprobs && (await this.#builder.add(event.logprobs, bytesOf))
-    this.#builder.endText()
-    return { text, logprobs }
-  }
-
-  async #text(event: Extract<EngineEvent, { type: 'text' }>) {
-    const noBytes = () => new Uint8Array(0)
-    const logprobs = event.logprobs && (await this.#builder.add(event.logprobs, noBytes))
-    if (event.text === '' && logprobs === null) return null
-    return { text: event.text, logprobs }
-  }
-
-  #allLogprobs(): CompletionLogprobs {
-    const all = this.#pieces.flatMap((piece) => piece.logprobs ?? [])
-    return {
-      tokens: all.flatMap((part) => part.tokens),
-      token_logprobs: all.flatMap((part) => part.token_logprobs),
-      top_logprobs: all.flatMap((part) => part.top_logprobs),
-      text_offset: all.flatMap((part) => part.text_offset),
-    }
-  }
-
-  #entry(text: string, logprobs: CompletionLogprobs | null): object {
+  #entry(text: string, logprobs: string | null): object {
     return { index: this.#index, text, logprobs, finish_reason: this.#reason }
   }
 }

@@ -1,9 +1,19 @@
-/** The two shapes in which the OpenAI API reports log-probabilities. */
+/**
+ * The shapes in which log-probabilities are reported, as JSON. A few are written at once; more than take a millisecond are
+ * packed, 32 tokens at a time, and written in a thread. What is written goes into a reply as it is.
+ */
+import { TokenReader, tokensAsBytes } from '../../engine/client/token-bytes.ts'
 import type { TokenText } from '../../engine/messages.ts'
+import { textOf } from '../../files/bytes.ts'
+import { movedTask } from '../../threads/moved-task.ts'
+import { runTask, taskPlace } from '../../threads/pool.ts'
 import { turns } from '../../threads/turns.ts'
 
-/** Tokens that are written at once, with at most 20 alternatives each. */
+/** Log-probabilities that are written on the event loop. */
+const INLINE = 1024
+/** Tokens that are packed at once. */
 const AT_ONCE = 32
+const WRITE = taskPlace(import.meta.url, './logprobs.js', 'writeTask')
 
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
 /** Ready for another text after each `decode()`. */
@@ -27,6 +37,7 @@ function finite(logprob: number): number {
   return Math.max(logprob, -9999)
 }
 
+/** An entry of chats. */
 export function chatLogprob(token: TokenText): object {
   return {
     ...entry(token.bytes, token.logprob),
@@ -38,72 +49,29 @@ function entry(bytes: Uint8Array, logprob: number) {
   return { token: tokenString(bytes), logprob: finite(logprob), bytes: [...bytes] }
 }
 
-export interface CompletionLogprobs {
-  readonly tokens: string[]
-  readonly token_logprobs: (number | null)[]
-  readonly top_logprobs: (Record<string, number> | null)[]
-  /** Where each token begins in the text, in characters (Unicode code points). */
-  readonly text_offset: number[]
-}
-
-/** Builds the completions shape of one answer, piece by piece; offsets go on from piece to piece. */
-export class CompletionLogprobsBuilder {
-  readonly #position = new TextPosition()
-
-  /**
-   * The tokens of an answer or, with their bytes, of an echoed prompt; null where nothing came before. A prompt of thousands
-   * takes many turns of the event loop.
-   */
-  async add(
-    tokens: readonly (TokenText | null)[],
-    bytesOf: (index: number) => Uint8Array,
-  ): Promise<CompletionLogprobs> {
-    const out: CompletionLogprobs = { tokens: [], token_logprobs: [], top_logprobs: [], text_offset: [] }
-    for (let from = 0; from < tokens.length; from += AT_ONCE) {
-      const end = Math.min(tokens.length, from + AT_ONCE)
-      await turns.do(() => {
-        for (let i = from; i < end; i++) this.#addOne(out, tokens[i]!, () => bytesOf(i))
-      })
-    }
-    return out
-  }
-
-  #addOne(out: CompletionLogprobs, token: TokenText | null, ownBytes: () => Uint8Array): void {
-    const bytes = token?.bytes ?? ownBytes()
-    out.tokens.push(tokenString(bytes))
-    out.token_logprobs.push(token === null ? null : finite(token.logprob))
-    out.top_logprobs.push(token === null ? null : topOf(token))
-    out.text_offset.push(this.#position.characters)
-    this.#position.add(bytes)
-  }
-
-  /** The text so far is a whole, as an echoed prompt is: no character goes on behind it. */
-  endText(): void {
-    this.#position.end()
-  }
-}
-
 /** Where in a text the bytes so far end. Those that are no character count as the U+FFFD that the text has for them. */
-class TextPosition {
-  /** Characters that have begun. */
-  characters = 0
+export interface TextPlace {
+  /** Characters (Unicode code points) that have begun. */
+  readonly characters: number
   /** Bytes of a character that is not whole yet; it is counted. */
-  #unfinished: Uint8Array = new Uint8Array(0)
+  readonly unfinished: Uint8Array
+}
 
-  add(bytes: Uint8Array): void {
-    const all = Buffer.concat([this.#unfinished, bytes])
-    if (this.#unfinished.length > 0) this.characters--
-    this.characters += countCharacters(lenient.decode(all, { stream: true }))
-    const isUnfinished = lenient.decode() !== ''
-    // A character begins at the last byte that can begin one.
-    const lead = all.findLastIndex((byte) => (byte & 0xc0) !== 0x80)
-    this.#unfinished = isUnfinished ? all.subarray(lead) : all.subarray(0, 0)
-    if (isUnfinished) this.characters++
-  }
+const BEGINNING: TextPlace = { characters: 0, unfinished: new Uint8Array(0) }
 
-  end(): void {
-    this.#unfinished = new Uint8Array(0)
-  }
+function placeAfter({ characters, unfinished }: TextPlace, bytes: Uint8Array): TextPlace {
+  const all = Buffer.concat([unfinished, bytes])
+  const before = unfinished.length > 0 ? characters - 1 : characters
+  const now = before + countCharacters(lenient.decode(all, { stream: true }))
+  if (lenient.decode() === '') return { characters: now, unfinished: BEGINNING.unfinished }
+  // A character begins at the last byte that can begin one.
+  return { characters: now + 1, unfinished: all.subarray(all.findLastIndex((byte) => (byte & 0xc0) !== 0x80)) }
+}
+
+function countCharacters(text: string): number {
+  let count = 0
+  for (const _ of text) count++
+  return count
 }
 
 /** The k best, and the drawn token too where it is not among them. */
@@ -112,8 +80,152 @@ function topOf(token: TokenText): Record<string, number> {
   return Object.fromEntries([...pairs, [tokenString(token.bytes), finite(token.logprob)]])
 }
 
-function countCharacters(text: string): number {
-  let count = 0
-  for (const _ of text) count++
-  return count
+/** Tokens of an answer or of an echoed prompt. */
+interface Run {
+  readonly tokens: Iterable<TokenText | null>
+  /** Bytes of the first token, where nothing came before it and it has no log-probability. */
+  readonly first: Uint8Array | null
+  /** The text up to here is a whole, as an echoed prompt is: no character goes on behind it. */
+  readonly isWhole: boolean
+}
+
+interface Written {
+  readonly json: string
+  /** Where the text ends. */
+  readonly place: TextPlace
+}
+
+/** The shape of completions: columns. */
+function completionJson(runs: readonly Run[], from: TextPlace): Written {
+  const [tokens, values, tops, offsets]: string[][] = [[], [], [], []]
+  let place = from
+  for (const { tokens: own, first, isWhole } of runs) {
+    for (const token of own) {
+      const bytes = token?.bytes ?? first!
+      tokens!.push(JSON.stringify(tokenString(bytes)))
+      values!.push(JSON.stringify(token && finite(token.logprob)))
+      tops!.push(JSON.stringify(token && topOf(token)))
+      offsets!.push(`${place.characters}`)
+      place = placeAfter(place, bytes)
+    }
+    if (isWhole) place = { ...place, unfinished: BEGINNING.unfinished }
+  }
+  const json = `{"tokens":[${tokens}],"token_logprobs":[${values}],"top_logprobs":[${tops}],"text_offset":[${offsets}]}`
+  return { json, place }
+}
+
+/** A list of entries; those of llama.cpp have the token's id, too. */
+function entriesJson(runs: readonly Run[], withIds: boolean): string {
+  const entries: string[] = []
+  for (const { tokens } of runs) {
+    for (const token of tokens) {
+      // Only prompts, which are not reported so, have a token without a log-probability.
+      const one = chatLogprob(token!)
+      entries.push(JSON.stringify(withIds ? { id: token!.token, ...one } : one))
+    }
+  }
+  return `[${entries}]`
+}
+
+type Shape = 'completion' | 'chat' | 'llama'
+
+function write(runs: readonly Run[], shape: Shape, from: TextPlace): Written {
+  if (shape === 'completion') return completionJson(runs, from)
+  return { json: entriesJson(runs, shape === 'llama'), place: from }
+}
+
+interface PackedRun extends Pick<Run, 'first' | 'isWhole'> {
+  readonly packed: Uint8Array
+}
+
+interface WriteInput {
+  readonly runs: readonly PackedRun[]
+  readonly shape: Shape
+  readonly from: TextPlace
+}
+
+interface WrittenBytes extends Pick<Written, 'place'> {
+  readonly json: Uint8Array<ArrayBuffer>
+}
+
+function unpacked({ packed, ...run }: PackedRun): Run {
+  return { ...run, tokens: tokensIn(packed) }
+}
+
+function* tokensIn(packed: Uint8Array): Generator<TokenText | null> {
+  for (const reader = new TokenReader(packed); reader.hasMore; ) yield reader.token()
+}
+
+function writePacked({ runs, shape, from }: WriteInput): WrittenBytes {
+  const { json, place } = write(runs.map(unpacked), shape, from)
+  return { json: new TextEncoder().encode(json), place }
+}
+
+export const writeTask = movedTask(writePacked, ({ json }) => [json.buffer])
+
+/** Log-probabilities of tokens. */
+function numIn(tokens: readonly (TokenText | null)[]): number {
+  return tokens.length * (1 + (tokens.at(-1)?.top.length ?? 0))
+}
+
+/**
+ * The log-probabilities of one answer that wait to be written: packed they take a tenth of what they take as objects.
+ */
+export class Scores {
+  readonly #shape: Shape
+  #place = BEGINNING
+  #loose: (TokenText | null)[] = []
+  /** Of `#loose`. */
+  #first: Uint8Array | null = null
+  #packed: PackedRun[] = []
+  #count = 0
+
+  constructor(shape: Shape) {
+    this.#shape = shape
+  }
+
+  /** The next tokens. `first`: the bytes of the first one, where it has no log-probability. */
+  async add(tokens: readonly (TokenText | null)[], first: Uint8Array | null = null, isWhole = false): Promise<void> {
+    this.#count += numIn(tokens)
+    if (first !== null) this.#first = first
+    for (const token of tokens) {
+      this.#loose.push(token)
+      if (this.#loose.length >= AT_ONCE) await turns.do(() => this.#pack(false))
+    }
+    if (isWhole) this.#pack(true)
+  }
+
+  /** The JSON of a piece of a stream. */
+  async piece(
+    tokens: readonly (TokenText | null)[],
+    first: Uint8Array | null = null,
+    isWhole = false,
+  ): Promise<string> {
+    if (numIn(tokens) > INLINE) {
+      await this.add(tokens, first, isWhole)
+      return textOf(await this.json())
+    }
+    const { json, place } = await turns.do(() => write([{ tokens, first, isWhole }], this.#shape, this.#place))
+    this.#place = place
+    return json
+  }
+
+  #pack(isWhole: boolean): void {
+    this.#packed.push({ packed: tokensAsBytes([this.#loose]), first: this.#first, isWhole })
+    this.#loose = []
+    this.#first = null
+  }
+
+  /** The JSON of what was added since the last time; text goes on from call to call. */
+  async json(): Promise<Uint8Array> {
+    this.#pack(false)
+    const input = { runs: this.#packed, shape: this.#shape, from: this.#place }
+    const isFew = this.#count <= INLINE
+    ;[this.#packed, this.#count] = [[], 0]
+    const { json, place } = isFew
+      ? await turns.do(() => writePacked(input))
+      : await runTask<WriteInput, WrittenBytes>(WRITE, input)
+    this.#place = place
+    return json
+  }
 }

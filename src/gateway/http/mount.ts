@@ -277,7 +277,7 @@ class Exchange {
     return this.#reply.type('application/json; charset=utf-8').send(JSON.stringify(body))
   }
 
-  #sendJson(chunks: readonly Buffer[]): unknown {
+  #sendJson(chunks: readonly Uint8Array[]): unknown {
     const length = chunks.reduce((sum, chunk) => sum + chunk.length, 0)
     const json = Readable.from(chunks, { objectMode: false })
     if (!this.#reply.sent)
