@@ -107,19 +107,3 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
   for (int i = 0; i < WARPS; i++) sum += partial[i][threadIdx.x];
   y[at] += sum;
 }
-
-// to[k, m] = from[m, k], once at load.
-extern "C" __global__ void __launch_bounds__(256)
-    transpose(f16* to, const f16* from, int rows, int columns) {
-  __shared__ f16 tile[32][33];
-  const int x = threadIdx.x & 31, y = threadIdx.x >> 5;
-  for (int i = y; i < 32; i += 8) {
-    const int row = blockIdx.y * 32 + i, column = blockIdx.x * 32 + x;
-    if (row < rows && column < columns) tile[i][x] = from[(long long)row * columns + column];
-  }
-  __syncthreads();
-  for (int i = y; i < 32; i += 8) {
-    const int row = blockIdx.y * 32 + x, column = blockIdx.x * 32 + i;
-    if (row < rows && column < columns) to[(long long)column * rows + row] = tile[x][i];
-  }
-}

@@ -47,6 +47,8 @@ export interface MatrixSource {
   readonly quantised?: QuantisedSource
   /** Present when the file holds it in blocks; `readRows` then expands them to f32. */
   readonly packed?: PackedSource
+  /** Present when the file holds the transpose, which this is: devices turn it faster than `readRows` does. */
+  readonly turned?: MatrixSource
 }
 
 /** Rows in blocks, as the file has them (quantised.ts has their sizes). */

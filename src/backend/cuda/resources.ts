@@ -22,7 +22,7 @@ import type { CudaDevice } from './device/device.ts'
 import type { Downloads } from './device/downloads.ts'
 import { type DevicePointer, i64 } from './kernel/args.ts'
 import { type Layout, layoutOf, packedMatrix, roundedMatrix } from './rounded-matrix.ts'
-import { eachBlock, launchOnce, SOURCE_CODES } from './source-rows.ts'
+import { eachBlock, launchOnce, SOURCE_CODES, transpose } from './source-rows.ts'
 
 export type TensorType = 'f32' | 'f16'
 
@@ -132,8 +132,17 @@ export class CudaMatrix implements Matrix {
   }
 }
 
-function halfMatrix(device: CudaDevice, source: MatrixSource) {
-  const { name, rows, columns, dtype } = source
+function halfMatrix(
+  device: CudaDevice,
+  source: MatrixSource,
+): { readonly address: DevicePointer; readonly bytes: number } {
+  const { name, rows, columns, dtype, turned } = source
+  if (turned !== undefined) {
+    const stored = halfMatrix(device, turned)
+    const address = transpose(device, stored.address, turned.rows, turned.columns)
+    device.free(stored.address)
+    return { address, bytes: stored.bytes }
+  }
   if (columns % VECTOR !== 0 || rows % VECTOR !== 0)
     throw new SkeinError(
       'unsupported_weights',

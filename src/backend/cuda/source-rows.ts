@@ -4,7 +4,7 @@ import { blockRows, readBlocks, SOURCE_BYTES } from '../source-rows.ts'
 import type { MatrixSource, SourceType } from '../weight-types.ts'
 import type { CudaDevice } from './device/device.ts'
 import { NativeArena } from './driver/arena.ts'
-import type { DevicePointer, KernelArg } from './kernel/args.ts'
+import { type DevicePointer, i32, type KernelArg } from './kernel/args.ts'
 import type { Kernel } from './kernel/kernel.ts'
 
 /** Values of SOURCE in convert.cu, quantise.cu and fp8.cu, and of TABLE_TYPE in embed.cu. */
@@ -25,6 +25,21 @@ export function eachBlock(
       each(scratch, start, end)
     }
   device.free(scratch)
+}
+
+/** Rows and columns that a block of `transpose` turns. */
+const TILE = 32
+
+/** An f16 matrix turned round, in memory of its own. */
+export function transpose(device: CudaDevice, from: DevicePointer, rows: number, columns: number): DevicePointer {
+  const to = device.alloc(2 * rows * columns)
+  const kernel = device.kernel('convert', 'transpose', { SOURCE: SOURCE_CODES.f16 })
+  const arena = new NativeArena()
+  const args = device.args([to, from, i32(rows), i32(columns)], arena)
+  const grid = [Math.ceil(columns / TILE), Math.ceil(rows / TILE), 1] as const
+  device.launch(kernel, grid, [256, 1, 1], 0, args)
+  arena.dispose()
+  return to
 }
 
 /** One launch at load, outside any step. */

@@ -75,7 +75,7 @@ export function halvedSource(source: MatrixSource): MatrixSource {
   return { ...source, dtype: 'f16', readRows }
 }
 
-/** The transpose, held in memory from the first read on: for low-rank factors, which are stored [in, out]. */
+/** The transpose, held in memory from the first of `readRows` on: for low-rank factors, which are stored [in, out]. */
 export function transposedSource(entry: TensorEntry): MatrixSource {
   const { name, dtype } = entry
   const [columns, rows] = matrixShape(entry)
@@ -90,6 +90,7 @@ export function transposedSource(entry: TensorEntry): MatrixSource {
     rows,
     columns,
     dtype,
+    turned: matrixSource(entry),
     readRows(start, end) {
       bytes ??= transposed()
       return bytes.subarray(start * rowBytes, end * rowBytes)

@@ -77,6 +77,7 @@ describe('matrices', () => {
     expect(Array.from(decodeFloats(matrix.readRows(1, 2), dtype))).toEqual([4, 5, 6])
     const transposed = transposedSource(entry)
     expect(transposed).toMatchObject({ name: 'w', rows: 3, columns: 2, dtype })
+    expect(Array.from(decodeFloats(transposed.turned!.readRows(1, 2), dtype))).toEqual([4, 5, 6])
     matrix.readRows(0, 2) // the transpose does not live in the shared buffer
     expect(Array.from(decodeFloats(transposed.readRows(1, 3), dtype))).toEqual([2, 5, 3, 6])
   })

@@ -4,13 +4,12 @@
  */
 
 import type { CudaDevice } from '../device/device.ts'
-import { NativeArena } from '../driver/arena.ts'
 import { type DevicePointer, i32 } from '../kernel/args.ts'
+import { transpose } from '../source-rows.ts'
 import type { StepStream } from '../step/command.ts'
 import type { Product } from './product.ts'
 
 const THREADS = 256
-const TILE = 32
 /** Of the memory that is free, beyond what a step may still ask for, copies take no more than this share. */
 const MEMORY_SHARE = 1 / 2
 const RESERVE_BYTES = 512 << 20
@@ -51,7 +50,7 @@ export function sparseProduct(
   if (!isAfterRelu || epilogue !== 'add' || bias !== null || y.type !== 'f32') return null
   const bytes = 2 * rows * columns
   if (type !== 'f16' || !budget.take(bytes)) return null
-  const transposed = transpose(device, weight, rows, columns, bytes)
+  const transposed = transpose(device, weight, rows, columns)
   // Whole sectors to a block, and as many blocks as multiprocessors.
   const COLUMNS = rows >= 4096 ? 32 : 16
   const kernel = device.kernel('linear-sparse', 'linear_sparse', { COLUMNS })
@@ -68,21 +67,4 @@ export function sparseProduct(
       ]),
     dispose: () => device.free(transposed),
   }
-}
-
-function transpose(
-  device: CudaDevice,
-  weight: DevicePointer,
-  rows: number,
-  columns: number,
-  bytes: number,
-): DevicePointer {
-  const to = device.alloc(bytes)
-  const kernel = device.kernel('linear-sparse', 'transpose', { COLUMNS: 16 })
-  const arena = new NativeArena()
-  const args = device.args([to, weight, i32(rows), i32(columns)], arena)
-  const grid = [Math.ceil(columns / TILE), Math.ceil(rows / TILE), 1] as const
-  device.launch(kernel, grid, [THREADS, 1, 1], 0, args)
-  arena.dispose()
-  return to
 }
