@@ -40,7 +40,11 @@ const LEVELS = {
     avx512: AVX512,
     amx: [...AVX512, ...words('-mamx-tile -mamx-bf16 -mamx-int8')],
   },
-  arm64: { baseline: [] },
+  arm64: {
+    baseline: [],
+    dotprod: words('-march=armv8.2-a+dotprod'),
+    i8mm: words('-march=armv8.2-a+dotprod+i8mm'),
+  },
 }
 const COMMON = words(
   '-std=c++20 -O3 -Wall -Wextra -Werror -Wno-psabi -Wno-unknown-pragmas -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno -fno-trapping-math -pthread',
@@ -270,7 +274,7 @@ async function machineLevel() {
   if (!existsSync(path)) return 'baseline'
   const { default: koffi } = await import('koffi')
   const level = koffi.load(path).func('sk_machine_level', 'int', [])()
-  return ['baseline', 'avx2', 'avx512', 'amx'][level] ?? 'baseline'
+  return Object.keys(LEVELS[process.arch] ?? {})[level] ?? 'baseline'
 }
 
 /** @param {string} platform @param {Compiler} compiler @param {boolean} isAll */

@@ -19,6 +19,10 @@ int32_t store_group(const vi (&q)[kGroup / kLanes], Quantised* to) {
     std::memcpy(to + i * kLanes, &bytes, sizeof bytes);
   }
   return _mm512_reduce_add_epi32(reinterpret_cast<__m512i>(total));
+#elif defined(SK_DOTS)
+  for (int64_t i = 0; i < kGroup; i++)
+    to[i] = static_cast<Quantised>(q[i / kLanes][i % kLanes]);
+  return vaddvq_s32(reinterpret_cast<int32x4_t>(total));
 #else
   for (int64_t i = 0; i < kGroup; i += 4) {
     const auto at = [&](int64_t k) { return static_cast<Quantised>(q[k / kLanes][k % kLanes]); };
@@ -89,6 +93,18 @@ void store_fine(const vi (&q)[kGroup / kLanes], FineQuad* to) {
     const __m128i quads[] = {_mm_unpacklo_epi32(u, l), _mm_unpackhi_epi32(u, l)};
     std::memcpy(to, quads, sizeof quads);
     to += kLanes / 4;
+  }
+}
+#elif defined(SK_DOTS)
+void store_fine(const vi (&q)[kGroup / kLanes], FineQuad* to) {
+  static_assert(kLanes == 4);
+  for (const vi& part : q) {
+    const vi upper = (part + 128) >> 8, lower = part - (upper << 8);
+    for (int i = 0; i < 4; i++) {
+      to->upper[i] = static_cast<int8_t>(upper[i]);
+      to->lower[i] = static_cast<int8_t>(lower[i]);
+    }
+    to++;
   }
 }
 #else

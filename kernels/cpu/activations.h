@@ -2,7 +2,7 @@
 //
 // 8 bits, for products with i8, q4 and nf4 weights. Each token has one scale per group of 32
 // inputs: scale = max|x| / 127, q = round(x / scale). The layout of a token in bytes:
-//   values       VNNI: [K] i8.  Elsewhere: [K/4] × i16 {x0, x2, x1, x3}, the order in which weights
+//   values       with SK_DOTS: [K] i8.  Elsewhere: [K/4] × i16 {x0, x2, x1, x3}, the order in which weights
 //                are unpacked
 //   scales       [K/32] f32
 //   corrections  [K/32] i32, −kCorrection·Σq: added to the sum of a group whose weights are stored
@@ -19,7 +19,7 @@
 
 namespace skein {
 
-#if defined(__AVX512VNNI__)
+#if defined(SK_DOTS)
 using Quantised = int8_t;
 #else
 using Quantised = int16_t;
@@ -52,7 +52,7 @@ void quantise(const float* x, int64_t columns, const ActivationLayout& layout, i
 
 /// Four inputs of 16 bits each.
 struct FineQuad {
-#if defined(__AVX512VNNI__)
+#if defined(SK_DOTS)
   int8_t upper[4], lower[4];  // x = 256·upper + lower, upper rounded to nearest
 #else
   int16_t values[4];  // inputs 0, 2, 1, 3

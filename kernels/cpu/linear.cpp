@@ -331,7 +331,7 @@ constexpr int64_t kUnpackedBytes = 512 << 10;
 /// of 8 bits are bytes already. The other types keep their form.
 constexpr int64_t unpacked_from(int32_t type) {
   constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-#if defined(__AVX512VNNI__)
+#if defined(SK_DOTS)
   constexpr int64_t kPackedTokens = 16;
 #else
   constexpr int64_t kPackedTokens = 32;

@@ -18,6 +18,12 @@ namespace skein {
 constexpr int64_t kTileRows = 64;
 constexpr int64_t kGroup = 32;  // inputs whose products are summed as integers
 
+// Levels that multiply four bytes and add the products to 32 bits: AVX-512 with VNNI, NEON with its
+// dot product.
+#if defined(__AVX512VNNI__) || defined(__ARM_FEATURE_DOTPROD)
+#define SK_DOTS
+#endif
+
 // VNNI multiplies unsigned by signed bytes. There, i8 and nf4 weights are stored unsigned, with
 // this offset, and the activations carry the correction. Elsewhere they are plain signed bytes.
 #if defined(__AVX512VNNI__)

@@ -50,7 +50,7 @@ bool store_packed_tile(int32_t type, const uint8_t* blocks, int64_t rows, int64_
 /// Integer sums of the products of a group, or of half a group.
 template <int Rows, int Vectors>
 struct FineTotals {
-#if defined(__AVX512VNNI__)
+#if defined(SK_DOTS)
   vi upper[Rows][Vectors] = {}, lower[Rows][Vectors];
 
   void start(int row, int n, vi sum) { lower[row][n] = sum; }
@@ -91,7 +91,7 @@ struct FineToken {
 template <int Parts, bool HasMinimum>
 struct DecodedWeights {
   static constexpr int kRegisters = sizeof(Quad) / sizeof(vi);
-#if defined(__AVX512VNNI__)
+#if defined(SK_DOTS)
   static constexpr int kSums = 2, kMaxRows = 3;
 #else
   static constexpr int kSums = 1, kMaxRows = 4;
@@ -205,7 +205,7 @@ struct PackedWeights {
   static constexpr PackedTile kTile = packed_tile(Type);
   static constexpr PackedFormat kFormat = kTile.format;
   static constexpr int kRegisters = sizeof(Quad) / sizeof(vi);
-#if defined(__AVX512VNNI__)
+#if defined(SK_DOTS)
   static constexpr int kSums = 2, kMaxRows = 3;
 #else
   static constexpr int kSums = 1, kMaxRows = 4;

@@ -124,6 +124,18 @@ inline vi add_products(vi total, Quad weights, const Quantised* x) {
                                                   reinterpret_cast<__m512i>(weights.bytes),
                                                   _mm512_set1_epi32(bytes)));
 }
+#elif defined(SK_DOTS)
+struct Quad {
+  vi bytes;
+};
+inline Quad quad_of(vi bytes) { return {bytes}; }
+inline vi add_products(vi total, Quad weights, const Quantised* x) {
+  int32_t bytes;
+  std::memcpy(&bytes, x, 4);
+  return reinterpret_cast<vi>(vdotq_s32(reinterpret_cast<int32x4_t>(total),
+                                        reinterpret_cast<int8x16_t>(weights.bytes),
+                                        vreinterpretq_s8_s32(vdupq_n_s32(bytes))));
+}
 #else
 struct Quad {
   vs even, odd;  // inputs 0 and 2, inputs 1 and 3 of each lane's output
@@ -140,6 +152,10 @@ inline vi multiply_pairs(vs a, vs b) {
 #elif defined(__SSE2__)
   return reinterpret_cast<vi>(
       _mm_madd_epi16(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)));
+#elif defined(__aarch64__)
+  const int16x8_t x = reinterpret_cast<int16x8_t>(a), y = reinterpret_cast<int16x8_t>(b);
+  const int32x4_t low = vmull_s16(vget_low_s16(x), vget_low_s16(y));
+  return reinterpret_cast<vi>(vpaddq_s32(low, vmull_high_s16(x, y)));
 #else
   const vi x = reinterpret_cast<vi>(a), y = reinterpret_cast<vi>(b);
   return ((x << 16) >> 16) * ((y << 16) >> 16) + (x >> 16) * (y >> 16);
@@ -278,11 +294,15 @@ struct IntegerWeights {
       inputs.ahead.fetch(g);
       Totals<Rows, Vectors> totals;
       start(inputs, layout, g, totals);
+      if constexpr (kHasMatrices && Rows % 2 == 0) {
+        add_group(tile, output, inputs, g, streams, totals);
+      } else {
 #pragma GCC unroll 8
-      for (int64_t quad = 0; quad < kQuads; quad++) {
-        if (streams)
-          fetch_stream_part<kGroupBytes, kQuads>(tile + g * kGroupBytes, quad);
-        add_quad(tile, output, inputs, layout, g * kQuads + quad, totals);
+        for (int64_t quad = 0; quad < kQuads; quad++) {
+          if (streams)
+            fetch_stream_part<kGroupBytes, kQuads>(tile + g * kGroupBytes, quad);
+          add_quad(tile, output, inputs, layout, g * kQuads + quad, totals);
+        }
       }
       add_scaled(totals, block_of(tile, g) + output * 2, inputs, layout, g, sums);
     }
@@ -392,6 +412,61 @@ struct IntegerWeights {
       }
     }
   }
+
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+  static constexpr bool kHasMatrices = true;
+
+  /// All quads of a group: an instruction multiplies two tokens' eight inputs by those of two
+  /// outputs, which two quads hold.
+  template <int Rows, int Vectors>
+  static void add_group(const uint8_t* tile, int64_t output, const Inputs& inputs, int64_t g,
+                        bool streams, Totals<Rows, Vectors>& totals) {
+    const int first = static_cast<int>(output) / kLanes;
+    // Of two tokens: outputs 0 and 1 of the first, then of the second; outputs 2 and 3.
+    int32x4_t pairs[Rows / 2][Vectors][2] = {};
+#pragma GCC unroll 4
+    for (int64_t quad = 0; quad < kQuads; quad += 2) {
+      if (streams) {
+        fetch_stream_part<kGroupBytes, kQuads>(tile + g * kGroupBytes, quad);
+        fetch_stream_part<kGroupBytes, kQuads>(tile + g * kGroupBytes, quad + 1);
+      }
+      Quad upper[Vectors], lower[Vectors];
+      Format::load(quad_at(tile, g * kQuads + quad), first, upper);
+      Format::load(quad_at(tile, g * kQuads + quad + 1), first, lower);
+      int8x16_t x[Rows / 2];
+#pragma GCC unroll 2
+      for (int p = 0; p < Rows / 2; p++) {
+        const int8_t* token = reinterpret_cast<const int8_t*>(inputs.first + 2 * p * inputs.stride) +
+                              g * kGroup + quad * 4;
+        x[p] = vcombine_s8(vld1_s8(token), vld1_s8(token + inputs.stride));
+      }
+#pragma GCC unroll 16
+      for (int n = 0; n < Vectors; n++) {
+        const int32x4_t a = reinterpret_cast<int32x4_t>(upper[n].bytes);
+        const int32x4_t b = reinterpret_cast<int32x4_t>(lower[n].bytes);
+        const int8x16_t two[] = {vreinterpretq_s8_s32(vzip1q_s32(a, b)),
+                                 vreinterpretq_s8_s32(vzip2q_s32(a, b))};
+#pragma GCC unroll 2
+        for (int p = 0; p < Rows / 2; p++) {
+          pairs[p][n][0] = vmmlaq_s32(pairs[p][n][0], x[p], two[0]);
+          pairs[p][n][1] = vmmlaq_s32(pairs[p][n][1], x[p], two[1]);
+        }
+      }
+    }
+#pragma GCC unroll 2
+    for (int p = 0; p < Rows / 2; p++) {
+#pragma GCC unroll 16
+      for (int n = 0; n < Vectors; n++) {
+        const int64x2_t a = vreinterpretq_s64_s32(pairs[p][n][0]);
+        const int64x2_t b = vreinterpretq_s64_s32(pairs[p][n][1]);
+        totals.at[2 * p][n] += reinterpret_cast<vi>(vzip1q_s64(a, b));
+        totals.at[2 * p + 1][n] += reinterpret_cast<vi>(vzip2q_s64(a, b));
+      }
+    }
+  }
+#else
+  static constexpr bool kHasMatrices = false;
+#endif
 
   template <int Rows, int Vectors>
   static void add_scaled(Totals<Rows, Vectors>& totals, const uint8_t* weight_scales,

@@ -97,6 +97,8 @@ inline vf load_f16(const uint16_t* p) {
   return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 #elif defined(__F16C__)
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+#elif defined(__aarch64__)
+  return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
 #else
   const vi h = load_u16(p);
   const vi exponent = h & 0x7c00;

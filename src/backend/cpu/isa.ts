@@ -9,9 +9,10 @@ import { fileURLToPath } from 'node:url'
 import { SkeinError } from '../../errors.ts'
 import { bindAll, openLibrary } from '../ffi.ts'
 
-/** From the plainest to the best; on arm64 `baseline` is NEON. */
-const ISA_LEVELS = ['baseline', 'avx2', 'avx512', 'amx'] as const
-export type IsaLevel = (typeof ISA_LEVELS)[number]
+export type IsaLevel = 'baseline' | 'avx2' | 'avx512' | 'amx' | 'dotprod' | 'i8mm'
+/** From the plainest to the best; on arm64 `baseline` is NEON, as kernels/machine/level.cpp counts. */
+const ISA_LEVELS: readonly IsaLevel[] =
+  process.arch === 'arm64' ? ['baseline', 'dotprod', 'i8mm'] : ['baseline', 'avx2', 'avx512', 'amx']
 
 /** kernels/build is in the same place seen from src/backend/cpu and from dist/backend/cpu. */
 const ROOT = fileURLToPath(new URL('../../..', import.meta.url))
