@@ -38,7 +38,7 @@ export function clockMeter(device: CudaDevice): (run: () => void) => number {
   const out = new BigUint64Array(1)
   driver.call('cuModuleLoadData', out, Buffer.from(PTX))
   driver.call('cuModuleGetFunction', out, out[0]!, 'stamp')
-  const kernel = { handle: out[0]!, label: 'stamp', registers: 8 }
+  const kernel = { handle: out[0]!, label: 'stamp', registers: 8, sharedBytes: 0 }
   const stamps = [device.alloc(STAMP_BYTES), device.alloc(STAMP_BYTES)]
   const args = stamps.map((address) => device.args([address]))
   const stamp = (i: number) => device.launch(kernel, [2 * device.numSms, 1, 1], [BLOCK, 1, 1], 0, args[i]!)

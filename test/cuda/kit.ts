@@ -3,7 +3,8 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe } from 'vitest'
 import { type CudaBackend, type CudaOptions, createCudaBackend } from '../../src/backend/cuda/cuda.ts'
 import { CudaDevice, type DeviceOptions } from '../../src/backend/cuda/device/device.ts'
-import { listDevices } from '../../src/backend/cuda/driver/device-info.ts'
+import { simulated } from '../../src/backend/cuda/driver/cards.ts'
+import { type DeviceInfo, describeDevice, listDevices } from '../../src/backend/cuda/driver/device-info.ts'
 import { CUDA } from '../../src/backend/cuda/kinds/cuda.ts'
 import { SkeinError } from '../../src/errors.ts'
 
@@ -23,6 +24,18 @@ const reason = whyNot()
 export function describeCuda(name: string, body: () => void): void {
   if (reason === null) describe(name, body)
   else describe.skip(`${name} (no GPU: ${reason.split(':')[0]})`, body)
+}
+
+/** The card that tests run on: within the limits of another if SKEIN_SIMULATE_CARD names one. */
+export function cardInfo(): DeviceInfo {
+  return simulated(describeDevice(CUDA.open(), 0))
+}
+
+/** True as well where no test runs. */
+export function hasFp8(): boolean {
+  if (reason !== null) return true
+  const [major, minor] = cardInfo().computeCapability
+  return 10 * major + minor >= 89
 }
 
 /** The backend of a group of tests, which exists while they run. */

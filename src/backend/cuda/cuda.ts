@@ -9,7 +9,8 @@ import { CudaDevice } from './device/device.ts'
 import { Downloads } from './device/downloads.ts'
 import type { DeviceInfo } from './driver/device-info.ts'
 import { Gemm } from './gemm/gemm.ts'
-import type { KernelVariant } from './kernel/kernel.ts'
+import type { KernelImages, KernelVariant } from './kernel/kernel.ts'
+import type { LaunchListener } from './kinds/absent.ts'
 import type { DriverKind } from './kinds/kind.ts'
 import { copyBytes } from './linear/rounded-many.ts'
 import { mostTiledTokens } from './linear/rounded-tiles.ts'
@@ -94,19 +95,25 @@ export function createCudaBackend(options: CudaOptions = {}): CudaBackend {
   return backendOn(device, wkv, graphs, leastLogHeads)
 }
 
-/** The kernels that `build` asks for on a device like this one. */
-export function kernelsOf(info: DeviceInfo, wkv: TensorType, build: (backend: CudaBackend) => void): KernelVariant[] {
+/** The kernels that `build` asks for on a device like this one; `onLaunch` hears of what it launches. */
+export function kernelsOf(
+  info: DeviceInfo,
+  wkv: TensorType,
+  build: (backend: CudaBackend) => void,
+  onLaunch?: LaunchListener,
+): KernelVariant[] {
   const kernels: KernelVariant[] = []
   // Which kernels they are does not depend on how much fits.
   const roomy = { ...info, totalBytes: Math.max(info.totalBytes, 2 ** 40) }
-  const device = CudaDevice.absent(roomy, {
+  const images: KernelImages = {
     image(file, defines) {
       kernels.push([file, defines])
       return new Uint8Array(0)
     },
     compileAhead: () => 0,
     discard() {},
-  })
+  }
+  const device = CudaDevice.absent(roomy, images, onLaunch)
   const backend = backendOn(device, wkv, false)
   try {
     build(backend)

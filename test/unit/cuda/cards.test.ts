@@ -1,6 +1,7 @@
 import { expect, test } from 'vitest'
 import { kernelsOf } from '../../../src/backend/cuda/cuda.ts'
 import { CARDS, infoOf, simulated } from '../../../src/backend/cuda/driver/cards.ts'
+import { targetOf } from '../../../src/backend/cuda/kernel/cuda-target.ts'
 import { shapesOnly } from '../../../src/bench/random-model.ts'
 import { ModelRunner } from '../../../src/model/run/model-runner.ts'
 import { loadRwkv7 } from '../../../src/model/rwkv7.ts'
@@ -14,12 +15,15 @@ test('a simulated card has its own limits, but never more than the local one', (
     computeCapability: [8, 9],
     numSms: 128,
     sharedBytesPerBlock: 99 << 10,
-    totalBytes: H200.totalBytes,
+    totalBytes: 24 * 2 ** 30,
     isSimulated: true,
   })
-  // The local GPU lacks instructions and multiprocessors of that card, so these stay as they are.
-  const newer = { computeCapability: [9, 0], numSms: 132, isSimulated: false }
+  // The local GPU lacks multiprocessors of that card; its code is what every chip since the local one runs.
+  const newer = { computeCapability: [12, 0], codeCapability: [9, 0], numSms: 132, isSimulated: true }
   expect(simulated(H200, '5090')).toMatchObject(newer)
+  expect(targetOf(simulated({ ...H200 }, '5090'), [80, 90, 120])).toEqual({ name: 'compute_90', kind: 'ptx' })
+  expect(targetOf(simulated(H200, 'a100'), [80, 90])).toEqual({ name: 'compute_80', kind: 'ptx' })
+  expect(targetOf(simulated(H200, 'h100'), [80, 90])).toEqual({ name: 'sm_90a', kind: 'cubin' })
   expect(() => simulated(H200, '4099')).toThrow(/SKEIN_SIMULATE_CARD takes .*4090, .*, not 4099/)
 })
 

@@ -31,7 +31,7 @@ afterAll(() => {
 /** None of these numbers is one of CUDA's. */
 const ATTRIBUTES = { numSms: 1063, l2Bytes: 1019, sharedBytes: 1074 }
 const VALUES: Readonly<Record<number, number>> = { 1063: 304, 1019: 4 << 20, 1074: 64 << 10 }
-const KERNEL_ATTRIBUTES = { registers: 44, mostSharedBytes: 48 }
+const KERNEL_ATTRIBUTES = { sharedBytes: 41, registers: 44, mostSharedBytes: 48 }
 const OUT_OF_MEMORY = 7002
 const NOT_READY = 7600
 
@@ -45,6 +45,10 @@ function secondDriver() {
   const base = absentFunctions(2 ** 36)
   const own: Partial<DriverFunctions> = {
     cuDeviceGetCount: (out) => put(out, 1),
+    cuDeviceTotalMem_v2(out) {
+      ;(out as BigUint64Array)[0] = 2n ** 36n
+      return 0
+    },
     cuDeviceGetAttribute(out, id) {
       asked.add(id)
       return put(out, VALUES[id] ?? -1)
@@ -129,7 +133,7 @@ test('a model is recorded and launched with a second driver', async () => {
   const { kind, asked, targets, launched } = secondDriver()
   const openCuda = vi.spyOn(CUDA, 'open')
   const backend = createCudaBackend({ kind, graphs: false })
-  expect(backend.device.description).toBe('second:0  (7.5, 304 SMs, 0 GiB)')
+  expect(backend.device.description).toBe('second:0  (7.5, 304 SMs, 64 GiB)')
   const runner = new ModelRunner(loadRwkv7(shapesOnly('0.1b'), backend, {}), backend, {
     numSlots: 2,
     maxTokens: 4,

@@ -13,7 +13,7 @@ import { type DevicePointer, type KernelArg, KernelArgs } from '../kernel/args.t
 import { createKernelImages } from '../kernel/image.ts'
 import { type Defines, type Kernel, type KernelImages, KernelStore, type KernelVariant } from '../kernel/kernel.ts'
 import { type Dim3, Launcher, type LaunchOptions } from '../kernel/launch.ts'
-import { ABSENT } from '../kinds/absent.ts'
+import { ABSENT, absentKind, type LaunchListener } from '../kinds/absent.ts'
 import { CUDA } from '../kinds/cuda.ts'
 import type { DriverKind } from '../kinds/kind.ts'
 import { DeviceMemory, deviceFree } from './memory.ts'
@@ -77,9 +77,12 @@ export class CudaDevice {
     return new CudaDevice(kind, driver, info, { ...options, images })
   }
 
-  /** A device that is not here: nothing runs on it. `images` are asked for the kernels that would. */
-  static absent(info: DeviceInfo, images: KernelImages): CudaDevice {
-    return new CudaDevice(ABSENT, ABSENT.open(info), info, { images })
+  /**
+   * A device that is not here: nothing runs on it. `images` are asked for the kernels that would, and `onLaunch` hears of
+   * their launches.
+   */
+  static absent(info: DeviceInfo, images: KernelImages, onLaunch: LaunchListener = () => {}): CudaDevice {
+    return new CudaDevice(absentKind(onLaunch), ABSENT.open(info), info, { images })
   }
 
   private constructor(kind: DriverKind, driver: CudaDriver, info: DeviceInfo, options: OwnOptions) {
@@ -95,11 +98,13 @@ export class CudaDevice {
     this.#stream = out[0]!
     driver.call('cuStreamCreate', out, NON_BLOCKING)
     this.#copyStream = out[0]!
-    const free = deviceFree(driver)
+    // A simulated card has less.
+    const free = Math.min(deviceFree(driver), info.totalBytes)
     const budget = options.memoryBytes ?? Math.max(free - RESERVE_BYTES, free / 2)
     this.memory = new DeviceMemory(driver, budget)
     this.#kernels = new KernelStore(driver, options.images)
-    this.#launcher = new Launcher(driver, kind.launchForm(driver, this.arena, this.#stream, info.computeCapability))
+    const form = kind.launchForm(driver, this.arena, this.#stream, info.computeCapability)
+    this.#launcher = new Launcher(driver, form, info.sharedBytesPerBlock)
     this.#staging = new Staging(driver, this.#stream)
   }
 

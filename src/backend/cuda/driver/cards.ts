@@ -73,19 +73,21 @@ export function simulated(real: DeviceInfo, wanted = process.env.SKEIN_SIMULATE_
   const known = (CARDS as Record<string, Card>)[wanted.toLowerCase()]
   if (known === undefined)
     throw new SkeinError('invalid_request', `SKEIN_SIMULATE_CARD takes ${Object.keys(CARDS).join(', ')}, not ${wanted}`)
-  const { name, computeCapability, chip, numSms, sharedBytesPerBlock, l2Bytes } = infoOf(known)
-  const isOlder = orderOf(computeCapability) < orderOf(real.computeCapability)
+  const { name, computeCapability, chip, numSms, sharedBytesPerBlock, l2Bytes, totalBytes } = infoOf(known)
+  const isNewer = orderOf(computeCapability) > orderOf(real.computeCapability)
   return {
     ...real,
     name: `${real.name} as ${name}`,
-    // Newer instructions than the card has cannot be simulated.
-    computeCapability: isOlder ? computeCapability : real.computeCapability,
-    chip: isOlder ? chip : real.chip,
+    computeCapability,
+    chip,
+    // The host chooses as for the newer card, and the code is what every chip since the local one runs.
+    codeCapability: isNewer ? real.computeCapability : computeCapability,
     numSms: Math.min(numSms, real.numSms),
     sharedBytesPerBlock: Math.min(sharedBytesPerBlock, real.sharedBytesPerBlock),
     l2Bytes,
+    totalBytes: Math.min(totalBytes, real.totalBytes),
     // Where the capability is the card's own, so is its code.
-    isSimulated: isOlder,
+    isSimulated: orderOf(computeCapability) !== orderOf(real.computeCapability),
   }
 }
 

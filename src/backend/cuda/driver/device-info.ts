@@ -20,6 +20,8 @@ export interface DeviceInfo extends Chip {
   readonly driverRelease: string
   /** Not what the card is, or not here: see cards.ts. */
   readonly isSimulated: boolean
+  /** Of the code for a simulated card, where it is not the card's: the local one's. */
+  readonly codeCapability?: Chip['computeCapability']
 }
 
 /** The oldest capability that the kernels are written for: fp16 matrix units with m16n8k8. */

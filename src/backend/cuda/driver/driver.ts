@@ -79,7 +79,7 @@ export interface DriverWords {
   /** Of a device: what cuDeviceGetAttribute takes. */
   readonly attributes: Readonly<Record<'numSms' | 'l2Bytes' | 'sharedBytes', number>>
   /** Of a kernel: what cuFuncGetAttribute and cuFuncSetAttribute take. */
-  readonly kernelAttributes: Readonly<Record<'registers' | 'mostSharedBytes', number>>
+  readonly kernelAttributes: Readonly<Record<'sharedBytes' | 'registers' | 'mostSharedBytes', number>>
   /** What its functions return. */
   readonly statuses: {
     readonly outOfMemory: number

@@ -118,6 +118,7 @@ export class Gemm {
    * graph is captured the shape must have been run or prepared before.
    */
   run(call: GemmCall): void {
+    if (this.#device.isAbsent) return
     const { n, w, x, y, beta = 0 } = call
     const plan = this.#plan(call)
     plan.product.setTokens(n)

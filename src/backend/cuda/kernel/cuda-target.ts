@@ -12,9 +12,10 @@ export interface CudaCompiler extends Omit<Compiler, 'targetOf'> {
 }
 
 /** PTX of a chip that is not here: the driver turns it into code of the one that is. */
-export function targetOf({ computeCapability, isSimulated }: ImageMachine, capabilities: readonly number[]): Target {
+export function targetOf(machine: ImageMachine, capabilities: readonly number[]): Target {
+  const { computeCapability, isSimulated, codeCapability = computeCapability } = machine
   if (!isSimulated) return chooseTarget(computeCapability, capabilities)
-  return { name: `compute_${computeCapability.join('')}`, kind: 'ptx' }
+  return { name: `compute_${codeCapability.join('')}`, kind: 'ptx' }
 }
 
 /** The chip itself where the compiler knows it, else PTX of the latest chip before it. */

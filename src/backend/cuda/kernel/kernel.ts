@@ -15,6 +15,8 @@ export interface Kernel {
   /** "wkv7.cu: wkv7_decode {N: 64}" */
   readonly label: string
   readonly registers: number
+  /** Of shared memory, beside what a launch adds. */
+  readonly sharedBytes: number
 }
 
 /** A file of kernels/cuda and its macros. */
@@ -45,7 +47,9 @@ export class KernelStore {
     const known = this.#kernels.get(label)
     if (known !== undefined) return known
     const handle = this.#function(this.#module(file, defines), label, name)
-    const kernel = { handle, label, registers: this.#attribute(handle, this.#driver.words.kernelAttributes.registers) }
+    const { registers, sharedBytes } = this.#driver.words.kernelAttributes
+    const of = (attribute: number) => this.#attribute(handle, attribute)
+    const kernel = { handle, label, registers: of(registers), sharedBytes: of(sharedBytes) }
     this.#kernels.set(label, kernel)
     return kernel
   }

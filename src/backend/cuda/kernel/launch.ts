@@ -1,6 +1,7 @@
 /**
  * Kernel launches: what a launch needs before the driver's own way to make it. Knows nothing of what the kernels compute.
  */
+import { SkeinError } from '../../../errors.ts'
 import type { Pointer } from '../../ffi.ts'
 import type { CudaDriver } from '../driver/driver.ts'
 import type { KernelArgs } from './args.ts'
@@ -36,11 +37,14 @@ const DEFAULT_SHARED_BYTES = 48 << 10
 export class Launcher {
   readonly #driver: CudaDriver
   readonly #form: LaunchForm
+  /** Bytes of shared memory that a block can have: of a simulated card fewer than the driver gives. */
+  readonly #mostShared: number
   readonly #sharedLimits = new Map<Kernel, number>()
 
-  constructor(driver: CudaDriver, form: LaunchForm) {
+  constructor(driver: CudaDriver, form: LaunchForm, mostShared: number) {
     this.#driver = driver
     this.#form = form
+    this.#mostShared = mostShared
   }
 
   launch(
@@ -51,6 +55,7 @@ export class Launcher {
     args: KernelArgs,
     options: LaunchOptions = NO_OPTIONS,
   ): void {
+    if (kernel.sharedBytes + sharedBytes > this.#mostShared) throw this.#refusal(kernel, sharedBytes)
     if (sharedBytes > DEFAULT_SHARED_BYTES) this.allowShared(kernel, sharedBytes)
     const driver = this.#driver
     driver.lastLaunch = kernel.label
@@ -60,6 +65,11 @@ export class Launcher {
       status,
       `launch of ${kernel.label}, grid [${grid}], block [${block}], ${sharedBytes} bytes of shared memory`,
     )
+  }
+
+  #refusal({ label, sharedBytes }: Kernel, more: number): SkeinError {
+    const has = `a block of this card has ${this.#mostShared}`
+    return new SkeinError('internal', `${label} needs ${sharedBytes} + ${more} bytes of shared memory; ${has}`)
   }
 
   clustersAtOnce(kernel: Kernel, threads: number, sharedBytes: number, cluster: number): number {

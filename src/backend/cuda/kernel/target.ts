@@ -35,7 +35,8 @@ export interface CompilerSource {
 }
 
 /** What an image is made for and by. */
-export interface ImageMachine extends Pick<DeviceInfo, 'chip' | 'computeCapability' | 'isSimulated'> {
+export interface ImageMachine
+  extends Pick<DeviceInfo, 'chip' | 'computeCapability' | 'isSimulated' | 'codeCapability'> {
   /** 13000 for CUDA 13.0: what the driver can run. */
   readonly driverVersion: number
 }

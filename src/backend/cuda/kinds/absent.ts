@@ -5,6 +5,7 @@
 import { SkeinError } from '../../../errors.ts'
 import { allocateMemory, freeMemory, type Pointer } from '../../ffi.ts'
 import { CudaDriver, type DriverFunctions } from '../driver/driver.ts'
+import type { Kernel } from '../kernel/kernel.ts'
 import { CUDA_WORDS } from './cuda.ts'
 import { CudaLaunchForm } from './cuda-launch.ts'
 import type { DriverKind } from './kind.ts'
@@ -21,6 +22,25 @@ export const ABSENT: DriverKind = {
     throw new SkeinError('backend_unavailable', 'kernels of a card that is not here are named and not compiled')
   },
   launchForm: (...args) => new CudaLaunchForm(...args),
+}
+
+/** Told of every launch, with the threads of a block and the dynamic shared memory that it asks for. */
+export type LaunchListener = (kernel: Kernel, threads: number, sharedBytes: number) => void
+
+export function absentKind(onLaunch: LaunchListener): DriverKind {
+  return {
+    ...ABSENT,
+    launchForm(...args) {
+      const form = ABSENT.launchForm(...args)
+      return {
+        launch(kernel, grid, block, sharedBytes, ...rest) {
+          onLaunch(kernel, block[0] * block[1] * block[2], sharedBytes)
+          return form.launch(kernel, grid, block, sharedBytes, ...rest)
+        },
+        clustersAtOnce: (...asked) => form.clustersAtOnce(...asked),
+      }
+    },
+  }
 }
 
 /** Those that are not written out succeed without doing anything. */

@@ -19,7 +19,7 @@ export const CUDA_WORDS: DriverWords = {
   name: 'cuda',
   // CUdevice_attribute, CUfunction_attribute, CUresult
   attributes: { numSms: 16, l2Bytes: 38, sharedBytes: 97 },
-  kernelAttributes: { registers: 4, mostSharedBytes: 8 },
+  kernelAttributes: { sharedBytes: 1, registers: 4, mostSharedBytes: 8 },
   statuses: {
     outOfMemory: 2,
     notReady: 600,
