@@ -1,13 +1,14 @@
 /**
- * Compiles the kernels of kernels/cuda with nvcc, to find errors on machines without a GPU: one variant of each for
- * Hopper and one for the oldest supported chip generation. --all compiles every variant for Hopper, the first for every
- * generation, and what models need on every card of backend/cuda/driver/cards.ts (needs dist), where ptxas counts
- * spilled registers. A text that passed before is not compiled again. Without nvcc it prints a message and succeeds. It
- * does not check results.
+ * Compiles the kernels of kernels/cuda with nvcc, to find errors on machines without a GPU, and holds what ptxas says of
+ * them against the cards of backend/cuda/driver/cards.ts: a block's shared memory, the registers of all its threads, and
+ * registers that are spilled. Of each file one variant for Hopper, one for the oldest supported chip and one for another
+ * generation, so that all seven have some. --all compiles every variant for every generation, and what models need on
+ * every card, whose launches are known too (needs dist). What passed before is not compiled again. Without nvcc it prints
+ * a message and succeeds. It does not check results.
  */
 import { spawn, spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
-import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { mkdirSync, readdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -15,26 +16,28 @@ import { fileURLToPath } from 'node:url'
 const root = join(dirname(fileURLToPath(import.meta.url)), '..')
 const sourceDir = join(root, 'kernels/cuda')
 const buildDir = join(root, 'kernels/build')
-const passedFile = join(buildDir, 'cuda-passed.json')
+const factsFile = join(buildDir, 'cuda-facts.json')
 
-/** Hopper, which gets every variant; Turing, Ampere, Ada, Blackwell of data centres and of desktops get the first. */
-const ALL_TARGETS = ['90a', '75', '80', '86', '89', '100', '120']
+/** Hopper, Turing, Ampere (A100), Ampere (RTX), Ada, Blackwell of data centres and of desktops. */
+const TARGETS = ['90a', '75', '80', '86', '89', '100', '120']
+
+/** Registers of a multiprocessor, of which threads are given eight at a time and 32 threads together. */
+const REGISTERS = 65_536
 
 /**
- * Bytes of registers that a kernel may spill; ptxas itself refuses too much shared memory. Eight blocks of
- * `sample` hold a row's scores in registers, and some of the rest is stored. Two tokens of wide models spill 476 on a
- * B200, where one launch for them is not measured (docs/dev/cards.md).
+ * Bytes of registers that a kernel may spill. Eight blocks of `sample` hold a row's scores in registers, and some of the
+ * rest is stored. Two tokens of wide models spill 476 on Blackwell, where one launch for them is not measured
+ * (docs/dev/cards.md).
  * @param {string} job
  */
 function mostSpilledBytes(job) {
-  if (/^few-rows\.cu \(TOKENS=2 .* for b200/.test(job)) return 480
+  if (/^few-rows\.cu \(.*TOKENS=2 .* for .*sm_1[02]0/.test(job)) return 480
   return job.startsWith('sample.cu') ? 256 : 128
 }
 
 const isAll = process.argv.includes('--all')
-/** An error in the source shows on any chip; the oldest misses code for newer ones. */
-const TARGETS = isAll ? ALL_TARGETS : ALL_TARGETS.slice(0, 2)
-
+/** How often a long run puts down what it has. */
+const SAVE_MS = 10_000
 /** The narrowest and widest rows of a model; THREADS as backend/cuda/ops/norm.ts chooses it. */
 const ROWS = ['CHANNELS=768 THREADS=192', 'CHANNELS=4096 THREADS=512']
 const TOKENS = ['TOKENS=1 MIXES=6', 'TOKENS=2 MIXES=1']
@@ -150,76 +153,158 @@ function textsOf(name, seen = new Map()) {
 /** A commit compiles few-rows once for each FEED, which selects other source. */
 const FEEDS = /TOKENS=2 .*FEED=0|STATE_F16=1 .*FEED=[12]/
 
-/** The variants of a file for the first target, and for any other. @param {string} file @param {boolean} isFirst */
-function variantsOf(file, isFirst) {
+/** The variants of a file for a target, as far as this run has any. @param {string} file @param {string} target */
+function variantsOf(file, target) {
   const variants = VARIANTS[file] ?? ['']
-  if (!isFirst) return variants.slice(0, 1)
   if (isAll) return variants
-  return file === 'few-rows' ? variants.filter((each) => FEEDS.test(each)) : variants.slice(-1)
+  if (target === '90a') return file === 'few-rows' ? variants.filter((each) => FEEDS.test(each)) : variants.slice(-1)
+  // An error in the source shows on any chip; the oldest misses code for newer ones.
+  const others = TARGETS.slice(2)
+  const isSampled = target === '75' || target === others[files.indexOf(file) % others.length]
+  return isSampled ? variants.slice(0, 1) : []
 }
 
 /** @param {string[]} parts */
 function keyOf(parts) {
-  const text = JSON.stringify(['spills', ...parts])
+  const text = JSON.stringify(['facts', ...parts])
   return createHash('sha256').update(text).digest('hex').slice(0, 32)
 }
 
-/** @param {string} version @param {string} known */
-function listJobs(version, known) {
-  const targets = TARGETS.filter((target) => known.includes(`compute_${parseInt(target, 10)}`))
-  return files.flatMap((file) => {
-    const texts = [...textsOf(`${file}.cu`).values()]
-    return targets.flatMap((target, i) =>
-      variantsOf(file, i === 0).map((defines) => ({
-        name: `${file}.cu${defines && ` (${defines})`} for sm_${target}`,
-        key: keyOf([version, target, defines, ...texts]),
-        flags: flagsOf(file, target, defines),
-      })),
-    )
-  })
+/**
+ * @typedef {{ card: string, label: string, threads: number, sharedBytes: number }} Launch
+ * @typedef {{ name: string, key: string, flags: string[], file: string, target: string, defines: string, launches: Launch[] }} Job
+ */
+
+/** @param {string} version @param {string} file @param {string} target @param {string} defines @returns {Job} */
+function jobOf(version, file, target, defines) {
+  return {
+    name: `${file}.cu${defines && ` (${defines})`} for sm_${target}`,
+    key: keyOf([version, target, defines, ...textsOf(`${file}.cu`).values()]),
+    flags: flagsOf(file, target, defines),
+    ...{ file, target, defines, launches: [] },
+  }
+}
+
+/** @param {string} version @param {string[]} targets */
+function listJobs(version, targets) {
+  return files.flatMap((file) =>
+    targets.flatMap((target) => variantsOf(file, target).map((defines) => jobOf(version, file, target, defines))),
+  )
 }
 
 /** Widths and types that need every kernel; others differ only in numbers. */
 const CARD_MODELS = ['0.1b', '7.2b'].flatMap((size) => [undefined, 'i8', 'q4', 'fp8'].map((type) => ({ size, type })))
 
-/** The kernels that models need on each card. @param {string} version @param {string} known */
-async function listCardJobs(version, known) {
-  const [{ kernelsOf }, { CARDS, infoOf }, { shapesOnly }, { loadRwkv7 }, { ModelRunner }] = await Promise.all(
-    [
-      ...['backend/cuda/cuda', 'backend/cuda/driver/cards', 'bench/random-model'],
-      ...['model/rwkv7', 'model/run/model-runner'],
-    ].map((name) => import(`../dist/${name}.js`)),
-  )
-  /** @type {Map<string, { name: string, key: string, flags: string[] }>} */
+/** Tokens of the rows of steps that together launch every kernel of a step. */
+const STEPS = [
+  ...[1, 2, 3, 8, 16, 32, 64, 256].map((rows) => new Array(rows).fill(1)),
+  ...[[2], [5], [16], [40], [300], [2048], [1, 1, 1, 40], [1, 5, 300]],
+]
+
+/** The kernels that models need on each card, with their launches there. @param {string} version @param {string[]} targets */
+async function listCardJobs(version, targets) {
+  const [{ kernelsOf }, { CARDS, infoOf }, { shapesOnly }, { sampleSpec }, { loadRwkv7 }, { ModelRunner }] =
+    await Promise.all(
+      [
+        ...['backend/cuda/cuda', 'backend/cuda/driver/cards', 'bench/random-model'],
+        ...['bench/plain-request', 'model/rwkv7', 'model/run/model-runner'],
+      ].map((name) => import(`../dist/${name}.js`)),
+    )
+  /** @type {Map<string, Job>} */
   const jobs = new Map()
   for (const [card, facts] of Object.entries(CARDS)) {
     const info = infoOf(facts)
-    const capability = info.computeCapability.join('')
-    if (!known.includes(`compute_${capability}`)) continue
-    const target = capability === '90' ? '90a' : capability
+    const target = targetOf(info)
+    if (!targets.includes(target)) continue
     for (const { size, type } of CARD_MODELS) {
-      if (type === 'fp8' && Number(capability) < 89) continue
-      const kernels = kernelsOf(info, 'f32', (backend) => {
+      if (type === 'fp8' && Number.parseInt(target, 10) < 89) continue
+      /** @type {Map<string, Launch>} */
+      const launches = new Map()
+      const build = (backend) => {
         const model = loadRwkv7(shapesOnly(size), backend, { weightType: type })
-        new ModelRunner(model, backend, { numSlots: 256, maxTokens: 2048, fingerprint: '' })
+        const runner = new ModelRunner(model, backend, { numSlots: 256, maxTokens: 2048, fingerprint: '' })
+        for (const lengths of STEPS)
+          runner.step(
+            lengths.map((length, slot) => ({ slot, tokens: new Int32Array(length), samples: [sampleSpec({ slot })] })),
+          )
+      }
+      const kernels = kernelsOf(info, 'f32', build, ({ label }, threads, sharedBytes) => {
+        const one = `${label} ${threads} ${sharedBytes}`
+        launches.set(one, { card, label, threads, sharedBytes })
       })
       for (const [file, macros] of kernels) {
         const defines = Object.entries(macros).map(([name, value]) => `${name}=${value}`)
-        const text = defines.join(' ')
-        const key = keyOf([version, target, text, ...textsOf(`${file}.cu`).values()])
-        const flags = flagsOf(file, target, text)
-        jobs.set(key, { name: `${file}.cu (${text}) for ${card}, sm_${target}`, key, flags })
+        const made = jobOf(version, file, target, defines.join(' '))
+        const job = jobs.get(made.key) ?? made
+        const isOfJob = ({ label }) => label.startsWith(`${file}.cu: `) && label.endsWith(labelEnd(macros))
+        job.launches.push(...[...launches.values()].filter(isOfJob))
+        jobs.set(job.key, job)
       }
     }
   }
   return [...jobs.values()]
 }
 
-/** Says which of ptxas' counts is too high; null if none. @param {string} job @param {string} output */
-function excessIn(job, output) {
-  const spilled = [...output.matchAll(/(\d+) bytes spill stores/g)].map(([, bytes]) => Number(bytes))
-  const most = Math.max(0, ...spilled)
-  return most > mostSpilledBytes(job) ? `spills ${most} bytes of registers` : null
+/** As KernelStore ends a kernel's label. @param {Record<string, string | number>} macros */
+function labelEnd(macros) {
+  const values = Object.entries(macros).sort(([a], [b]) => (a < b ? -1 : 1))
+  return values.length === 0 ? '' : ` {${values.map(([name, value]) => `${name}: ${value}`).join(', ')}}`
+}
+
+/** Of a card. @param {{ computeCapability: readonly number[] }} info */
+function targetOf({ computeCapability }) {
+  const capability = computeCapability.join('')
+  return TARGETS.find((target) => Number.parseInt(target, 10) === Number(capability)) ?? capability
+}
+
+/** @typedef {Record<string, { registers: number, shared: number, spilled: number }>} Facts */
+
+/** What ptxas says of each kernel. @param {string} output @returns {Facts} */
+function factsIn(output) {
+  const parts = output.split(/Compiling entry function '(\w+)'/).slice(1)
+  const number = (/** @type {string} */ text, /** @type {RegExp} */ pattern) => Number(pattern.exec(text)?.[1] ?? 0)
+  return Object.fromEntries(
+    Array.from({ length: parts.length / 2 }, (_, i) => {
+      const text = parts[2 * i + 1] ?? ''
+      const registers = number(text, /Used (\d+) registers/)
+      const spilled = number(text, /(\d+) bytes spill stores/)
+      return [parts[2 * i], { registers, shared: number(text, /(\d+) bytes smem/), spilled }]
+    }),
+  )
+}
+
+/** What is too much for a card, in sentences. @param {Job} job @param {Facts} facts @param {Map<string, number>} sharedOf */
+function excessesOf({ name, file, target, launches }, facts, sharedOf) {
+  const found = []
+  const most = mostSpilledBytes(name)
+  for (const [kernel, { registers, shared, spilled }] of Object.entries(facts)) {
+    if (spilled > most) found.push(`${kernel} spills ${spilled} bytes of registers`)
+    const least = sharedOf.get(target) ?? Number.POSITIVE_INFINITY
+    if (shared > least) found.push(`${kernel} has ${shared} bytes of shared memory, a block ${least}`)
+    for (const { card, label, threads, sharedBytes } of launches) {
+      if (!`${label} `.startsWith(`${file}.cu: ${kernel} `)) continue
+      const all = shared + sharedBytes
+      const has = sharedOf.get(card) ?? 0
+      if (all > has) found.push(`${kernel} takes ${all} bytes of shared memory, a block of a ${card} has ${has}`)
+      const taken = 8 * Math.ceil(registers / 8) * 32 * Math.ceil(threads / 32)
+      if (taken > REGISTERS) found.push(`${kernel} takes ${taken} registers with ${threads} threads on a ${card}`)
+    }
+  }
+  return found
+}
+
+/** Bytes of shared memory that a block can have: of each card, and the least of a target. Needs dist. */
+async function readSharedBytes() {
+  /** @type {Map<string, number>} */
+  const shared = new Map()
+  const { CARDS, infoOf } = await import('../dist/backend/cuda/driver/cards.js')
+  for (const [card, facts] of Object.entries(CARDS)) {
+    const info = infoOf(facts)
+    const target = targetOf(info)
+    shared.set(card, info.sharedBytesPerBlock)
+    shared.set(target, Math.min(shared.get(target) ?? Number.POSITIVE_INFINITY, info.sharedBytesPerBlock))
+  }
+  return shared
 }
 
 /** @param {string} file @param {string} target @param {string} defines */
@@ -246,13 +331,35 @@ function compile(flags) {
   })
 }
 
-/** @returns {string[]} */
-function readPassed() {
+/** What is known of earlier compilations. @returns {Record<string, Facts>} */
+function readFacts() {
   try {
-    return JSON.parse(readFileSync(passedFile, 'utf8'))
+    return JSON.parse(readFileSync(factsFile, 'utf8'))
   } catch {
-    return []
+    return {}
   }
+}
+
+/** @param {Record<string, Facts>} facts */
+function writeFacts(facts) {
+  mkdirSync(buildDir, { recursive: true })
+  writeFileSync(`${factsFile}.new`, JSON.stringify(facts))
+  renameSync(`${factsFile}.new`, factsFile)
+}
+
+/** Kernels without a bound of their threads may be given more registers than a block's threads have. */
+function checkBounds() {
+  for (const file of files) {
+    const text = readFileSync(join(sourceDir, `${file}.cu`), 'utf8')
+    const unbound = [...text.matchAll(/__global__(?!\s+void\s+__launch_bounds__)[^(]*/g)]
+    for (const [found] of unbound) fail(`${file}.cu: no __launch_bounds__ in "${found.trim()}"`)
+  }
+}
+
+/** @param {string} what */
+function fail(what) {
+  process.exitCode = 1
+  console.error(`cuda kernels: ${what}`)
 }
 
 async function main() {
@@ -262,33 +369,38 @@ async function main() {
     return
   }
   const known = spawnSync('nvcc', ['--list-gpu-arch'], { encoding: 'utf8' }).stdout
-  const jobs = [...listJobs(version.stdout, known), ...(isAll ? await listCardJobs(version.stdout, known) : [])]
-  const before = new Set(readPassed())
-  const waiting = jobs.filter(({ key }) => !before.has(key))
-  const passed = jobs.filter(({ key }) => before.has(key)).map(({ key }) => key)
-  const started = performance.now()
+  const targets = TARGETS.filter((target) => known.includes(`compute_${Number.parseInt(target, 10)}`))
+  checkBounds()
+  const jobs = new Map(listJobs(version.stdout, targets).map((job) => [job.key, job]))
+  for (const job of isAll ? await listCardJobs(version.stdout, targets) : []) jobs.set(job.key, job)
+  const sharedOf = isAll ? await readSharedBytes() : new Map()
+  const before = readFacts()
+  /** @type {Record<string, Facts>} */
+  const facts = { ...before }
+  const waiting = [...jobs.values()].filter(({ key }) => facts[key] === undefined)
   const total = waiting.length
+  const started = performance.now()
+  let savedAt = started
   const worker = async () => {
     for (let job = waiting.shift(); job !== undefined; job = waiting.shift()) {
       const { code, output } = await compile(job.flags)
-      const excess = excessIn(job.name, output)
-      if (code === 0 && excess === null) passed.push(job.key)
-      else if (code === 0) {
-        process.exitCode = 1
-        console.error(`cuda kernels: ${job.name} ${excess}`)
-      } else {
-        process.exitCode = 1
-        console.error(`cuda kernels: ${job.name} does not compile:\n${output}`)
-      }
+      if (code === 0) facts[job.key] = factsIn(output)
+      else fail(`${job.name} does not compile:\n${output}`)
+      if (performance.now() < savedAt + SAVE_MS) continue
+      savedAt = performance.now()
+      writeFacts(facts)
     }
   }
   await Promise.all(Array.from({ length: availableParallelism() }, worker))
-  mkdirSync(buildDir, { recursive: true })
-  // A smaller check keeps the results of a full one.
-  writeFileSync(passedFile, JSON.stringify([...new Set([...(isAll ? [] : before), ...passed])]))
+  // A full check forgets what nothing asks for any more.
+  writeFacts(isAll ? Object.fromEntries(Object.entries(facts).filter(([key]) => jobs.has(key))) : facts)
+  for (const job of jobs.values())
+    for (const excess of excessesOf(job, facts[job.key] ?? {}, sharedOf)) fail(`${job.name}: ${excess}`)
   const seconds = ((performance.now() - started) / 1000).toFixed(1)
+  const numLaunches = [...jobs.values()].reduce((sum, { launches }) => sum + launches.length, 0)
   console.log(
-    `cuda kernels: ${jobs.length} compilations, ${total} new (${seconds} s), ${jobs.length - passed.length} failed`,
+    `cuda kernels: ${jobs.size} compilations for ${targets.join(', ')}, ${total} new (${seconds} s)` +
+      `${isAll ? `, ${numLaunches} launches on cards` : ''}${process.exitCode ? ', FAILED' : ''}`,
   )
 }
 
