@@ -96,11 +96,14 @@ export function requestInTurn(server: Server): void {
   })
 }
 
-/** What has arrived with them, up to 64 KB, is parsed to its end whatever becomes of the connection. */
+/** What a parser's callback returns for a request after which the connection is no longer HTTP. */
+const NO_MORE_HTTP = 2
+
+/** Else what has arrived with them, up to 64 KB, is parsed to its end whatever becomes of the connection. */
 function ignoreRequests(socket: Socket): void {
   // Not in Node's public interface, but there since Node's first releases.
   const { parser } = socket as { parser?: { onIncoming?: unknown } | null }
-  if (parser?.onIncoming !== undefined) parser.onIncoming = () => 0
+  if (parser?.onIncoming !== undefined) parser.onIncoming = () => NO_MORE_HTTP
 }
 
 /**
