@@ -154,14 +154,13 @@ export class Outcomes {
       this.fail(owner, new SkeinError('internal', message))
       return
     }
-    const forced = matcher.takeForced()
-    for (const token of forced) {
-      if (sequence.finish !== null) break
+    const { numDrawn } = sequence
+    for (const token of this.#speculation.certainOf(sequence)) {
       sequence.accept(token, null)
       this.counters.generatedTokens++
       this.#states?.drew(sequence)
     }
-    if (forced.length > 0) this.#report(sequence)
+    if (sequence.numDrawn > numDrawn) this.#report(sequence)
     if (sequence.finish !== null || leavesSome(owner.bias, matcher.mask)) return
     const message = 'the bans of the request leave no token that its grammar allows'
     this.fail(owner, new SkeinError('invalid_request', message, { param: 'banned_tokens' }))

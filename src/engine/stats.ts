@@ -29,6 +29,12 @@ const ENGINE_ROWS = {
   generatedTokens: { help: 'Tokens drawn', isTotal: true },
   guessedTokens: { help: 'Tokens guessed before they were drawn', metric: 'guessed_tokens', isTotal: true },
   acceptedTokens: { help: 'Guessed tokens that were drawn', metric: 'accepted_tokens', isTotal: true },
+  grammarGuessed: {
+    help: 'Tokens that a grammar left no choice about, which were not drawn',
+    metric: 'grammar_guessed_tokens',
+    isTotal: true,
+  },
+  grammarAccepted: { help: 'The same: they are always accepted', metric: 'grammar_accepted_tokens', isTotal: true },
   predictionGuessed: {
     help: 'Guessed tokens from predictions in requests',
     metric: 'prediction_guessed_tokens',
@@ -101,8 +107,8 @@ export interface GuessCounts {
   readonly rejected: number
 }
 
-/** Who guesses tokens: the request's prediction, the text before, a draft model. */
-export const PROPOSERS = ['prediction', 'lookup', 'draft'] as const
+/** Who guesses tokens: the answer's grammar, the request's prediction, the text before, a draft model. */
+export const PROPOSERS = ['grammar', 'prediction', 'lookup', 'draft'] as const
 export type ProposerName = (typeof PROPOSERS)[number]
 
 export type GuessesBy = { readonly [name in ProposerName]?: GuessCounts }

@@ -134,6 +134,88 @@ describe.each(LOOPS)('%s', (loop) => {
   })
 })
 
+/** No token but single ones spells the text between the choices, so where it is not taken as certain the same tokens are drawn. */
+const FORM: Constraint = { type: 'regex', pattern: 'e33\\+[xyz]4\\+56[xyz]78[xyz]9é\\+33[xyz]4\\+5' }
+const FORMS: readonly (readonly [string, Partial<GenerateRequest>])[] = [
+  ['one answer', {}],
+  ['forks', { n: 3 }],
+  ['a length within certain text', { maxTokens: 6 }],
+  ['a stop string that ends there', { stop: { strings: ['78x9', '78y9', '78z9'], tokens: [], ignoreEos: false } }],
+  ['a stop string that begins there', { stop: { strings: ['+56x', '+56z'], tokens: [], ignoreEos: false }, n: 2 }],
+]
+
+describe.each(LOOPS)('certain text, %s', (loop) => {
+  test.each(FORMS)('is what would be drawn, in fewer steps, and counts as guessed: %s', async (_, more) => {
+    for (const seed of [1n, 2n, 3n]) {
+      const sampling = { ...SAMPLING, temperature: 1, seed }
+      const session =
+        more.n === undefined ? ({ id: 's', ifMissing: 'create', ifBusy: 'wait', onCancel: 'drop' } as const) : undefined
+      const next = requestOf({ id: 'd', prompt: Int32Array.of(9, 9), maxTokens: 9, sampling, session })
+      const [certain, drawn] = await Promise.all(
+        [null, 0].map(async (logprobs) => {
+          const fake = new FakeRunner({ vocabSize: JSON_V, numSlots: 8, maxTokens: 32 })
+          const engine = engineOver(fake, { poisonFreedSlots: true }, DEFAULT_STATE_OPTIONS, loop, jsonTokens, grammars)
+          const collected = new Collected()
+          const steps: number[] = []
+          for (const request of [constrained(FORM, { sampling, session, ...more, logprobs }), next]) {
+            engine.submit(request)
+            await new Promise(setImmediate)
+            drain(engine, collected)
+            steps.push(fake.log.length)
+          }
+          const { stats } = engine
+          engine.dispose()
+          return { collected, steps: steps[0]!, stats }
+        }),
+      )
+      for (let index = 0; index < (more.n ?? 1); index++) {
+        const answer = certain!.collected.answer('c', index)!
+        expect(answer.text).toMatch(/^e33/)
+        expect(answer).toEqual(drawn!.collected.answer('c', index))
+      }
+      expect(certain!.collected.answer('d')).toEqual(drawn!.collected.answer('d'))
+      expect(certain!.steps).toBeLessThan(drawn!.steps)
+      const told = certain!.collected.of('c').flatMap((event) => (event.type === 'finish' ? [event.guesses] : []))
+      const sum = told.reduce((all, guesses) => all + guesses!.grammar!.accepted, 0)
+      expect(sum).toBeGreaterThan(2)
+      expect(certain!.stats).toMatchObject({ grammarGuessed: sum, grammarAccepted: sum, acceptedTokens: sum })
+      expect(drawn!.stats.grammarGuessed).toBe(0)
+    }
+  })
+
+  test('a turn that was cancelled anywhere is continued from tokens of its answer', async () => {
+    const sampling = { ...SAMPLING, temperature: 1, seed: 4n }
+    const session = { id: 's', ifMissing: 'create', ifBusy: 'wait', onCancel: 'keep' } as const
+    const first = constrained(FORM, { sampling, session })
+    const next = requestOf({ id: 'd', prompt: Int32Array.of(9, 9), maxTokens: 9, sampling, session })
+    const { tokens } = (await collect([{ ...first, session: undefined }])).collected.answer('c')!
+    const after = async (said: readonly number[]) => {
+      const prompt = Int32Array.of(5, 6, 7, ...said, 9, 9)
+      return (await collect([{ ...next, prompt, session: undefined }])).collected.answer('d')!.tokens
+    }
+    const continued = await Promise.all(tokens.map((_, i) => after(tokens.slice(0, i + 1))))
+    const heard = new Set<number>()
+    for (let steps = 2; steps < 12; steps++) {
+      const fake = new FakeRunner({ vocabSize: JSON_V, numSlots: 8, maxTokens: 32 })
+      const engine = engineOver(fake, {}, DEFAULT_STATE_OPTIONS, loop, jsonTokens, grammars)
+      engine.submit(first)
+      await new Promise(setImmediate)
+      const collected = new Collected()
+      for (let i = 0; i < steps; i++) collected.add(engine.step())
+      const said = collected.of('c').flatMap((event) => (event.type === 'text' ? event.tokens : []))
+      if (collected.answer('c') !== null) break
+      engine.cancel('c')
+      engine.submit(next)
+      drain(engine, collected)
+      engine.dispose()
+      const at = continued.findIndex((other) => `${other}` === `${collected.answer('d')?.tokens}`)
+      expect(at + 1, `${steps} steps`).toBeGreaterThanOrEqual(said.length)
+      heard.add(said.length)
+    }
+    expect(heard.size).toBeGreaterThan(3)
+  })
+})
+
 test('forced text costs no step', async () => {
   const text = '```json\n{"name":"abc","abc":"xyz","null":[12,12,12]}'
   const { collected, steps } = await collect([constrained({ type: 'text', text })])

@@ -7,6 +7,7 @@ import { assert } from '../../errors.ts'
 import type { BatchRow, Runner } from '../../model/runner.ts'
 import type { Sequence } from '../sequence.ts'
 import type { GuessesBy } from '../stats.ts'
+import { GRAMMAR } from './grammar-text.ts'
 import { type Asking, Odds, share } from './pace.ts'
 import type { Proposer, ProposerSource } from './proposer.ts'
 import { StepTimes } from './step-times.ts'
@@ -37,10 +38,14 @@ interface Asked {
   readonly length: number
 }
 
+const CERTAIN = [GRAMMAR]
+
 export class Speculation {
   readonly counters = {
     guessedTokens: 0,
     acceptedTokens: 0,
+    grammarGuessed: 0,
+    grammarAccepted: 0,
     predictionGuessed: 0,
     predictionAccepted: 0,
     lookupGuessed: 0,
@@ -208,6 +213,20 @@ export class Speculation {
       this.#price ??= this.#priceOfGuess()
       guesser.odds.tried(guessed * this.#price - right)
     }
+    this.#count(guesser, guessed, right)
+  }
+
+  /** Tokens that come next without a draw, once the answer's last token is known, until the answer ends; each counts as it is taken. */
+  *certainOf(sequence: Sequence): Generator<number> {
+    for (const guesser of this.#guessedOf(sequence)?.guessers ?? [])
+      for (const token of guesser.proposer.certain?.() ?? []) {
+        if (sequence.finish !== null) return
+        this.#count(guesser, 1, 1)
+        yield token
+      }
+  }
+
+  #count(guesser: Guesser, guessed: number, right: number): void {
     guesser.accepted += right
     guesser.rejected += guessed - right
     const { name } = guesser.source
@@ -259,14 +278,21 @@ export class Speculation {
     for (const { proposer } of this.#guessed.get(sequence)?.guessers ?? []) proposer.close?.()
   }
 
+  /** Under a grammar what is certain, and no guesses: it has a mask for one token at a time. A mixture has several states. */
+  #sourcesOf({ owner, blend }: Sequence): readonly ProposerSource[] {
+    if (owner.rules !== null) return CERTAIN
+    return blend === null ? this.#sources : []
+  }
+
   /** Null where nothing is guessed. */
   #guessedOf(sequence: Sequence): Guessed | null {
-    if (this.#sources.length === 0 || !mayGuess(sequence)) return null
-    const { owner, index, drawn } = sequence
+    const sources = this.#sourcesOf(sequence)
+    if (sources.length === 0) return null
+    const { owner, index, drawn, matcher } = sequence
     let guessed = this.#guessed.get(sequence)
     if (guessed === undefined) {
-      const guessers = this.#sources.flatMap((source): Guesser[] => {
-        const proposer = source.open(owner.prompt, owner.request, index, { ...sequence.draw })
+      const guessers = sources.flatMap((source): Guesser[] => {
+        const proposer = source.open(owner.prompt, owner.request, index, { ...sequence.draw }, matcher)
         if (proposer === null) return []
         return [{ source, proposer, odds: this.#oddsOf(source), run: 0, accepted: 0, rejected: 0 }]
       })
@@ -303,9 +329,4 @@ export class Speculation {
 /** Its guesses take no time that counts. */
 function isFree({ guessMs }: ProposerSource): boolean {
   return guessMs === undefined
-}
-
-/** Nothing is guessed under a grammar, which allows one token at a time, or for a mixture, which has several states. */
-function mayGuess({ owner, blend }: Sequence): boolean {
-  return owner.rules === null && blend === null
 }
