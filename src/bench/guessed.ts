@@ -1,8 +1,7 @@
 /**
  * Measures the gain of speculative decoding on a machine: answers without guesses, and with guesses of which a known
- * share is right. Those of a draft model take its time: its steps run, too. Right guesses are
- * known from earlier answers to the same requests, so random weights serve as well. It uses the engine as a client
- * does.
+ * share is right. Those of a draft model take its time: its steps run, too. All answers are one token again and again, so right
+ * guesses are known, and random weights serve as well. It uses the engine as a client does.
  */
 import type { EngineClient } from '../engine/client.ts'
 import { type GenerateRequest, PLAIN_SAMPLING } from '../engine/messages.ts'
@@ -39,18 +38,14 @@ interface GuessedRate {
 /** Tokens of an answer; the time starts when all have their first. */
 const NUM_TOKENS = 128
 const ROUNDS = 3
-/** Maximum number of answers until they are the same with right guesses as without. */
-const SETTLED = 12
-/** Answers use only these tokens: rounding seldom changes the best of few, but often that of a whole vocabulary. */
-const DRAWN = [101, 202, 303, 404] as const
-const MORE_LIKELY = 100
+/** Between several tokens, steps of other sizes may draw another one by rounding, and then right guesses would be wrong. */
+const DRAWN = 101
+const MORE_LIKELY = 1000
 
 /** The sources that the engine is opened with, one for each case. They compute a draft model's guesses, but return scripted ones. */
 export class ScriptedGuesses {
   /** Null: nothing is guessed. */
   likely: number | null = null
-  /** Right answers by request id. */
-  truth = new Map<string, readonly number[]>()
   readonly cases: readonly number[]
   readonly sources: readonly CaseSource[]
 
@@ -88,18 +83,13 @@ class CaseSource {
     const likely = this.#likely
     if (this.#script.likely !== likely) return null
     const own = this.#draft?.open(prompt, request, choice, draw)
-    const truth = this.#script.truth.get(request.id) ?? []
-    let numKnown = 0
     return {
       isPromising: true,
-      add: (token: number) => {
-        numKnown++
-        own?.add(token)
-      },
+      add: (token: number) => own?.add(token),
       expect: (most: number) => own?.expect(most),
       propose: (most: number) => {
-        const guesses = truth.slice(numKnown, numKnown + (own?.propose(most).length ?? most))
-        return guesses.map((token) => (this.#next() < likely ? token : token === 1 ? 2 : 1))
+        const length = own?.propose(most).length ?? most
+        return Array.from({ length }, () => (this.#next() < likely ? DRAWN : DRAWN + 1))
       },
       close: () => own?.close(),
     }
@@ -118,8 +108,7 @@ export async function benchGuessed(
   streams: number,
 ): Promise<GuessRates> {
   script.likely = null
-  script.truth = (await answers(client, streams)).tokens
-  await settle(client, script, streams)
+  await answers(client, streams)
   const cases = [null, ...script.cases]
   // Neighbours make a machine slower, never faster.
   const best = new Map(cases.map((likely) => [likely, { rate: 0, accepted: 0 }]))
@@ -137,17 +126,6 @@ export async function benchGuessed(
     return { likely, tokensPerSecond: rate, accepted }
   })
   return { streams, off: best.get(null)!.rate, guessed }
-}
-
-/** Steps of several tokens add in another order, so a draw may differ; then that result becomes the guess. */
-async function settle(client: EngineClient, script: ScriptedGuesses, streams: number): Promise<void> {
-  script.likely = script.cases.at(-1)!
-  for (let i = 0; i < SETTLED; i++) {
-    const { tokens } = await answers(client, streams)
-    const isSame = [...tokens].every(([id, own]) => `${own}` === `${script.truth.get(id)}`)
-    if (isSame) return
-    script.truth = tokens
-  }
 }
 
 async function answers(client: EngineClient, streams: number) {
@@ -184,7 +162,7 @@ function requestOf(index: number): GenerateRequest {
       ...PLAIN_SAMPLING,
       temperature: 0,
       seed: BigInt(index + 1),
-      logitBias: DRAWN.map((token) => [token, MORE_LIKELY] as const),
+      logitBias: [[DRAWN, MORE_LIKELY]],
     },
     stop: { strings: [], tokens: [], ignoreEos: true },
     logprobs: null,

@@ -1,6 +1,6 @@
 /**
  * Measures the loss by quantisation: the logits of a quantised model against the same model in f32, over text that the
- * f32 model draws. It knows runners, not how weights are quantised.
+ * f32 model draws, or any other. It knows runners, not how weights are quantised.
  */
 import type { Runner } from '../model/runner.ts'
 import { sampleSpec } from './plain-request.ts'
@@ -19,6 +19,10 @@ export interface QualityRow {
   readonly argmaxAgreement: number
   /** Mean Kullback-Leibler divergence from the f32 distribution at temperature 1, in nats. */
   readonly divergence: number
+  /** e to the mean loss of the texts' next tokens; NaN where no token follows another. */
+  readonly perplexity: number
+  /** By how much that is higher than with f32 weights: a share of it. */
+  readonly perplexityLoss: number
 }
 
 /**
@@ -63,7 +67,8 @@ export function compareLogits(
       const tokens = text.subarray(start, start + chunk)
       const wanted = positionsOf(exact, tokens).map(peakOf)
       for (const [i, runner] of others.entries())
-        for (const [t, logits] of positionsOf(runner, tokens).entries()) totals[i]!.add(wanted[t]!, peakOf(logits))
+        for (const [t, logits] of positionsOf(runner, tokens).entries())
+          totals[i]!.add(wanted[t]!, peakOf(logits), text[start + t + 1])
       done += tokens.length
       onProgress(done, totalTokens)
     }
@@ -89,8 +94,17 @@ class Totals {
   #squaredSize = 0
   #largestDifference = 0
   #largest = 0
+  #followed = 0
+  #exactLoss = 0
+  #loss = 0
 
-  add(exact: Peak, found: Peak): void {
+  /** `next`: the token that follows in the text. */
+  add(exact: Peak, found: Peak, next: number | undefined): void {
+    if (next !== undefined) {
+      this.#followed++
+      this.#exactLoss += exact.logSum - exact.logits[next]!
+      this.#loss += found.logSum - found.logits[next]!
+    }
     const [wanted, actual] = [exact.logits, found.logits]
     let [squared, largest, divergence] = [0, 0, 0]
     for (let i = 0; i < wanted.length; i++) {
@@ -114,6 +128,8 @@ class Totals {
       maxError: this.#largestDifference / this.#largest,
       argmaxAgreement: this.#sameBest / this.#positions,
       divergence: this.#divergence / this.#positions,
+      perplexity: Math.exp(this.#loss / this.#followed),
+      perplexityLoss: Math.expm1((this.#loss - this.#exactLoss) / this.#followed),
     }
   }
 }

@@ -53,7 +53,7 @@ describe('the quality of quantised weights', () => {
       clearSlot: () => {},
       step: (rows) => rows.map(() => ({ drawn: [], logits: values })),
     })
-    const [row] = compareLogits(scripted(logits[0]!), [scripted(logits[1]!)], [Int32Array.of(1)])
+    const [row] = compareLogits(scripted(logits[0]!), [scripted(logits[1]!)], [Int32Array.of(1, 2)])
     const probabilities = (values: Float32Array) => {
       const exponentials = [...values].map(Math.exp)
       const sum = exponentials.reduce((a, b) => a + b)
@@ -67,5 +67,7 @@ describe('the quality of quantised weights', () => {
     expect(row!.rmsError).toBeCloseTo(Math.sqrt((0.25 + 1 + 4) / size), 10)
     expect(row!.maxError).toBeCloseTo(2 / 3, 10)
     expect(row!.argmaxAgreement).toBe(0)
+    expect(row!.perplexity).toBeCloseTo(1 / q![2]!, 10)
+    expect(row!.perplexityLoss).toBeCloseTo(p![2]! / q![2]! - 1, 10)
   })
 })

@@ -1,11 +1,13 @@
 /** `skein bench quality`: measures the effect of each weight format on the logits. */
+
+import { readFileSync } from 'node:fs'
 import { compareLogits, drawTexts, type QualityRow } from '../../bench/quality.ts'
 import { SkeinError } from '../../errors.ts'
 import { loadTokenizer } from '../../host/checkpoints/open-model.ts'
 import { loadRunner } from '../../host/load.ts'
 import { type EngineChoice, QUANT_CHOICES, type QuantChoice } from '../../host/model-choice.ts'
 import { engineChoice } from '../../settings/engine-choice.ts'
-import { list, toggle, whole } from '../../settings/flags.ts'
+import { list, path, toggle, whole } from '../../settings/flags.ts'
 import { MODEL_FLAGS, MODEL_WORDS, SETTINGS } from '../../settings/table.ts'
 import { defineCommand } from '../terminal/command.ts'
 import { formatBytes, printJson, printTable, progressBar } from '../terminal/output.ts'
@@ -33,6 +35,7 @@ export const benchQuality = defineCommand({
     size: SIZE_FLAG,
     schemes: list('Formats to compare', { default: 'file,int8,q4,nf4' }),
     tokens: whole(PROMPTS.length, 10_000_000)('Tokens compared, of eight texts', { default: '4096' }),
+    text: path('Text to compare over, in eight parts; without it the f32 model writes eight'),
     json: toggle('One JSON object'),
     ...model,
     vocab: SETTINGS.vocab,
@@ -41,6 +44,7 @@ export const benchQuality = defineCommand({
     const schemes = schemesOf(args.schemes)
     const { tokens, size } = args
     const choice = engineChoice(size ? { ...args, model: randomModel(size) } : args)
+    const given = args.text === undefined ? null : partsOf(args.text, tokens, choice)
     // A random model has no words: any token can begin a text.
     const prompts = size ? PROMPTS.map((_, i) => Int32Array.of(1 + i * 7919)) : textPrompts(choice)
     const load = (quant: QuantChoice, from = choice) =>
@@ -48,7 +52,7 @@ export const benchQuality = defineCommand({
     const exact = load('f32', exactly(choice))
     const others = schemes.map((scheme) => load(scheme))
     try {
-      const texts = drawTexts(exact, prompts, tokens)
+      const texts = given ?? drawTexts(exact, prompts, tokens)
       const rows = compareLogits(exact, others, texts, progressBar('comparing'))
       const { architecture, numParameters, device } = exact.info
       if (args.json) printJson({ architecture, numParameters, device, tokens, rows })
@@ -79,9 +83,17 @@ function textPrompts(choice: EngineChoice): Int32Array[] {
   return PROMPTS.map((prompt) => Int32Array.from(tokenizer.encode(prompt)))
 }
 
+/** Parts from all over the file. */
+function partsOf(file: string, numTokens: number, choice: EngineChoice): Int32Array[] {
+  const tokens = Int32Array.from(loadTokenizer(choice).encode(readFileSync(file, 'utf8')))
+  const length = Math.ceil(numTokens / PROMPTS.length)
+  const apart = Math.floor(tokens.length / PROMPTS.length)
+  return PROMPTS.map((_, i) => tokens.slice(i * apart, i * apart + Math.min(length, apart)))
+}
+
 function printRows(rows: readonly QualityRow[]): void {
   printTable([
-    ['weights', 'size', 'RMS error', 'largest error', 'same best token', 'divergence, nats'],
+    ['weights', 'size', 'RMS error', 'largest error', 'same best token', 'divergence, nats', 'perplexity'],
     ...rows.map((row) => [
       row.weightType,
       formatBytes(row.weightBytes),
@@ -89,6 +101,7 @@ function printRows(rows: readonly QualityRow[]): void {
       row.maxError.toExponential(2),
       `${(100 * row.argmaxAgreement).toFixed(2)} %`,
       row.divergence.toExponential(2),
+      `${row.perplexity.toPrecision(4)} (${(100 * row.perplexityLoss).toFixed(2)} %)`,
     ]),
   ])
 }
