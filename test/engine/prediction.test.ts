@@ -9,7 +9,7 @@ import { drain, engineOver, LOOPS, promptOf, requestOf, soloAnswer, specOf, toke
 
 function predicted(...tokens: number[]) {
   const request = requestOf({ id: 'p', prompt: promptOf(3), prediction: Int32Array.from(tokens) })
-  return PREDICTION.open(request.prompt, request, 0, specOf(request, 0, 1n))!
+  return PREDICTION.open(request.prompt, request, 0, specOf(request, 0, 1n), null)!
 }
 
 test('a prediction is followed from its start, until the answer differs', () => {
@@ -38,7 +38,7 @@ test('it continues at the next place that has the last two tokens, or else the l
 
 test('a request without a prediction gets no guesses from one', () => {
   const request = requestOf({ id: 'p', prompt: promptOf(3) })
-  expect(PREDICTION.open(request.prompt, request, 0, specOf(request, 0, 1n))).toBeNull()
+  expect(PREDICTION.open(request.prompt, request, 0, specOf(request, 0, 1n), null)).toBeNull()
 })
 
 test.each(LOOPS)('predicted answers are the same in fewer steps: %s', (loop) => {

@@ -277,7 +277,7 @@ export function fakeLoad(at: number, scale = 1): WorkerSample {
     batch_tokens: Math.round(120 * wave),
     prompt_tokens_per_second: 900 * scale * wave,
     generated_tokens_per_second: 2400 * scale * wave,
-    guesses: { prediction: NO_GUESSES, lookup: NO_GUESSES, draft: NO_GUESSES },
+    guesses: { grammar: NO_GUESSES, prediction: NO_GUESSES, lookup: NO_GUESSES, draft: NO_GUESSES },
     busy: Math.min(1, 0.7 * wave),
     rss_bytes: 620_000_000,
     states: {

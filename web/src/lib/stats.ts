@@ -49,6 +49,7 @@ function sum(a: WorkerSample, b: WorkerSample): WorkerSample {
     ...added(a, b, COUNTS),
     busy: Math.max(a.busy, b.busy),
     guesses: {
+      grammar: added(a.guesses.grammar, b.guesses.grammar, GUESS_RATES),
       prediction: added(a.guesses.prediction, b.guesses.prediction, GUESS_RATES),
       lookup: added(a.guesses.lookup, b.guesses.lookup, GUESS_RATES),
       draft: added(a.guesses.draft, b.guesses.draft, GUESS_RATES),
