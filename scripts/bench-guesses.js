@@ -140,7 +140,7 @@ if (values.copies !== undefined) {
         (_, i) => `${plain.answers.get(String(i))}` === `${guessed.answers.get(String(i))}`,
       ).length
       const right = tasks.flatMap(({ wanted }, i) =>
-        wanted.map((token, at) => token === plain.answers.get(String(i))[at]),
+        Array.from(wanted, (token, at) => token === plain.answers.get(String(i))[at]),
       )
       const { accepted, rejected } = guessed.guesses
       const per = ({ tokens, ms }) => ms.map((one) => ((1000 * tokens) / one).toFixed(0)).join(' / ')
