@@ -163,6 +163,18 @@ test('the parsed size of a body counts, not only its bytes', async () => {
   expect([first, second, ofBen].map(({ status }) => status())).toEqual([null, null, null])
 })
 
+test('a body that is announced to be larger than what is left is refused before it is read', async () => {
+  const port = await listen()
+  const first = send(port, { key: 'ann', path: IMPORT, body: 'x'.repeat(200 * KIB), length: 201 * KIB })
+  await delay(50)
+  // None of it has come.
+  await expect.poll(send(port, { key: 'ann', path: IMPORT, body: '', length: 60 * KIB }).status).toBe(429)
+  const fits = send(port, { key: 'ann', path: IMPORT, body: '', length: 50 * KIB })
+  const ofBen = send(port, { key: 'ben', path: IMPORT, body: '', length: 200 * KIB })
+  await delay(50)
+  expect([first, fits, ofBen].map(({ status }) => status())).toEqual([null, null, null])
+})
+
 test('a chunked body takes the memory of what has arrived, not of what might come', async () => {
   const port = await listen()
   const state = { key: 'ann', path: IMPORT, length: null }

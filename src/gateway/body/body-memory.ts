@@ -37,21 +37,24 @@ export class BodyMemory {
   readonly #bytes = new Map<string, number>()
   #total = 0
 
+  /** Throws as `check` does. */
+  take(caller: Caller, bytes: number, own: number, bounds: BodyBounds): void {
+    this.check(caller, bytes, own, bounds)
+    this.#bytes.set(caller.name, (this.#bytes.get(caller.name) ?? 0) + bytes)
+    this.#total += bytes
+  }
+
   /**
    * Throws queue_full if it does not fit. The only body of a caller, or of the server, always fits. `own`: bytes that
    * this body already holds.
-   * already holds.
    */
-  take({ name, hasKey }: Caller, bytes: number, own: number, bounds: BodyBounds): void {
-    const { callerBytes, bodiesBytes } = bounds
+  check({ name, hasKey }: Caller, bytes: number, own: number, { callerBytes, bodiesBytes }: BodyBounds): void {
     const before = this.#bytes.get(name) ?? 0
     const most = hasKey ? callerBytes : callerBytes * STRANGERS_PART
     if (before > own && before + bytes > most) throw tooMuch('this caller', before, bytes)
     const isSpare = !hasKey || before + bytes > OWN_BYTES
     if (isSpare && this.#total > own && this.#total + bytes > bodiesBytes)
       throw tooMuch('all callers', this.#total, bytes)
-    this.#bytes.set(name, before + bytes)
-    this.#total += bytes
   }
 
   free({ name }: Caller, bytes: number): void {
@@ -107,6 +110,11 @@ class HeldBody {
     this.#bounds = bounds
     this.#request = request
     this.#caller = callerOf(request.principal?.tenant, request)
+  }
+
+  /** Throws if `bytes` would not fit now. */
+  check(bytes: number): void {
+    this.#memory.check(this.#caller, bytes, this.#bytes, this.#bounds)
   }
 
   /** Another `bytes` of the body have arrived. */
@@ -177,7 +185,10 @@ export async function readBody(
   const parts: Uint8Array[] = []
   let size = 0
   let isStranger = principal === null
-  checkSize(Number(request.headers['content-length'] ?? 0), bodyLimit)
+  const announced = Number(request.headers['content-length'] ?? 0)
+  checkSize(announced, bodyLimit)
+  // What would be refused before its end is not read. A stranger's may be found to be somebody's.
+  if (!isStranger) heldBody?.check(announced)
   for await (const bytes of partsOf(payload)) {
     size += bytes.length
     checkSize(size, bodyLimit)
