@@ -28,6 +28,10 @@ const FLOODS = {
     clients: 300,
     body: () => ({ prompt: words(5), max_tokens: 65_536, ignore_eos: true }),
   },
+  '1 × (400 words + 200 tokens)': {
+    clients: 1,
+    body: () => ({ prompt: words(400), max_tokens: 200, ignore_eos: true }),
+  },
   '64 × (400 words + 200 tokens)': {
     clients: 64,
     body: () => ({ prompt: words(400), max_tokens: 200, ignore_eos: true }),
@@ -36,9 +40,18 @@ const FLOODS = {
     clients: 4,
     body: () => ({ prompt: words(20_000), max_tokens: 1 }),
   },
-  '8 × (n=16, logprobs 5)': {
+  '2 × (512 prompts, n=2)': {
+    clients: 2,
+    body: () => ({ prompt: Array.from({ length: 512 }, () => words(12)), max_tokens: 24, n: 2, ignore_eos: true }),
+  },
+  '8 × (n=16, logprobs 20)': {
     clients: 8,
-    body: () => ({ prompt: words(20), max_tokens: 400, n: 16, logprobs: 5, ignore_eos: true }),
+    body: () => ({ prompt: words(20), max_tokens: 400, n: 16, logprobs: 20, ignore_eos: true }),
+  },
+  '2 × (512 texts to translate)': {
+    clients: 2,
+    path: '/translate/v1/batch-translate',
+    body: () => ({ source_lang: 'en', target_lang: 'zh', text_list: Array.from({ length: 512 }, () => words(12)) }),
   },
   '4 × 8 MB, refused': { clients: 4, isRefused: true, body: () => REFUSED },
 }
@@ -99,12 +112,13 @@ async function measure(name) {
 
 /** In the floods' thread, until it is told to leave. */
 async function runFlood({ url, name }) {
-  const { clients, body, isRefused = false } = FLOODS[name]
+  const flood = FLOODS[name]
+  const { clients, isRefused = false } = flood
   const leaving = new AbortController()
   parentPort.once('message', () => leaving.abort())
-  const floods = Array.from({ length: clients }, () => repeat(url, BOB, body, leaving.signal))
+  const floods = Array.from({ length: clients }, () => repeat(url, BOB, flood, leaving.signal))
   const long = () => ({ prompt: words(5), max_tokens: 65_536, ignore_eos: true })
-  if (clients > 0 && !isRefused) floods.push(repeat(url, CAROL, long, leaving.signal))
+  if (clients > 0 && !isRefused) floods.push(repeat(url, CAROL, { body: long }, leaving.signal))
   await Promise.all(floods)
 }
 
@@ -116,11 +130,11 @@ async function tokensOf(url) {
   )
 }
 
-/** Waits until the flood holds all its slots: the number has not changed for two seconds. */
+/** Waits until the flood holds all its slots: the number has not changed for two seconds. Short answers come and go: five. */
 async function begun(url) {
   const headers = { authorization: `Bearer ${BOB}` }
   const free = []
-  while (free.at(-1) !== 0 && (free.length < 8 || new Set(free.slice(-8)).size > 1)) {
+  while (free.at(-1) !== 0 && free.length < 20 && (free.length < 8 || new Set(free.slice(-8)).size > 1)) {
     await delay(250)
     const reply = await fetch(`${url}/v1/queue/status`, { headers })
     free.push((await reply.json()).available_slots)
@@ -139,8 +153,8 @@ async function urlOf(server) {
   throw new Error('the server has ended')
 }
 
-function post(url, key, body, signal) {
-  return fetch(`${url}/v1/completions`, {
+function post(url, key, body, signal, path = '/v1/completions') {
+  return fetch(url + path, {
     method: 'POST',
     headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json' },
     body: typeof body === 'string' ? body : JSON.stringify({ stream: true, ...body }),
@@ -148,10 +162,10 @@ function post(url, key, body, signal) {
   })
 }
 
-async function repeat(url, key, body, signal) {
+async function repeat(url, key, { body, path }, signal) {
   while (!signal.aborted) {
     try {
-      const reply = await post(url, key, body(), signal)
+      const reply = await post(url, key, body(), signal, path)
       for await (const _ of reply.body);
       if (!reply.ok) await delay(100)
     } catch {
