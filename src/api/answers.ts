@@ -10,6 +10,7 @@ import { setTimeout as delay, setImmediate as nextTurn } from 'node:timers/promi
 import type { EngineClient } from '../engine/client.ts'
 import type { EngineEvent, GenerateRequest } from '../engine/messages.ts'
 import { SkeinError } from '../errors.ts'
+import { turns } from '../threads/turns.ts'
 
 export interface Answered {
   readonly prompt: number
@@ -232,7 +233,7 @@ async function* merge<T>(streams: readonly AsyncGenerator<T>[], width: number): 
   }
   const waiting = streams.slice(width)
   let open = streams.length
-  for (const stream of streams.slice(0, width)) pull(stream)
+  for (const stream of streams.slice(0, width)) void turns.do(() => pull(stream))
   while (open > 0) {
     if (arrivals.length === 0) {
       await new Promise<void>((resolve) => {

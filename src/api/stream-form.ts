@@ -20,10 +20,13 @@ export class WrittenEvent {
   }
 }
 
-/** Writes events that differ from `make`'s in one text. */
+/** Writes events that differ from `make`'s in one text. Its sample is made for the first: a call may have a thousand answers. */
 export function writerOf(make: (text: string) => object): (text: string) => WrittenEvent {
-  const [before, after] = jsonAround(make(WRITTEN))
-  return (text) => new WrittenEvent(before + JSON.stringify(text) + after)
+  let around: readonly string[] | null = null
+  return (text) => {
+    around ??= jsonAround(make(WRITTEN))
+    return new WrittenEvent(around[0] + JSON.stringify(text) + around[1])
+  }
 }
 
 /** An event that has WRITTEN where `json` is to be; null: it has it nowhere. */

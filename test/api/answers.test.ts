@@ -98,3 +98,21 @@ test('leaving early cancels running requests and starts no more', async () => {
   expect(client.requests).toHaveLength(FAKE_INFO.numSlots)
   expect(client.cancelled).toHaveLength(FAKE_INFO.numSlots)
 })
+
+test('the requests of a long list begin in several turns of the event loop', async () => {
+  let turns = 0
+  const begun: number[] = []
+  const client = new FakeEngineClient((request) => {
+    begun.push(turns)
+    for (const end = performance.now() + 0.5; performance.now() < end; );
+    return answer(request, 'ok')
+  })
+  const count = () => {
+    turns++
+    if (client.requests.length < FAKE_INFO.numSlots) setImmediate(count)
+  }
+  setImmediate(count)
+  await finished(client, LIST.slice(0, FAKE_INFO.numSlots))
+  expect(begun).toHaveLength(FAKE_INFO.numSlots)
+  expect(new Set(begun).size).toBeGreaterThan(3)
+})

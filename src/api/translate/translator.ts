@@ -4,6 +4,7 @@
  */
 import { type GenerateRequest, PLAIN_SAMPLING } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
+import { turns } from '../../threads/turns.ts'
 import { runEach } from '../answers.ts'
 import { boundariesAt, checkPrompt, encodeTexts } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
@@ -53,7 +54,8 @@ export class Translator {
     const prompts = await encodeTexts(model, texts, signal)
     for (const [i, [key, { source }]] of fresh.entries()) {
       try {
-        rows.push({ key, request: this.#requestOf(source, prompts[i]!), text: '' })
+        const request = await turns.do(() => this.#requestOf(source, prompts[i]!))
+        rows.push({ key, request, text: '' })
       } catch (thrown) {
         this.#fail(key, SkeinError.from(thrown))
       }
