@@ -136,6 +136,11 @@ function zigHere() {
   return zig && zigFor(zig, HERE)
 }
 
+/** Zig has no -march, and GCC's intrinsics want one. @param {Compiler} compiler @param {readonly string[]} flags */
+function flagsFor(compiler, flags) {
+  return compiler.version === ZIG ? flags.map((flag) => flag.replace(/^-march=armv8\.2-a/, '-mcpu=generic')) : flags
+}
+
 /** The libraries of a platform: one per level, and one that reports which level a machine can run.
  * @param {string} platform @param {Compiler} compiler @returns {Library[]} */
 function librariesOf(platform, compiler) {
@@ -146,7 +151,7 @@ function librariesOf(platform, compiler) {
   const levels = Object.entries(LEVELS[arch] ?? { baseline: [] })
     // Tiles must be asked for, and Linux is where that was tried.
     .filter(([name]) => name !== 'amx' || platform.startsWith('linux'))
-    .map(([name, flags]) => ({ platform, name, sources: paths, flags, compiler }))
+    .map(([name, flags]) => ({ platform, name, sources: paths, flags: flagsFor(compiler, flags), compiler }))
   const machine = [join(kernels, 'machine/level.cpp')]
   return [{ platform, name: 'machine', sources: machine, flags: [], compiler }, ...levels]
 }
