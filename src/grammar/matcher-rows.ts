@@ -7,7 +7,7 @@ import { GrammarCompiler } from './compiler.ts'
 import type { Constraint } from './constraint.ts'
 import { MAX_FORCED, SharedMasks } from './shared-masks.ts'
 import { type TokenTable, Vocabulary } from './vocabulary.ts'
-import type { Binding, MatcherHandle } from './xgrammar.ts'
+import type { Binding, Handle, MatcherHandle } from './xgrammar.ts'
 
 export interface RowsOptions {
   readonly tokens: TokenTable
@@ -99,12 +99,28 @@ export class MatcherRows {
     const begin = performance.now()
     let error: ErrorShape | null = null
     try {
-      this.#compiler.compile(key, constraint)
+      this.#tryFirst(this.#compiler.compile(key, constraint))
     } catch (thrown) {
       error = SkeinError.from(thrown).toShape()
     }
     const { isBloated } = this.#compiler
     this.#report({ ms: performance.now() - begin, isBloated, error })
+  }
+
+  /**
+   * The first mask may take far longer than compiling (hundreds of optional parts in a row: 15 s). So it belongs to the
+   * trial: beside other answers it would hold their thread.
+   */
+  #tryFirst(grammar: Handle): void {
+    const matcher = new this.#compiler.binding.GrammarMatcher(grammar, undefined, false, -1)
+    try {
+      matcher.GetNextTokenBitmask(this.#vocabSize).delete()
+    } catch {
+      const message = 'the grammar of the answer: it is too complicated for its first token; make it simpler'
+      throw new SkeinError('invalid_request', message)
+    } finally {
+      matcher.delete()
+    }
   }
 
   /** Rewrites a row, or reports that it cannot continue. */

@@ -3,6 +3,8 @@ import { SkeinError } from '../errors.ts'
 
 const MAX_LENGTH = 4096
 const MAX_REPEATS = 1000
+/** Open groups: the grammar engine recurses into each, and 1,000 take it longer than a compilation may. */
+const MAX_NESTED = 64
 
 /** Throws invalid_request; `param` is the field of the pattern. */
 export function checkPattern(pattern: string, param: string): string {
@@ -17,6 +19,7 @@ export function checkPattern(pattern: string, param: string): string {
   if (plain.includes('\u0000')) throw wrong(param, 'back references, word boundaries, \\c and \\p are not supported')
   const outside = plain.replaceAll(/\[[^\]]*\]/g, '_')
   if (/\(\?(?!:)/.test(outside)) throw wrong(param, 'groups may only be (…) and (?:…)')
+  if (depthOf(outside) > MAX_NESTED) throw wrong(param, `more than ${MAX_NESTED} groups are open at once`)
   // An answer always matches from start to end anyway.
   if (/(?<=.)\^|\$(?=.)/s.test(outside)) throw wrong(param, '^ and $ may only be at the ends')
   for (const [, least, most] of outside.matchAll(/\{(\d+)(?:,(\d*))?\}/g)) {
@@ -24,6 +27,15 @@ export function checkPattern(pattern: string, param: string): string {
       throw wrong(param, `repeats more than ${MAX_REPEATS} times`)
   }
   return pattern
+}
+
+function depthOf(text: string): number {
+  let [depth, most] = [0, 0]
+  for (const letter of text) {
+    if (letter === '(') most = Math.max(most, ++depth)
+    else if (letter === ')') depth--
+  }
+  return most
 }
 
 function wrong(at: string, message: string): SkeinError {

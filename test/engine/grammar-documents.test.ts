@@ -6,6 +6,8 @@ import { checkConstraint } from '../../src/grammar/check.ts'
 import { GrammarCompiler } from '../../src/grammar/compiler.ts'
 import type { Constraint, JsonSchema } from '../../src/grammar/constraint.ts'
 import { checkSchema } from '../../src/grammar/json-schema.ts'
+import { type Compiled, MatcherRows } from '../../src/grammar/matcher-rows.ts'
+import { SharedMasks } from '../../src/grammar/shared-masks.ts'
 import { tokenTable, Vocabulary } from '../../src/grammar/vocabulary.ts'
 import { openXgrammar } from '../../src/grammar/xgrammar.ts'
 import { JSON_V, jsonTokens } from '../helpers/grammars.ts'
@@ -96,6 +98,43 @@ test('unclosed brackets are reported by position; brackets in strings are not', 
   expect(() => check(`root ::= a\na ::= ${brackets}"a"`)).toThrow(
     'grammar: more than 64 open brackets at line 2, column 71; name parts of it as rules',
   )
+})
+
+test('a regular expression with more open groups than the engine should recurse into is refused', () => {
+  const check = (depth: number) =>
+    checkConstraint({ type: 'regex', pattern: `${'(?:a'.repeat(depth)}${')'.repeat(depth)}[(]\\(` }, 'guided_regex')
+  check(64)
+  expect(() => check(65)).toThrow('guided_regex: more than 64 groups are open at once')
+})
+
+test('a trial includes the first mask, which may take far longer than compiling', () => {
+  const lengths: number[] = []
+  let breaks = false
+  // A function that returns an object makes that object, also with `new`.
+  function GrammarMatcher(...args: ConstructorParameters<typeof binding.GrammarMatcher>) {
+    const matcher = new binding.GrammarMatcher(...args)
+    return Object.assign(Object.create(matcher), {
+      GetNextTokenBitmask(length: number) {
+        lengths.push(length)
+        if (breaks) throw new WebAssembly.RuntimeError('unreachable')
+        return matcher.GetNextTokenBitmask(length)
+      },
+      delete: () => matcher.delete(),
+    })
+  }
+  const watched = Object.assign(Object.create(binding), { GrammarMatcher })
+  const seen: Compiled[] = []
+  const memory = new SharedMasks(1, Math.ceil(JSON_V / 32)).memory
+  const options = { tokens: tokenTable(jsonTokens.bytesOf, JSON_V), vocabSize: JSON_V, numRows: 1, memory, thread: 0 }
+  const rows = new MatcherRows(watched, options, (compiled) => seen.push(compiled))
+  const compile = (pattern: string) =>
+    rows.handle({ type: 'compile', key: pattern, constraint: { type: 'regex', pattern } })
+  compile('a+')
+  expect(lengths).toEqual([JSON_V])
+  breaks = true
+  compile('b+')
+  const refused = { code: 'invalid_request', message: expect.stringContaining('too complicated for its first token') }
+  expect(seen.map(({ error }) => error)).toEqual([null, expect.objectContaining(refused)])
 })
 
 test('a schema that is nested too deeply for the grammar engine is refused in words', async () => {
