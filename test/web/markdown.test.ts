@@ -1,5 +1,5 @@
 import fc from 'fast-check'
-import { describe, expect, test } from 'vitest'
+import { describe, expect, test, vi } from 'vitest'
 import { decoded, parse, safeAddress } from '../../web/src/markdown/parse.ts'
 
 const typesOf = (text: string) => parse(text).map(({ type }) => type)
@@ -55,6 +55,49 @@ describe('Markdown', () => {
         ).toBe(plain(text))
       }),
     )
+  })
+
+  /** Characters that regular expressions are given, which bounds what they read. */
+  function workOf(text: string): number {
+    let work = 0
+    const { exec } = RegExp.prototype
+    const counted = vi.spyOn(RegExp.prototype, 'exec').mockImplementation(function (this: RegExp, given: string) {
+      work += given.length
+      return exec.call(this, given)
+    })
+    parse(text)
+    counted.mockRestore()
+    return work
+  }
+
+  test.for([
+    [
+      'growing runs of backticks',
+      (n: number) => Array.from({ length: Math.sqrt(2 * n) }, (_, i) => '`'.repeat(i)).join('a'),
+    ],
+    ['backticks without an end', (n: number) => `${'`a '.repeat(n / 3)}\`\``],
+    ['runs of two lengths', (n: number) => '`a``b'.repeat(n / 5)],
+    ['stars', (n: number) => '*a '.repeat(n / 3)],
+    ['brackets', (n: number) => '['.repeat(n)],
+    ['marks inside each other', (n: number) => '**a '.repeat(n / 7) + 'a**'.repeat(n / 7)],
+    ['dollars', (n: number) => `${'$$'.repeat(n / 2)}a`],
+    ['quotes inside each other', (n: number) => `${'> '.repeat(n / 2)}a`],
+    ['lists inside each other', (n: number) => `${'- '.repeat(n / 2)}a`],
+  ] as const)('%s take time by their length, not by its square, and lose nothing', ([, make]) => {
+    const [text, twice] = [make(60_000), make(120_000)]
+    expect(workOf(twice) / workOf(text)).toBeLessThan(2.5)
+    expect(
+      parse(text)
+        .map(({ raw }) => raw)
+        .join('')
+        .replace(/\s/g, ''),
+    ).toBe(text.replace(/\s/g, ''))
+  })
+
+  test('a paragraph of an ordinary length keeps its marks, and a long one its text', () => {
+    expect(inlineOf(`${'word '.repeat(1500)}**b**`).at(-1)).toEqual(['strong', 'b'])
+    const long = `${'word '.repeat(2000)}**b**`
+    expect(inlineOf(long)).toEqual([['text', long]])
   })
 
   test('only web and mail addresses are links', () => {
