@@ -67,10 +67,13 @@ async function run(group) {
     return { slot, tokens, samples: [sampleSpec({ slot, seed: 7n, temperature: 0, position, logprobs: 0 })] }
   }
   for (let position = 0; position < numTokens; position++) {
-    let waiting = group.map((i, slot) => [i, take(i, slot)])
+    const waiting = group.map((i, slot) => [i, take(i, slot)])
     while (waiting.length > 0) {
       let room = STEP_TOKENS
-      const fits = waiting.findIndex(([, { tokens }]) => (room -= tokens.length) < 0)
+      const fits = waiting.findIndex(([, { tokens }]) => {
+        room -= tokens.length
+        return room < 0
+      })
       const now = waiting.splice(0, fits === -1 ? waiting.length : fits)
       for (const [j, { drawn }] of (await land(now.map(([, row]) => row))).entries()) {
         answers[now[j][0]].push(drawn[0].token)

@@ -31,7 +31,10 @@ export interface ImportContext {
 const MAX_TOKENS = 2 ** 22
 const MAX_TAIL = 4096
 
-/** As large as a number of 16 bits can be: no state that a model makes has one beyond it, and few of the models bear one. */
+/**
+ * As large as a number of 16 bits can be, in which a server may hold states. No tighter bound of values or norms would be
+ * right: docs/dev/reliability.md has how large those of real texts are.
+ */
 const MAX_VALUE = 65_504
 /** Looked at in a millisecond. */
 const PIECE_FLOATS = 2 ** 18
@@ -72,7 +75,7 @@ function* checked({ bytes, sealKey, identity, vocabSize, acceptsForeign }: Impor
     throw new SkeinError('forbidden', message)
   }
   if (!isOwn && !(yield* isSane(snapshot.state))) {
-    const message = `the state has values beyond ${MAX_VALUE}, which no model makes`
+    const message = `the state has values beyond ${MAX_VALUE}, which a server that holds states in 16 bits cannot bear`
     throw new SkeinError('invalid_request', message)
   }
   if (snapshot.tokens.length > MAX_TOKENS || snapshot.tail.length > MAX_TAIL) {
