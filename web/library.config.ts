@@ -20,5 +20,7 @@ export default defineConfig({
       formats: ['es'],
       fileName: () => 'skein.js',
     },
+    // Of a library Vite keeps blanks and new lines.
+    rolldownOptions: { output: { minify: { compress: true, mangle: true, codegen: { removeWhitespace: true } } } },
   },
 })
