@@ -3,6 +3,7 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, describe, expect, test, vi } from 'vitest'
 import { availableLevels, cpuReport } from '../../src/backend/cpu/isa.ts'
+import { cudaReport } from '../../src/backend/cuda/report.ts'
 import { landed } from '../../src/backend/flight.ts'
 import { webgpuReport } from '../../src/backend/webgpu/adapter.ts'
 import { prepareDevice } from '../../src/host/device-choice.ts'
@@ -27,7 +28,7 @@ const CASES = JSON.parse(readFileSync(fixture('golden.json'), 'utf8')) as Golden
 
 interface Way {
   readonly label: string
-  readonly backend: 'reference' | 'cpu' | 'webgpu'
+  readonly backend: 'reference' | 'cpu' | 'webgpu' | 'cuda:0'
   readonly isa: string
   readonly quant: QuantChoice
   readonly tolerance: number
@@ -38,6 +39,10 @@ const ADAPTER = (await webgpuReport()).adapters[0]
 const WEBGPU_TOLERANCE = ADAPTER?.features.includes('chromium-experimental-subgroup-matrix') ? 5e-3 : 1e-4
 const WEBGPU = { label: 'webgpu bf16', backend: 'webgpu', isa: '', quant: 'file', tolerance: WEBGPU_TOLERANCE } as const
 
+/** Its kernels are for heads of 64 channels, which one case has. */
+const CUDA_CASE = 'golden-rwkv7a'
+const CUDA = { label: 'cuda', backend: 'cuda:0', isa: '', quant: 'file', tolerance: 5e-3 } as const
+
 const LEVELS = cpuReport().problem === null ? availableLevels() : []
 /** The files are bf16, so `file` runs the kernels for bf16 weights. */
 const WAYS: readonly Way[] = [
@@ -47,7 +52,13 @@ const WAYS: readonly Way[] = [
     { label: `cpu ${isa} bf16`, backend: 'cpu', isa, quant: 'file', tolerance: 1e-4 },
   ]),
   ...(WEBGPU_PROBLEM === null ? [WEBGPU] : []),
+  ...(hasGpu() ? [CUDA] : []),
 ]
+
+function hasGpu(): boolean {
+  const { hasCard, problems } = cudaReport()
+  return hasCard && problems.length === 0
+}
 
 /** [tokens, V] float64, little-endian. */
 function readOracle(name: string): Float64Array {
@@ -80,7 +91,8 @@ afterEach(() => {
 })
 
 describe.each(CASES)('$name', ({ name, vocabSize, tokens }) => {
-  test.each(WAYS)('$label gives the logits of the oracle', async ({ backend, isa, quant, tolerance }) => {
+  const ways = WAYS.filter(({ backend }) => backend !== CUDA.backend || name === CUDA_CASE)
+  test.each(ways)('$label gives the logits of the oracle', async ({ backend, isa, quant, tolerance }) => {
     vi.stubEnv('SKEIN_ISA', isa)
     await prepareDevice({ device: backend })
     const model = fixture(`${name}.pth`)
@@ -94,7 +106,7 @@ describe.each(CASES)('$name', ({ name, vocabSize, tokens }) => {
     })
     const start = openTunedState(fixture(`${name}-state.pth`), runner.info.stateShape)
     const ids = Int32Array.from(tokens)
-    const read = backend === 'webgpu' ? logitsOf : logitsOfAll
+    const read = backend === 'webgpu' || backend === 'cuda:0' ? logitsOf : logitsOfAll
     const fromZero = await read(runner, ids)
     const fromState = await read(runner, ids, start)
     runner.dispose()

@@ -20,7 +20,7 @@ import rwkv6
 import rwkv7
 
 FIXTURES = os.path.join(os.path.dirname(__file__), "../../test/fixtures")
-LAYERS, CHANNELS, HEADS, SIZE, VOCAB, NUM_TOKENS = 2, 64, 2, 32, 128, 40
+LAYERS, CHANNELS, VOCAB, NUM_TOKENS = 2, 64, 128, 40
 
 
 def to_bf16(values):
@@ -104,7 +104,7 @@ def common_weights(rng, ffn):
     yield {**norm("ln_out"), "head.weight": normal(VOCAB, C, scale=1 / C**0.5)}
 
 
-def rwkv7_weights(rng):
+def rwkv7_weights(rng, heads):
     C, rank = CHANNELS, 8
     normal = lambda *shape, scale=1.0, mean=0.0: mean + scale * rng.standard_normal(shape)
     for part in common_weights(rng, 3 * C):
@@ -119,13 +119,13 @@ def rwkv7_weights(rng):
             yield {f"{a}{letter}1": normal(C, rank, scale=1 / C**0.5)}
             yield {f"{a}{letter}2": normal(rank, C, scale=1 / rank**0.5)}
         yield {f"{a}k_k": normal(1, 1, C, scale=0.1, mean=0.85), f"{a}k_a": normal(1, 1, C, scale=0.1, mean=1)}
-        yield {f"{a}r_k": normal(HEADS, SIZE, scale=0.3), f"blocks.{i}.ffn.x_k": rng.random((1, 1, C))}
+        yield {f"{a}r_k": normal(heads, C // heads, scale=0.3), f"blocks.{i}.ffn.x_k": rng.random((1, 1, C))}
 
 
-def rwkv7a_weights(rng):
+def rwkv7a_weights(rng, heads):
     C, F, S = CHANNELS, 3 * CHANNELS, 16
     normal = lambda *shape, scale=1.0, mean=0.0: mean + scale * rng.standard_normal(shape)
-    for part in rwkv7_weights(rng):
+    for part in rwkv7_weights(rng, heads):
         yield part
     for i in range(LAYERS):
         f = f"blocks.{i}.ffn."
@@ -134,7 +134,7 @@ def rwkv7a_weights(rng):
         yield {f"{f}s2": normal(S, F, scale=0.3 / S**0.5)}
 
 
-def rwkv6_weights(rng):
+def rwkv6_weights(rng, heads):
     C, mix, decay = CHANNELS, 8, 12
     normal = lambda *shape, scale=1.0, mean=0.0: mean + scale * rng.standard_normal(shape)
     for part in common_weights(rng, 7 * C // 2):
@@ -149,17 +149,17 @@ def rwkv6_weights(rng):
         yield {f"{a}time_decay_w1": normal(C, decay, scale=1 / C**0.5)}
         yield {f"{a}time_decay_w2": normal(decay, C, scale=1 / decay**0.5)}
         # Both names that files in the wild use.
-        yield {f"{a}{'time_faaaa' if i == 0 else 'time_first'}": normal(HEADS, SIZE, scale=0.7)}
+        yield {f"{a}{'time_faaaa' if i == 0 else 'time_first'}": normal(heads, C // heads, scale=0.7)}
         yield {f"{a}gate.weight": normal(C, C, scale=1 / C**0.5)}
         yield {f"{f}time_maa_k": rng.random((1, 1, C)), f"{f}time_maa_r": rng.random((1, 1, C))}
         yield {f"{f}receptance.weight": normal(C, C, scale=1 / C**0.5)}
 
 
-def golden(name, weights, forward, seed):
+def golden(name, weights, forward, seed, heads=2):
     rng = np.random.default_rng(seed)
-    merged = {n: v for part in weights(rng) for n, v in part.items()}
+    merged = {n: v for part in weights(rng, heads) for n, v in part.items()}
     model = save(f"{name}.pth", merged, "BFloat16Storage")
-    states = {f"blocks.{i}.att.time_state": rng.standard_normal((HEADS, SIZE, SIZE)) for i in range(LAYERS)}
+    states = {f"blocks.{i}.att.time_state": rng.standard_normal((heads, CHANNELS // heads, CHANNELS // heads)) for i in range(LAYERS)}
     start = rwkv7.start_state(save(f"{name}-state.pth", states, "FloatStorage"))
     tokens = rng.integers(0, VOCAB, NUM_TOKENS)
     for suffix, state in (("", None), ("-state", start)):
@@ -171,7 +171,8 @@ if __name__ == "__main__":
     os.makedirs(FIXTURES, exist_ok=True)
     cases = [
         golden("golden-rwkv7", rwkv7_weights, rwkv7.forward, 7),
-        golden("golden-rwkv7a", rwkv7a_weights, rwkv7.forward, 71),
+        # CUDA's kernels are for heads of 64 channels.
+        golden("golden-rwkv7a", rwkv7a_weights, rwkv7.forward, 71, heads=1),
         golden("golden-rwkv6", rwkv6_weights, rwkv6.forward, 6),
     ]
     with open(os.path.join(FIXTURES, "golden.json"), "w") as f:

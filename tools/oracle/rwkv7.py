@@ -78,9 +78,9 @@ def deep_embed(z, ffn, token, h):
 
 
 def forward(z, tokens, start=None):
+    heads, size = z["blocks.0.att.r_k"].shape
     z = {name: values.squeeze() for name, values in z.items()}
     layers = 1 + max(int(n.split(".")[1]) for n in z if n.startswith("blocks."))
-    heads, size = z["blocks.0.att.r_k"].shape
     channels = heads * size
     shift = np.zeros((layers, 2, channels))
     state = np.zeros((layers, heads, size, size))
