@@ -14,7 +14,7 @@ import type { WeightType } from '../../src/backend/weight-types.ts'
 import { prepareDevice } from '../../src/host/device-choice.ts'
 import { loadRunner } from '../../src/host/load.ts'
 import { writeRandomRwkv7 } from '../helpers/pth.ts'
-import { ARCHITECTURES, someTokens, tinyModel } from '../helpers/runner.ts'
+import { ARCHITECTURES, someTokens, tinyModel, tinyRunner } from '../helpers/runner.ts'
 import { WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
 import { capacityFor, matrixOf, normals, poisoned, raggedBatch, randomSource, read, rmsRatio, runStep } from './kit.ts'
 
@@ -170,6 +170,31 @@ test.skipIf(!hasMatrices).each([...ARCHITECTURES, 'wide'] as const)(
       // Sums of f32 are nearer.
       expect(ratio).toBeGreaterThan(2e-5)
     }
+  },
+)
+
+test.skipIf(!hasMatrices).each(ARCHITECTURES)(
+  'a prompt of %s has the same bits in any steps of five tokens to 64, and in any of more',
+  async (architecture) => {
+    await prepareDevice({ device: 'webgpu' })
+    const runner = tinyRunner('webgpu', { architecture, quant: 'bf16' })
+    const step = async (tokens: Int32Array) => {
+      const [result] = await landed(runner.launch([{ slot: 1, tokens, samples: [], allLogits: tokens.length === 1 }]))
+      return result!
+    }
+    const feed = async (sizes: readonly number[]) => {
+      const tokens = someTokens(sizes.reduce((sum, size) => sum + size), 9)
+      runner.clearSlot(1)
+      let start = 0
+      for (const size of sizes) await step(tokens.subarray(start, (start += size)))
+      const state = await landed(runner.readState(1))
+      return { state, logits: Float32Array.from((await step(someTokens(1, 8))).logits!) }
+    }
+    const few = await feed([60])
+    for (const sizes of [[30, 30], [5, 20, 35], Array<number>(12).fill(5)]) expect(await feed(sizes)).toEqual(few)
+    const many = await feed([220])
+    for (const sizes of [[110, 110], [65, 90, 65]]) expect(await feed(sizes)).toEqual(many)
+    runner.dispose()
   },
 )
 

@@ -13,7 +13,10 @@ const { adapters, problem } = await webgpuReport()
 export const WEBGPU_PROBLEM = problem
 if (WEBGPU_PROBLEM !== null) console.log(`tests of webgpu are skipped: ${WEBGPU_PROBLEM}`)
 
-const ownDevice = adapters[0]?.isSoftware === true ? await shareDevice() : null
+/** Where a processor computes in the GPU's place, which takes seconds to compile each kernel. */
+export const IS_SOFTWARE_GPU = adapters[0]?.isSoftware === true
+
+const ownDevice = IS_SOFTWARE_GPU ? await shareDevice() : null
 
 /**
  * From here on all backends of the process share one Dawn device, which compiles each kernel once: a processor takes seconds
@@ -70,4 +73,17 @@ export async function withBinding(bytes: number, open: () => Promise<void>): Pro
 /** Opens the next backend on its own device, for tests that lose it. */
 export function nextDeviceIsOwn(): void {
   ownDevice?.()
+}
+
+/** From here on devices have no matrix units: steps of all sizes have the same bits. */
+export async function openWithoutMatrices(): Promise<void> {
+  if (WEBGPU_PROBLEM !== null || IS_SOFTWARE_GPU) return
+  const { adapter, device } = await openDevice(0)
+  device.destroy()
+  const prototype = Object.getPrototypeOf(adapter) as GPUAdapter
+  const { requestDevice } = prototype
+  prototype.requestDevice = function (this: GPUAdapter, { requiredFeatures = [], ...descriptor } = {}) {
+    const others = [...requiredFeatures].filter((name) => !name.endsWith('subgroup-matrix'))
+    return requestDevice.call(this, { ...descriptor, requiredFeatures: others })
+  }
 }

@@ -13,7 +13,10 @@ import { readTensors, writeAsGguf } from '../helpers/formats.ts'
 import { writeRandomRwkv6, writeRandomRwkv7 } from '../helpers/pth.ts'
 import { ARCHITECTURES, BACKENDS, draw, someTokens, tinyRunner } from '../helpers/runner.ts'
 import { IS_SLOW, trials } from '../helpers/slow.ts'
-import { WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
+import { IS_SOFTWARE_GPU, openWithoutMatrices, WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
+
+// With matrix units steps of other sizes have other bits: test/backend/webgpu-matrices.test.ts.
+await openWithoutMatrices()
 
 /** Feeds tokens to a slot in chunks of the given sizes and returns the logits after the last token. */
 async function feed(
@@ -66,8 +69,9 @@ describe.each(CASES)('exactness of %s on %s', (architecture, backend) => {
   afterAll(() => runner.dispose())
 
   // A software adapter takes minutes for the long ones, the reference seconds.
-  const isQuick = backend === 'webgpu' || (backend === 'reference' && !IS_SLOW)
-  const isQuickest = backend === 'webgpu' && !IS_SLOW
+  const isSoftware = backend === 'webgpu' && IS_SOFTWARE_GPU
+  const isQuick = isSoftware || (backend === 'reference' && !IS_SLOW)
+  const isQuickest = isSoftware && !IS_SLOW
   test.each(
     isQuickest
       ? [17]
@@ -88,7 +92,7 @@ describe.each(CASES)('exactness of %s on %s', (architecture, backend) => {
 
   const longLengths = IS_SLOW ? [2050, 8192, 16_384] : [architecture === ARCHITECTURES[0] ? 2050 : 300]
   // The reference takes minutes for these, and so does a software adapter.
-  test.skipIf(backend === 'reference' || backend === 'webgpu').each(longLengths)(
+  test.skipIf(backend === 'reference' || isSoftware).each(longLengths)(
     'prefill of %i tokens: by 100 = one by one',
     async (length) => {
       const tokens = someTokens(length, length)
@@ -193,7 +197,7 @@ describe.each(CASES)('exactness of %s on %s', (architecture, backend) => {
     expect(result!.drawn[0]!.token).toBe(-1)
   })
 
-  const options = backend === 'webgpu' ? { tags: 'night' } : {}
+  const options = isSoftware ? { tags: 'night' } : {}
   test('the same seed and prompt give the same draws, whatever else is in the batch', options, async () => {
     const tokens = someTokens(10, 8)
     const answer = async (slot: number, neighbours: number) => {
