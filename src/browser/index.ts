@@ -18,7 +18,7 @@ import { SkeinError } from '../errors.ts'
 import { fingerprint } from '../model/formats/fingerprint.ts'
 import type { Checkpoint } from '../model/formats/format.ts'
 import { openSource } from '../model/formats/open-source.ts'
-import { loadModel } from '../model/run/load-model.ts'
+import { loadModel, testedOf } from '../model/run/load-model.ts'
 import { ModelRunner } from '../model/run/model-runner.ts'
 import type { ModelInfo } from '../model/runner.ts'
 import { readTunedState } from '../model/tuned-state.ts'
@@ -90,7 +90,7 @@ export async function load(url: string, options: LoadOptions = {}): Promise<Llm>
   try {
     const tokenizer = await loadTokenizer(checkpoint, url, options)
     backend = await openWebgpuBackend()
-    await testBackend(backend)
+    await testBackend(backend, testedOf(checkpoint, weightTypeOf(options.quant)))
     const runner = createRunner(checkpoint, backend, options)
     const { info } = runner
     if (tokenizer.vocabSize > info.vocabSize)
@@ -161,7 +161,7 @@ function createRunner(
   })
 }
 
-function weightTypeOf(quant: Quant): WeightType | undefined {
+function weightTypeOf(quant: Quant = 'file'): WeightType | undefined {
   if (quant === 'file') return undefined
   return quant === 'int8' ? 'i8' : quant
 }

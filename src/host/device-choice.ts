@@ -17,7 +17,7 @@ import { cudaReport } from '../backend/cuda/report.ts'
 import { createReferenceBackend } from '../backend/reference/reference.ts'
 import { webgpuReport } from '../backend/webgpu/adapter.ts'
 import type { Quantise } from '../backend/webgpu/resources.ts'
-import { testBackend } from '../backend/webgpu/self-test.ts'
+import { type Tested, testBackend } from '../backend/webgpu/self-test.ts'
 import { openWebgpuBackend, type WebgpuBackend } from '../backend/webgpu/webgpu.ts'
 import { SkeinError } from '../errors.ts'
 import type { FreeMemory } from './batch-size.ts'
@@ -119,14 +119,15 @@ export function devicesOf(cards: readonly number[], machine = HERE): string[] {
 /** Backends opened in advance, by adapter index, because opening one is asynchronous. */
 const prepared = new Map<number, WebgpuBackend>()
 
-/** Prepares what openBackend needs for this choice. */
-export async function prepareDevice(options: BackendOptions): Promise<void> {
+/** Prepares what openBackend needs for this choice. `testedOf` says which model it is for, where a device is tested. */
+export async function prepareDevice(options: BackendOptions, testedOf?: () => Tested): Promise<void> {
   const { device = 'auto', wkv } = options
-  if (device === 'auto') return prepareBest(options)
+  if (device === 'auto') return prepareBest(options, testedOf)
   if (!isWebgpu(device)) return
   const index = adapterOf(device)
+  const tested = testedOf?.()
   const backend = await openWebgpuBackend(index, { quantise: quantiseByCpu(), wkv: wkvType(wkv) })
-  await testBackend(backend)
+  await testBackend(backend, tested)
   prepared.set(index, backend)
 }
 
@@ -161,7 +162,7 @@ export function scoresOf({ device }: BackendOptions) {
 }
 
 /** Prepares a GPU that cuda cannot use. Software adapters are slower than the CPU kernels. */
-async function prepareBest(options: BackendOptions): Promise<void> {
+async function prepareBest(options: BackendOptions, testedOf?: () => Tested): Promise<void> {
   const { hasCard, problems } = cudaReport()
   if (hasCard && problems.length === 0) return
   // Nothing needs to be loaded.
@@ -170,7 +171,7 @@ async function prepareBest(options: BackendOptions): Promise<void> {
   const index = adapters.findIndex(({ isSoftware }) => !isSoftware)
   if (index < 0) return
   try {
-    await prepareDevice({ ...options, device: `webgpu:${index}` })
+    await prepareDevice({ ...options, device: `webgpu:${index}` }, testedOf)
   } catch (error) {
     note(`${SkeinError.from(error).message}; using the CPU`)
   }

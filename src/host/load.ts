@@ -21,6 +21,7 @@ import { existsCheckpoint, openCheckpoint } from '../model/checkpoint.ts'
 import { loadableArchitecture, rwkv6Dimensions, rwkv7Dimensions } from '../model/formats/describe.ts'
 import { fingerprint } from '../model/formats/fingerprint.ts'
 import { rerankerParts } from '../model/formats/native-names.ts'
+import { testedOf } from '../model/run/load-model.ts'
 import { ModelRunner } from '../model/run/model-runner.ts'
 import { type Reranker, readEmbeddingHeads, rerankerOver } from '../model/run/reranker.ts'
 import { sparesOf } from '../model/run/speculate-choice.ts'
@@ -80,6 +81,16 @@ export function loadRunner(choice: RunnerChoice, onProgress?: LoadProgress, { on
   }
 }
 
+/** What a device is tested with before it gets a model. */
+export function testedFor(choice: RunnerChoice) {
+  const checkpoint = openModel(choice)
+  try {
+    return testedOf(checkpoint, weightTypeOf(choice.quant))
+  } finally {
+    checkpoint.close()
+  }
+}
+
 /** An engine over a runner whose answers are only tokens, for benches. Closing it disposes of the runner. */
 export function clientOver(runner: Runner, proposers: readonly ProposerSource[] = []): EngineClient {
   const tokenBytes = { bytesOf: () => Uint8Array.of(0x61) }
@@ -97,7 +108,7 @@ export async function loadEngine(
   const tokenizer = loadTokenizer(choice)
   const startStates = openStartStates(choice)
   const limits = { ...limitsOf(choice), ...embeddingsOf(choice) }
-  await prepareDevice(choice)
+  await prepareDevice(choice, () => testedFor(choice))
   // Loaded before the model, which takes the remaining memory.
   const reranker = choice.reranker === undefined ? null : openReranker(choice, choice.reranker)
   const draft = choice.draft === undefined ? null : loadDraft(choice, choice.draft, warmUp)

@@ -1,24 +1,58 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { createBatch } from '../../src/backend/batch.ts'
+import { type Batch, createBatch, SampleFloat } from '../../src/backend/batch.ts'
 import { flightOf, landed } from '../../src/backend/flight.ts'
 import { webgpuReport } from '../../src/backend/webgpu/adapter.ts'
 import { testBackend } from '../../src/backend/webgpu/self-test.ts'
 import { measureWebgpu } from '../../src/backend/webgpu/speed.ts'
 import { openWebgpuBackend, type WebgpuBackend } from '../../src/backend/webgpu/webgpu.ts'
+import type { MatrixSource } from '../../src/backend/weight-types.ts'
 import { benchEngine } from '../../src/bench/engine.ts'
 import { DEMO_MODEL } from '../../src/host/checkpoints/model-path.ts'
 import { adapterChosen, openBackend, parseDevice, prepareDevice } from '../../src/host/device-choice.ts'
-import { loadRunner } from '../../src/host/load.ts'
+import { loadRunner, testedFor } from '../../src/host/load.ts'
 import { load } from '../../src/index.ts'
 import { ARCHITECTURES, someTokens, tinyModel, tinyRunner } from '../helpers/runner.ts'
 import { IS_SLOW } from '../helpers/slow.ts'
 import { nextDeviceIsOwn, WEBGPU_PROBLEM, withBinding } from '../helpers/webgpu.ts'
 import { capacityFor, normals, raggedBatch, randomSource, read, rmsRatio, run, runStep } from './kit.ts'
 
+/** A matrix whose numbers are off by a twentieth. */
+function spoiled({ quantised, ...source }: MatrixSource): MatrixSource {
+  const readRows = (start: number, end: number) => {
+    const values = new Float32Array(source.readRows(start, end).slice().buffer)
+    return new Uint8Array(values.map((w) => 1.05 * w).buffer)
+  }
+  return { ...source, readRows }
+}
+
+/** Lines of kernels, and what a driver might make of them. */
+const FAULTS = [
+  ['halves of a word of weights', 'vec2u(word << 16u, word & 0xffff0000u)', 'vec2u(word & 0xffff0000u, word << 16u)'],
+  ['the shift of a state', 'd += own.held', 'd += vec4f()'],
+  ['decay', 'exp(-MAX_DECAY * sigmoid(w))', 'exp(-MAX_DECAY * sigmoid(0.9 * w))'],
+  [
+    'tokens of a prompt behind the first',
+    't0 < end; t0 += TOKENS',
+    't0 < min(end, row_start(row) + TOKENS); t0 += TOKENS',
+  ],
+  ['all products of a launch but the first', 'begun.x + begun.y + begun.z + begun.w - 1u', 'min(begun.x, 1u) - 1u'],
+  ['penalties', 'presence + frequency * count', '0.0'],
+] as const
+
 test('values of --device webgpu', () => {
   expect(parseDevice('webgpu')).toBe('webgpu')
   expect(parseDevice('webgpu:1')).toBe('webgpu:1')
   for (const text of ['webgpu:', 'webgpu:x', 'webgpu:-1']) expect(parseDevice(text)).toBeUndefined()
+})
+
+test('a device is tested with the types and the architecture of the model that it will get', () => {
+  expect(testedFor({ model: DEMO_MODEL })).toEqual({ architecture: 'rwkv7', large: 'bf16', plain: 'bf16' })
+  for (const architecture of ARCHITECTURES) {
+    const model = tinyModel(architecture)
+    expect(testedFor({ model })).toEqual({ architecture, large: 'f32', plain: 'f32' })
+    expect(testedFor({ model, quant: 'int8' })).toEqual({ architecture, large: 'i8', plain: 'f32' })
+    expect(testedFor({ model, quant: 'f16' })).toEqual({ architecture, large: 'f16', plain: 'f16' })
+  }
 })
 
 describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
@@ -51,6 +85,82 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
       dispose() {},
     }
     await expect(testBackend(wrong)).rejects.toThrow(/computes wrong answers \(error \d/)
+  })
+
+  // Each compiles a kernel anew.
+  test.each(IS_SLOW ? FAULTS : FAULTS.slice(0, 1))(
+    'the self-test refuses a device whose kernels are wrong: %s',
+    async (...fault) => {
+      const [, right, wrong] = fault
+      const other = await openWebgpuBackend()
+      const { gpu } = other.device
+      const compile = gpu.createShaderModule.bind(gpu)
+      let numChanged = 0
+      gpu.createShaderModule = (module) => {
+        const code = module.code.replaceAll(right, wrong)
+        if (code !== module.code) numChanged++
+        return compile({ ...module, code })
+      }
+      try {
+        await expect(testBackend(other)).rejects.toThrow(/computes wrong answers/)
+      } finally {
+        // The device may be that of all backends.
+        gpu.createShaderModule = compile
+      }
+      expect(numChanged).toBeGreaterThan(0)
+    },
+  )
+
+  test('the self-test accepts every architecture and type, and refuses what is wrong with one alone', {
+    tags: 'night',
+  }, async () => {
+    for (const [architecture, large, plain] of [
+      ['rwkv7', 'bf16', 'bf16'],
+      ['rwkv7a', 'q4', 'f16'],
+      ['rwkv6', 'nf4', 'bf16'],
+      ['rwkv7', 'i8', 'f32'],
+      ['rwkv7', 'Q4_K', 'f16'],
+    ] as const) {
+      await testBackend(backend, { architecture, large, plain })
+      const wrong: WebgpuBackend = {
+        ...backend,
+        matrix: (source, type) => backend.matrix(type === large ? spoiled(source) : source, type),
+        dispose() {},
+      }
+      const held = testBackend(wrong, { architecture, large, plain })
+      // Held as f16 here, which is not wrong.
+      if (large === 'Q4_K') await held
+      else await expect(held, `${architecture} ${large}`).rejects.toThrow(/computes wrong answers/)
+    }
+  })
+
+  test('the self-test refuses a device that mixes up rows or states, or draws without masks, biases or penalties', {
+    tags: 'night',
+  }, async () => {
+    const faults: Record<string, (batch: Batch) => void> = {
+      'states of each other': (batch) => batch.slots.set([1, 0]),
+      'logits of another row': (batch) => batch.logitRows.copyWithin(1, 0, 1),
+      masks: (batch) => batch.masks.fill(0xff_ff_ff_ff),
+      biases: (batch) => batch.biasValues.fill(0),
+      'presence and frequency': (batch) => batch.sampleFloats.set([0, 0], 16 + SampleFloat.presencePenalty),
+      repetition: (batch) => batch.sampleFloats.set([1], 24 + SampleFloat.repetitionPenalty),
+    }
+    for (const [name, fault] of Object.entries(faults)) {
+      const wrong: WebgpuBackend = {
+        ...backend,
+        record: (...args) => {
+          const program = backend.record(...args)
+          const flights = program.flights!
+          const launch = (batch: Batch) => {
+            fault(batch)
+            return flights.launch(batch)
+          }
+          return { ...program, dispose: () => program.dispose(), flights: { ...flights, launch } }
+        },
+        dispose() {},
+      }
+      await expect(testBackend(wrong), name).rejects.toThrow(/computes wrong answers/)
+    }
   })
 
   test('tensors keep their values when the arena grows, and programs find them', async () => {
