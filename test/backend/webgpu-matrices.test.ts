@@ -183,17 +183,27 @@ test.skipIf(!hasMatrices).each(ARCHITECTURES)(
       return result!
     }
     const feed = async (sizes: readonly number[]) => {
-      const tokens = someTokens(sizes.reduce((sum, size) => sum + size), 9)
+      const tokens = someTokens(
+        sizes.reduce((sum, size) => sum + size),
+        9,
+      )
       runner.clearSlot(1)
       let start = 0
-      for (const size of sizes) await step(tokens.subarray(start, (start += size)))
+      for (const size of sizes) {
+        await step(tokens.subarray(start, start + size))
+        start += size
+      }
       const state = await landed(runner.readState(1))
       return { state, logits: Float32Array.from((await step(someTokens(1, 8))).logits!) }
     }
     const few = await feed([60])
     for (const sizes of [[30, 30], [5, 20, 35], Array<number>(12).fill(5)]) expect(await feed(sizes)).toEqual(few)
     const many = await feed([220])
-    for (const sizes of [[110, 110], [65, 90, 65]]) expect(await feed(sizes)).toEqual(many)
+    for (const sizes of [
+      [110, 110],
+      [65, 90, 65],
+    ])
+      expect(await feed(sizes)).toEqual(many)
     runner.dispose()
   },
 )
