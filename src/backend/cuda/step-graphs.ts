@@ -12,10 +12,17 @@ import { FEW_TOKENS, isDecode, type StepShape } from './step/command.ts'
 
 /** Decode steps of more rows are launched one kernel at a time: they are long enough not to notice. */
 export const MAX_GRAPH_ROWS = 1024
-/** Shapes of other steps that are remembered, the last to come. */
-const MAX_SHAPES = 32
+/**
+ * Graphs of other steps that are kept, those used last; and shapes that came once. To forget a graph waits for the device. A
+ * server under prompts and answers meets some 200 shapes, 110 of them twice (docs/dev/kernels-log.md 80).
+ */
+const MAX_SHAPES = 128
+const MAX_ONCE = 1024
 /** Rows of neither one token nor many that a step is captured for at least. */
 const MIN_SHORT_ROWS = 4
+/** Numbers of answers beside prompts, and of what is drawn, are rounded up to this from so many on. */
+const ANSWERS_GRAIN = 64
+const FEW_ANSWERS = 16
 /** Rows of steps in which some may have guesses. */
 export const MAX_GUESSING_ROWS = 32
 
@@ -34,8 +41,10 @@ export class StepGraphs {
   readonly #capture: CaptureStep
   /** By rows. */
   readonly #decode = new Map<number, CapturedStep>()
-  /** By shape, the last to come last; null: it came once. */
-  readonly #others = new Map<string, CapturedStep | null>()
+  /** By shape, the last to come last. */
+  readonly #others = new Map<string, CapturedStep>()
+  /** Shapes that came once, the last to come last. */
+  readonly #once = new Set<string>()
   /** The device is full: a capture found no memory, and none was freed since. */
   #isFull = false
 
@@ -80,16 +89,18 @@ export class StepGraphs {
     const key = [tokens, rows, logits, samples, singles, longRows, waits].join()
     const known = this.#others.get(key)
     this.#others.delete(key)
-    if (known === undefined) {
-      this.#others.set(key, null)
-      this.#forgetOldest()
+    if (known === undefined && !this.#once.delete(key)) {
+      this.#once.add(key)
+      const [oldest] = this.#once
+      if (this.#once.size > MAX_ONCE) this.#once.delete(oldest!)
       return null
     }
     if (known?.buffer.holds(batch)) {
       this.#others.set(key, known)
       return known
     }
-    if (known !== null) this.#dispose(known)
+    if (known !== undefined) this.#dispose(known)
+    if (this.#isFull || this.#others.size >= MAX_SHAPES) this.#forgetOldest()
     const label = `step of ${tokens} tokens in ${rows} rows`
     const captured = this.#captureIfRoom(padded, label, 2 * numEntries(batch))
     if (captured !== null) this.#others.set(key, captured)
@@ -110,10 +121,10 @@ export class StepGraphs {
 
   #forgetOldest(): void {
     const [oldest] = this.#others
-    if (this.#others.size <= MAX_SHAPES || oldest === undefined) return
+    if (oldest === undefined) return
     const [key, captured] = oldest
     this.#others.delete(key)
-    if (captured !== null) this.#dispose(captured)
+    this.#dispose(captured)
   }
 
   /** The buffer first: giving its memory back waits for a replay that is on its way. */
@@ -125,8 +136,7 @@ export class StepGraphs {
   }
 
   dispose(): void {
-    for (const captured of [...this.#decode.values(), ...this.#others.values()])
-      if (captured !== null) this.#dispose(captured)
+    for (const captured of [...this.#decode.values(), ...this.#others.values()]) this.#dispose(captured)
     this.#decode.clear()
     this.#others.clear()
   }
@@ -148,17 +158,26 @@ export function paddedShape(shape: StepShape, capacity: Capacity): StepShape {
   const numShort = shape.rows - shape.singles - shape.longRows
   const isFew = shape.longRows === 0 && shape.rows <= MAX_GUESSING_ROWS
   if (isFew && numShort > 0) return shapeOfFew(shape, numShort, capacity)
-  const padded = (n: number, least = 1) => (n === 0 ? 0 : bucketOf(Math.max(n, least)))
-  const [singles, longRows] = [padded(shape.singles), padded(shape.longRows)]
-  const shortRows = padded(numShort, MIN_SHORT_ROWS)
+  const [singles, longRows] = [manyOf(shape.singles), powerOf(shape.longRows)]
+  const shortRows = numShort === 0 ? 0 : bucketOf(Math.max(numShort, MIN_SHORT_ROWS))
   return {
     tokens: Math.min(bucketOf(shape.tokens), capacity.tokens),
     rows: singles + shortRows + longRows,
     ...{ singles, longRows },
-    logits: Math.min(padded(shape.logits), capacity.logits),
-    samples: Math.min(padded(shape.samples), capacity.samples),
-    waits: Math.min(padded(shape.waits), capacity.samples),
+    logits: Math.min(manyOf(shape.logits), capacity.logits),
+    samples: Math.min(manyOf(shape.samples), capacity.samples),
+    waits: Math.min(manyOf(shape.waits), capacity.samples),
   }
+}
+
+function powerOf(n: number): number {
+  return n === 0 ? 0 : 2 ** Math.ceil(Math.log2(n))
+}
+
+/** Answers come and go with every step, and one more or less of them is not to be another shape. Few stay as they would be alone. */
+function manyOf(n: number): number {
+  if (n <= FEW_ANSWERS) return n === 0 ? 0 : bucketOf(n)
+  return ANSWERS_GRAIN * Math.ceil(n / ANSWERS_GRAIN)
 }
 
 /**
@@ -172,7 +191,7 @@ function shapeOfFew(shape: StepShape, numShort: number, capacity: Capacity): Ste
   const part = (n: number) => (n === 0 || n > all / 2 ? Math.min(n, 1) * all : Math.ceil(all / 2))
   const [singles, shortRows] = [part(shape.singles), part(numShort)]
   const hasGuesses = samples > shape.rows
-  const rounded = hasGuesses ? 2 ** Math.ceil(Math.log2(shape.tokens)) : bucketOf(shape.tokens)
+  const rounded = hasGuesses ? powerOf(shape.tokens) : bucketOf(shape.tokens)
   const tokens = Math.min(rounded, capacity.tokens)
   const padded = (n: number) => {
     if (n === 0) return 0
