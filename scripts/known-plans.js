@@ -3,7 +3,7 @@
  *
  *   node scripts/known-plans.js FILE kernels/plans/h200-130100.json "NVIDIA H200" ["NVIDIA H100 80GB HBM3" …]
  *
- * A process tunes for eight seconds at the most: start again until the file no longer grows. Every named card has the
+ * A process tunes for five seconds at the most: start again until the file no longer grows. Every named card has the
  * chip that the plans were tuned on. Plans that OUT already has stay.
  */
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'

@@ -5,6 +5,7 @@
 import { mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { isDeepStrictEqual } from 'node:util'
 import { afterEach, expect, test, vi } from 'vitest'
 import { createCudaBackend } from '../../src/backend/cuda/cuda.ts'
 import { FewRowsLayers } from '../../src/backend/cuda/ops/fused-layers.ts'
@@ -38,7 +39,7 @@ function runOn(card: string, path: string, weightType: WeightType | undefined, r
   const checkpoint = openCheckpoint(path)
   const model = loadRwkv7(checkpoint, backend, { weightType })
   checkpoint.close()
-  const runner = new ModelRunner(model, backend, { numSlots: 8, maxTokens: 80, fingerprint: '' })
+  const runner = new ModelRunner(model, backend, { numSlots: 8, maxTokens: 40, fingerprint: '' })
   run(runner)
   runner.dispose()
   backend.dispose()
@@ -80,26 +81,22 @@ describeCuda('within the limits of other cards', () => {
         there.set(rows, feed(runner, rows))
         together.set(rows, takes.mock.results[takes.mock.calls.findLastIndex(([tokens]) => tokens === rows)]!.value)
       }
-      prompt = feed(runner, 1, 80, 1).logits[0]![0]
+      prompt = feed(runner, 1, 40, 1).logits[0]![0]
     })
     expect(together.get(1)).toBe(true)
-    runOn('', path, type, (runner) => {
+    const others: string[] = []
+    const compare = (runner: ModelRunner, isOne: boolean) => {
       for (const rows of ROWS)
-        if (together.get(rows)) expect(there.get(rows), `${rows} rows`).toEqual(feed(runner, rows))
+        if (together.get(rows) === isOne && !isDeepStrictEqual(there.get(rows), feed(runner, rows)))
+          others.push(`${rows} rows${isOne ? ' in one launch' : ', op by op'}`)
+    }
+    runOn('', path, type, (runner) => {
+      compare(runner, true)
       // Products of many tokens are the library's.
-      expect(rmsRatio(prompt!, feed(runner, 1, 80, 1).logits[0]![0]!)).toBeLessThan(2e-3)
+      expect(rmsRatio(prompt!, feed(runner, 1, 40, 1).logits[0]![0]!)).toBeLessThan(2e-3)
     })
     takes.mockReturnValue(false)
-    runOn('', path, type, (runner) => {
-      for (const rows of ROWS)
-        if (!together.get(rows)) expect(there.get(rows), `${rows} rows, op by op`).toEqual(feed(runner, rows))
-    })
-    console.log(
-      card,
-      type ?? 'f16',
-      shape.channels,
-      'one launch:',
-      ROWS.filter((rows) => together.get(rows)),
-    )
+    runOn('', path, type, (runner) => compare(runner, false))
+    expect(others).toEqual([])
   })
 })

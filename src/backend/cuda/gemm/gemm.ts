@@ -52,7 +52,7 @@ const OTHERS = 48
 const OTHERS_MAJOR = 9
 const MAX_ALIGNMENT = 256n
 /** Of a process. Products for which that is not enough take the library's first choice, and the next process tunes them. */
-const MOST_TUNING_MS = 8000
+const MOST_TUNING_MS = 5000
 
 /**
  * The bucket of a number of tokens. Fine enough that what is padded costs little: a plan's tiles suit its own number and

@@ -19,10 +19,10 @@ const MOST_WARM_UPS = 10
  * Every candidate is launched three times, and the last of these is timed, as long as that may take; then the best of
  * them are timed as often as fits in the time that they may take.
  */
-const FIRST_MS = 15
+const FIRST_MS = 8
 const LEAST_CANDIDATES = 8
 const FINALISTS = 8
-const FINAL_MICROSECONDS = 8000
+const FINAL_MICROSECONDS = 4000
 const FINAL_REPEATS = [3, 9] as const
 /** Reading this many caches' worth of weights leaves nothing of the first in the cache. */
 const ROUND_CACHES = 2
