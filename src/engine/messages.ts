@@ -336,7 +336,7 @@ export interface EngineInfo {
 /** gateway → worker */
 export type ToWorker =
   | { readonly type: 'generate'; readonly request: GenerateRequest }
-  | { readonly type: 'cancel'; readonly id: string }
+  | { readonly type: 'cancel'; readonly ids: readonly string[] }
   /** Asks whether the worker is alive; the answer is its counters. */
   | { readonly type: 'ping' }
   | AnyCall

@@ -500,3 +500,24 @@ test('a tenant whose own requests fill its part is refused without asking the wo
   expect(asked()).toBe(5)
   await client.close()
 })
+
+test('the rows of a call that is aborted are cancelled by one message', async () => {
+  const { client, gateway, engine } = await setUpRemote()
+  const sent: ToWorker[] = []
+  const send = gateway.send.bind(gateway)
+  gateway.send = (message) => {
+    sent.push(message)
+    send(message)
+  }
+  const leaving = new AbortController()
+  const rows = Array.from({ length: 20 }, (_, i) =>
+    codeOf(collect(client.generate(requestOf({ id: `${i}`, maxTokens: 100_000 }), leaving.signal))),
+  )
+  await settle()
+  leaving.abort()
+  expect(new Set(await Promise.all(rows))).toEqual(new Set(['aborted']))
+  await settle()
+  expect(sent.filter(({ type }) => type === 'cancel')).toMatchObject([{ ids: { length: 20 } }])
+  expect(engine.stats).toMatchObject({ running: 0, waiting: 0, freeSlots: 8 })
+  await client.close()
+})

@@ -91,14 +91,14 @@ describe('a token behind a large message', () => {
     worker.onMessage((one) => read.push(one))
     const request = requestOf({ id: 'long', prompt: promptOf(131_072) })
     gateway.send({ type: 'generate', request })
-    gateway.send({ type: 'cancel', id: 'long' })
-    gateway.send({ type: 'cancel', id: 'other' })
+    gateway.send({ type: 'cancel', ids: ['long'] })
+    gateway.send({ type: 'cancel', ids: ['other'] })
     ports[1].turn()
-    expect(read).toEqual([{ type: 'cancel', id: 'other' }])
+    expect(read).toEqual([{ type: 'cancel', ids: ['other'] }])
     settle(ports)
     expect(read.slice(1)).toEqual([
       { type: 'generate', request },
-      { type: 'cancel', id: 'long' },
+      { type: 'cancel', ids: ['long'] },
     ])
     expect(Math.max(...ports[0].sent)).toBeLessThan(MOST_BYTES)
   })

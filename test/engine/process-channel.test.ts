@@ -72,11 +72,11 @@ describe('process channel', () => {
       })
     })
     channel.send({ type: 'generate', request })
-    channel.send({ type: 'cancel', id: 'a' })
+    channel.send({ type: 'cancel', ids: ['a'] })
     await done
     expect(received).toEqual([
       { type: 'generate', request },
-      { type: 'cancel', id: 'a' },
+      { type: 'cancel', ids: ['a'] },
     ])
     const ended = new Promise((resolve) => channel.onClose(resolve))
     await channel.close()
@@ -94,12 +94,12 @@ describe('process channel', () => {
         resolve()
       })
     })
-    channel.send({ type: 'cancel', id: 'a' })
+    channel.send({ type: 'cancel', ids: ['a'] })
     await first
     child.kill('SIGKILL')
     expect(await ended).toBe('signal SIGKILL')
     expect(log).toHaveLength(1)
-    channel.send({ type: 'cancel', id: 'b' })
+    channel.send({ type: 'cancel', ids: ['b'] })
     await channel.close()
   })
 
@@ -113,7 +113,7 @@ describe('process channel', () => {
         resolve(reason)
       })
     })
-    channel.send({ type: 'cancel', id: 'a' })
+    channel.send({ type: 'cancel', ids: ['a'] })
     channel.send({ type: 'shutdown' })
     expect(await ended).toBe('exit code 3')
     expect(log).toEqual(['cancel', 'shutdown', 'closed'])

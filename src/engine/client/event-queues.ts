@@ -129,7 +129,7 @@ export class EventQueue implements AsyncIterableIterator<EngineEvent> {
     this.#maxBytes = Math.min(MAX_QUEUE_BYTES, Math.max(QUEUE_BYTES, CHOICE_BYTES * numChoices))
     this.#onCancel = onCancel
     this.#signal = signal
-    if (signal?.aborted) this.fail(abortedError())
+    if (signal?.aborted) this.fail(ABORTED)
     else signal?.addEventListener('abort', this.#onAbort, { once: true })
   }
 
@@ -205,7 +205,7 @@ export class EventQueue implements AsyncIterableIterator<EngineEvent> {
   /** What is queued is dropped: whoever aborts does not want the rest. */
   #abort(): void {
     this.#drop()
-    this.fail(abortedError())
+    this.fail(ABORTED)
     this.#onCancel()
   }
 
@@ -269,6 +269,5 @@ export class EventQueue implements AsyncIterableIterator<EngineEvent> {
 
 const DONE: IteratorResult<EngineEvent> = { value: undefined, done: true }
 
-function abortedError(): SkeinError {
-  return new SkeinError('aborted', 'the request was cancelled by its caller')
-}
+/** One for all: a call may have a thousand rows, and each error of its own would take as long as ending the row. */
+const ABORTED = new SkeinError('aborted', 'the request was cancelled by its caller')

@@ -32,6 +32,8 @@ export class RemoteEngineClient implements EngineClient {
   #numCalls = 0
   #stats: EngineStats
   #numRequests = 0
+  /** Since the last message. */
+  #cancelled: string[] = []
   #isClosing = false
   /** The same for all: an error with its stack takes a tenth of a refusal's time. */
   #lineFull: SkeinError | null = null
@@ -89,7 +91,7 @@ export class RemoteEngineClient implements EngineClient {
     // In every event of it, so a short one.
     const id = String(this.#numRequests)
     const cancel = () => {
-      if (this.#queues.remove(id, queue)) this.#channel.send({ type: 'cancel', id })
+      if (this.#queues.remove(id, queue)) this.#cancel(id)
     }
     const queue = new EventQueue(request.n, cancel, signal)
     if (queue.isOver) return queue
@@ -117,6 +119,17 @@ export class RemoteEngineClient implements EngineClient {
     if (this.#queues.numOf(tenant) < numSlots + maxWaiting) return null
     this.#lineFull ??= lineFull(maxWaiting)
     return this.#lineFull
+  }
+
+  /** The rows of a call whose client leaves are cancelled at once: in one message. */
+  #cancel(id: string): void {
+    this.#cancelled.push(id)
+    if (this.#cancelled.length > 1) return
+    queueMicrotask(() => {
+      const ids = this.#cancelled
+      this.#cancelled = []
+      this.#channel.send({ type: 'cancel', ids })
+    })
   }
 
   async call<M extends EngineCall>(method: M, params: EngineCalls[M]['params']): Promise<EngineCalls[M]['result']> {

@@ -44,6 +44,7 @@ export function divide(message: Message, isBehind: (id?: Id) => boolean): Divide
     case 'generate':
       return divideOther(message, message.request.id, isBehind)
     case 'cancel':
+      return divideCancel(message.ids, isBehind)
     case 'call':
     case 'result':
       return divideOther(message, message.id, isBehind)
@@ -58,6 +59,15 @@ export function divide(message: Message, isBehind: (id?: Id) => boolean): Divide
       return at(message)
     default:
       return message satisfies never
+  }
+}
+
+function divideCancel(all: readonly string[], isBehind: (id: Id) => boolean): Divided {
+  const behind = all.filter((id) => isBehind(id))
+  const ids = all.filter((id) => !isBehind(id))
+  return {
+    now: ids.length === 0 ? null : { type: 'cancel', ids },
+    later: behind.length === 0 ? null : large(behind, 0, whole({ type: 'cancel', ids: behind })),
   }
 }
 

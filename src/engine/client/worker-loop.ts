@@ -54,7 +54,7 @@ class WorkerLoop {
         this.#submit(message.request)
         break
       case 'cancel':
-        this.#engine.cancel(message.id)
+        for (const id of message.ids) this.#engine.cancel(id)
         break
       case 'ping':
         this.#post([])
