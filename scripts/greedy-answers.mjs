@@ -77,7 +77,7 @@ async function run(group) {
       const now = waiting.splice(0, fits === -1 ? waiting.length : fits)
       for (const [j, { drawn }] of (await land(now.map(([, row]) => row))).entries()) {
         answers[now[j][0]].push(drawn[0].token)
-        logprobs[now[j][0]].push(drawn[0].logprob.logprob)
+        logprobs[now[j][0]].push(Number(drawn[0].logprob.logprob.toPrecision(7)))
       }
     }
   }

@@ -9,6 +9,7 @@ own greedy answer is the same. Where one differs it says how far the two were ap
 can be told from an error. `--single` computes in float32 as numpy does, which is twice as fast.
 """
 import argparse
+import gzip
 import json
 
 import numpy as np
@@ -112,7 +113,7 @@ def main():
     off = np.abs(hidden(z, np.array([some, some[::-1]]))[0] @ z["head.weight"].T - rwkv7.forward(plain, some)).max()
     assert off < (1e-3 if args.single else 1e-9), off
     for path in args.answers:
-        with open(path) as file:
+        with (gzip.open if path.endswith(".gz") else open)(path) as file:
             given = json.load(file)
         report = {"gaps": [], "whole": 0, "tokens": 0, "logprobs": []}
         for at in range(0, min(args.prompts, len(given["prompts"])), ROWS):
