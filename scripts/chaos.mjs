@@ -23,12 +23,14 @@ const port = await freePort()
 const url = `http://127.0.0.1:${port}`
 const broken = []
 const counts = { answers: 0, turns: 0, unanswered: {}, faults: {} }
+/** Every process of the server never turns its event loop again after this signal. */
+const SPINS = '--import=data:text/javascript,process.on(%22SIGUSR2%22,()=>{for(;;);})'
 let server = null
 let isOver = false
 
 function start() {
   const args = ['serve', '--port', String(port), '--data-dir', folder, '--durable']
-  server = spawn(process.execPath, [MAIN, ...args], { stdio: 'ignore' })
+  server = spawn(process.execPath, [MAIN, ...args], { stdio: 'ignore', env: { ...process.env, NODE_OPTIONS: SPINS } })
   server.ended = new Promise((resolve) => server.on('exit', resolve))
 }
 
@@ -183,6 +185,12 @@ const FAULTS = {
     const [pid] = workers()
     if (pid) signal(pid, 'SIGSTOP')
     // The server notices the hang and ends it.
+    await delay(12_000)
+  },
+  'worker spins': async () => {
+    const [pid] = workers()
+    if (pid) signal(pid, 'SIGUSR2')
+    // It ends itself.
     await delay(12_000)
   },
   'server killed': async () => {
