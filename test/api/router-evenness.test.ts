@@ -96,8 +96,8 @@ async function talk(numUsers: number, seed: number) {
       const home = homes.get(id)
       homes.set(id, name)
       answers.set(name, (answers.get(name) ?? 0) + 1)
-      // One that comes from another worker is claimed.
-      if (home !== undefined && home !== name) await save()
+      // A new one is claimed, and one that comes from another worker.
+      if (home !== name) await save()
       await sleep((4 + Math.floor(random() * 9)) * (1 + 0.3 * replica.numInFlight))
       await save()
       yield* answer(request, name)
@@ -147,9 +147,8 @@ async function talk(numUsers: number, seed: number) {
 test.each([16, 64])('%i users over eight workers: a worker that is away, and a ninth', async (numUsers) => {
   const runs = await Promise.all(SEEDS.map((seed) => talk(numUsers, seed)))
   for (const [i, name] of ['first', 'away', 'ninth'].entries()) {
-    const middle = (values: readonly number[]) => values.toSorted((a, b) => a - b)[SEEDS.length >> 1]!
-    const unevenness = middle(runs.map((phases) => phases[i]!.unevenness))
-    expect(unevenness, `${name}: busiest to least busy worker`).toBeLessThan(1.25)
-    expect(middle(runs.map((phases) => phases[i]!.inPlace)), `${name}: turns in place`).toBeGreaterThan(0.92)
+    const worst = Math.max(...runs.map((phases) => phases[i]!.unevenness))
+    expect(worst, `${name}: busiest to least busy worker`).toBeLessThan(1.3)
+    expect(Math.min(...runs.map((phases) => phases[i]!.inPlace)), `${name}: turns in place`).toBeGreaterThan(0.92)
   }
 })

@@ -27,7 +27,7 @@ export const SESSION_ROOTS = 4
 /** Above this mean of requests in flight nobody is idle for long, and a new request may go where there is one more. */
 const BUSY_MEAN = 1.5
 /** A worker that comes, or comes back, counts as if it had at most so many fewer: sessions go there bit by bit. */
-const MOST_BEHIND = 24
+const MOST_BEHIND = 36
 
 export function meanInFlight(replicas: readonly Replica[]): number {
   return replicas.reduce((sum, { numInFlight }) => sum + numInFlight, 0) / replicas.length

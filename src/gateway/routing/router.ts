@@ -39,9 +39,9 @@ import { SessionCalls } from './session-calls.ts'
  * sessions would attract more and more of them. A worker that has been given this many requests more than one with fewer
  * in flight loses a session to it.
  */
-const MOST_AHEAD = 8
+const MOST_AHEAD = 12
 /** By so many requests that session counts as moved already, or others would follow it at once. */
-const MOVED = 2
+const MOVED = 1
 /** Time that a request waits for another worker if its own died before it began. */
 const RETRY_WAIT_MS = 60_000
 const RETRY_POLL_MS = 50
