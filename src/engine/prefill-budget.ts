@@ -24,12 +24,17 @@ interface ItlTarget {
   readonly leastChunk: number
   /** Used before anything was measured. */
   readonly firstChunk: number
+  /** After a short step, this part of the way to as many tokens as would have fitted. */
+  readonly growth: number
 }
 
 /** A device with steps in flight. */
-const DEVICE: ItlTarget = { leastMs: 25, shortMs: 25, mostMs: 25, leastChunk: 32, firstChunk: 256 }
-/** A CPU is as fast with small chunks as with large ones, so the target follows what answers alone take. */
-const HOST: ItlTarget = { leastMs: 5, shortMs: 30, mostMs: 200, leastChunk: 8, firstChunk: 32 }
+const DEVICE: ItlTarget = { leastMs: 25, shortMs: 25, mostMs: 25, leastChunk: 32, firstChunk: 256, growth: 1 }
+/**
+ * A CPU is as fast with small chunks as with large ones, so the target follows what answers alone take. Its steps vary, and
+ * after one that was short by chance the next would be long.
+ */
+const HOST: ItlTarget = { leastMs: 5, shortMs: 25, mostMs: 200, leastChunk: 8, firstChunk: 32, growth: 1 / 8 }
 
 export function itlTargetOf({ maxFlights }: Pick<Runner, 'maxFlights'>): ItlTarget {
   return maxFlights > 1 ? DEVICE : HOST
@@ -38,10 +43,10 @@ export function itlTargetOf({ maxFlights }: Pick<Runner, 'maxFlights'>): ItlTarg
 const LEAST_SHARE = 0.5
 /**
  * The most by which prompts may multiply the time of answers. With twice, a prompt beside many answers takes twice as long
- * as alone; with four times, 1.3. Nobody reads as fast as answers come in steps of 30 ms.
+ * as alone; with 3.3 times, 1.5. Nobody reads as fast as answers come in steps of 25 ms.
  */
 const TIMES_ALONE = 2
-const TIMES_SHORT = 4
+const TIMES_SHORT = 3.3
 /**
  * The first guess of what a row of logits takes on the host: milliseconds for each token of the vocabulary. That is before the
  * JavaScript engine has compiled the loops; afterwards it is a sixth.
@@ -106,7 +111,7 @@ export class PrefillBudget {
       return
     }
     this.#numSince++
-    const { leastMs, shortMs, mostMs, leastChunk } = this.#target
+    const { leastMs, shortMs, mostMs, leastChunk, growth } = this.#target
     // One long step proves little: the collector ran, a state was copied, or a kernel ran for the first time.
     const alone = Math.min(...this.#alone)
     const allowed = Math.max(leastMs, TIMES_ALONE * alone, Math.min(shortMs, TIMES_SHORT * alone))
@@ -117,8 +122,10 @@ export class PrefillBudget {
     if (sure > 1) this.#chunk = Math.min(this.#chunk, prompts / Math.min(sure, MAX_CHANGE))
     // A step with room for more prompt tokens than there were says nothing about larger ones.
     // Nor does one short step after a long one.
-    else if (excess < 1 && !wasLong && prompts >= Math.floor(this.#chunk))
-      this.#chunk = Math.min(this.#most, prompts / Math.max(excess, 1 / MAX_CHANGE))
+    else if (excess < 1 && !wasLong && prompts >= Math.floor(this.#chunk)) {
+      const fitting = prompts / Math.max(excess, 1 / MAX_CHANGE)
+      this.#chunk = Math.min(this.#most, this.#chunk + growth * (fitting - this.#chunk))
+    }
     this.#chunk = Math.max(this.#chunk, leastChunk)
   }
 }

@@ -105,7 +105,7 @@ describe('fairness', () => {
     expect(sizeAfter(1)).toBe(33)
     expect(sizeAfter(8) * each).toBeCloseTo(4, 0)
     each = 0.01
-    expect(sizeAfter(12) * each).toBeCloseTo(4, 0)
+    expect(sizeAfter(40) * each).toBeCloseTo(4, 0)
     now.mockRestore()
   })
 

@@ -70,12 +70,12 @@ test('on a device every step has all rows, as one with fewer takes as long', () 
     expect(rows.length).toBeGreaterThanOrEqual(40)
 })
 
-test('where a row of a short step takes longer, all short steps together cost a twentieth of the time', () => {
+test('where a row of a short step takes longer, all short steps together cost three twentieths of the time', () => {
   const steps = beside(new Watched(4, 0.1), Array(40).fill(24), 'plain', 60_000)
   const ms = steps.reduce((sum, slots) => sum + 4 + 0.1 * slots.length, 0)
   const lost = ms - (steps.flat().length / 41) * 8.1
   // Half a second more may be spent at once; steps with prompts are not counted, 40 of some 3 ms.
-  expect(lost).toBeLessThan(0.05 * ms + 500 + 120)
+  expect(lost).toBeLessThan(0.15 * ms + 500 + 120)
   expect(lost).toBeGreaterThan(500)
 })
 
@@ -96,4 +96,33 @@ test('a newcomer is answered whenever it comes, beside a few answers and many pr
     expect({ before, steps }).toEqual({ before, steps: 4 })
     engine.dispose()
   }
+})
+
+test('a long prompt of one with few slots takes turns, too', () => {
+  const runner = new Watched(0, 0)
+  const launch = runner.launch.bind(runner)
+  const prompts: number[] = []
+  runner.launch = (rows) => {
+    const tokens = rows.map((row) => row.tokens.length)
+    prompts.push(Math.max(...tokens))
+    runner.ms += 0.1 * tokens.reduce((sum, count) => sum + count, 0)
+    return launch(rows)
+  }
+  const engine = engineOver(runner, { now: () => runner.ms }, null, 'plain')
+  const collected = new Collected()
+  engine.submit(askedBy('carol', 0, 60_000))
+  engine.submit({ ...askedBy('bob', 0, 1), prompt: promptOf(20_000, 0) })
+  for (let i = 0; i < 100; i++) collected.add(engine.step())
+  const usual = Math.max(...prompts.slice(-30))
+  // 5 ms.
+  expect(usual).toBeGreaterThan(40)
+  const request = askedBy('newcomer', 0, 20)
+  engine.submit(request)
+  collected.add(engine.step())
+  prompts.length = 0
+  while (collected.answer(request.id) === null) collected.add(engine.step())
+  expect(Math.max(...prompts.slice(1, -1))).toBeLessThanOrEqual(Math.ceil(usual / 4))
+  expect(Math.min(...prompts.slice(1, -1))).toBeGreaterThan(1)
+  expect(collected.answer(request.id)).toEqual(soloAnswer(request))
+  engine.dispose()
 })

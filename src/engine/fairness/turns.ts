@@ -1,7 +1,8 @@
 /**
  * Short steps while a newcomer is answered. On a CPU a step takes as long as its rows together, so somebody with one answer
  * beside another's sixty waits for all sixty at each token. While a tenant with far less than its part of the slots has
- * its first tokens, the rows of tenants with more than their part take turns: each is in one step of a few.
+ * its first tokens, the rows of tenants with more than their part take turns: each is in one step of a few. So do long prompts,
+ * whoever has them.
  *
  * A short step takes longer per row, so this costs the others. What it may cost is bounded in time, whatever the device.
  */
@@ -16,7 +17,7 @@ const SHORT_PROMPT = 512
 const MOST_AT_ONCE = 16
 const MOST_TURNS = 4
 /** The fraction of all time that short steps may cost, and the most that may be spent at once. */
-const COST = 0.05
+const COST = 0.15
 const MOST_SPARE_MS = 500
 
 export class RowTurns {
@@ -50,7 +51,7 @@ export class RowTurns {
     if (this.#newcomers.size === 0) return ready
     const isHeavy = (live: LiveRequest) => fullnessOf(live) > 1
     const numHeavy = ready.filter(({ owner }) => isHeavy(owner)).length
-    const readsPrompts = running.some((live) => isHeavy(live) && live.canSendChunk)
+    const readsPrompts = running.some((live) => live.canSendChunk && (isHeavy(live) || live.promptLeft > SHORT_PROMPT))
     if (numHeavy <= MOST_AT_ONCE && !readsPrompts) return ready
     // Powers of two: a row is in one step of four even where this changes.
     const numTurns = numHeavy <= 2 * MOST_AT_ONCE && !readsPrompts ? 2 : MOST_TURNS
