@@ -27,6 +27,8 @@ const { vocab, device, quant } = values
 const choice = { model: positionals[0], vocab, device, quant, threads: Number(values.threads) }
 const tokenizer = loadTokenizer(choice)
 const numTokens = Number(values.tokens)
+/** As in src/engine/speculation/draft.ts. */
+const COOLER = 0.7
 const PASSAGES = 32
 const PROMPT = 64
 
@@ -45,12 +47,15 @@ function agreement(temperature) {
   for (const runner of runners) for (const slot of slots) runner.clearSlot(slot)
   const agreed = slots.map(() => [])
   for (let position = 0; position < numTokens; position++) {
-    const rows = slots.map((slot) => ({
-      slot,
-      tokens: fed[slot],
-      samples: [sampleSpec({ slot, position, stream: slot, temperature })],
-    }))
-    const [drawn, guessed] = runners.map((runner) => runner.step(rows).map(({ drawn: [{ token }] }) => token))
+    const [drawn, guessed] = runners.map((runner, i) => {
+      const own = (i === 0 ? 1 : COOLER) * temperature
+      const rows = slots.map((slot) => ({
+        slot,
+        tokens: fed[slot],
+        samples: [sampleSpec({ slot, position, stream: slot, temperature: own })],
+      }))
+      return runner.step(rows).map(({ drawn: [{ token }] }) => token)
+    })
     for (const slot of slots) agreed[slot].push(drawn[slot] === guessed[slot])
     fed = drawn.map((token) => Int32Array.of(token))
   }
@@ -64,8 +69,9 @@ function rateOf(agreed, length, isFree) {
   for (const isRight of agreed) {
     let again = 0
     for (let at = 0; at < isRight.length; ) {
-      const room = 32 - 1 - again
-      const guesses = Math.min(length, room)
+      // Up to eight tokens a step costs as much as three.
+      const room = (length < 8 ? 8 : 32) - 1 - again
+      const guesses = Math.max(0, Math.min(length, room))
       const fed = 1 + again + guesses
       time += H200.steps.find(([most]) => fed <= most)[1]
       if (guesses > 0) time += H200.gap + (isFree ? 0 : guesses * H200.draft)

@@ -16,7 +16,7 @@ import type { Runner } from '../../src/model/runner.ts'
 import { readTensors, writeAsGguf } from '../helpers/formats.ts'
 
 const OTHERS = process.env.SKEIN_TRAINED?.split(',') ?? []
-const TOKENS = OTHERS.length > 0 ? 4096 : 512
+const TOKENS = OTHERS.length > 0 ? 1024 : 512
 const TEXTS = 8
 const folder = mkdtempSync(join(tmpdir(), 'skein-trained-'))
 afterAll(() => rmSync(folder, { recursive: true }))
@@ -25,8 +25,8 @@ afterAll(() => rmSync(folder, { recursive: true }))
 const BOUNDS: Partial<Record<QuantChoice, readonly [number, number, number, number]>> = {
   f16: [5e-4, 2e-3, 1e-6, 1e-4],
   int8: [1.5e-2, 0.02, 4e-4, 3e-3],
-  q4: [0.11, 0.1, 2e-2, 3e-2],
-  nf4: [0.12, 0.1, 2e-2, 4e-2],
+  q4: [0.11, 0.12, 2e-2, 3e-2],
+  nf4: [0.12, 0.13, 3e-2, 4e-2],
 }
 /** Of blocks as in the file, against the file's own numbers. */
 const OF_BLOCKS = [1e-4, 2e-3, 1e-7, 1e-4] as const
