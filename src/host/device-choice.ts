@@ -101,9 +101,12 @@ const HERE: Machine = {
   },
 }
 
-/** Whether there may be a GPU; on Linux it has a device file. */
+/** Of GPUs on Linux: the kernel's own drivers, NVIDIA's, which is all that a container may have, and that of Windows' subsystem. */
+const GPU_FILES = ['/dev/dri', '/dev/nvidiactl', '/dev/dxg']
+
+/** Whether there may be a GPU. */
 function hasGraphics({ platform, hasFile }: Machine): boolean {
-  return platform !== 'linux' || hasFile('/dev/dri')
+  return platform !== 'linux' || GPU_FILES.some(hasFile)
 }
 
 /**

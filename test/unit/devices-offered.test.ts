@@ -8,7 +8,9 @@ const bare = { platform: 'linux', hasFile: () => false, hasPackage: () => true }
 test('a worker can have webgpu where the package is and a GPU may be', () => {
   expect(devicesOf([], bare)).toEqual(['cpu'])
   expect(devicesOf([1], bare)).toEqual(['cpu', 'cuda:1', 'webgpu'])
-  expect(devicesOf([], { ...bare, hasFile: (path: string) => path === '/dev/dri' })).toEqual(['cpu', 'webgpu'])
+  // A container whose card CUDA cannot use has NVIDIA's file alone.
+  for (const own of ['/dev/dri', '/dev/nvidiactl', '/dev/dxg'])
+    expect(devicesOf([], { ...bare, hasFile: (path: string) => path === own })).toEqual(['cpu', 'webgpu'])
   expect(devicesOf([], { ...bare, platform: 'darwin' })).toEqual(['cpu', 'webgpu'])
 })
 
