@@ -31,7 +31,11 @@ vi.mock('../../src/backend/webgpu/adapter.ts', () => ({
   }),
 }))
 vi.mock('../../src/backend/webgpu/webgpu.ts', () => ({
-  openWebgpuBackend: async (index: number) => ({ name: 'webgpu', index }),
+  openWebgpuBackend: async (index: number) => ({
+    name: 'webgpu',
+    index,
+    device: { maxBinding: 2 ** 30, arenaBytes: 0 },
+  }),
 }))
 vi.mock('../../src/backend/webgpu/self-test.ts', () => ({
   testBackend: async () => {
