@@ -79,7 +79,7 @@ test('auto takes cuda first', async () => {
 
 test('then the first adapter of WebGPU that is a GPU', async () => {
   machine.adapters = [true, false]
-  expect(await best()).toEqual({ name: 'webgpu', index: 1 })
+  expect(await best()).toMatchObject({ name: 'webgpu', index: 1 })
   expect(said).toBe('')
 })
 
