@@ -153,9 +153,15 @@ function textsOf(name, seen = new Map()) {
 /** A commit compiles few-rows once for each FEED, which selects other source. */
 const FEEDS = /TOKENS=2 .*FEED=0|STATE_F16=1 .*FEED=[12]/
 
+/** Clusters are chosen from 9.0 on, and groups of wkv7-chunk on Hopper. @param {string} target @param {string} defines */
+function isOf(target, defines) {
+  if (target === '90a') return true
+  return !/GROUPS=[2-9]/.test(defines) && (Number.parseInt(target, 10) > 90 || !/CLUSTER=[2-9]/.test(defines))
+}
+
 /** The variants of a file for a target, as far as this run has any. @param {string} file @param {string} target */
 function variantsOf(file, target) {
-  const variants = VARIANTS[file] ?? ['']
+  const variants = (VARIANTS[file] ?? ['']).filter((each) => isOf(target, each))
   if (isAll) return variants
   if (target === '90a') return file === 'few-rows' ? variants.filter((each) => FEEDS.test(each)) : variants.slice(-1)
   // An error in the source shows on any chip; the oldest misses code for newer ones.
