@@ -106,13 +106,16 @@ const engine = defineCommand({
 /** Numbers of concurrent answers to measure with guesses, as far as the slots allow. */
 const GUESSED_STREAMS = [1, 4, 32] as const
 
+/** Tokens of a step of which a quarter may be guesses: as many as pay. */
+const GUESSED_TOKENS = 1024
+
 /** Slots for the widest case and, on a GPU, steps that hold the longest prompts. */
 function benchChoice(choice: EngineChoice, plan: BenchPlan, limits: Limits) {
   const { decode, mixed, prefill } = plan
   const beside = mixed.map(({ rows }) => rows + 1)
   const slots = Math.max(1, ...decode, ...beside, ...prefill.map(({ prompts }) => prompts))
   const longest = Math.max(
-    0,
+    choice.speculate === 'lookup' || choice.draft !== undefined ? GUESSED_TOKENS : 0,
     ...mixed.map(({ rows, tokens }) => rows + tokens),
     ...prefill.map(({ prompts, tokens }) => prompts * tokens),
   )
