@@ -83,6 +83,7 @@ const VARIANTS = {
     'QUANT=5 TOKENS=256 STAGES=3',
     'QUANT=6 TOKENS=128 STAGES=5',
     'QUANT=7 TOKENS=256 STAGES=2',
+    'QUANT=4 TOKENS=128 STAGES=8',
   ],
   'linear-sparse': ['COLUMNS=16', 'COLUMNS=32'],
   'low-rank': [

@@ -1,13 +1,13 @@
-// y = epilogue(x·Wᵀ + bias), or y + x·Wᵀ, for many tokens and integer weights (quant.cuh), with all
-// jobs in one launch.
+// y = epilogue(x·Wᵀ + bias), or y + x·Wᵀ, for many tokens and weights of 8 bits and fewer
+// (quant.cuh), with all jobs in one launch.
 // x f16 [T, columns] · y f16 or f32 [T, rows] · bias f32 [rows] or null · columns a multiple of 32.
 // No f16 copy of W is written. A block has 128 rows of W and TOKENS (64, 128, 160 or 256) tokens.
 // Two warpgroups hold 64 rows each and decode them in registers as the left operand of wgmma, one
 // slice ahead of the tensor cores, which are thus never idle. A third warpgroup, the loader, copies
 // parts of W, their scales and x into a ring in shared memory. The two blocks of a pair (256 rows)
-// load half of x each, for both. Each pair of a cluster has a share of the columns; the pairs add
-// their sums through shared memory, in a fixed order. Needs capability 9.0 with its own
-// instructions (sm_90a).
+// load half of x each, for both. Several pairs may have shares of a tile's columns; the one that is
+// done last adds up their sums, in a fixed order (linear-tiles-store.cuh). Needs capability 9.0 with
+// its own instructions (sm_90a).
 // Tolerance: 1e-3 RMS against reference/ops.ts with weights of the same type.
 #include "linear-tiles-store.cuh"
 #include "tensor-cores.cuh"
@@ -44,7 +44,7 @@ __device__ __forceinline__ void ask_part(Shared& shared, const Tile& tile, const
   arrive_expecting(full, (int)sizeof(shared.inputs[0]) + kPartBytesOfRows);
 #pragma unroll
   for (int box = 0; box < kBoxes; box++)
-    load_box_to(3 << 2 * tile.share, shared.inputs[stage][box] + 8 * half, maps.inputs[tile.job],
+    load_box_to(3, shared.inputs[stage][box] + 8 * half, maps.inputs[tile.job],
                 part * kPartInputs + box * kBoxInputs, tile.first_token + half, full);
   load_box(shared.values[stage], maps.values[tile.job], part * kPartBytes, tile.first_row, full);
 #if HIGH_BITS
@@ -81,12 +81,13 @@ __device__ __forceinline__ void ask(Shared& shared, const TileJob& job, const Ti
                                     const TileMaps& maps) {
   const int thread = threadIdx.x - kMultiplying, row = min(tile.first_row + thread, job.rows - 1);
   const int parts = parts_of(job.columns);
-  const Scales* const scales = reinterpret_cast<const Scales*>(job.scales) + (long long)row * parts;
+  const Scales* const scales = static_cast<const Scales*>(job.scales) + (long long)row * parts;
   Turn turn;
   for (int part = tile.begin; part < tile.end; part++, turn.next()) {
     wait(shared.free[turn.stage], turn.parity ^ 1);
     if (thread == 0) ask_part(shared, tile, maps, turn.stage, part);
-    if (part == tile.begin || part % kScaleParts == 0) ask_scales(shared, scales, part, parts);
+    if (kPartScales > 0 && (part == tile.begin || part % kScaleParts == 0))
+      ask_scales(shared, scales, part, parts);
     arrive_after_copies(shared.full[turn.stage]);
   }
 }
@@ -99,6 +100,13 @@ struct Words {
   Scales scales[2];
 
   __device__ __forceinline__ void take(const Shared& shared, int stage, int part) {
+    if constexpr (QUANT == kE4m3)
+      take_bytes(shared, stage);
+    else
+      take_words(shared, stage, part);
+  }
+
+  __device__ __forceinline__ void take_words(const Shared& shared, int stage, int part) {
     const int lane = threadIdx.x & 31, first = threadIdx.x / 32 * 16;
 #pragma unroll
     for (int n = 0; n < 2; n++) {
@@ -119,6 +127,22 @@ struct Words {
 #pragma unroll
     for (int i = 0; i < kMatrices; i++) high[i / kHighBits].of[i % kHighBits] = all[i];
 #endif
+  }
+
+  /** e4m3, whose rows are in order: word j has what lane q needs for product j, inputs 2q, 2q + 1,
+   * 2q + 8 and 2q + 9 of its 16. */
+  __device__ __forceinline__ void take_bytes(const Shared& shared, int stage) {
+    const int lane = threadIdx.x & 31, q = lane & 3;
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+      const int row = threadIdx.x / 32 * 16 + 8 * n + lane / 4;
+#pragma unroll
+      for (int j = 0; j < 4; j++) {
+        const u16* const unit =
+            reinterpret_cast<const u16*>(&shared.values[stage][row][j ^ row / 2 % 4]);
+        of[n][j] = unit[q] | (u32)unit[q + 4] << 16;
+      }
+    }
   }
 };
 
@@ -161,9 +185,9 @@ __device__ __forceinline__ void start(float (&sums)[TOKENS / 2], const Left& lef
 
 /** Tells both blocks of the pair that a stage has been read. One lane per block is enough: a warp
  * starts its products together, and they have been waited for. */
-__device__ __forceinline__ void release(Shared& shared, const Tile& tile, int stage) {
+__device__ __forceinline__ void release(Shared& shared, int stage) {
   const int lane = threadIdx.x & 31;
-  if (lane < 2) arrive_in(2 * tile.share + lane, shared.free[stage]);
+  if (lane < 2) arrive_in(lane, shared.free[stage]);
 }
 
 /** All products of the share with the thread's rows. While the products of one slice run, those of
@@ -189,7 +213,7 @@ __device__ __forceinline__ void work(float (&sums)[TOKENS / 2], Shared& shared, 
       start(sums, left[slice % 2], shared.inputs[stage][slice / 2], slice % 2,
             slice == 0 && part == tile.begin);
       wait_for_products<1>();
-      if (slice == 0 && part > tile.begin) release(shared, tile, before);
+      if (slice == 0 && part > tile.begin) release(shared, before);
       if (slice == kPartSlices - 2 && !is_last) {
         wait(shared.full[turn.stage], turn.parity);
         next.take(shared, turn.stage, part + 1);
@@ -201,13 +225,6 @@ __device__ __forceinline__ void work(float (&sums)[TOKENS / 2], Shared& shared, 
     }
   }
   wait_for_products<0>();
-}
-
-/** A barrier of the threads that multiply. */
-__device__ __forceinline__ void meet() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("bar.sync 1, %0;" ::"n"(kMultiplying) : "memory");
-#endif
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
@@ -232,22 +249,23 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x >= kMultiplying) {
     leave_registers();
     ask(shared, job, tile, maps);
-    fetch_outputs(job, tile, jobs.shares, num_tokens);
-    cluster_meet();
+    if (tile.share == 0) fetch_outputs(job, tile, num_tokens);
   } else {
     take_registers();
     float sums[TOKENS / 2];
     work(sums, shared, tile);
-    // All threads have multiplied, so the ring is no longer read and its memory can hold the sums.
-    meet();
-    share(shared, sums);
-    cluster_meet();
-    if (job.is_f32)
-      store_outputs<float>(shared, job, tile, jobs.shares, num_tokens);
-    else
-      store_outputs<f16>(shared, job, tile, jobs.shares, num_tokens);
+    if (gather(sums, jobs, tile)) {
+      // All threads have multiplied, so the ring is no longer read and its memory can hold the sums.
+      meet();
+      lay_out(shared, sums, job, tile);
+      meet();
+      if (job.is_f32)
+        store_outputs<float>(shared, job, tile, num_tokens);
+      else
+        store_outputs<f16>(shared, job, tile, num_tokens);
+    }
   }
-  // No block may exit while another can still read its sums or arrive at its barriers.
-  cluster_part();
+  // No block may exit while the other can still arrive at its barriers.
+  cluster_meet();
 #endif
 }

@@ -8,7 +8,8 @@
 
 struct TileJob {
   void* y;
-  const f16* scales;
+  /** f16 of groups; of e4m3 f32 of rows. */
+  const void* scales;
   const float* bias;
   int rows;
   int columns;
@@ -27,6 +28,10 @@ struct TileJobs {
   int columns_of_tiles;
   /** Number of pairs that share the columns of a product. */
   int shares;
+  /** Where pairs share: the sums of each block. */
+  float4* partials;
+  /** How many of a tile's sums are there, by tile and side; 0 between launches. */
+  u32* arrived;
 };
 
 /** Per job: x in boxes of 64 columns and half a block's tokens, W in boxes of one part and a
@@ -66,7 +71,7 @@ struct Shared {
 #endif
       Scales scales[kScaleStages][kRows][kScaleParts];
     };
-    /** At the end: the sums of the block's share. */
+    /** At the end: the sums. */
     float sums[TOKENS][kStride];
   };
   Barrier full[STAGES];
@@ -78,18 +83,20 @@ struct Tile {
   int first_row, first_token, job;
   /** Which block of the pair this is, and which share of the columns it has. */
   int side, share;
+  /** Among the tiles of all jobs. */
+  int number;
   /** The parts of its share. */
   int begin, end;
 };
 
 __device__ __forceinline__ Tile find_tile(const TileJobs& jobs) {
-  const int cluster = 2 * jobs.shares, rank = rank_in_cluster(), unit = blockIdx.x / cluster;
-  const int pair = unit / jobs.columns_of_tiles;
+  const int unit = blockIdx.x / 2 / jobs.shares, pair = unit / jobs.columns_of_tiles;
   Tile tile;
+  tile.number = unit;
   tile.job = 0;
   while (tile.job + 1 < jobs.count && pair >= jobs.job[tile.job + 1].first_pair) tile.job++;
   const TileJob& job = jobs.job[tile.job];
-  tile.side = rank % 2, tile.share = rank / 2;
+  tile.side = blockIdx.x % 2, tile.share = blockIdx.x / 2 % jobs.shares;
   tile.first_row = (2 * (pair - job.first_pair) + tile.side) * kRows;
   tile.first_token = unit % jobs.columns_of_tiles * TOKENS;
   const int parts = parts_of(job.columns);

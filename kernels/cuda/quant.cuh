@@ -220,13 +220,14 @@ __device__ __forceinline__ float minimum_of(const Scales& scales, int slice) {
   return unpack(scales.of[slice]).y;
 }
 
-/** Decodes slice `slice` of four prepared words of integers, with their scale, times SCALE_FACTOR.
+/** Decodes slice `slice` of four prepared words, integers with their scale, times SCALE_FACTOR.
  * The words are the four of one lane or, if `OfAll`, one of each lane. */
 template <bool OfAll>
 __device__ __forceinline__ void decode(u32 (&h)[4], const u32 (&ready)[4], const High<OfAll>& high,
                                        const Scales& scales, int slice,
                                        const DecodeConstants& constants) {
   slice_to_f16(h, ready, high, slice, constants);
+  if constexpr (QUANT == kE4m3) return;
   const u32 scale = scale_of(scales, slice);
 #pragma unroll
   for (int j = 0; j < 4; j++)

@@ -1,5 +1,6 @@
 import { afterEach, expect, test, vi } from 'vitest'
 import type { Backend } from '../../src/backend/backend.ts'
+import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import type { MatrixSource } from '../../src/backend/weight-types.ts'
 import { capacityFor, normals, raggedBatch, randomSource, rmsRatio, runOnce } from '../backend/kit.ts'
 import { backendOfGroup, describeCuda } from './kit.ts'
@@ -30,19 +31,29 @@ function linearOf(
 
 describeCuda('products of many tokens with integers on cuda', () => {
   const cuda = backendOfGroup()
+  const reference = createReferenceBackend()
   afterEach(() => void vi.restoreAllMocks())
 
-  // Every size of a tile: 64, 128, 160 and 256 tokens are the best for these where one cluster at a time fits (rounded.test.ts).
-  test.each(
-    INTEGERS.flatMap((type) =>
-      [40, 120, 150, 250, 500].flatMap((tokens) => [1, 2, 4].map((shares) => [type, tokens, shares] as const)),
-    ),
-  )('linear with %s of %i tokens whose columns %i pairs of blocks share', (type, tokens, shares) => {
-    vi.spyOn(cuda().device, 'clustersAtOnce').mockImplementation((_, __, ___, cluster) =>
-      cluster === 2 * shares ? 1 : 0,
-    )
-    compare(cuda(), 1e-3, `T ${tokens}`, (backend) => linearOf(backend, type, tokens, [264, 520], 2080))
-  })
+  // Every size of a tile, with columns that have no shares and with those that have: rounded.test.ts.
+  test.each(INTEGERS.flatMap((type) => [40, 120, 150, 250].map((tokens) => [type, tokens] as const)))(
+    'linear with %s of %i tokens, by one pair of blocks and by shares',
+    (type, tokens) => {
+      for (const { atOnce, rows, columns } of [
+        { atOnce: 1, rows: [264, 520], columns: 544 },
+        { atOnce: 4, rows: [24, 8], columns: 16_416 },
+        { atOnce: 8, rows: [24, 8], columns: 16_416 },
+      ] as const) {
+        vi.spyOn(cuda().device, 'clustersAtOnce').mockReturnValue(atOnce)
+        const run = (backend: Backend) => linearOf(backend, type, tokens, rows, columns)
+        const expected = run(reference)
+        const outputs = run(cuda())
+        for (const [j, y] of outputs.entries())
+          expect(rmsRatio(y, expected[j]!), `${atOnce} at once, output ${j}`).toBeLessThan(1e-3)
+        // The order of additions is always the same, whichever pair comes last.
+        expect(run(cuda())).toEqual(outputs)
+      }
+    },
+  )
 
   test.each(INTEGERS)('linear with %s of more tokens than tiles take', (type) => {
     const tokens = TILED_TOKENS + 4

@@ -13,7 +13,7 @@ import type { KernelImages, KernelVariant } from './kernel/kernel.ts'
 import type { LaunchListener } from './kinds/absent.ts'
 import type { DriverKind } from './kinds/kind.ts'
 import { copyBytes } from './linear/rounded-many.ts'
-import { mostTiledTokens } from './linear/rounded-tiles.ts'
+import { mostTiledTokens, tileScratchBytes } from './linear/rounded-tiles.ts'
 import { CudaProgram } from './program.ts'
 import {
   CudaHostTable,
@@ -127,10 +127,12 @@ function backendOn(device: CudaDevice, wkv: TensorType, graphs: boolean, leastLo
   const gemm = openGemm(device)
   const downloads = new Downloads(device)
   let largestCopy = 0
+  let hasRounded = false
   return {
     name: 'cuda',
     device,
-    scratchBytes: (maxTokens) => (maxTokens > mostTiledTokens(device) ? largestCopy : 0),
+    scratchBytes: (maxTokens) =>
+      (hasRounded ? tileScratchBytes(device) : 0) + (maxTokens > mostTiledTokens(device) ? largestCopy : 0),
     compileAhead: (build) => device.compileAhead(kernelsOf(device.info, wkv, build)),
     logBytes: (shape, numSlots) => logBytes(device, wkv, shape, numSlots, leastLogHeads),
     description: `${device.description}${wkv === 'f16' ? ', f16 states' : ''}`,
@@ -143,6 +145,7 @@ function backendOn(device: CudaDevice, wkv: TensorType, graphs: boolean, leastLo
     writeTensor: (tensor, values) => writeTensor(device, tensor, values),
     matrix(source, type) {
       const matrix = new CudaMatrix(device, source, type)
+      hasRounded ||= matrix.layout !== 'f16'
       largestCopy = Math.max(largestCopy, copyBytes({ ...matrix, type: matrix.layout }))
       return matrix
     },

@@ -76,8 +76,9 @@ const SCALE_INPUTS: Readonly<Record<IntegerLayout, number>> = {
 }
 /** Bytes of a part of integers: what four lanes have each for itself, and what follows for all of them (quant.cuh). */
 export const LANES_BYTES = 64
-export const HIGH_BYTES: Readonly<Record<IntegerLayout, number>> = {
+export const HIGH_BYTES: Readonly<Record<Layout, number>> = {
   i8: 0,
+  fp8: 0,
   q4: 0,
   nf4: 0,
   q4Minimum: 0,

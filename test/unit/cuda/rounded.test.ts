@@ -15,41 +15,46 @@ test('the f16 copy of integers covers a small matrix, and has a limit for a larg
   for (const type of ['f16', 'fp8'] as const) expect(copyBytes({ type, rows: 2048, columns: 2048 })).toBe(0)
 })
 
-test('products of few tiles share their columns, as far as clusters fit on the chip', () => {
-  // As on an H200: parts of 18 multiprocessors, some with fewer.
-  const atOnce = (cluster: number) => ({ 2: 66, 4: 30, 8: 15 })[cluster]!
+test('products of few tiles share their columns, as far as pairs of blocks fit on the chip', () => {
+  // As on an H200.
+  const atOnce = 66
   const cut = (tokens: number, ...jobs: readonly (readonly [rows: number, columns: number])[]) => {
     const shapes = jobs.map(([rows, columns]) => ({ rows, columns }))
     const { size, shares } = cutOf(atOnce, 'i8', shapes, tokens)
     return [size, shares]
   }
-  // 16 clusters of 8 would take two waves.
-  expect(cut(64, [4096, 16_384])).toEqual([64, 2])
-  expect(cut(64, [2048, 8192])).toEqual([64, 4])
+  expect(cut(64, [4096, 16_384])).toEqual([64, 4])
   expect(cut(512, [4096, 4096])).toEqual([128, 1])
-  expect(cut(128, [4096, 4096])).toEqual([128, 2])
+  expect(cut(128, [4096, 4096])).toEqual([64, 2])
   // Two tiles of 160 instead of three.
   expect(cut(320, [16_384, 4096])).toEqual([160, 1])
-  expect(cut(320, [4096, 16_384])).toEqual([128, 1])
+  // 64 pairs instead of 48.
+  expect(cut(320, [4096, 16_384])).toEqual([160, 2])
   expect(cut(1024, [4096, 4096], [4096, 4096], [4096, 4096])).toEqual([256, 1])
   // A share has at least one part of the columns.
   expect(cut(64, [256, 4096], [256, 64])).toEqual([64, 1])
 })
 
 // test/cuda/ops-tiles.test.ts relies on this to test every size.
-test.each([1, 2, 4])('if one cluster with %i shares fits, the number of tokens decides the size', (shares) => {
-  const atOnce = (cluster: number) => (cluster === 2 * shares ? 1 : 0)
-  for (const type of ['i8', 'q4', 'nf4'] as const)
-    for (const [tokens, size] of [
-      [40, 64],
-      [120, 128],
-      [150, 160],
-      [250, 256],
-      [500, 256],
-    ] as const) {
-      const jobs = [264, 520].map((rows) => ({ rows, columns: 2080 }))
-      expect(cutOf(atOnce, type, jobs, tokens)).toMatchObject({ size, shares })
-    }
+test.each([
+  [1, [264, 520], 544, 1],
+  [4, [24, 8], 16_416, 2],
+  [8, [24, 8], 16_416, 4],
+] as const)('if %i pairs fit, the number of tokens decides the size', (atOnce, rows, columns, shares) => {
+  for (const [tokens, size] of [
+    [40, 64],
+    [120, 128],
+    [150, 160],
+    [250, 256],
+  ] as const)
+    expect(
+      cutOf(
+        atOnce,
+        'i8',
+        rows.map((one) => ({ rows: one, columns })),
+        tokens,
+      ),
+    ).toMatchObject({ size, shares })
 })
 
 test('rows have whole parts of values and scales', () => {

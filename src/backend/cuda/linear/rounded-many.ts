@@ -1,7 +1,7 @@
 /**
- * Products of many tokens with matrices of 8 and 4 bits on cuda. Integers: as long as that pays ops-rounded-tiles.ts,
- * else a copy of the matrix in f16 (of a large one, of some rows after others) and the library's product with it. fp8:
- * the inputs rounded likewise, a scale a token, and the library's product of both.
+ * Products of many tokens with matrices of 8 and 4 bits on cuda. As long as that pays rounded-tiles.ts. Else integers: a
+ * copy of the matrix in f16 (of a large one, of some rows after others) and the library's product with it. fp8: the inputs
+ * rounded likewise, a scale a token, and the library's product of both.
  */
 import type { CudaDevice } from '../device/device.ts'
 import type { Gemm, GemmCall } from '../gemm/gemm.ts'
@@ -11,7 +11,7 @@ import { StructBytes } from '../kernel/struct-bytes.ts'
 import { type IntegerLayout, QUANT_CODES, rowBytesOf } from '../rounded-matrix.ts'
 import type { StepStream } from '../step/command.ts'
 import type { Product } from './product.ts'
-import { tiledProducts } from './rounded-tiles.ts'
+import { type TileScratch, tiledProducts } from './rounded-tiles.ts'
 import type { Scratch } from './scratch.ts'
 
 /** Of the copy in f16: the largest matrix of a layer of 7B is as large. */
@@ -29,7 +29,7 @@ const MAX_JOBS = 8
 const ALIGNMENT = 256
 
 /** What a recording holds for these products. */
-export interface RoundedScratch {
+export interface RoundedScratch extends TileScratch {
   /** The matrix of a product in f16. */
   readonly weights: Scratch
   /** The rounded inputs of all products of a linear, and their scales. */
@@ -81,30 +81,35 @@ export function roundedMany(
   capacity: number,
   scratch: RoundedScratch,
 ): ManyRounded {
-  const tiled = tiledProducts(device, products, countIndex, capacity)
-  const fp8 = products.filter(({ type }) => type === 'fp8')
-  const inputs = fp8.length === 0 ? null : new Fp8Inputs(device, countIndex, capacity, scratch.inputs)
+  const ofFp8 = products.filter(({ type }) => type === 'fp8')
+  const ofIntegers = products.filter(({ type }) => type !== 'fp8')
+  const tiledFp8 = tiledProducts(device, ofFp8, countIndex, capacity, scratch)
+  const tiledIntegers = tiledProducts(device, ofIntegers, countIndex, capacity, scratch)
+  const tiledFor = ({ type }: Product) => (type === 'f16' ? null : type === 'fp8' ? tiledFp8 : tiledIntegers)
+  const inputs = ofFp8.length === 0 ? null : new Fp8Inputs(device, countIndex, capacity, scratch.inputs)
   const made = new Map<Product, ManyProduct>()
   for (const product of products) {
     const { type } = product
+    const tiled = tiledFor(product)
+    if (type === 'f16' || (tiled !== null && capacity <= tiled.mostTokens)) continue
     if (type === 'fp8') {
       inputs!.add(product)
       made.set(product, fp8Product(device, product, countIndex, capacity, inputs!, scratch.sums))
-    } else if (type !== 'f16' && (tiled === null || capacity > tiled.mostTokens))
-      made.set(product, copied(device, product, type, scratch.weights))
+    } else made.set(product, copied(device, product, type, scratch.weights))
   }
-  const isTiled = ({ type }: Product, tokens: number) =>
-    type !== 'fp8' && type !== 'f16' && (tiled?.serves(tokens) ?? false)
+  const isTiled = (product: Product, tokens: number) => tiledFor(product)?.serves(tokens) ?? false
   const others = (tokens: number) => [...made].filter(([product]) => !isTiled(product, tokens))
+  const tiledAt = (tokens: number) => [tiledFp8, tiledIntegers].filter((tiled) => tiled?.serves(tokens))
   return {
     prepare(gemm, tokens, n) {
-      if (tiled?.serves(tokens)) tiled.prepare(tokens)
+      for (const tiled of tiledAt(tokens)) tiled!.prepare(tokens)
       for (const [, { prepare }] of others(tokens)) prepare(gemm, n)
     },
     run(stream, tokens, n, absorbed) {
-      inputs?.round(stream, tokens)
-      if (tiled?.serves(tokens)) tiled.run(stream, tokens, absorbed)
-      for (const [, { run }] of others(tokens)) run(stream, tokens, n)
+      for (const tiled of tiledAt(tokens)) tiled!.run(stream, tokens, absorbed)
+      const rest = others(tokens)
+      if (rest.some(([{ type }]) => type === 'fp8')) inputs!.round(stream, tokens)
+      for (const [, { run }] of rest) run(stream, tokens, n)
     },
     finishes: isTiled,
   }

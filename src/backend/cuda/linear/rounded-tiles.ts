@@ -1,5 +1,5 @@
 /**
- * Products of many tokens with matrices of integers on cuda without copies of them: a launch of linear-tiles.cu for all of
+ * Products of many tokens with matrices of 8 bits and fewer on cuda without copies of them: a launch of linear-tiles.cu for all of
  * a type, in tiles and shares of the columns that suit the number of tokens. Needs capability 9.0 itself, not a later one.
  */
 import { assert } from '../../../errors.ts'
@@ -7,9 +7,10 @@ import type { CudaDevice } from '../device/device.ts'
 import { bucketOf } from '../gemm/gemm.ts'
 import type { DevicePointer } from '../kernel/args.ts'
 import { StructBytes } from '../kernel/struct-bytes.ts'
-import { HIGH_BYTES, type IntegerLayout, LANES_BYTES, PART_INPUTS, QUANT_CODES, rowBytesOf } from '../rounded-matrix.ts'
+import { HIGH_BYTES, LANES_BYTES, type Layout, PART_INPUTS, QUANT_CODES, rowBytesOf } from '../rounded-matrix.ts'
 import type { StepStream } from '../step/command.ts'
 import { EPILOGUES, type Product } from './product.ts'
+import type { Scratch } from './scratch.ts'
 
 /** MAX_JOBS, the bytes of a job, kThreads, kRows and kBoxInputs of linear-tiles.cu. */
 const MAX_JOBS = 8
@@ -20,6 +21,10 @@ const BOX_INPUTS = 64
 /** Bytes of a token's sums, and of a stage's two barriers. */
 const SUM_BYTES = 4 * (BLOCK_ROWS + 4)
 const BARRIER_BYTES = 16
+/** Of a part of e4m3, which has none: the least size of `Scales`. */
+const UNUSED_SCALES = 4
+/** Of a tile's two counters of sums. */
+const COUNTER_BYTES = 8
 /** Values of TOKENS, and nanoseconds of a block before its first inputs and after the last, measured likewise. */
 const SIZES = [
   { size: 64, blockTime: 6_000 },
@@ -29,8 +34,9 @@ const SIZES = [
 ] as const
 /** Nanoseconds of 64 inputs, for each of SIZES, as measured on an H200; of GGUF's blocks those of q4. */
 const Q4_TIMES = [250, 325, 385, 565] as const
-const INPUT_TIMES: Readonly<Record<IntegerLayout, readonly [number, number, number, number]>> = {
+const INPUT_TIMES: Readonly<Record<Layout, readonly [number, number, number, number]>> = {
   i8: [310, 365, 415, 570],
+  fp8: [310, 365, 415, 570],
   q4: Q4_TIMES,
   nf4: [340, 420, 460, 570],
   q4Minimum: Q4_TIMES,
@@ -40,11 +46,16 @@ const INPUT_TIMES: Readonly<Record<IntegerLayout, readonly [number, number, numb
 }
 /** More stages of the ring bring nothing. */
 const MAX_STAGES = 10
-/** Pairs of blocks that share a product's columns, two blocks each in a cluster of eight at the most. */
-const SHARES = [1, 2, 4] as const
+/** Pairs of blocks that share a tile's columns, and nanoseconds per token of a tile to bring their sums together. */
+const SHARES = [1, 2, 3, 4] as const
+const SHARE_TIME = 25
+/** Waves of blocks that have memory for their sums. */
+const SHARED_WAVES = 2
 /** The tokens for which that is faster than what reads the weights for every 32 tokens, and than copies in f16. */
 const LEAST_TOKENS = 33
 const MOST_TOKENS = 4096
+/** For which it is faster than the library's products of e4m3, which round the inputs first. */
+export const MOST_TOKENS_OF_FP8 = 128
 /** The only capability whose tensor cores have these instructions. */
 const MAJOR = 9
 
@@ -56,25 +67,20 @@ interface Cut {
 
 type Shape = Pick<Product, 'rows' | 'columns'>
 
-/** How products of these shapes are cut for so many tokens. `atOnce`: clusters of so many blocks that run at once. */
-export function cutOf(
-  atOnce: (cluster: number) => number,
-  type: IntegerLayout,
-  jobs: readonly Shape[],
-  tokens: number,
-): Cut {
+/** How products of these shapes are cut for so many tokens. `atOnce`: pairs of blocks that run at once. */
+export function cutOf(atOnce: number, type: Layout, jobs: readonly Shape[], tokens: number): Cut {
+  assert(atOnce > 0, 'no cluster of linear-tiles.cu fits on the device')
   const parts = Math.min(...jobs.map(({ columns }) => Math.ceil(columns / PART_INPUTS[type])))
   const boxes = Math.max(...jobs.map(({ columns }) => columns)) / BOX_INPUTS
   let best: Cut & { time: number } = { size: SIZES[0].size, shares: 1, time: Infinity }
   for (const [s, { size, blockTime }] of SIZES.entries())
     for (const shares of SHARES) {
-      const fitting = atOnce(2 * shares)
-      if (shares > parts || fitting === 0) continue
-      const waves = Math.ceil((pairsOf(jobs) * Math.ceil(tokens / size)) / fitting)
-      const time = waves * ((boxes / shares) * INPUT_TIMES[type][s]! + blockTime)
+      const waves = Math.ceil((pairsOf(jobs) * Math.ceil(tokens / size) * shares) / atOnce)
+      if (shares > parts || (shares > 1 && waves > SHARED_WAVES)) continue
+      const shareTime = shares > 1 ? size * SHARE_TIME : 0
+      const time = waves * ((boxes / shares) * INPUT_TIMES[type][s]! + blockTime + shareTime)
       if (time < best.time) best = { size, shares, time }
     }
-  assert(best.time < Infinity, 'no cluster of linear-tiles.cu fits on the device')
   return best
 }
 
@@ -83,15 +89,33 @@ function pairsOf(jobs: readonly Shape[]): number {
 }
 
 /** Stages of the ring, as many as there is room for, and bytes of `Shared` of linear-tiles.cu. */
-function ringOf(device: CudaDevice, type: IntegerLayout, tokens: number) {
+function ringOf(device: CudaDevice, type: Layout, tokens: number) {
   const stageBytes = 2 * tokens * PART_INPUTS[type] + BLOCK_ROWS * (LANES_BYTES + HIGH_BYTES[type]) + BARRIER_BYTES
   // Scales are copied in 16 bytes of a row, those of some parts.
-  const parts = 16 / rowBytesOf(type, PART_INPUTS[type]).scales
+  const parts = 16 / (rowBytesOf(type, PART_INPUTS[type]).scales || UNUSED_SCALES)
   const bytesOf = (stages: number) => stages * stageBytes + (Math.ceil((stages - 1) / parts) + 1) * 16 * BLOCK_ROWS
   let stages = MAX_STAGES
   while (bytesOf(stages) > device.info.sharedBytesPerBlock) stages--
   const sharedBytes = Math.max(bytesOf(stages), tokens * SUM_BYTES + stages * BARRIER_BYTES)
   return { stages, sharedBytes }
+}
+
+/** What a recording holds for these products. */
+export interface TileScratch {
+  /** Sums of shares of tiles. */
+  readonly partials: Scratch
+  /** How many of a tile's sums are there. */
+  readonly arrived: Scratch
+}
+
+/** Bytes of the sums of a pair's blocks. */
+function pairBytes(size: number): number {
+  return 2 * 4 * BLOCK_ROWS * size
+}
+
+/** Bytes of the sums of shares, where each multiprocessor has a block. */
+export function tileScratchBytes(device: CudaDevice): number {
+  return mostTiledTokens(device) > 0 ? (SHARED_WAVES * device.numSms * pairBytes(SIZES.at(-1)!.size)) / 2 : 0
 }
 
 interface TiledProducts {
@@ -115,33 +139,37 @@ export function mostTiledTokens(device: CudaDevice): number {
   return device.computeCapability[0] === MAJOR ? MOST_TOKENS : 0
 }
 
-/** Of those of integers among the products. `capacity`: rows of each x. Null where there are none, or no such kernel. */
+/** Of those that are not f16 among the products. `capacity`: rows of each x. Null where there are none, or no such kernel. */
 export function tiledProducts(
   device: CudaDevice,
   products: readonly Product[],
   countIndex: number,
   capacity: number,
+  scratch: TileScratch,
 ): TiledProducts | null {
   const groups = groupsOf(products)
   if (groups.length === 0 || device.computeCapability[0] !== MAJOR) return null
   const launches = new Map<number, ReturnType<typeof launchOf>[]>()
-  const fitting = new Map<number, number>()
-  const atOnce = (cluster: number) => {
-    const count = fitting.get(cluster) ?? clustersAtOnce(device, groups[0]!.type, cluster)
-    fitting.set(cluster, count)
-    return count
-  }
+  const mostTokens = groups.some(({ type }) => type === 'fp8') ? MOST_TOKENS_OF_FP8 : MOST_TOKENS
+  const atOnce = pairsAtOnce(device, groups[0]!.type)
+  scratch.partials.reserve(SHARED_WAVES * atOnce * pairBytes(SIZES.at(-1)!.size))
+  scratch.arrived.reserve(SHARED_WAVES * atOnce * COUNTER_BYTES)
   const launchesOf = (tokens: number) => {
     const bucket = bucketOf(tokens)
     const made =
-      launches.get(bucket) ?? groups.map((group) => launchOf(device, atOnce, group, countIndex, capacity, bucket))
+      launches.get(bucket) ??
+      groups.map((group) => launchOf(device, atOnce, group, countIndex, capacity, bucket, scratch))
     launches.set(bucket, made)
     return made
   }
   return {
-    mostTokens: MOST_TOKENS,
-    serves: (tokens) => tokens >= LEAST_TOKENS && tokens <= MOST_TOKENS,
-    prepare: (tokens) => void launchesOf(tokens),
+    mostTokens,
+    serves: (tokens) => tokens >= LEAST_TOKENS && tokens <= mostTokens,
+    prepare(tokens) {
+      launchesOf(tokens)
+      scratch.partials.allocate()
+      scratch.arrived.allocate()
+    },
     run(stream, tokens, absorbed) {
       for (const { site, kernel, grid, args, options } of launchesOf(tokens))
         stream.launch(site, kernel, grid, THREADS, () => args(absorbed), options)
@@ -151,53 +179,53 @@ export function tiledProducts(
 
 /** Products of one type: a launch. */
 interface Group {
-  readonly type: IntegerLayout
+  readonly type: Layout
   readonly jobs: readonly Product[]
   /** `TileMaps` of linear-tiles.cu for each of SIZES, made once: their native memory goes with the device. */
   readonly maps: Map<number, Uint8Array>
 }
 
 function groupsOf(products: readonly Product[]): Group[] {
-  const groups = new Map<IntegerLayout, Product[]>()
+  const groups = new Map<Layout, Product[]>()
   for (const product of products) {
     const { type } = product
-    if (type === 'f16' || type === 'fp8') continue
+    if (type === 'f16') continue
     groups.set(type, [...(groups.get(type) ?? []), product])
   }
   return [...groups].map(([type, jobs]) => ({ type, jobs, maps: new Map() }))
 }
 
-function kernelOf(device: CudaDevice, type: IntegerLayout, size: number) {
+function kernelOf(device: CudaDevice, type: Layout, size: number) {
   const { stages, sharedBytes } = ringOf(device, type, size)
   const defines = { QUANT: QUANT_CODES[type], TOKENS: size, STAGES: stages }
   return { kernel: device.kernel('linear-tiles', 'linear_tiles', defines), sharedBytes }
 }
 
 /** A block has a multiprocessor for itself, whatever its size and type: one answer for all. */
-function clustersAtOnce(device: CudaDevice, type: IntegerLayout, cluster: number): number {
+function pairsAtOnce(device: CudaDevice, type: Layout): number {
   const { kernel, sharedBytes } = kernelOf(device, type, SIZES[0].size)
-  return device.clustersAtOnce(kernel, THREADS, sharedBytes, cluster)
+  return device.clustersAtOnce(kernel, THREADS, sharedBytes, 2)
 }
 
 function launchOf(
   device: CudaDevice,
-  atOnce: (cluster: number) => number,
+  atOnce: number,
   { type, jobs, maps }: Group,
   countIndex: number,
   capacity: number,
   tokens: number,
+  scratch: TileScratch,
 ) {
   const { size, shares } = cutOf(atOnce, type, jobs, tokens)
   const { kernel, sharedBytes } = kernelOf(device, type, size)
   const tiles = Math.ceil(tokens / size)
-  const cluster = 2 * shares
   const ofSize = maps.get(size) ?? mapsOf(device, type, jobs, capacity, size)
   maps.set(size, ofSize)
   return {
     kernel,
-    grid: [pairsOf(jobs) * tiles * cluster, 1, 1] as const,
-    options: { pdl: true, cluster, sharedBytes },
-    args: (absorbed: ReadonlySet<Product>) => [structOf(jobs, absorbed, countIndex, tiles, shares), ofSize],
+    grid: [2 * pairsOf(jobs) * tiles * shares, 1, 1] as const,
+    options: { pdl: true, cluster: 2, sharedBytes },
+    args: (absorbed: ReadonlySet<Product>) => [structOf(jobs, absorbed, countIndex, tiles, shares, scratch), ofSize],
     site: {},
   }
 }
@@ -209,6 +237,7 @@ function structOf(
   countIndex: number,
   tiles: number,
   shares: number,
+  { partials, arrived }: TileScratch,
 ): Uint8Array {
   const struct = new StructBytes()
   let firstPair = 0
@@ -234,13 +263,15 @@ function structOf(
     .i32(countIndex)
     .i32(tiles)
     .i32(shares)
+    .pointer(partials.address)
+    .pointer(arrived.address)
     .bytes()
 }
 
 /** `TileMaps` of linear-tiles.cu. */
 function mapsOf(
   device: CudaDevice,
-  type: IntegerLayout,
+  type: Layout,
   jobs: readonly Product[],
   capacity: number,
   size: number,

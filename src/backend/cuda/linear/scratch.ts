@@ -5,11 +5,14 @@ import type { DevicePointer } from '../kernel/args.ts'
 
 export class Scratch {
   readonly #device: CudaDevice
+  readonly #isZeroed: boolean
   #bytes = 0
   #address: DevicePointer | null = null
 
-  constructor(device: CudaDevice) {
+  /** `isZeroed`: it holds zeros at first, and commands leave zeros behind. */
+  constructor(device: CudaDevice, isZeroed = false) {
     this.#device = device
+    this.#isZeroed = isZeroed
   }
 
   /** Makes it that large at least. All must be said before the first use. */
@@ -20,8 +23,15 @@ export class Scratch {
 
   /** Allocates at the first use, which must not be inside a capture. */
   get address(): DevicePointer {
-    this.#address ??= this.#device.alloc(this.#bytes)
+    if (this.#address === null) {
+      this.#address = this.#device.alloc(this.#bytes)
+      if (this.#isZeroed) this.#device.fill(this.#address, 0, this.#bytes)
+    }
     return this.#address
+  }
+
+  allocate(): void {
+    void this.address
   }
 
   dispose(): void {

@@ -41,8 +41,12 @@ export class Recording {
     this.#numFlights = numFlights
     const copies = new CopyBudget(device)
     this.#fewRows = new FewRowsLayers(device, capacity, copies, chooseWay)
-    const [weights, inputs, sums] = [new Scratch(device), new Scratch(device), new Scratch(device)]
-    this.#linear = { rounded: { weights, inputs, sums }, copies }
+    const [weights, inputs, sums, partials] = Array.from({ length: 4 }, () => new Scratch(device))
+    const arrived = new Scratch(device, true)
+    this.#linear = {
+      rounded: { weights: weights!, inputs: inputs!, sums: sums!, partials: partials!, arrived },
+      copies,
+    }
   }
 
   ops(): Ops {
