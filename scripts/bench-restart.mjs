@@ -44,8 +44,9 @@ async function turn(id) {
   await reply.arrayBuffer()
 }
 
+/** The last turn's number: of older turns not all are kept. */
 async function turnsOf(id) {
-  return (await (await fetch(`${url}/v1/sessions/${encodeURIComponent(id)}`)).json()).turns?.length
+  return (await (await fetch(`${url}/v1/sessions/${encodeURIComponent(id)}`)).json()).head
 }
 
 const ids = Array.from({ length: sessions }, (_, i) => `talk ${i}`)
