@@ -130,7 +130,12 @@ export async function prepareDevice(options: BackendOptions, testedOf?: () => Te
   const index = adapterOf(device)
   const tested = testedOf?.()
   const backend = await openWebgpuBackend(index, { quantise: quantiseByCpu(), wkv: wkvType(wkv) })
-  await testBackend(backend, tested)
+  try {
+    await testBackend(backend, tested)
+  } catch (error) {
+    backend.dispose()
+    throw error
+  }
   prepared.set(index, backend)
 }
 

@@ -1,6 +1,8 @@
 /** Short steps while a newcomer is answered: who is in them, and what they may cost. */
 import { expect, test } from 'vitest'
+import { RowTurns } from '../../src/engine/fairness/turns.ts'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
+import type { LiveRequest } from '../../src/engine/sequence.ts'
 import type { BatchRow, Flight, RowResult } from '../../src/model/runner.ts'
 import { FakeRunner } from '../helpers/fake-runner.ts'
 import { Collected, drain, engineOver, type Loop, promptOf, requestOf, SAMPLING, soloAnswer, V } from './kit.ts'
@@ -125,4 +127,39 @@ test('a long prompt of one with few slots takes turns, too', () => {
   expect(Math.min(...prompts.slice(1, -1))).toBeGreaterThan(1)
   expect(collected.answer(request.id)).toEqual(soloAnswer(request))
   engine.dispose()
+})
+
+test('a long prompt beside newcomers loses about 15 % of its speed, although what steps cost is learnt from answers alone', () => {
+  const turns = new RowTurns()
+  const msOf = (tokens: number) => 4 + 0.1 * tokens
+  for (let i = 0; i < 2; i++) turns.learn(msOf(1), 1, 0)
+  const of = (tenant: string, promptLeft: number) => {
+    const live = {
+      request: { tenant },
+      prompt: { length: promptLeft },
+      promptLeft,
+      canSendChunk: promptLeft > 64,
+      width: 1,
+    }
+    return Object.assign(live, {
+      sequences: [{ owner: live, slot: 1, finish: null, numDrawn: 5 }],
+    }) as unknown as LiveRequest
+  }
+  const [long, newcomer] = [of('bob', 60_000), of('new', 10)]
+  const fullness = new Map([
+    ['bob', 0.5],
+    ['new', 0.05],
+  ])
+  const room = 50
+  let [ms, prompts, short] = [0, 0, 0]
+  for (let number = 0; number < 5000; number++) {
+    const rows = turns.among(newcomer.sequences, [long, newcomer], fullness, number)
+    const [, most] = turns.prompts([long], room)
+    if (turns.isShort) short++
+    ms += msOf(rows.length + most)
+    prompts += most
+    turns.learn(msOf(rows.length + most), rows.length, most)
+  }
+  expect(short).toBeGreaterThan(1000)
+  expect(prompts / ms).toBeGreaterThan((0.78 * room) / msOf(room + 1))
 })

@@ -4,7 +4,7 @@
  */
 import { TokenReader, tokensAsBytes } from '../../engine/client/token-bytes.ts'
 import type { TokenText } from '../../engine/messages.ts'
-import { textOf } from '../../files/bytes.ts'
+import { joinBytes, textOf } from '../../files/bytes.ts'
 import { movedTask } from '../../threads/moved-task.ts'
 import { runTask, taskPlace } from '../../threads/pool.ts'
 import { turns } from '../../threads/turns.ts'
@@ -90,33 +90,59 @@ interface Run {
 }
 
 interface Written {
-  readonly json: string
+  readonly json: Uint8Array<ArrayBuffer>
   /** Where the text ends. */
   readonly place: TextPlace
 }
 
+const COLUMNS = ['tokens', 'token_logprobs', 'top_logprobs', 'text_offset']
+/** Encoded at once: a thread's heap does not hold all of a long list, nor may a string be as long. */
+const CHUNK_CHARS = 64 * 1024
+const utf8Of = new TextEncoder()
+const ascii = (text: string): Uint8Array => utf8Of.encode(text)
+
+/** A JSON list that is kept as bytes. */
+class JsonList {
+  readonly #chunks: Uint8Array[] = []
+  #text = '['
+  #isEmpty = true
+
+  push(json: string): void {
+    this.#text += this.#isEmpty ? json : `,${json}`
+    this.#isEmpty = false
+    if (this.#text.length < CHUNK_CHARS) return
+    this.#chunks.push(utf8Of.encode(this.#text))
+    this.#text = ''
+  }
+
+  bytes(): Uint8Array<ArrayBuffer> {
+    return joinBytes([...this.#chunks, utf8Of.encode(`${this.#text}]`)])
+  }
+}
+
 /** The shape of completions: columns. */
 function completionJson(runs: readonly Run[], from: TextPlace): Written {
-  const [tokens, values, tops, offsets]: string[][] = [[], [], [], []]
+  const [tokens, values, tops, offsets] = [new JsonList(), new JsonList(), new JsonList(), new JsonList()]
   let place = from
   for (const { tokens: own, first, isWhole } of runs) {
     for (const token of own) {
       const bytes = token?.bytes ?? first!
-      tokens!.push(JSON.stringify(tokenString(bytes)))
-      values!.push(JSON.stringify(token && finite(token.logprob)))
-      tops!.push(JSON.stringify(token && topOf(token)))
-      offsets!.push(`${place.characters}`)
+      tokens.push(JSON.stringify(tokenString(bytes)))
+      values.push(JSON.stringify(token && finite(token.logprob)))
+      tops.push(JSON.stringify(token && topOf(token)))
+      offsets.push(`${place.characters}`)
       place = placeAfter(place, bytes)
     }
     if (isWhole) place = { ...place, unfinished: BEGINNING.unfinished }
   }
-  const json = `{"tokens":[${tokens}],"token_logprobs":[${values}],"top_logprobs":[${tops}],"text_offset":[${offsets}]}`
-  return { json, place }
+  const columns = [tokens, values, tops, offsets].map((list) => list.bytes())
+  const parts = columns.flatMap((column, i) => [ascii(`${i === 0 ? '{' : ','}"${COLUMNS[i]}":`), column])
+  return { json: joinBytes([...parts, ascii('}')]), place }
 }
 
 /** A list of entries; those of llama.cpp have the token's id, too. */
-function entriesJson(runs: readonly Run[], withIds: boolean): string {
-  const entries: string[] = []
+function entriesJson(runs: readonly Run[], withIds: boolean): Uint8Array<ArrayBuffer> {
+  const entries = new JsonList()
   for (const { tokens } of runs) {
     for (const token of tokens) {
       // Only prompts, which are not reported so, have a token without a log-probability.
@@ -124,7 +150,7 @@ function entriesJson(runs: readonly Run[], withIds: boolean): string {
       entries.push(JSON.stringify(withIds ? { id: token!.token, ...one } : one))
     }
   }
-  return `[${entries}]`
+  return entries.bytes()
 }
 
 type Shape = 'completion' | 'chat' | 'llama'
@@ -144,10 +170,6 @@ interface WriteInput {
   readonly from: TextPlace
 }
 
-interface WrittenBytes extends Pick<Written, 'place'> {
-  readonly json: Uint8Array<ArrayBuffer>
-}
-
 function unpacked({ packed, ...run }: PackedRun): Run {
   return { ...run, tokens: tokensIn(packed) }
 }
@@ -156,9 +178,8 @@ function* tokensIn(packed: Uint8Array): Generator<TokenText | null> {
   for (const reader = new TokenReader(packed); reader.hasMore; ) yield reader.token()
 }
 
-function writePacked({ runs, shape, from }: WriteInput): WrittenBytes {
-  const { json, place } = write(runs.map(unpacked), shape, from)
-  return { json: new TextEncoder().encode(json), place }
+function writePacked({ runs, shape, from }: WriteInput): Written {
+  return write(runs.map(unpacked), shape, from)
 }
 
 export const writeTask = movedTask(writePacked, ({ json }) => [json.buffer])
@@ -207,7 +228,7 @@ export class Scores {
     }
     const { json, place } = await turns.do(() => write([{ tokens, first, isWhole }], this.#shape, this.#place))
     this.#place = place
-    return json
+    return textOf(json)
   }
 
   #pack(isWhole: boolean): void {
@@ -224,7 +245,7 @@ export class Scores {
     ;[this.#packed, this.#count] = [[], 0]
     const { json, place } = isFew
       ? await turns.do(() => writePacked(input))
-      : await runTask<WriteInput, WrittenBytes>(WRITE, input)
+      : await runTask<WriteInput, Written>(WRITE, input)
     this.#place = place
     return json
   }

@@ -18,6 +18,8 @@ const MAP_READ = 1
 const WORKGROUP = 256
 const SOFTWARE_WORKGROUP = 64
 const FIRST_ARENA_BYTES = 1 << 20
+/** Buffers have multiples of so many bytes. */
+const BUFFER_UNIT = 16
 /** Tensors begin at multiples of so many numbers: vectors of four never straddle. */
 const TENSOR_UNIT = 16
 
@@ -72,7 +74,9 @@ export class WebgpuDevice {
     this.matrices = without.includes('matrices') ? null : matricesOf(opened)
     this.dots = this.matrices !== null && hasDots(opened) && !without.includes('dots')
     const { limits } = device
-    this.maxBinding = Math.min(limits.maxStorageBufferBindingSize, limits.maxBufferSize)
+    // Many GPUs say 2 ** 31 - 4; buffers are whole units.
+    this.maxBinding =
+      BUFFER_UNIT * Math.floor(Math.min(limits.maxStorageBufferBindingSize, limits.maxBufferSize) / BUFFER_UNIT)
     this.threads = Math.min(
       isSoftware ? SOFTWARE_WORKGROUP : WORKGROUP,
       limits.maxComputeInvocationsPerWorkgroup,
@@ -111,7 +115,7 @@ export class WebgpuDevice {
   }
 
   buffer(bytes: number, usage: number): GPUBuffer {
-    const size = Math.max(16, Math.ceil(bytes / 16) * 16)
+    const size = Math.max(1, Math.ceil(bytes / BUFFER_UNIT)) * BUFFER_UNIT
     // What kernels read is bound whole.
     const most = usage & USAGE.storage ? this.maxBinding : this.gpu.limits.maxBufferSize
     if (size > most)

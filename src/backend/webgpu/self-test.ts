@@ -87,7 +87,6 @@ async function testStep(backend: WebgpuBackend, tested: Tested, rows: readonly n
     backend.wkv === 'f16' || usesMatrices ? TOLERANCE_OF_F16 : usesBytes ? TOLERANCE_OF_BYTES : TOLERANCE
   // Not greater: NaN is wrong, too.
   if (error < tolerance && actual.tokens.join() === expected.tokens.join()) return
-  backend.dispose()
   throw new SkeinError(
     'backend_unavailable',
     `${backend.description} computes wrong answers (error ${error.toExponential(1)}, tokens ${actual.tokens} instead of ${expected.tokens}); update its driver, or use --device cpu`,

@@ -19,6 +19,8 @@ const MOST_TURNS = 4
 /** The fraction of all time that short steps may cost, and the most that may be spent at once. */
 const COST = 0.15
 const MOST_SPARE_MS = 500
+/** After so many short steps with prompts one is not, to measure what they cost: answers alone do not tell. Rare enough for a p99. */
+const LOOK_EVERY = 256
 
 export class RowTurns {
   /** Milliseconds that short steps may cost from here on. */
@@ -30,6 +32,8 @@ export class RowTurns {
   /** Rows that wait for their turn. */
   #numWaiting = 0
   #newcomers: ReadonlySet<LiveRequest> = new Set()
+  /** Short steps with prompts since the last other one. */
+  #numShort = 0
 
   /** The step that is planned is a short one. */
   get isShort(): boolean {
@@ -52,7 +56,7 @@ export class RowTurns {
     const isHeavy = (live: LiveRequest) => fullnessOf(live) > 1
     const numHeavy = ready.filter(({ owner }) => isHeavy(owner)).length
     const readsPrompts = running.some((live) => live.canSendChunk && (isHeavy(live) || live.promptLeft > SHORT_PROMPT))
-    if (numHeavy <= MOST_AT_ONCE && !readsPrompts) return ready
+    if (readsPrompts ? this.#numShort >= LOOK_EVERY : numHeavy <= MOST_AT_ONCE) return ready
     // Powers of two: a row is in one step of four even where this changes.
     const numTurns = numHeavy <= 2 * MOST_AT_ONCE && !readsPrompts ? 2 : MOST_TURNS
     const isOn = ({ owner, slot }: Sequence) => !isHeavy(owner) || (slot! + number) % numTurns === 0
@@ -81,6 +85,7 @@ export class RowTurns {
     this.#spareMs = Math.min(MOST_SPARE_MS, this.#spareMs + COST * ms)
     if (answers === 0) return
     const tokens = answers + prompts
+    this.#numShort = this.isShort ? this.#numShort + Math.min(prompts, 1) : 0
     if (this.isShort) this.#spareMs -= Math.max(0, ms - tokens * Math.min(...this.#tokenMs))
     else this.#tokenMs = [this.#tokenMs[1], ms / tokens]
   }

@@ -3,6 +3,7 @@
  * random numbers in it. Knows nothing of how a candidate is launched.
  */
 import { SkeinError } from '../../../errors.ts'
+import { countPiece } from '../../../threads/work-done.ts'
 import type { CudaDevice } from '../device/device.ts'
 import type { DevicePointer } from '../kernel/args.ts'
 import type { Algorithm, ProductShape } from './cublaslt.ts'
@@ -66,6 +67,8 @@ export function tune(
     const one = once(launch(candidates[0]!))
     device.time(() => launch(candidates[0]!)(w), Math.min(MOST_WARM_UPS, Math.ceil(WARM_UP_MICROSECONDS / one)))
     const time = (timing: (run: Launch) => number) => (algorithm: Algorithm) => {
+      // All of a step's products may be timed in one turn of the event loop, which a watchdog of a worker watches.
+      countPiece()
       return { algorithm, microseconds: timing(launch(algorithm)) }
     }
     const first = asManyAs(FIRST_MS, candidates, time(once)).sort(byTime).slice(0, FINALISTS)
