@@ -35,6 +35,7 @@ vi.mock('../../src/backend/webgpu/webgpu.ts', () => ({
     name: 'webgpu',
     index,
     device: { maxBinding: 2 ** 30, arenaBytes: 0 },
+    dispose() {},
   }),
 }))
 vi.mock('../../src/backend/webgpu/self-test.ts', () => ({

@@ -3,7 +3,8 @@ import { type GuessCounts, type GuessesBy, PROPOSERS, type ProposerName } from '
 
 /**
  * `reasoning` is null where the route knows no thoughts; `cached` are prompt tokens that a kept state had already read; `guesses`
- * are told of where there were any, those of all proposers together and then of each. Rejected ones are not among the completion's tokens.
+ * are told of where there were any, those of all proposers together and then of each. Certain text of a grammar is no prediction: it is
+ * only among the latter. Rejected ones are not among the completion's tokens.
  */
 export function usageOf(
   prompt: number,
@@ -12,7 +13,8 @@ export function usageOf(
   cached = 0,
   guesses: GuessesBy = {},
 ): object {
-  const all = Object.values(guesses)
+  const { grammar, ...predicted } = guesses
+  const all = Object.values(predicted)
   const details = {
     ...(reasoning === null ? {} : { reasoning_tokens: reasoning }),
     ...(all.length === 0
@@ -20,8 +22,8 @@ export function usageOf(
       : {
           accepted_prediction_tokens: all.reduce((sum, { accepted }) => sum + accepted, 0),
           rejected_prediction_tokens: all.reduce((sum, { rejected }) => sum + rejected, 0),
-          guesses,
         }),
+    ...(grammar === undefined && all.length === 0 ? {} : { guesses }),
   }
   return {
     prompt_tokens: prompt,
