@@ -18,7 +18,10 @@ const BEATS_PER_HANG = 20
 export function watchEventLoop(hangMs = HANG_MS, libraries: readonly string[] = []): () => void {
   const beats = new Int32Array(new SharedArrayBuffer(4))
   const everyMs = hangMs / BEATS_PER_HANG
-  const beating = setInterval(() => Atomics.add(beats, 0, 1), everyMs).unref()
+  const beat = () => Atomics.add(beats, 0, 1)
+  // The first at once: nothing is expected before it, and the loop may hang sooner than the next.
+  setImmediate(beat)
+  const beating = setInterval(beat, everyMs).unref()
   const workerData: Watched = { beats, workDone, libraries, everyMs, hangMs }
   const url = new URL('./watchdog-thread.js', import.meta.url)
   const worker = new Worker(url, { workerData, execArgv: [], stderr: false })
