@@ -194,6 +194,9 @@ describe('errors', () => {
     ['a role', { messages: [{ role: 'bot', content: '{' }] }, /messages\[0\]\.role/],
     ['a tool of Anthropic’s', { tools: [{ type: 'bash_20250124', name: 'bash' }] }, /tools\[0\]\.type/],
     ['no such tool', { tools, tool_choice: { type: 'tool', name: 'x' } }, /tool_choice\.name/],
+    ['a call of no tool', { tool_choice: { type: 'any' } }, /no tools to choose from/],
+    ['twins', { tools: [...tools, ...tools] }, /two of them/],
+    ['a strict schema', { tools: [{ name: 'a', strict: true, input_schema: { not: {} } }] }, /input_schema\.not/],
     ['a container', { container: 'x' }, /container/],
     ['no limit', { max_tokens: 0 }, /max_tokens/],
   ])('%s is refused by name', async (_what, fields, message) => {

@@ -36,6 +36,7 @@ beforeAll(async () => {
 afterAll(() => app.close())
 
 const hi = [{ role: 'user', content: 'Hi' }]
+const twins = ['a', 'a'].map((name) => ({ type: 'function', function: { name } }))
 const last = () => engine.requests.at(-1)!
 
 describe('models', () => {
@@ -236,6 +237,7 @@ describe('refusals', () => {
     ['/api/chat', { model: 'goose', messages: hi, options: { mirostat: 2 } }, /options\.mirostat/],
     ['/api/chat', { model: 'goose', messages: hi, options: { typical_p: 0.5 } }, /options\.typical_p/],
     ['/api/chat', { model: 'goose', messages: hi, think: 'deeply' }, /think/],
+    ['/api/chat', { model: 'goose', messages: hi, tools: twins }, /two of them/],
     ['/api/generate', { model: 'goose', prompt: 'a', template: 'b' }, /template/],
     ['/api/generate', { model: 'goose', prompt: 'a', context: [1] }, /context/],
     ['/api/generate', { model: 'goose', prompt: 'a', raw: true, system: 'b' }, /system/],

@@ -295,4 +295,9 @@ test('roles and content parts arrive in the prompt', async () => {
   })
   const prompt = Buffer.from(engine.requests[0]!.prompt.map((t) => t - 1)).toString()
   expect(prompt).toBe('System: S\n\nSystem: D\n\nUser: ab\n\nAssistant:\n\nUser: c\n\nAssistant:')
+  for (const [message, error] of [
+    [{ role: 'user', text: 'a' }, 'messages[0].content: missing'],
+    [{ role: 'bot', content: 'a' }, 'expected system, developer, user, assistant or tool'],
+  ] as const)
+    expect((await postTo(app, CHAT, { messages: [message] })).json().error.message).toContain(error)
 })

@@ -113,14 +113,23 @@ test('tokenize and detokenize', async () => {
   })
   expect((await tokenize({ content: 'ab' })).tokens).toEqual([98, 99])
   expect((await tokenize({ prompt: '' })).tokens).toEqual([])
+  const pieces = (await tokenize({ content: 'a\u{e9}', with_pieces: true })).tokens
+  expect(pieces).toEqual([
+    { id: 98, piece: 'a' },
+    { id: 0xc3 + 1, piece: [0xc3] },
+    { id: 0xa9 + 1, piece: [0xa9] },
+  ])
+  const { headers } = await postTo(app, '/tokenize', { content: 'a', add_special: true, with_peices: true })
+  expect(headers.warnings).toMatch(/^with_peices .* did you mean with_pieces\?$/)
   const { tokens } = await tokenize({ messages: HELLO.messages, enable_think: true })
   expect((await postTo(app, '/detokenize', { tokens })).json()).toEqual({
     prompt: 'User: Hi\n\nAssistant: <think',
+    content: 'User: Hi\n\nAssistant: <think',
   })
   expect((await tokenize({})).error.param).toBe('prompt')
   expect((await tokenize({ prompt: 'a', content: 'b' })).error.param).toBe('prompt')
   expect((await postTo(app, '/detokenize', { tokens: [257] })).json().error.param).toBe('tokens')
-  expect((await postTo(app, '/detokenize', { tokens: [] })).json()).toEqual({ prompt: '' })
+  expect((await postTo(app, '/detokenize', { tokens: [] })).json()).toEqual({ prompt: '', content: '' })
 })
 
 test('metrics count requests and tokens', async () => {

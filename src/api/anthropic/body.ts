@@ -2,9 +2,12 @@
 import { SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import type { Constraint } from '../../grammar/constraint.ts'
+import { checkSchema } from '../../grammar/json-schema.ts'
 import {
   type Conversation,
   type Message,
+  noTools,
+  refuseTwins,
   type Thinking,
   type Tool,
   type ToolCall,
@@ -54,6 +57,7 @@ export function promptFields(limits: RequestLimits) {
           name: Type.String(),
           description: Maybe(Type.String()),
           input_schema: Maybe(AnyObject),
+          strict: Maybe(Type.Boolean()),
         }),
       ),
     ),
@@ -152,18 +156,23 @@ export function constraintOf({ output_config, output_format }: PromptBody): Cons
 }
 
 function toolsOf({ tools }: PromptBody): Tool[] {
-  return (tools ?? []).map(({ type, name, description, input_schema: schema }, i) => {
+  const all = (tools ?? []).map(({ type, name, description, input_schema: schema, strict }, i) => {
     if (present(type) && type !== 'custom') {
       throw notRead(`tools[${i}].type`, 'this server runs no tools of its own; send custom ones')
     }
+    if (strict === true && present(schema)) checkSchema(schema, `tools[${i}].input_schema`)
     return { name, description: description ?? '', parameters: schema ?? { type: 'object' } }
   })
+  refuseTwins(all)
+  return all
 }
 
 function choiceOf({ tool_choice, tools }: PromptBody): ToolChoice {
-  if (!present(tools) || tools.length === 0) return 'none'
-  if (!present(tool_choice)) return 'auto'
-  const { type, name } = tool_choice
+  const { type = 'auto', name } = tool_choice ?? {}
+  if (!present(tools) || tools.length === 0) {
+    if (type === 'auto' || type === 'none') return 'none'
+    throw noTools()
+  }
   if (type === 'auto' || type === 'none') return type
   if (type === 'any') return 'required'
   if (type !== 'tool' || !present(name)) {

@@ -2,6 +2,7 @@
  * A conversation with tools, as every dialect hands it over, and what is asked of the answer. It knows neither the wire nor
  * the prompt: prepare.ts makes a request of it, reply.ts reads the answer.
  */
+import { SkeinError } from '../../errors.ts'
 import { parsedJson } from '../../files/bytes.ts'
 import type { JsonSchema } from '../../grammar/constraint.ts'
 import type { ThinkMode } from '../template.ts'
@@ -12,6 +13,20 @@ export interface Tool {
   readonly description: string
   /** Schema of the object of its arguments. */
   readonly parameters: JsonSchema
+}
+
+/** Calls could not be told apart. */
+export function refuseTwins(tools: readonly Tool[]): void {
+  const names = tools.map(({ name }) => name)
+  const twice = names.find((name, i) => names.indexOf(name) < i)
+  if (twice === undefined) return
+  throw new SkeinError('invalid_request', `tools: two of them are called ${JSON.stringify(twice)}`, { param: 'tools' })
+}
+
+/** A request without tools may choose no call. */
+export function noTools(): SkeinError {
+  const message = 'tool_choice: there are no tools to choose from; send them as `tools`'
+  return new SkeinError('invalid_request', message, { param: 'tool_choice' })
 }
 
 export interface ToolCall {

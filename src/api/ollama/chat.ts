@@ -1,6 +1,13 @@
 /** POST /api/chat: a conversation as one prompt, the answer in objects of Ollama's shape. */
 import { type Static, Type } from '../../files/schema-types.ts'
-import { argumentsIn, type Conversation, type Message, type Tool, type ToolCall } from '../chat/conversation.ts'
+import {
+  argumentsIn,
+  type Conversation,
+  type Message,
+  refuseTwins,
+  type Tool,
+  type ToolCall,
+} from '../chat/conversation.ts'
 import { prepareChat } from '../chat/prepare.ts'
 import type { PreparedChat } from '../chat/reply.ts'
 import type { UnreadFields } from '../fields.ts'
@@ -93,16 +100,18 @@ async function prepare(call: Call<ChatBody>): Promise<PreparedChat> {
 }
 
 function conversationOf({ messages, tools }: ChatBody): Conversation {
+  const all = (tools ?? []).map(
+    ({ function: { name, description, parameters } }): Tool => ({
+      name,
+      description: description ?? '',
+      parameters: parameters ?? { type: 'object', properties: {} },
+    }),
+  )
+  refuseTwins(all)
   return {
     messages: (messages ?? []).map((message, i) => messageOf(message, `messages[${i}]`)),
-    tools: (tools ?? []).map(
-      ({ function: { name, description, parameters } }): Tool => ({
-        name,
-        description: description ?? '',
-        parameters: parameters ?? { type: 'object', properties: {} },
-      }),
-    ),
-    choice: (tools ?? []).length === 0 ? 'none' : 'auto',
+    tools: all,
+    choice: all.length === 0 ? 'none' : 'auto',
     parallel: true,
   }
 }

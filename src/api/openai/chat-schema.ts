@@ -74,6 +74,8 @@ export function toTurn(message: WireMessage, i: number): Turn {
     if (!present(value) || (Array.isArray(value) && value.length === 0)) continue
     throw unsupported(`${at}.${field}`, 'send its text as `content`')
   }
+  // An answer may have called tools alone.
+  if (role !== 'assistant' && !present(message.content)) throw invalid(`${at}.content`, 'missing; expected a string')
   return { role, content: textOf(message, at) }
 }
 
@@ -82,7 +84,7 @@ function refuseRole({ role }: WireMessage, at: string): never {
   if (role === 'tool' || role === 'function') {
     throw unsupported(param, 'send the result of the tool as a user message')
   }
-  throw invalid(param, `got ${JSON.stringify(role.slice(0, 40))}; expected system, developer, user or assistant`)
+  throw invalid(param, `got ${JSON.stringify(role.slice(0, 40))}; expected system, developer, user, assistant or tool`)
 }
 
 export function textOf({ content }: Pick<WireMessage, 'content'>, at: string): string {

@@ -2,7 +2,16 @@
 
 import { type Static, Type } from '../../files/schema-types.ts'
 import { ANY_OBJECT, type Constraint } from '../../grammar/constraint.ts'
-import { type Thinking, type Tool, type ToolChoice, thinking, thinkingOf } from '../chat/conversation.ts'
+import { checkSchema } from '../../grammar/json-schema.ts'
+import {
+  noTools,
+  refuseTwins,
+  type Thinking,
+  type Tool,
+  type ToolChoice,
+  thinking,
+  thinkingOf,
+} from '../chat/conversation.ts'
 import { notRead, type UnreadFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
 import { invalid, present } from '../openai/sampling.ts'
@@ -62,6 +71,7 @@ export function responseBody(limits: RequestLimits) {
           name: Maybe(Type.String()),
           description: Maybe(Type.String()),
           parameters: Maybe(AnyObject),
+          strict: Maybe(Type.Boolean()),
         }),
       ),
     ),
@@ -147,17 +157,23 @@ export function constraintOf({ text }: ResponseBody): Constraint | null {
 }
 
 export function toolsOf({ tools }: ResponseBody): Tool[] {
-  return (tools ?? []).map(({ type, name, description, parameters }, i) => {
+  const all = (tools ?? []).map(({ type, name, description, parameters, strict }, i) => {
     if (type !== 'function') {
       throw notRead(`tools[${i}].type`, 'this server runs no tools of its own; send functions')
     }
     if (!present(name)) throw invalid(`tools[${i}].name`, 'missing; it is required')
+    if (strict === true && present(parameters)) checkSchema(parameters, `tools[${i}].parameters`)
     return { name, description: description ?? '', parameters: parameters ?? { type: 'object' } }
   })
+  refuseTwins(all)
+  return all
 }
 
 export function choiceOf({ tool_choice: choice, tools }: ResponseBody): ToolChoice {
-  if ((tools ?? []).length === 0) return 'none'
+  if ((tools ?? []).length === 0) {
+    if (!present(choice) || choice === 'none' || choice === 'auto') return 'none'
+    throw noTools()
+  }
   if (!present(choice)) return 'auto'
   if (choice === 'none' || choice === 'auto' || choice === 'required') return choice
   if (typeof choice === 'string' || choice.type !== 'function') {

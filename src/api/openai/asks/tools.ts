@@ -3,7 +3,15 @@
 import { SkeinError } from '../../../errors.ts'
 import { type Static, Type } from '../../../files/schema-types.ts'
 import { checkSchema } from '../../../grammar/json-schema.ts'
-import type { Conversation, Message, Tool, ToolCall, ToolChoice } from '../../chat/conversation.ts'
+import {
+  type Conversation,
+  type Message,
+  noTools,
+  refuseTwins,
+  type Tool,
+  type ToolCall,
+  type ToolChoice,
+} from '../../chat/conversation.ts'
 import { Maybe } from '../../schema.ts'
 import type { WireMessage } from '../chat-schema.ts'
 import { textOf, toTurn } from '../chat-schema.ts'
@@ -33,9 +41,8 @@ export type ToolFields = Static<ReturnType<typeof Type.Object<ReturnType<typeof 
 
 export function conversationOf(body: ToolFields & { readonly messages: readonly WireMessage[] }): Conversation {
   const tools = (body.tools ?? []).map((tool, i) => toolOf(tool, `tools[${i}]`))
+  refuseTwins(tools)
   const names = tools.map(({ name }) => name)
-  const twice = names.find((name, i) => names.indexOf(name) < i)
-  if (twice !== undefined) throw invalid('tools', `two of them are called ${JSON.stringify(twice)}`)
   return {
     messages: body.messages.map(toMessage),
     tools,
@@ -61,7 +68,7 @@ function toolOf({ type, function: tool }: NonNullable<ToolFields['tools']>[numbe
 function choiceOf(choice: unknown, names: readonly string[]): ToolChoice {
   if (names.length === 0) {
     if (!present(choice) || choice === 'none' || choice === 'auto') return 'none'
-    throw invalid('tool_choice', 'there are no tools to choose from; send them as `tools`')
+    throw noTools()
   }
   if (!present(choice)) return 'auto'
   if (choice === 'auto' || choice === 'none' || choice === 'required') return choice
