@@ -14,17 +14,20 @@ import { type Message, type Tool, type ToolCall, type ToolChoice, thinking } fro
 import { prepareChat } from './api/chat/prepare.ts'
 import { type ChoiceEnd, type PromptRead, type ReplyPiece, replyEvents } from './api/chat/reply.ts'
 import { embedAll } from './api/embeddings/embeddings.ts'
+import { checkChatOptions, checkTextOptions, conversationOf } from './api/library-options.ts'
 import { LocalEngineClient } from './engine/client/local-client.ts'
 import type { EngineClient } from './engine/client.ts'
 import type { EngineInfo, FinishReason, GenerateRequest, SamplingParams, SessionInfo } from './engine/messages.ts'
 import { SkeinError } from './errors.ts'
+import { list, wrong } from './files/given.ts'
 import { checkConstraint } from './grammar/check.ts'
 import type { JsonSchema } from './grammar/constraint.ts'
+import { checkChoice } from './host/checkpoints/checked-choice.ts'
 import { modelPath } from './host/checkpoints/model-path.ts'
 import { loadEngine } from './host/load.ts'
 import type { EngineChoice } from './host/model-choice.ts'
 import type { LoadProgress } from './model/weights.ts'
-import { type SamplingOptions, samplingNumbers, type TextOptions } from './sampling.ts'
+import { type SamplingOptions, samplingNumbers, stopsOf, type TextOptions } from './sampling.ts'
 import type { Tokenizer } from './tokenizer/tokenizer.ts'
 
 export type { Message, Tool, ToolCall, ToolChoice } from './api/chat/conversation.ts'
@@ -121,6 +124,7 @@ export async function load(
   options: { readonly onProgress?: LoadProgress | undefined } = {},
 ): Promise<Llm> {
   const given = typeof choice === 'string' ? { model: choice } : choice
+  checkChoice(given)
   const { engine, tokenizer } = await loadEngine({ ...given, model: modelPath(given.model) }, options.onProgress)
   const client = new LocalEngineClient(engine)
   const model: Loaded = { id: 'model', created: 0, client, tokenizer }
@@ -133,6 +137,7 @@ export async function load(
     chat: (messages, given = {}) => chatPieces(model, messages, given),
     answer: (messages, given = {}) => answerOf(model, messages, given),
     embed: async (texts, signal = new AbortController().signal) => {
+      if (list(texts) !== null) throw wrong('texts', 'expected a list')
       const tokens = texts.map((text) => tokenizer.encode(text))
       const call = { id: randomUUID(), tenant: OWN, signal }
       return (await embedAll(model, tokens, null, call)).vectors
@@ -161,6 +166,7 @@ async function* pieces(
 }
 
 function requestOf(tokenizer: Tokenizer, prompt: string, options: GenerateOptions): GenerateRequest {
+  checkTextOptions(options)
   return {
     id: randomUUID(),
     startState: options.startState,
@@ -168,7 +174,7 @@ function requestOf(tokenizer: Tokenizer, prompt: string, options: GenerateOption
     n: 1,
     maxTokens: options.maxTokens ?? 512,
     sampling: samplingOf(options),
-    stop: { strings: options.stop ?? [], tokens: [], ignoreEos: false },
+    stop: { strings: stopsOf(options), tokens: [], ignoreEos: false },
     logprobs: null,
     promptLogprobs: null,
   }
@@ -184,17 +190,12 @@ function samplingOf(options: SamplingOptions & Pick<GenerateOptions, 'seed'>): S
 }
 
 async function* replyTo(model: Loaded, messages: string | readonly Message[], options: ChatOptions) {
+  checkChatOptions(options)
   const { tools = [], toolChoice = 'auto', schema, session, from, ifVersion } = options
   const constraint = schema === undefined ? null : ({ type: 'schema', schema } as const)
   if (constraint !== null) checkConstraint(constraint, 'schema')
   const { signal = new AbortController().signal } = options
-  const conversation = {
-    messages: typeof messages === 'string' ? [{ role: 'user', content: messages } as const] : messages,
-    tools,
-    choice: tools.length === 0 ? ('none' as const) : toolChoice,
-    parallel: true,
-  }
-  const chat = await prepareChat(conversation, {
+  const chat = await prepareChat(conversationOf(messages, tools, toolChoice), {
     id: randomUUID(),
     n: 1,
     maxTokens: options.maxTokens ?? 512,
@@ -202,7 +203,7 @@ async function* replyTo(model: Loaded, messages: string | readonly Message[], op
     logprobs: null,
     model,
     thinking: thinking(options.think === true ? 'open' : 'none'),
-    stop: { strings: options.stop ?? [], tokens: [], ignoreEos: false },
+    stop: { strings: stopsOf(options), tokens: [], ignoreEos: false },
     constraint,
     session:
       session === undefined

@@ -143,8 +143,12 @@ export interface TextOptions extends SamplingOptions {
   /** Default 512. */
   readonly maxTokens?: number | undefined
   /** Texts that end the answer and are not part of it. */
-  readonly stop?: readonly string[] | undefined
+  readonly stop?: string | readonly string[] | undefined
   readonly signal?: AbortSignal | undefined
+}
+
+export function stopsOf({ stop = [] }: Pick<TextOptions, 'stop'>): readonly string[] {
+  return typeof stop === 'string' ? [stop] : stop
 }
 
 /** A value for every row. */

@@ -79,7 +79,7 @@ export interface TextOptions extends SamplingOptions {
     /** Default 512. */
     readonly maxTokens?: number | undefined;
     /** Texts that end the answer and are not part of it. */
-    readonly stop?: readonly string[] | undefined;
+    readonly stop?: string | readonly string[] | undefined;
     readonly signal?: AbortSignal | undefined;
 }
 /** How a text is continued. */

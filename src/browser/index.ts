@@ -22,7 +22,7 @@ import { loadModel, testedOf } from '../model/run/load-model.ts'
 import { ModelRunner } from '../model/run/model-runner.ts'
 import type { ModelInfo } from '../model/runner.ts'
 import { readTunedState } from '../model/tuned-state.ts'
-import type { TextOptions } from '../sampling.ts'
+import { stopsOf, type TextOptions } from '../sampling.ts'
 import { TokenCodec } from '../tokenizer/codec.ts'
 import { parseVocabulary } from '../tokenizer/vocabulary.ts'
 import { Slots } from './slots.ts'
@@ -180,7 +180,7 @@ function llmOf(home: StateHome, close: () => void): Llm {
     tokenizer: home.tokenizer,
     generate,
     chat: (turns, { think = 'none', ...options } = {}) =>
-      generate(renderChat(turns, think), { ...options, stop: [...CHAT_STOPS, ...(options.stop ?? [])] }),
+      generate(renderChat(turns, think), { ...options, stop: [...CHAT_STOPS, ...stopsOf(options)] }),
     begin: () => LlmState.begin(home),
     restore: (file) => LlmState.restore(home, file),
     close,

@@ -9,7 +9,7 @@ import { StopStrings } from '../engine/answer/stop-strings.ts'
 import { SkeinError } from '../errors.ts'
 import { joinBytes, utf8 } from '../files/bytes.ts'
 import type { Runner, SampleSpec } from '../model/runner.ts'
-import { type SamplingNumbers, type SamplingOptions, samplingNumbers, type TextOptions } from '../sampling.ts'
+import { type SamplingNumbers, type SamplingOptions, samplingNumbers, stopsOf, type TextOptions } from '../sampling.ts'
 import { joinTokens, type ModelIdentity } from '../state/snapshot.ts'
 import { decodeSnapshot, encodeSnapshot } from '../state/snapshot-file.ts'
 import type { TokenCodec } from '../tokenizer/codec.ts'
@@ -97,7 +97,7 @@ export class LlmState {
       if (this.#tail.length === 0)
         throw new SkeinError('invalid_request', 'there is no text to continue: give a prompt')
       runner.resetPenalties(this.#slot!, this.tokens)
-      const stops = options.stop ?? []
+      const stops = stopsOf(options)
       const text = new AnswerText(tokenizer, new StopStrings(stops), false)
       const answer: Uint8Array[] = []
       const seed = BigInt.asUintN(64, BigInt(options.seed ?? crypto.getRandomValues(new BigUint64Array(1))[0]!))

@@ -71,6 +71,42 @@ test('a tool is called, and a schema is enforced', async () => {
   await expect(llm.answer(asked, { schema: nonsense })).rejects.toMatchObject({ param: 'schema' })
 })
 
+test('a stop may be one text', async () => {
+  const { text } = await llm.answer('What is the capital of France?', { ...GREEDY, stop: 'France' })
+  expect(text).toBe('The capital of')
+})
+
+/** As JavaScript without types gives them. */
+const REFUSED: readonly (readonly [messages: unknown, options: object, message: RegExp])[] = [
+  ['Hi', { temprature: 0 }, /^temprature: there is no such option; did you mean temperature\?$/],
+  ['Hi', { temperature: -1 }, /^temperature: expected a number from 0 to 1000$/],
+  ['Hi', { stop: 5 }, /^stop/],
+  ['Hi', { seed: -1 }, /^seed/],
+  ['Hi', { toolChoice: 'required' }, /no tools/],
+  ['Hi', { tools: [{ name: 'a' }] }, /^tools\[0\]\.description: missing/],
+  ['Hi', { tools: [{ name: 'a', description: '', parameters: {}, strict: true }] }, /^tools\[0\]\.strict/],
+  ['Hi', { tools: ['', ''].map(() => ({ name: 'a', description: '', parameters: {} })) }, /two of them/],
+  ['Hi', { tools: [{ name: 'a', description: '', parameters: {} }], toolChoice: { name: 'b' } }, /^toolChoice/],
+  [[], {}, /^messages: must have/],
+  [[{ role: 'bot', content: 'Hi' }], {}, /^messages\[0\]\.role/],
+  [[{ role: 'user' }], {}, /^messages\[0\]\.content/],
+]
+test.each(REFUSED)('%j with %j is refused', async (messages, options, message) => {
+  const asked = llm.answer(messages as string, options)
+  await expect(asked).rejects.toMatchObject({ code: 'invalid_request', message: expect.stringMatching(message) })
+})
+
+test.each([
+  [{ quants: 'int8' }, /did you mean quant\?/],
+  [{ lora: 'x.pth' }, /^lora: there is no such option/],
+  [{ quant: 'q9' }, /^quant: expected one of file, /],
+  [{ device: 'gpu' }, /^device: expected one of auto, /],
+  [{ slots: 0 }, /^slots: expected a whole number of at least 1/],
+  [{ adapters: [{ file: 'x' }] }, /^adapters\[0\]\.file/],
+])('a model with %j is not loaded', async (choice, message) => {
+  await expect(load({ model: 'demo', ...choice } as Parameters<typeof load>[0])).rejects.toThrow(message)
+})
+
 test('texts become vectors of length 1, equal texts the same one', async () => {
   const [one, same, other] = await llm.embed(['Paris', 'Paris', 'Tokyo'])
   expect(one!.reduce((sum, value) => sum + value * value, 0)).toBeCloseTo(1, 5)

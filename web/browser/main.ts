@@ -72,11 +72,17 @@ function bubble(kind: 'asked' | 'answer', text: string): HTMLElement {
   return paragraph
 }
 
+/** Between its last byte and its first weight the GPU is opened and tested, which takes seconds. */
+function stageOf({ stage, done, total }: Extract<Told, { type: 'progress' }>): string {
+  if (stage === 'weights') return 'Putting it onto the GPU'
+  return done === total ? 'Trying the GPU' : 'Fetching the model'
+}
+
 function hear(told: Told): void {
   switch (told.type) {
     case 'progress':
       progress.value = told.total === null ? 0 : told.done / told.total
-      say(told.stage === 'download' ? 'Fetching the model' : 'Putting it onto the GPU')
+      say(stageOf(told))
       return
     case 'ready':
       start.hidden = true
@@ -98,6 +104,7 @@ function hear(told: Told): void {
     case 'failed':
       setBusy(false)
       loadButton.disabled = false
+      progress.hidden = true
       say(told.message, true)
       return
   }
