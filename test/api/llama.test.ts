@@ -113,6 +113,16 @@ describe('completion', () => {
     expect(last().constraint).toBeUndefined()
   })
 
+  test('penalties over the last 0 tokens are off; over 64 they count the whole text, which is said', async () => {
+    const ask = (repeat_last_n: number) =>
+      postTo(app, '/completion', { prompt: 'Hi', repeat_penalty: 1.1, presence_penalty: 1, repeat_last_n })
+    expect((await ask(64)).headers.warnings).toBe('repeat_last_n was ignored: penalties count the whole text')
+    expect(last().sampling).toMatchObject({ repetitionPenalty: 1.1, presencePenalty: 1 })
+    expect((await ask(-1)).headers.warnings).toBeUndefined()
+    expect((await ask(0)).headers.warnings).toBeUndefined()
+    expect(last().sampling).toMatchObject({ repetitionPenalty: 1, presencePenalty: 0 })
+  })
+
   test.each([
     [{ mirostat: 2 }, 'mirostat'],
     [{ dry_multiplier: 0.8 }, 'dry_multiplier'],

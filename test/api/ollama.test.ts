@@ -278,4 +278,17 @@ describe('refusals', () => {
     expect(reply.headers.warnings).toContain('did you mean options.temperature?')
     expect(reply.headers.warnings).toContain('sytem is no field')
   })
+
+  test('penalties over the last 0 tokens are off', async () => {
+    const ask = async (repeat_last_n: number) => {
+      const options = { repeat_penalty: 1.1, frequency_penalty: 1, repeat_last_n }
+      const payload = { model: 'goose', messages: hi, stream: false, options }
+      const headers = { authorization: `Bearer ${KEY}` }
+      return (await app.inject({ method: 'POST', url: '/api/chat', payload, headers })).headers.warnings
+    }
+    expect(await ask(64)).toContain('options.repeat_last_n was ignored')
+    expect(last().sampling).toMatchObject({ repetitionPenalty: 1.1, frequencyPenalty: 1 })
+    expect(await ask(0)).toBeUndefined()
+    expect(last().sampling).toMatchObject({ repetitionPenalty: 1, frequencyPenalty: 0 })
+  })
 })

@@ -4,7 +4,7 @@ import { type Static, Type } from '../../files/schema-types.ts'
 import type { Constraint } from '../../grammar/constraint.ts'
 import { checkFields, notRead, type UnreadFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
-import { invalid, numberFieldsBut, present, type SamplingFields, usualNumbers } from '../openai/sampling.ts'
+import { invalid, numberFieldsBut, present, type SamplingFields, usualNumbers, withinLast } from '../openai/sampling.ts'
 import type { Call } from '../route.ts'
 import { AnyObject, BoundedInteger, Maybe, OneOf, TokenId, urgencyFields } from '../schema.ts'
 
@@ -23,6 +23,7 @@ export function completionBody(limits: RequestLimits) {
     n_predict: Maybe(BoundedInteger(-2, limits.maxTokens)),
     max_tokens: Maybe(BoundedInteger(-1, limits.maxTokens)),
     ...numberFieldsBut(RENAMED),
+    repeat_last_n: Maybe(BoundedInteger(-1, 2 ** 31 - 1)),
     seed: Maybe(BoundedInteger(-(2 ** 63), 2 ** 64)),
     stop: Maybe(Type.Array(Type.String(), { maxItems: limits.stops })),
     ignore_eos: Maybe(Type.Boolean()),
@@ -58,7 +59,6 @@ export const UNREAD: UnreadFields = {
     'n_discard',
     'n_indent',
     'n_keep',
-    'repeat_last_n',
     'response_fields',
     'return_progress',
     't_max_predict_ms',
@@ -92,6 +92,9 @@ export function checkBody(body: CompletionBody, read: readonly string[], { warn 
   if (present(samplers) && JSON.stringify(samplers) !== '[]') {
     warn('samplers was ignored: penalties, temperature, top_k and top_p, min_p come in this order')
   }
+  withinLast(body.repeat_last_n, usualNumbers(body, RENAMED), () =>
+    warn('repeat_last_n was ignored: penalties count the whole text'),
+  )
 }
 
 /** In the words of the OpenAI dialect. */
@@ -100,7 +103,7 @@ export function samplingFieldsOf(body: CompletionBody): SamplingFields {
   const bans = biasesOf(body).filter(([, bias]) => bias === false)
   const biases = biasesOf(body).filter(([, bias]) => bias !== false)
   return {
-    ...usualNumbers(body, RENAMED),
+    ...withinLast(body.repeat_last_n, usualNumbers(body, RENAMED)),
     seed,
     stop,
     ignore_eos: body.ignore_eos ?? null,

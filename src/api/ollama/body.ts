@@ -17,6 +17,7 @@ import {
   toSampling,
   toStop,
   usualNumbers,
+  withinLast,
 } from '../openai/sampling.ts'
 import type { Call } from '../route.ts'
 import { AnyObject, BoundedInteger, Maybe, OneOf, urgencyFields } from '../schema.ts'
@@ -89,10 +90,9 @@ const MIROSTAT = ['mirostat_tau', 'mirostat_eta']
 export function checkOptions(options: Options, limits: RequestLimits, { warn }: Pick<Call, 'warn'>): void {
   const read = [...Object.keys(optionFields(limits)), ...MIROSTAT]
   checkFields(options, { ...UNREAD_OPTIONS, read, at: 'options.' }, warn)
-  const { repeat_last_n: window, repeat_penalty: penalty } = options
-  if (present(window) && window !== -1 && (penalty ?? 1) !== 1) {
-    warn('options.repeat_last_n was ignored: penalties count the whole text here')
-  }
+  withinLast(options.repeat_last_n, usualNumbers(options, RENAMED), () =>
+    warn('options.repeat_last_n was ignored: penalties count the whole text here'),
+  )
 }
 
 function samplingOf(
@@ -106,8 +106,8 @@ function samplingOf(
 
 /** In the words of the OpenAI dialect. */
 export function samplingFieldsOf(options: Options): SamplingFields {
-  const { repeat_penalty: _renamed, num_predict: _length, repeat_last_n: _window, ...same } = options
-  return { ...same, ...usualNumbers(options, RENAMED) }
+  const { repeat_penalty: _renamed, num_predict: _length, repeat_last_n: window, ...same } = options
+  return { ...same, ...withinLast(window, usualNumbers(options, RENAMED)) }
 }
 
 export function chatSettings({ body, id, limits, signal, tenant }: Call<SharedBody>, model: ServedModel) {

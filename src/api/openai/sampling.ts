@@ -60,6 +60,20 @@ export function usualNumbers(body: object, renamed: Renamed): Partial<SamplingFi
   return Object.fromEntries(fields.map((field) => [field, given[renamed[field] ?? field] ?? null]))
 }
 
+type Penalties = Partial<Pick<SamplingFields, 'repetition_penalty' | 'presence_penalty' | 'frequency_penalty'>>
+
+/**
+ * Penalties over the last `repeat_last_n` tokens, as llama.cpp and Ollama have them: 0 turns them off. Others count the whole
+ * text here, of which `warn` tells.
+ */
+export function withinLast<F extends Penalties>(window: number | null | undefined, fields: F, warn?: () => void): F {
+  if (window === 0) return { ...fields, repetition_penalty: null, presence_penalty: null, frequency_penalty: null }
+  const { repetition_penalty, presence_penalty, frequency_penalty } = fields
+  const isPenalised = (repetition_penalty ?? 1) !== 1 || (presence_penalty ?? 0) !== 0 || (frequency_penalty ?? 0) !== 0
+  if (present(window) && window > 0 && isPenalised) warn?.()
+  return fields
+}
+
 function usualOf({ fields }: SamplingParameter): readonly SamplingUsualField[] {
   // The first of a row's fields is its usual one.
   return fields.slice(0, 1) as SamplingUsualField[]
