@@ -75,6 +75,14 @@ test('a prompt begins with a token that has none, and its text does not go on be
   expect(text_offset).toEqual([0, 1, 2])
 })
 
+test('a name among the best is there once, and the drawn token is there in any case', async () => {
+  const [x, quote] = [texts[0]!, texts[3]!]
+  const top = [{ token: 0, logprob: -0.5 }]
+  const drawn = (bytes: Uint8Array) => ({ token: 0, logprob: -0.5, bytes, top, topBytes: [quote] })
+  const json = await new Scores('completion').piece([drawn(quote), drawn(x), { ...drawn(x), top: [], topBytes: [] }])
+  expect(json).toContain('"top_logprobs":[{"\\"":-0.5},{"\\"":-0.5,"x":-0.5},{"x":-0.5}]')
+})
+
 test('entries of chats, with and without ids', async () => {
   for (const count of [3, 2000]) {
     const own = tokens.slice(0, count)
@@ -87,17 +95,17 @@ test('entries of chats, with and without ids', async () => {
 })
 
 test('the event loop writes few, and none of many', async () => {
-  const kept = new Scores('completion')
+  const kept = new Scores('chat')
   const whole = await work(async () => {
     await kept.add(tokens)
     await kept.json()
   })
   expect(whole.all).toBe(0)
-  const stream = await work(() => new Scores('completion').piece(tokens))
+  const stream = await work(() => new Scores('chat').piece(tokens))
   expect(stream.all).toBe(0)
-  // 170 with five alternatives each, three values a token.
-  const few = await work(() => new Scores('completion').piece(tokens.slice(0, 170)))
-  expect(few).toEqual({ longest: 510, all: 510 })
+  // 170 with five alternatives each.
+  const few = await work(() => new Scores('chat').piece(tokens.slice(0, 170)))
+  expect(few).toEqual({ longest: 170, all: 170 })
 })
 
 test('many are packed a few at a time', async () => {

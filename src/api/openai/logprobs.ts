@@ -74,10 +74,25 @@ function countCharacters(text: string): number {
   return count
 }
 
-/** The k best, and the drawn token too where it is not among them. */
-function topOf(token: TokenText): Record<string, number> {
-  const pairs = token.top.map((top, i): [string, number] => [tokenString(token.topBytes[i]!), finite(top.logprob)])
-  return Object.fromEntries([...pairs, [tokenString(token.bytes), finite(token.logprob)]])
+/** Tokens as JSON, by their bytes: a token that comes often comes as the same bytes. */
+const quoted = new WeakMap<Uint8Array, string>()
+
+function quotedOf(bytes: Uint8Array): string {
+  const known = quoted.get(bytes)
+  if (known !== undefined) return known
+  const json = JSON.stringify(tokenString(bytes))
+  quoted.set(bytes, json)
+  return json
+}
+
+/** The k best, and the drawn token too where it is not among them: a JSON object. */
+function topJson(token: TokenText): string {
+  const own = quotedOf(token.bytes)
+  const names = token.topBytes.map(quotedOf)
+  let json = ''
+  for (const [i, name] of names.entries()) json += `${i === 0 ? '' : ','}${name}:${finite(token.top[i]!.logprob)}`
+  if (!names.includes(own)) json += `${json === '' ? '' : ','}${own}:${finite(token.logprob)}`
+  return `{${json}}`
 }
 
 /** Tokens of an answer or of an echoed prompt. */
@@ -89,8 +104,11 @@ interface Run {
   readonly isWhole: boolean
 }
 
-interface Written {
-  readonly json: Uint8Array<ArrayBuffer>
+/** As bytes; a short one as text. */
+type Json = Uint8Array<ArrayBuffer> | string
+
+interface Written<J extends Json = Uint8Array<ArrayBuffer>> {
+  readonly json: J
   /** Where the text ends. */
   readonly place: TextPlace
 }
@@ -118,30 +136,35 @@ class JsonList {
   bytes(): Uint8Array<ArrayBuffer> {
     return joinBytes([...this.#chunks, utf8Of.encode(`${this.#text}]`)])
   }
+
+  /** Of a short list. */
+  text(): string {
+    return this.#chunks.length > 0 ? textOf(this.bytes()) : `${this.#text}]`
+  }
 }
 
 /** The shape of completions: columns. */
-function completionJson(runs: readonly Run[], from: TextPlace): Written {
+function columnsOf(runs: readonly Run[], from: TextPlace): { columns: readonly JsonList[]; place: TextPlace } {
   const [tokens, values, tops, offsets] = [new JsonList(), new JsonList(), new JsonList(), new JsonList()]
   let place = from
   for (const { tokens: own, first, isWhole } of runs) {
     for (const token of own) {
       const bytes = token?.bytes ?? first!
-      tokens.push(JSON.stringify(tokenString(bytes)))
-      values.push(JSON.stringify(token && finite(token.logprob)))
-      tops.push(JSON.stringify(token && topOf(token)))
+      tokens.push(quotedOf(bytes))
+      values.push(token === null ? 'null' : `${finite(token.logprob)}`)
+      tops.push(token === null ? 'null' : topJson(token))
       offsets.push(`${place.characters}`)
       place = placeAfter(place, bytes)
     }
     if (isWhole) place = { ...place, unfinished: BEGINNING.unfinished }
   }
-  const columns = [tokens, values, tops, offsets].map((list) => list.bytes())
-  const parts = columns.flatMap((column, i) => [ascii(`${i === 0 ? '{' : ','}"${COLUMNS[i]}":`), column])
-  return { json: joinBytes([...parts, ascii('}')]), place }
+  return { columns: [tokens, values, tops, offsets], place }
 }
 
+const nameOf = (i: number): string => `${i === 0 ? '{' : ','}"${COLUMNS[i]}":`
+
 /** A list of entries; those of llama.cpp have the token's id, too. */
-function entriesJson(runs: readonly Run[], withIds: boolean): Uint8Array<ArrayBuffer> {
+function entriesOf(runs: readonly Run[], withIds: boolean): JsonList {
   const entries = new JsonList()
   for (const { tokens } of runs) {
     for (const token of tokens) {
@@ -150,14 +173,23 @@ function entriesJson(runs: readonly Run[], withIds: boolean): Uint8Array<ArrayBu
       entries.push(JSON.stringify(withIds ? { id: token!.token, ...one } : one))
     }
   }
-  return entries.bytes()
+  return entries
 }
 
 type Shape = 'completion' | 'chat' | 'llama'
 
 function write(runs: readonly Run[], shape: Shape, from: TextPlace): Written {
-  if (shape === 'completion') return completionJson(runs, from)
-  return { json: entriesJson(runs, shape === 'llama'), place: from }
+  if (shape !== 'completion') return { json: entriesOf(runs, shape === 'llama').bytes(), place: from }
+  const { columns, place } = columnsOf(runs, from)
+  const parts = columns.flatMap((column, i) => [ascii(nameOf(i)), column.bytes()])
+  return { json: joinBytes([...parts, ascii('}')]), place }
+}
+
+/** Of few tokens, as a stream has them in each piece: bytes of each part would be garbage that takes longer than the rest. */
+function writeText(runs: readonly Run[], shape: Shape, from: TextPlace): Written<string> {
+  if (shape !== 'completion') return { json: entriesOf(runs, shape === 'llama').text(), place: from }
+  const { columns, place } = columnsOf(runs, from)
+  return { json: `${columns.map((column, i) => `${nameOf(i)}${column.text()}`).join('')}}`, place }
 }
 
 interface PackedRun extends Pick<Run, 'first' | 'isWhole'> {
@@ -226,9 +258,9 @@ export class Scores {
       await this.add(tokens, first, isWhole)
       return textOf(await this.json())
     }
-    const { json, place } = await turns.do(() => write([{ tokens, first, isWhole }], this.#shape, this.#place))
+    const { json, place } = await turns.do(() => writeText([{ tokens, first, isWhole }], this.#shape, this.#place))
     this.#place = place
-    return textOf(json)
+    return json
   }
 
   #pack(isWhole: boolean): void {
