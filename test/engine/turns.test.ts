@@ -72,12 +72,12 @@ test('on a device every step has all rows, as one with fewer takes as long', () 
     expect(rows.length).toBeGreaterThanOrEqual(40)
 })
 
-test('where a row of a short step takes longer, all short steps together cost three twentieths of the time', () => {
+test('where a row of a short step takes longer, all short steps together cost a quarter of the time', () => {
   const steps = beside(new Watched(4, 0.1), Array(40).fill(24), 'plain', 60_000)
   const ms = steps.reduce((sum, slots) => sum + 4 + 0.1 * slots.length, 0)
   const lost = ms - (steps.flat().length / 41) * 8.1
   // Half a second more may be spent at once; steps with prompts are not counted, 40 of some 3 ms.
-  expect(lost).toBeLessThan(0.15 * ms + 500 + 120)
+  expect(lost).toBeLessThan(0.25 * ms + 500 + 120)
   expect(lost).toBeGreaterThan(500)
 })
 
@@ -129,7 +129,33 @@ test('a long prompt of one with few slots takes turns, too', () => {
   engine.dispose()
 })
 
-test('a long prompt beside newcomers loses about 15 % of its speed, although what steps cost is learnt from answers alone', () => {
+test("others' prompts have at most 16 tokens of a short step, whatever a usual one has", () => {
+  const runner = new Watched(0, 0.01)
+  const launch = runner.launch.bind(runner)
+  let prompts = 0
+  runner.launch = (rows) => {
+    prompts = rows.reduce((sum, { tokens }) => sum + tokens.length - 1, 0)
+    return launch(rows)
+  }
+  const engine = engineOver(runner, { now: () => runner.ms }, null, 'plain')
+  const collected = new Collected()
+  for (let i = 0; i < 10; i++) engine.submit(askedBy('bob', i, 60_000))
+  for (let i = 0; i < 10; i++) collected.add(engine.step())
+  for (let i = 10; i < 40; i++) engine.submit({ ...askedBy('bob', i, 1), prompt: promptOf(20_000, i) })
+  for (let i = 0; i < 40; i++) collected.add(engine.step())
+  expect(prompts).toBeGreaterThan(60)
+  const request = askedBy('newcomer', 0, 20)
+  engine.submit(request)
+  collected.add(engine.step())
+  while (collected.answer(request.id) === null) {
+    expect(prompts).toBeLessThanOrEqual(16 + 5)
+    collected.add(engine.step())
+  }
+  expect(collected.answer(request.id)).toEqual(soloAnswer(request))
+  engine.dispose()
+})
+
+test('a long prompt beside newcomers loses about a quarter of its speed, although what steps cost is learnt from answers alone', () => {
   const turns = new RowTurns()
   const msOf = (tokens: number) => 4 + 0.1 * tokens
   for (let i = 0; i < 2; i++) turns.learn(msOf(1), 1, 0)
@@ -161,5 +187,5 @@ test('a long prompt beside newcomers loses about 15 % of its speed, although wha
     turns.learn(msOf(rows.length + most), rows.length, most)
   }
   expect(short).toBeGreaterThan(1000)
-  expect(prompts / ms).toBeGreaterThan((0.78 * room) / msOf(room + 1))
+  expect(prompts / ms).toBeGreaterThan((0.7 * room) / msOf(room + 1))
 })

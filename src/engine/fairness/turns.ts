@@ -16,8 +16,10 @@ const SHORT_PROMPT = 512
 /** So many rows of the others always go at once; more in two turns, and twice as many in four. */
 const MOST_AT_ONCE = 16
 const MOST_TURNS = 4
+/** Tokens of others' prompts in a short step: some take as long as the rows there. */
+const MOST_PROMPT_TOKENS = 16
 /** The fraction of all time that short steps may cost, and the most that may be spent at once. */
-const COST = 0.15
+const COST = 0.25
 const MOST_SPARE_MS = 500
 /** After so many short steps with prompts one is not, to measure what they cost: answers alone do not tell. Rare enough for a p99. */
 const LOOK_EVERY = 256
@@ -76,7 +78,8 @@ export class RowTurns {
     const first = all.filter((live) => this.#newcomers.has(live))
     const own = first.reduce((sum, { promptLeft, width }) => sum + promptLeft * width, 0)
     const others = all.filter((live) => !this.#newcomers.has(live))
-    const most = Math.min(own, room + this.#numWaiting) + (others.length > 0 ? Math.ceil(room / this.#numTurns) : 0)
+    const ofOthers = others.length > 0 ? Math.min(MOST_PROMPT_TOKENS, Math.ceil(room / this.#numTurns)) : 0
+    const most = Math.min(own, room + this.#numWaiting) + ofOthers
     return [[...first, ...others], most]
   }
 
