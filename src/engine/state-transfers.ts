@@ -77,6 +77,11 @@ export class StateTransfers {
     return this.#waiting.length === 0 && this.#runner.canMove && !this.#isTurnFull
   }
 
+  /** As `canBegin`, of a copy that nobody waits for. */
+  get canKeep(): boolean {
+    return this.canBegin && this.#memory.mayKeep(this.#runner.info.stateBytes)
+  }
+
   get #isTurnFull(): boolean {
     const bytes = this.#bytesBegun + this.#runner.info.stateBytes
     return this.#bytesBegun > 0 && bytes > BYTES_A_TURN
@@ -197,6 +202,13 @@ const NEW = { state: null, freesSlot: false, isCancelled: false, flight: null, b
 /** Smaller states cost the collector little. */
 const LEAST_BYTES = 2 ** 20
 
+/**
+ * New memory for copies that nobody waits for: bytes a second, and at once. For every 64 MB V8 marks all objects, which takes
+ * other threads' cores for 20 ms: beside a list of 512 short prompts that was twice a second.
+ */
+const NEW_BYTES_A_SECOND = 2 ** 24
+const NEW_BYTES_AT_ONCE = 2 ** 26
+
 /** States and bytes that are kept for later copies. What is given back beyond is left to the collector. */
 const MAX_STATES = 32
 const MAX_BYTES = 2 ** 28
@@ -214,9 +226,22 @@ export class StateMemory {
   readonly #made: StateData[] = []
   /** What may still be made ahead. */
   #bytesToMake: number
+  #newBytes = NEW_BYTES_AT_ONCE
+  #newBytesAt = 0
 
   constructor(bytesToMake = 0) {
     this.#bytesToMake = bytesToMake
+  }
+
+  /** Whether a copy of a state that nobody waits for may be taken: there is memory for it, or has not been made new for a while. */
+  mayKeep(bytes: number, now = performance.now()): boolean {
+    if (this.#free.length + this.#made.length > 0) return true
+    const since = (now - this.#newBytesAt) / 1000
+    this.#newBytes = Math.min(NEW_BYTES_AT_ONCE, this.#newBytes + since * NEW_BYTES_A_SECOND)
+    this.#newBytesAt = now
+    if (this.#newBytes <= 0) return false
+    this.#newBytes -= bytes
+    return true
   }
 
   /**

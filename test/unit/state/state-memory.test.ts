@@ -72,6 +72,24 @@ test('no memory is made ahead for small states', () => {
   expect(new StateMemory(2 ** 30).make({ layers: 1, channels: 4, heads: 1, headSize: 64 })).toBe(false)
 })
 
+test('new memory for copies that nobody waits for: 64 MB at once, then 16 MB a second; old memory at any time', () => {
+  const memory = new StateMemory()
+  const mebibyte = 2 ** 20
+  const kept = (now: number) => {
+    let count = 0
+    while (count < 1000 && memory.mayKeep(mebibyte, now)) count++
+    return count
+  }
+  expect(kept(1000)).toBe(64)
+  expect(kept(1000)).toBe(0)
+  expect(kept(2000)).toBe(16)
+  expect(kept(60_000)).toBe(64)
+  memory.giveBack([Float32Array.of(7)])
+  expect(kept(60_000)).toBe(1000)
+  memory.take()
+  expect(kept(60_000)).toBe(0)
+})
+
 const SIZES = { slots: 1, memory: { count: 9, bytes: Number.POSITIVE_INFINITY } }
 
 test.each(['none', 'writing', 'saved', 'failed'] as const)(
