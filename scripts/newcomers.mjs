@@ -1,6 +1,6 @@
 /**
  * What new keys notice of another key's floods, and how many tokens the flood gets meanwhile: node
- * scripts/newcomers.mjs [seconds] [flood] runs the built files with the demo model; further arguments go to the
+ * scripts/newcomers.mjs [seconds] [flood, a regular expression] runs the built files with the demo model; further arguments go to the
  * server, such as --preempt-mb 0. Every newcomer has a key that the server has not seen, so no slot is reserved for it.
  * Prints one table; compare only within it. SERVER_CORES=0,1 (Linux) keeps the server on these cores. The floods' clients
  * are in a thread of their own: what they read, and their garbage, would delay what a newcomer notices.
@@ -13,6 +13,9 @@ import { isMainThread, parentPort, Worker, workerData } from 'node:worker_thread
 
 const seconds = Number(process.argv[2] ?? 8)
 const PATIENCE_MS = 10_000
+/** What a server does once, soon after its start, is not what is measured, nor code that is compiled at the flood's first requests. */
+const SETTLED_MS = 8000
+const WARM_MS = 6000
 const MAIN = join(import.meta.dirname, '../dist/cli/main.js')
 const BOB = 'sk-bob-who-floods'
 /** Her stream takes the slot that is reserved since the server probed its worker. */
@@ -59,7 +62,7 @@ const FLOODS = {
 if (isMainThread) {
   const table = {}
   for (const name of Object.keys(FLOODS)) {
-    if (name !== 'quiet' && !name.includes(process.argv[3] ?? '')) continue
+    if (name !== 'quiet' && !new RegExp(process.argv[3] ?? '').test(name)) continue
     table[name] = await measure(name)
     console.error(name, JSON.stringify(table[name]))
   }
@@ -78,8 +81,10 @@ async function measure(name) {
     stdio: ['ignore', 'pipe', 'ignore'],
   })
   const url = await urlOf(server)
+  await delay(SETTLED_MS)
   const flood = new Worker(new URL(import.meta.url), { workerData: { url, name } })
   if (clients > 0 && !isRefused) await begun(url)
+  await delay(WARM_MS)
   const seen = []
   const before = await tokensOf(url)
   const begin = performance.now()

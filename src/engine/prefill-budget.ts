@@ -34,7 +34,7 @@ const DEVICE: ItlTarget = { leastMs: 25, shortMs: 25, mostMs: 25, leastChunk: 32
  * A CPU is as fast with small chunks as with large ones, so the target follows what answers alone take. Its steps vary, and
  * after one that was short by chance the next would be long.
  */
-const HOST: ItlTarget = { leastMs: 5, shortMs: 25, mostMs: 200, leastChunk: 8, firstChunk: 32, growth: 1 / 8 }
+const HOST: ItlTarget = { leastMs: 5, shortMs: 21, mostMs: 200, leastChunk: 8, firstChunk: 32, growth: 1 / 8 }
 
 export function itlTargetOf({ maxFlights }: Pick<Runner, 'maxFlights'>): ItlTarget {
   return maxFlights > 1 ? DEVICE : HOST
@@ -43,10 +43,10 @@ export function itlTargetOf({ maxFlights }: Pick<Runner, 'maxFlights'>): ItlTarg
 const LEAST_SHARE = 0.5
 /**
  * The most by which prompts may multiply the time of answers. With twice, a prompt beside many answers takes twice as long
- * as alone; with 3.3 times, 1.5. Nobody reads as fast as answers come in steps of 25 ms.
+ * as alone; with three times, 1.6. Nobody reads as fast as answers come in steps of 21 ms.
  */
 const TIMES_ALONE = 2
-const TIMES_SHORT = 3.3
+const TIMES_SHORT = 3
 /**
  * The first guess of what a row of logits takes on the host: milliseconds for each token of the vocabulary. That is before the
  * JavaScript engine has compiled the loops; afterwards it is a sixth.

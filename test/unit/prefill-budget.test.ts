@@ -96,11 +96,11 @@ test('on a CPU very short steps are extended to what nobody notices, and very lo
 })
 
 test.each([
-  ['short ones', 6, 19.8],
-  ['those that would exceed 25 ms', 10, 25],
+  ['short ones', 6, 18],
+  ['those that would exceed 21 ms', 8, 21],
   ['longer ones', 20, 40],
 ])(
-  'on a CPU steps of answers may take 3.3 times as long with prompts up to 25 ms, twice beyond: %s',
+  'on a CPU steps of answers may take three times as long with prompts up to 21 ms, twice beyond: %s',
   (_, alone, most) => {
     const budget = unasked(HOST)
     for (let i = 0; i < 3; i++) budget.learn(alone, 64, 0)
