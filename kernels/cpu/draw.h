@@ -38,6 +38,12 @@ struct Params {
   bool is_greedy() const {
     return floats[kTemperature] <= 0 || floats[kTopP] <= 0 || ints[kTopK] == 1;
   }
+  bool has_penalties() const {
+    return floats[kRepetitionPenalty] != 1 || floats[kPresencePenalty] != 0 ||
+           floats[kFrequencyPenalty] != 0;
+  }
+  /// Not below the bound, so that 1/temperature is finite: a lower one is greedy anyway.
+  float temperature() const { return std::max(floats[kTemperature], 1e-20f); }
 };
 
 /// Philox4x32-10 with key (key0, key1) and counter (counter0, counter1, counter2, 0), as four
@@ -74,33 +80,48 @@ bool all_finite(const float* x, int64_t count) {
 /// parts, in order, so a draw does not depend on who did them.
 constexpr int kParts = 4;
 
+/// The weight of some tokens and their number, added at once.
+typedef double Tally __attribute__((vector_size(16)));
+
 /// What is known of one part of the vocabulary.
 struct Part {
-  bool is_finite;               // the model's own logits
-  float best, worst;            // of `logits`; worst without the −inf of banned tokens
-  double total;                 // of `weights`
-  std::vector<int32_t> counts;  // [kBuckets]
-  std::vector<double> masses;   // [kBuckets]
+  bool is_finite;              // the model's own logits
+  float best, worst;           // of `logits`; worst without the −inf of banned tokens
+  double total;                // of the weights
+  /// Those of its tokens that the draw may keep, and their buckets.
+  std::vector<int32_t> ids;
+  std::vector<uint16_t> places;
+  int64_t num_ids;
+  std::vector<Tally> buckets;  // [kBuckets]
+  std::vector<Tally> groups;   // [kBuckets / kGroupBuckets], of that many buckets
 };
 
-/// The memory of one draw. Tokens are counted into buckets of descending logits.
+struct Candidate {
+  int32_t id;
+  float logit, weight;
+};
+
+/// The memory of one draw. Tokens are counted into buckets of descending logits. What a token weighs,
+/// exp((logit − best)/temperature), is computed twice where it matters rather than stored: a step's
+/// weights have swept this memory from the caches.
 struct Scratch {
-  std::vector<float> logits;        // [V] after bias and penalties
-  std::vector<float> weights;       // [V] exp((logit − best)/temperature)
-  std::vector<uint16_t> buckets;    // [V]
-  std::vector<int32_t> candidates;  // of one bucket, best first
+  int64_t vocab;
+  std::vector<float> adjusted;        // [V] logits after mask, bias and penalties, if there are any
+  std::vector<Candidate> candidates;  // of one bucket, best first
   Part parts[kParts];
 
-  static constexpr int kBuckets = 2048;
+  static constexpr int kBuckets = 2048, kGroupBuckets = 64;
 
-  explicit Scratch(int32_t vocab) : logits(vocab), weights(vocab), buckets(vocab) {
-    for (Part& part : parts) part.counts.resize(kBuckets), part.masses.resize(kBuckets);
+  explicit Scratch(int32_t tokens) : vocab(tokens), adjusted(tokens) {
+    for (Part& part : parts) {
+      part.ids.resize(start(1) + kScan), part.places.resize(start(1) + kScan);
+      part.buckets.resize(kBuckets), part.groups.resize(kBuckets / kGroupBuckets);
+    }
   }
 
-  int64_t vocab() const { return static_cast<int64_t>(logits.size()); }
   /// The first token of a part; a multiple of kScan, but for the end of the vocabulary.
   int64_t start(int part) const {
-    return std::min(div_up(vocab(), kParts * kScan) * kScan * part, vocab());
+    return std::min(div_up(vocab, kParts * kScan) * kScan * part, vocab);
   }
   bool is_finite() const {
     return std::all_of(parts, parts + kParts, [](const Part& part) { return part.is_finite; });
@@ -120,15 +141,15 @@ struct Scratch {
     for (const Part& part : parts) total += part.total;
     return total;
   }
-  int64_t count(int bucket) const {
-    int64_t count = 0;
-    for (const Part& part : parts) count += part.counts[bucket];
-    return count;
+  Tally bucket(int index) const {
+    Tally all = {};
+    for (const Part& part : parts) all += part.buckets[index];
+    return all;
   }
-  double mass(int bucket) const {
-    double mass = 0;
-    for (const Part& part : parts) mass += part.masses[bucket];
-    return mass;
+  Tally group(int index) const {
+    Tally all = {};
+    for (const Part& part : parts) all += part.groups[index];
+    return all;
   }
 };
 
@@ -152,137 +173,193 @@ void extremes(const float* x, int64_t count, Part& part) {
   }
 }
 
-/// Returns Σ exp((x − best)·factor), and stores the terms in `weights` unless it is null. Sums in
-/// double, because an f32 sum of 65,536 terms would lose digits.
-double exponentials(const float* x, int64_t count, float best, float factor, float* weights) {
-  double total = 0;
-  for (int64_t i = 0; i < count; i += kScan) {
-    float terms[kScan];
-    const int64_t end = std::min(kScan, count - i);
-    std::copy_n(x + i, end, terms);
-    std::fill(terms + end, terms + kScan, -kInfinity);
-    vf part = {};
-    for (int64_t j = 0; j < kScan; j += kLanes) {
-      const vf term = exp((load(terms + j) - best) * factor);
-      store(terms + j, term);
-      part += term;
-    }
-    if (weights != nullptr) std::copy_n(terms, end, weights + i);
-    total += static_cast<double>(sum(part));
+/// The terms exp((x − best)·factor) of kScan values, of `count` that are there; the others are 0.
+/// Returns their sum.
+float exponentials(const float* x, int64_t count, float best, float factor, float* terms) {
+  std::copy_n(x, count, terms);
+  std::fill(terms + count, terms + kScan, -kInfinity);
+  vf all = {};
+  for (int64_t j = 0; j < kScan; j += kLanes) {
+    const vf term = exp((load(terms + j) - best) * factor);
+    store(terms + j, term);
+    all += term;
   }
+  return sum(all);
+}
+
+/// Sums in double, because an f32 sum of 65,536 terms would lose digits.
+double sum_exponentials(const float* x, int64_t count, float best, float factor) {
+  double total = 0;
+  float terms[kScan];
+  for (int64_t i = 0; i < count; i += kScan)
+    total += static_cast<double>(
+        exponentials(x + i, std::min(kScan, count - i), best, factor, terms));
   return total;
 }
 
-/// Weighs the tokens of one part and counts them into the buckets.
-void weigh(Scratch& scratch, int index, float temperature) {
+/// Lists the first + j with x[j] ≥ least, of kScan or fewer; returns how many.
+int64_t list_from(const float* x, int64_t count, float least, int32_t first, int32_t* ids) {
+  int64_t num = 0;
+#if defined(__AVX512F__)
+  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  for (int64_t j = 0; j < count; j += kLanes) {
+    const __mmask16 there = static_cast<__mmask16>(count - j < kLanes ? (1 << (count - j)) - 1 : -1);
+    const __mmask16 kept = _mm512_mask_cmp_ps_mask(there, _mm512_maskz_loadu_ps(there, x + j),
+                                                   _mm512_set1_ps(least), _CMP_GE_OQ);
+    const __m512i all = _mm512_add_epi32(lanes, _mm512_set1_epi32(first + static_cast<int32_t>(j)));
+    _mm512_storeu_si512(ids + num, _mm512_maskz_compress_epi32(kept, all));
+    num += __builtin_popcount(kept);
+  }
+#else
+  for (int64_t j = 0; j < count; j++) {
+    ids[num] = first + static_cast<int32_t>(j);
+    num += x[j] >= least ? 1 : 0;
+  }
+#endif
+  return num;
+}
+
+/// Weighs the tokens of one part and counts those that the draw may keep into the buckets. What
+/// top-p leaves out for certain is not counted: the tokens of a part that together weigh less than
+/// the part's share of what it leaves out.
+void weigh(Scratch& scratch, const float* logits, int index, const Params& params) {
   constexpr float kLast = Scratch::kBuckets - 1;
+  const float temperature = params.temperature(), best = scratch.best();
   Part& part = scratch.parts[index];
   const int64_t from = scratch.start(index), count = scratch.start(index + 1) - from;
-  const float* logits = scratch.logits.data() + from;
-  const float best = scratch.best();
-  // A lower temperature is greedy anyway. The bound avoids 0·∞.
-  temperature = std::max(temperature, 1e-20f);
-  part.total = exponentials(logits, count, best, 1.0f / temperature, scratch.weights.data() + from);
+  part.total = sum_exponentials(logits + from, count, best, 1.0f / temperature);
+  const double left_out = 1 - static_cast<double>(params.floats[kTopP]);
+  // A tenth less, for the rounding of weights at low temperatures.
+  const double light = left_out <= 0 ? 0 : 0.9 * left_out * part.total / static_cast<double>(count);
+  const float least =
+      light > 0 ? best + temperature * static_cast<float>(std::log(light)) : -kInfinity;
+  part.num_ids = 0;
+  for (int64_t i = 0; i < count; i += kScan)
+    part.num_ids += list_from(logits + from + i, std::min(kScan, count - i), least,
+                              static_cast<int32_t>(from + i), part.ids.data() + part.num_ids);
   // e^-32 is below the resolution of the draw. All tokens further down share the last bucket.
   const float range = std::max(std::min(best - scratch.worst(), 32 * temperature), 1e-30f);
   const float scale = kLast / range;
-  uint16_t* buckets = scratch.buckets.data() + from;
-  for (int64_t i = 0; i < count; i++) {
-    const float place = std::min((best - logits[i]) * scale, kLast);
-    buckets[i] = static_cast<uint16_t>(static_cast<int32_t>(place));
+  std::fill(part.buckets.begin(), part.buckets.end(), Tally{});
+  for (int64_t i = 0; i < part.num_ids; i += kScan) {
+    const int64_t num = std::min(kScan, part.num_ids - i);
+    float found[kScan], weights[kScan];
+    for (int64_t j = 0; j < num; j++) found[j] = logits[part.ids[i + j]];
+    exponentials(found, num, best, 1.0f / temperature, weights);
+    for (int64_t j = 0; j < num; j++) {
+      const float place = std::min((best - found[j]) * scale, kLast);
+      part.places[i + j] = static_cast<uint16_t>(static_cast<int32_t>(place));
+    }
+    for (int64_t j = 0; j < num; j++) part.buckets[part.places[i + j]] += Tally{weights[j], 1};
   }
-  std::fill(part.counts.begin(), part.counts.end(), 0);
-  std::fill(part.masses.begin(), part.masses.end(), 0.0);
-  for (int64_t i = 0; i < count; i++) {
-    part.counts[buckets[i]]++;
-    part.masses[buckets[i]] += scratch.weights[from + i];
-  }
+  std::fill(part.groups.begin(), part.groups.end(), Tally{});
+  for (int i = 0; i < Scratch::kBuckets; i++)
+    part.groups[i / Scratch::kGroupBuckets] += part.buckets[i];
 }
 
 /// Gives the tokens from best to worst (ties by id) without sorting them all: a bucket is sorted
 /// only if the order within it matters.
 class Ranking {
  public:
-  explicit Ranking(Scratch& scratch) : scratch_(scratch) {}
+  Ranking(Scratch& scratch, const float* logits, float temperature)
+      : scratch_(scratch), logits_(logits), factor_(1.0f / temperature) {}
 
   /// The tokens of one bucket, best first.
-  const std::vector<int32_t>& sorted(int bucket) {
-    auto& ids = scratch_.candidates;
-    if (bucket == sorted_) return ids;
+  const std::vector<Candidate>& sorted(int bucket) {
+    auto& found = scratch_.candidates;
+    if (bucket == sorted_) return found;
     sorted_ = bucket;
-    ids.clear();
-    const uint16_t* buckets = scratch_.buckets.data();
-    const int64_t vocab = static_cast<int64_t>(scratch_.buckets.size());
-    for (int64_t i = 0; i < vocab; i += kScan) {
-      const int64_t end = std::min(i + kScan, vocab);
-      int any = 0;
-      for (int64_t j = i; j < end; j++) any |= buckets[j] == bucket;
-      for (int64_t j = i; any != 0 && j < end; j++) {
-        if (buckets[j] == bucket) ids.push_back(static_cast<int32_t>(j));
+    found.clear();
+    for (const Part& part : scratch_.parts) {
+      for (int64_t i = 0; i < part.num_ids; i += kScan) {
+        const int64_t end = std::min(i + kScan, part.num_ids);
+        int any = 0;
+        for (int64_t j = i; j < end; j++) any |= part.places[j] == bucket;
+        for (int64_t j = i; any != 0 && j < end; j++) {
+          if (part.places[j] == bucket) found.push_back({part.ids[j], logits_[part.ids[j]], 0});
+        }
       }
     }
-    const float* logits = scratch_.logits.data();
-    std::sort(ids.begin(), ids.end(), [&](int32_t x, int32_t y) {
-      return logits[x] != logits[y] ? logits[x] > logits[y] : x < y;
+    std::sort(found.begin(), found.end(), [](const Candidate& x, const Candidate& y) {
+      return x.logit != y.logit ? x.logit > y.logit : x.id < y.id;
     });
-    return ids;
+    const float best = scratch_.best();
+    for (Candidate& one : found) {
+      float terms[kScan];
+      exponentials(&one.logit, 1, best, factor_, terms);
+      one.weight = terms[0];
+    }
+    return found;
   }
 
  private:
   Scratch& scratch_;
+  const float* logits_;
+  const float factor_;
   int sorted_ = -1;
 };
 
 /// What top-k, top-p and min-p keep: the number of tokens and their total weight.
 struct Kept {
-  int64_t count;
-  double mass;
+  double mass, count;
+
+  void add(Tally tally) { mass += tally[0], count += tally[1]; }
 };
 
 Kept truncate(Scratch& scratch, Ranking& ranking, const Params& params) {
   const double wanted =
       params.floats[kTopP] < 1 ? params.floats[kTopP] * scratch.total() : kInfinity;
   const float min_p = params.floats[kMinP];  // relative to the best token, whose weight is 1
-  const int64_t top_k =
-      params.ints[kTopK] > 0 ? params.ints[kTopK] : std::numeric_limits<int64_t>::max();
+  const double top_k = params.ints[kTopK] > 0 ? params.ints[kTopK] : kInfinity;
   Kept kept = {0, 0};
+  const auto is_kept = [&](Tally all) {
+    return min_p <= 0 && kept.count + all[1] <= top_k && kept.mass + all[0] < wanted;
+  };
   for (int bucket = 0; bucket < Scratch::kBuckets; bucket++) {
-    const int64_t count = scratch.count(bucket);
-    if (count == 0) continue;
-    const double mass = scratch.mass(bucket);
-    if (min_p <= 0 && kept.count + count <= top_k && kept.mass + mass < wanted) {
-      kept.count += count;
-      kept.mass += mass;
+    if (bucket % Scratch::kGroupBuckets == 0) {
+      const Tally group = scratch.group(bucket / Scratch::kGroupBuckets);
+      if (group[1] == 0 || is_kept(group)) {
+        kept.add(group);
+        bucket += Scratch::kGroupBuckets - 1;
+        continue;
+      }
+    }
+    const Tally all = scratch.bucket(bucket);
+    if (all[1] == 0) continue;
+    if (is_kept(all)) {
+      kept.add(all);
       continue;
     }
-    for (int32_t id : ranking.sorted(bucket)) {
-      const float weight = scratch.weights[id];
+    for (const auto& [id, logit, weight] : ranking.sorted(bucket)) {
       const bool is_full = kept.count >= top_k || kept.mass >= wanted;
       if (kept.count > 0 && (is_full || weight < min_p || weight == 0)) return kept;
-      kept.count++;
-      kept.mass += weight;
+      kept.add(Tally{weight, 1});
     }
   }
   return kept;
 }
 
 /// The token at which the running sum of weights, best first, exceeds `target`.
-int32_t find_token(Scratch& scratch, Ranking& ranking, int64_t count, double target) {
+int32_t find_token(Scratch& scratch, Ranking& ranking, double count, double target) {
   int32_t token = -1;
   double below = 0;
+  const auto is_below = [&](Tally all) { return all[1] < count && below + all[0] <= target; };
   for (int bucket = 0; bucket < Scratch::kBuckets && count > 0; bucket++) {
-    const int64_t in_bucket = scratch.count(bucket);
-    const double mass = scratch.mass(bucket);
-    if (in_bucket < count && below + mass <= target) {
-      below += mass;
-      count -= in_bucket;
+    const bool is_first = bucket % Scratch::kGroupBuckets == 0;
+    Tally all = is_first ? scratch.group(bucket / Scratch::kGroupBuckets) : Tally{};
+    const bool is_whole = is_first && is_below(all);
+    if (is_whole) bucket += Scratch::kGroupBuckets - 1;
+    else all = scratch.bucket(bucket);
+    if (is_whole || is_below(all)) {
+      below += all[0];
+      count -= all[1];
       continue;
     }
-    for (int32_t id : ranking.sorted(bucket)) {
+    for (const auto& [id, logit, weight] : ranking.sorted(bucket)) {
       // Because of rounding, the target can lie just beyond the last token that has weight.
-      if (count-- == 0 || (token >= 0 && scratch.weights[id] == 0)) return token;
+      if (count-- == 0 || (token >= 0 && weight == 0)) return token;
       token = id;
-      below += scratch.weights[id];
+      below += weight;
       if (below > target) return token;
     }
   }
@@ -290,9 +367,8 @@ int32_t find_token(Scratch& scratch, Ranking& ranking, int64_t count, double tar
 }
 
 /// The token with the best score/temperature + noise·uniform; ties go to the smaller id.
-int32_t draw_noisy(const std::vector<float>& scores, const Params& params) {
+int32_t draw_noisy(const float* scores, int32_t vocab, const Params& params) {
   const float temperature = params.floats[kTemperature], noise = params.floats[kNoise];
-  const int32_t vocab = static_cast<int32_t>(scores.size());
   int32_t token = 0;
   float best = -kInfinity;
   for (int32_t first = 0; first < vocab; first += 4) {
@@ -308,15 +384,14 @@ int32_t draw_noisy(const std::vector<float>& scores, const Params& params) {
 }
 
 /// Draws from the weighed tokens.
-int32_t draw(Scratch& scratch, const Params& params) {
+int32_t draw(Scratch& scratch, const float* logits, const Params& params) {
   const float best = scratch.best();
+  const int64_t vocab = scratch.vocab;
   if (!std::isfinite(best)) return -1;
-  if (params.is_greedy()) {
-    return static_cast<int32_t>(std::find(scratch.logits.begin(), scratch.logits.end(), best) -
-                                scratch.logits.begin());
-  }
-  if (params.floats[kNoise] > 0) return draw_noisy(scratch.logits, params);
-  Ranking ranking(scratch);
+  if (params.is_greedy())
+    return static_cast<int32_t>(std::find(logits, logits + vocab, best) - logits);
+  if (params.floats[kNoise] > 0) return draw_noisy(logits, static_cast<int32_t>(vocab), params);
+  Ranking ranking(scratch, logits, params.temperature());
   const Kept kept = truncate(scratch, ranking, params);
   const float u = philox_four(params.ints[kSeedLow], params.ints[kSeedHigh], params.ints[kPosition],
                               params.ints[kStream], 0)[0];

@@ -34,19 +34,34 @@ struct Draws {
     return logits + int64_t{batch.sample_row[s]} * penalties->vocab;
   }
 
-  /// Logits of one part of the vocabulary, after mask, bias and penalties.
-  void prepare(const Batch& batch, int64_t s, int index, Scratch& own) const {
+  bool is_adjusted(const Batch& batch, int64_t s) const {
     const Params params = params_of(batch, s);
+    return params.ints[kMask] != 0 || batch.bias_starts[s] != batch.bias_starts[s + 1] ||
+           params.has_penalties();
+  }
+
+  /// After mask, bias and penalties.
+  const float* adjusted(const Batch& batch, int64_t s, const Scratch& own) const {
+    return is_adjusted(batch, s) ? own.adjusted.data() : raw(batch, s);
+  }
+
+  /// One part of the vocabulary.
+  void prepare(const Batch& batch, int64_t s, int index, Scratch& own) const {
     Part& part = own.parts[index];
     const int64_t from = own.start(index), to = own.start(index + 1);
     part.is_finite = all_finite(raw(batch, s) + from, to - from);
-    copy_allowed(batch, params.ints[kMask], raw(batch, s), from, to, own.logits.data());
+    if (is_adjusted(batch, s)) adjust(batch, s, from, to, own.adjusted.data());
+    extremes(adjusted(batch, s, own) + from, to - from, part);
+  }
+
+  void adjust(const Batch& batch, int64_t s, int64_t from, int64_t to, float* into) const {
+    const Params params = params_of(batch, s);
+    copy_allowed(batch, params.ints[kMask], raw(batch, s), from, to, into);
     for (int32_t i = batch.bias_starts[s]; i < batch.bias_starts[s + 1]; i++) {
       const int32_t id = batch.bias_ids[i];
-      if (id >= from && id < to) own.logits[id] += batch.bias_values[i];
+      if (id >= from && id < to) into[id] += batch.bias_values[i];
     }
-    penalise(own.logits.data(), from, to, batch.sample_slot[s], params);
-    extremes(own.logits.data() + from, to - from, part);
+    if (params.has_penalties()) penalise(into, from, to, batch.sample_slot[s], params);
   }
 
   void weigh(const Batch& batch, int64_t s, int index, Scratch& own) const {
@@ -54,7 +69,7 @@ struct Draws {
     if (!own.is_finite() || !std::isfinite(own.best()) || params.is_greedy() ||
         params.floats[kNoise] > 0)
       return;
-    skein::weigh(own, index, params.floats[kTemperature]);
+    skein::weigh(own, adjusted(batch, s, own), index, params);
   }
 
   /// Copies the logits of the tokens that the mask allows, and −inf for the others. Mask 0 allows
@@ -75,7 +90,6 @@ struct Draws {
     const float repetition = params.floats[kRepetitionPenalty];
     const float presence = params.floats[kPresencePenalty];
     const float frequency = params.floats[kFrequencyPenalty];
-    if (repetition == 1 && presence == 0 && frequency == 0) return;
     const float* counts = penalties->counts_of(slot);
     const uint8_t* flags = penalties->flags_of(slot);
     for (int32_t id : penalties->seen[slot]) {
@@ -164,7 +178,7 @@ struct Sample final : Command {
 
   void finish(const Batch& batch, int64_t s, Scratch& own) const {
     const Params params = draws->params_of(batch, s);
-    const int32_t token = own.is_finite() ? draw(own, params) : -1;
+    const int32_t token = own.is_finite() ? draw(own, draws->adjusted(batch, s, own), params) : -1;
     batch.sampled[s] = token;
     if (params.ints[kTopLogprobs] >= 0)
       write_logprobs(batch, s, draws->raw(batch, s), token, params.ints[kTopLogprobs]);
@@ -190,7 +204,7 @@ struct Sample final : Command {
     batch.sampled_logprob[s] = std::numeric_limits<float>::quiet_NaN();
     if (token < 0) return;
     const float best = largest(raw, vocab);
-    const double log_total = std::log(exponentials(raw, vocab, best, 1.0f, nullptr));
+    const double log_total = std::log(sum_exponentials(raw, vocab, best, 1.0f));
     const auto logprob = [&](int32_t id) {
       return static_cast<float>(static_cast<double>(raw[id]) - static_cast<double>(best) -
                                 log_total);
