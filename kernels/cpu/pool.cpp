@@ -121,11 +121,14 @@ void Pool::stop() {
   for (auto& thread : threads_) thread.join();
 }
 
-void Pool::run_erased(Body body) {
-  body_ = body;
+void Pool::start(Work& work) {
+  work_ = &work;
   failed_.store(false, std::memory_order_relaxed);
   over_.store(false, std::memory_order_relaxed);
   begin(0);
+}
+
+void Pool::finish() {
   FlushDenormals flush;
   Soon soon;
   while (!over_.load(std::memory_order_acquire)) {
@@ -140,8 +143,8 @@ void Pool::run_erased(Body body) {
 /// here.
 void Pool::begin(int phase) {
   int64_t items = 0;
-  for (; phase < body_.phases; phase++) {
-    items = body_.items(body_.body, phase);
+  for (; phase < work_->phases(); phase++) {
+    items = work_->items(phase);
     if (items > 0) break;
   }
   const uint32_t number = number_.load(std::memory_order_relaxed);
@@ -174,7 +177,7 @@ void Pool::take(int thread, uint32_t number, Soon& soon) {
     done += take_share(thread, (thread + step) % threads(), number, phase, items);
   if (done == 0) return;
   // Asked while this thread still holds the phase open. What is fetched already stays fetched.
-  const Soon next = body_.soon(body_.body, phase, thread);
+  const Soon next = work_->soon(phase, thread);
   if (next.end != soon.end) soon = next;
   if (left_.fetch_sub(done, std::memory_order_acq_rel) == done) begin(phase + 1);
 }
@@ -196,7 +199,7 @@ int64_t Pool::take_share(int thread, int owner, uint32_t number, int phase, int6
     const uint64_t mine = (uint64_t{number} << 32) + next + 1;
     if (!taken.compare_exchange_weak(seen, mine, std::memory_order_acq_rel)) continue;
     try {
-      body_.each(body_.body, phase, first + static_cast<int64_t>(next), thread);
+      work_->each(phase, first + static_cast<int64_t>(next), thread);
     } catch (...) {
       failed_.store(true, std::memory_order_relaxed);
     }

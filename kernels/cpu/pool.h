@@ -1,7 +1,8 @@
 // The thread pool. A run has phases, one after another; each phase has items, and any thread may
-// take any item. The caller is thread 0. The thread that finishes the last item of a phase begins
-// the next one, so a thread that has lost its core delays only the item it is running. After a run,
-// threads spin for a while and then park, so an idle server uses no CPU. Knows no ops.
+// take any item. The caller is thread 0, and may come later than the others. The thread that
+// finishes the last item of a phase begins the next one, so a thread that has lost its core delays
+// only the item it is running. After a run, threads spin for a while and then park, so an idle
+// server uses no CPU. Knows no ops.
 #pragma once
 
 #include <atomic>
@@ -23,6 +24,16 @@ struct Soon {
   }
 };
 
+/// What a run does. The result of an item never depends on the thread.
+struct Work {
+  virtual ~Work() = default;
+  virtual int phases() const = 0;
+  virtual int64_t items(int phase) const = 0;
+  virtual void each(int phase, int64_t item, int thread) = 0;
+  /// What a thread that ran items of the phase will read after it.
+  virtual Soon soon(int /*phase*/, int /*thread*/) { return {}; }
+};
+
 class Pool {
  public:
   explicit Pool(int threads);
@@ -35,50 +46,35 @@ class Pool {
   /// A number that changes with every item that any pool of the process begins. For any thread.
   static uint32_t progress();
 
-  /// Calls each(phase, item, thread) once for every item of [0, items(phase)), phase after phase;
-  /// returns when all are done. The result of an item never depends on the thread. Throws if an
-  /// item threw. soon(phase, thread) says what a thread that ran items of the phase will read after
-  /// it.
-  template <class Items, class Each, class After>
-  void run(int phases, Items&& items, Each&& each, After&& soon) {
-    struct All {
-      Items& items;
-      Each& each;
-      After& soon;
-    } all{items, each, soon};
-    run_erased({&all, phases,
-                [](void* body, int phase) { return static_cast<All*>(body)->items(phase); },
-                [](void* body, int phase, int64_t item, int thread) {
-                  static_cast<All*>(body)->each(phase, item, thread);
-                },
-                [](void* body, int phase, int thread) {
-                  return static_cast<All*>(body)->soon(phase, thread);
-                }});
-  }
+  /// Begins a run: each(phase, item, thread) is called once for every item of every phase. The other
+  /// threads work on it at once, the caller in finish(). `work` lives until then.
+  void start(Work& work);
+
+  /// Returns when the run is over. Throws if an item threw.
+  void finish();
 
   /// Runs a single phase: each(item, thread).
   template <class Each>
   void run(int64_t items, Each&& each) {
-    run(
-        1, [&](int) { return items; }, [&](int, int64_t item, int thread) { each(item, thread); },
-        [](int, int) { return Soon{}; });
+    struct Single final : Work {
+      int64_t num_items;
+      Each& body;
+      Single(int64_t n, Each& f) : num_items(n), body(f) {}
+      int phases() const override { return 1; }
+      int64_t items(int) const override { return num_items; }
+      void each(int, int64_t item, int thread) override { body(item, thread); }
+    } single(items, each);
+    start(single);
+    finish();
   }
 
  private:
-  struct Body {
-    void* body;
-    int phases;
-    int64_t (*items)(void* body, int phase);
-    void (*each)(void* body, int phase, int64_t item, int thread);
-    Soon (*soon)(void* body, int phase, int thread);
-  };
   /// The phase number (upper 32 bits), and how many items of a thread's share are taken (lower 32
   /// bits).
   struct alignas(64) Cursor {
     std::atomic<uint64_t> taken{0};
   };
 
-  void run_erased(Body body);
   void begin(int phase);
   void take(int thread, uint32_t phase, Soon& soon);
   int64_t take_share(int thread, int owner, uint32_t number, int phase, int64_t items);
@@ -89,7 +85,7 @@ class Pool {
 
   std::vector<std::thread> threads_;
   std::vector<Cursor> cursors_;
-  Body body_{};
+  Work* work_ = nullptr;
   /// The number of the current phase, counted over all runs in steps of two. Odd while the fields
   /// below are being written.
   alignas(64) std::atomic<uint32_t> number_{0};

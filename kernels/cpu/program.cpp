@@ -48,6 +48,31 @@ Soon first_read_after(const std::vector<std::unique_ptr<Command>>& commands, int
   return {};
 }
 
+/// A batch on its way through the commands of a program.
+struct Step final : Work {
+  const std::vector<std::unique_ptr<Command>>& commands;
+  const Batch batch;
+  const int threads;
+
+  Step(const sk_program& program, const Batch& given)
+      : commands(program.commands), batch(given), threads(program.context->pool.threads()) {}
+
+  int phases() const override { return static_cast<int>(commands.size()); }
+  int64_t items(int phase) const override { return commands[phase]->items(batch, threads); }
+  void each(int phase, int64_t item, int thread) override {
+    commands[phase]->run(batch, item, thread, threads);
+  }
+  Soon soon(int phase, int thread) override {
+    release_tiles();
+    return first_read_after(commands, phase, batch, thread, threads);
+  }
+};
+
+void finish(sk_program& program) {
+  const std::unique_ptr<Work> step = std::move(program.step);
+  program.context->pool.finish();
+}
+
 }  // namespace
 
 }  // namespace skein
@@ -90,7 +115,7 @@ sk_program* sk_program_new(sk_context* context, int32_t tokens, int32_t rows, in
   return guard_pointer([&] {
     require(tokens > 0 && rows > 0 && logits >= 0 && samples >= 0,
             "a program needs capacity for tokens and rows");
-    return new sk_program{context, tokens, rows, logits, samples, {}, {}, {}, {}};
+    return new sk_program{context, tokens, rows, logits, samples, {}, {}, {}, {}, false, {}};
   });
 }
 
@@ -112,19 +137,21 @@ int32_t sk_program_run(sk_program* program, int32_t num_tokens, int32_t num_rows
                        sample_ints,  bias_starts,     bias_ids,   bias_values, masks,
                        sampled,      sampled_logprob, top_ids,    top_logprobs};
   return guard([&] {
+    require(program->step == nullptr, "the step before is not finished");
     check_batch(*program, batch);
     for (const auto& command : program->commands) command->check(batch);
-    Pool& pool = program->context->pool;
-    const auto& commands = program->commands;
-    const int threads = pool.threads();
-    pool.run(
-        static_cast<int>(commands.size()),
-        [&](int c) { return commands[c]->items(batch, threads); },
-        [&](int c, int64_t item, int thread) { commands[c]->run(batch, item, thread, threads); },
-        [&](int c, int thread) {
-          release_tiles();
-          return first_read_after(commands, c, batch, thread, threads);
-        });
+    program->step = std::make_unique<Step>(*program, batch);
+    program->context->pool.start(*program->step);
+    if (!program->overlaps) finish(*program);
+  });
+}
+
+void sk_program_overlap(sk_program* program) { program->overlaps = true; }
+
+int32_t sk_program_finish(sk_program* program) {
+  return guard([&] {
+    require(program->step != nullptr, "no step was started");
+    finish(*program);
   });
 }
 

@@ -71,6 +71,10 @@ struct sk_program {
   skein::Buffer scratch;
   /// Shared by all layers, like the tensors themselves.
   std::vector<std::unique_ptr<skein::Rounded>> rounded;
+  /// Steps end in sk_program_finish.
+  bool overlaps;
+  /// The one on its way.
+  std::unique_ptr<skein::Work> step;
 
   void reserve_scratch(int64_t bytes) {
     if (static_cast<int64_t>(scratch.size()) < bytes) scratch = skein::Buffer(bytes);

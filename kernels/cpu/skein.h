@@ -6,8 +6,8 @@
  * Nothing here throws or aborts: functions return a status (or null), and sk_last_error() gives the
  * reason in the calling thread. A context frees everything that was made from it.
  *
- * Only one thread at a time may use a context. Pointers passed to sk_program_run are used during
- * the call only; pointers passed to sk_record_* must live as long as the program. */
+ * Only one thread at a time may use a context. Pointers passed to sk_program_run are used
+ * until the step is over; pointers passed to sk_record_* must live as long as the program. */
 #ifndef SKEIN_H
 #define SKEIN_H
 
@@ -193,6 +193,11 @@ SK_API int32_t sk_program_run(sk_program* program, int32_t num_tokens, int32_t n
                               const int32_t* bias_starts, const int32_t* bias_ids,
                               const float* bias_values, const uint32_t* masks, int32_t* sampled,
                               float* sampled_logprob, int32_t* top_ids, float* top_logprobs);
+
+/* From now on sk_program_run only begins a step: the other threads work on it, and sk_program_finish
+ * works on it, too, until it is over. In between nothing else of the context may be called. */
+SK_API void sk_program_overlap(sk_program* program);
+SK_API int32_t sk_program_finish(sk_program* program);
 
 /* Of each row of logits [rows, V], from any device: the log-probability of tokens[row], and the
  * `wanted` best ids with theirs, best first, ties by id. All of a row are NaN when it has a NaN or

@@ -250,6 +250,11 @@ export interface Ops {
 export interface Program {
   /** Runs one step; returns when its outputs are readable. */
   run(batch: Batch): void
+  /**
+   * Where threads of the host compute: begins a step, which they work on at once, and returns what waits for it and works on it, too.
+   * The batch stays as it is until then. Whatever is asked of the backend meanwhile waits for the step.
+   */
+  readonly start?: ((batch: Batch) => () => void) | undefined
   /** Where steps can be put on their way without waiting for them. */
   readonly flights?: ProgramFlights
   /** Work that can be done before the first step, so that no request waits for it. */

@@ -151,6 +151,7 @@ async function timeDecode(
   // Last, so that draw s belongs to row s. It continues the prompt of the previous step.
   const prompted = kind === 'mixed' ? new KeptRow(batch, prompt, draws) : null
   const rows = [...answers, ...(prompted === null ? [] : [prompted])].map(({ row }) => row)
+  const numFlights = runner.overlaps === true ? 2 : runner.maxFlights
   const flights: Flight<RowResult[]>[] = []
   let position = 0
   let last: readonly number[] = []
@@ -169,7 +170,7 @@ async function timeDecode(
     last = results.flatMap(({ drawn }) => drawn.map(({ token }) => token))
   }
   const run = async () => {
-    while (flights.length < runner.maxFlights) launch()
+    while (flights.length < numFlights) launch()
     await land()
   }
   const times = await measure(run, plan)

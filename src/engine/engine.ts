@@ -214,12 +214,15 @@ export class Engine {
     return this.#failure
   }
 
-  /** One forward pass, waited for. If it fails, every live request gets an error event and `failure` is set. */
-  step(): EngineEvent[] {
+  /** One forward pass; if it `overlaps`, the next has begun when its results are handled. On failure every request ends. */
+  step(overlaps = false): EngineEvent[] {
     this.#guard(() => {
       this.#transfers.turn()
+      if (overlaps && this.#flights.count === 0) this.#launch()
       this.#launch()
-      this.#landAll()
+      const numLeft = overlaps ? this.#flights.count - 1 : 0
+      while (this.#flights.count > Math.max(0, numLeft)) this.#land()
+      this.#rest()
     })
     return this.#outcomes.takeEvents()
   }
@@ -229,7 +232,8 @@ export class Engine {
    * done. Returns null when it is not done; call again soon. On a runner with one flight this is step().
    */
   turn(): EngineEvent[] | null {
-    if (this.#runner.maxFlights === 1) return this.step()
+    // With overlaps, rows that wait for masks would be in every second step only.
+    if (this.#runner.maxFlights === 1) return this.step(this.#flights.mayOverlap && !this.#scheduler.hasRules)
     let hasLanded = false
     this.#guard(() => {
       this.#transfers.turn()
@@ -365,11 +369,6 @@ export class Engine {
     for (const { owner, numPrompt } of plan) if (numPrompt > 0) this.#states?.atPoint(owner)
     this.#counters.steps++
     this.#counters.lastBatchTokens = plan.reduce((sum, { row }) => sum + row.tokens.length, 0)
-  }
-
-  #landAll(): void {
-    while (this.#flights.count > 0) this.#land()
-    this.#rest()
   }
 
   #land(): void {

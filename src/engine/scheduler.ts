@@ -122,6 +122,11 @@ export class Scheduler {
     return this.#slots.numFree + this.#transfers.numLeaving + (this.#states?.numKeptSlots ?? 0)
   }
 
+  /** Some answer is held to a grammar. */
+  get hasRules(): boolean {
+    return this.running.some(({ rules }) => rules !== null)
+  }
+
   /** How many requests would still be in line after the next admission if a request of n slots joined now. */
   numWaitingWith(n: number): number {
     const line: Pick<Queued, 'numSlots' | 'isReturning'>[] = [...this.waiting, { numSlots: n }]

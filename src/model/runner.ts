@@ -153,8 +153,13 @@ export interface Runner {
   /** Places for states from before rows with guesses; 0: no row may have any. */
   readonly numSpares: number
   readonly guessCosts: GuessCosts
-  /** Flights that can be on their way at once. With 1 a flight is done when launch() returns. */
+  /** Flights that can be on their way at once. With 1 a flight is done when launch() returns, unless it `overlaps`. */
   readonly maxFlights: number
+  /**
+   * With one flight: threads of this process compute it while the caller does other things, and the caller helps when it
+   * asks for the result. A launch before that waits for the flight, so its rows may feed what it drew.
+   */
+  readonly overlaps?: boolean
   /** Whether rows may feed draws of the flight before. Where not, flights of different sequences keep a runner busy. */
   readonly feedsDraws: boolean
   readonly drawsLater: boolean

@@ -206,15 +206,28 @@ class OverlappedEngine extends Engine {
   }
 }
 
+/** The same where turn() is step() in part. */
+class EarlyEngine extends Engine {
+  #isTurning = false
+
+  override step(overlaps?: boolean): EngineEvent[] {
+    if (this.#isTurning) return super.step(overlaps)
+    this.#isTurning = true
+    const events = this.turn() ?? []
+    this.#isTurning = false
+    return events
+  }
+}
+
 /**
- * How a test engine runs: plainly, or with late steps (DeferredRunner), each feeding the draws of the previous one or,
- * in parts, each with sequences of its own.
+ * How a test engine runs: plainly; with late steps (DeferredRunner), each feeding the draws of the previous one or, in
+ * parts, each with sequences of its own; or with steps launched early, as on a runner that overlaps.
  */
-export const LOOPS = ['plain', 'overlapped', 'in parts'] as const
+export const LOOPS = ['plain', 'overlapped', 'in parts', 'early'] as const
 export type Loop = (typeof LOOPS)[number]
 
-/** SKEIN_TEST_LOOP=overlapped runs every test of the folder that way; tests that count steps then fail. */
-const DEFAULT_LOOP = process.env.SKEIN_TEST_LOOP === 'overlapped' ? 'overlapped' : 'plain'
+/** SKEIN_TEST_LOOP=overlapped runs every test of the folder that way, and so does early; tests that count steps then fail. */
+const DEFAULT_LOOP = LOOPS.find((loop) => loop === process.env.SKEIN_TEST_LOOP) ?? 'plain'
 
 export function engineOver(
   runner: Runner,
@@ -227,6 +240,10 @@ export function engineOver(
   // Whether guesses pay must not depend on how long scripted steps take.
   const own = limits.proposers === undefined ? limits : { now: () => 0, ...limits }
   if (loop === 'plain') return new Engine(runner, bytes, own, states, grammars)
+  if (loop === 'early') {
+    Object.defineProperty(runner, 'overlaps', { value: true })
+    return new EarlyEngine(runner, bytes, { now: () => 0, ...own }, states, grammars)
+  }
   const late = loop === 'overlapped' ? new DeferredRunner(runner) : new DeferredRunner(runner, 3, false)
   return new OverlappedEngine(late, bytes, own, states, grammars)
 }

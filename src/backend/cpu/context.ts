@@ -16,18 +16,40 @@ export function openedLibraries(): readonly string[] {
 export class CpuContext {
   readonly #native: Native
   #handle: Pointer | null
+  readonly threads: number
+  /** Finishes the step that was started last. */
+  #finish: (() => void) | null = null
 
   constructor(level: IsaLevel, threads: number) {
+    this.threads = threads
     const path = libraryPath(level)
     this.#native = openNative(path)
     opened.add(path)
     this.#handle = checkPointer(this.#native, this.#native.sk_context_new(threads), 'thread pool')
   }
 
-  /** The native functions, as long as their objects live. */
+  /** The native functions, as long as their objects live. A started step ends first. */
   get native(): Native {
     assert(this.#handle !== null, 'a cpu backend used after dispose()')
+    this.#finish?.()
     return this.#native
+  }
+
+  /**
+   * A step was started: its threads work on it, and any use of this context waits for it. Returns what waits for it, as
+   * often as it is called.
+   */
+  started(program: Pointer): () => void {
+    let status: number | null = null
+    const finish = () => {
+      if (status === null) {
+        this.#finish = null
+        status = this.#native.sk_program_finish(program)
+      }
+      this.check(status, 'step')
+    }
+    this.#finish = finish
+    return finish
   }
 
   get handle(): Pointer {
@@ -45,13 +67,24 @@ export class CpuContext {
 
   /** A program owns its own memory and may go before or after the rest. */
   freeProgram(program: Pointer): void {
+    this.#settle()
     this.#native.sk_program_free(program)
   }
 
   dispose(): void {
     if (this.#handle === null) return
+    this.#settle()
     this.#native.sk_context_free(this.#handle)
     this.#handle = null
+  }
+
+  /** Whatever became of the last step, no thread is in memory that goes. */
+  #settle(): void {
+    try {
+      this.#finish?.()
+    } catch {
+      // Nobody asks for its results any more.
+    }
   }
 }
 
@@ -105,6 +138,8 @@ const SIGNATURES = {
   sk_record_logits: [I, [P, P, P, P]],
   sk_record_sample: [I, [P, P, P]],
   sk_program_run: [I, [P, I, I, I, I, I, I, ...new Array<NativeType>(18).fill(P)]],
+  sk_program_overlap: ['void', [P]],
+  sk_program_finish: [I, [P]],
   sk_logprobs: [I, [P, L, I, P, I, P, P, P]],
   sk_bench_read: ['double', [P, L, I]],
   sk_bench_fma: ['double', [P, I]],

@@ -42,6 +42,7 @@ export class CpuProgram implements Program {
       context.native.sk_program_new(context.handle, tokens, rows, logits, samples),
       'program',
     )
+    context.native.sk_program_overlap(this.#handle)
     try {
       build(createRecorder(context, this.#handle, capacity))
     } catch (error) {
@@ -51,9 +52,18 @@ export class CpuProgram implements Program {
   }
 
   run(batch: Batch): void {
+    this.#start(batch)()
+  }
+
+  /** Only where threads work on it meanwhile. */
+  get start(): ((batch: Batch) => () => void) | undefined {
+    return this.#context.threads > 1 ? (batch) => this.#start(batch) : undefined
+  }
+
+  #start(batch: Batch): () => void {
     assert(this.#handle !== null, 'a program run after dispose()')
     assertRoom(batch, this.#capacity)
-    // The arrays are passed anew in every call: their memory stays put only while a call lasts.
+    // The arrays are passed anew in every call. Node gives their memory a fixed place when it is asked for its address.
     const status = this.#context.native.sk_program_run(
       this.#handle,
       batch.numTokens,
@@ -82,6 +92,7 @@ export class CpuProgram implements Program {
       batch.topLogprobs,
     )
     this.#context.check(status, 'step')
+    return this.#context.started(this.#handle)
   }
 
   dispose(): void {

@@ -1,6 +1,6 @@
 /**
  * Flights of a recorded program: batches in turn, results in order, and rows that feed what the flight before drew. On
- * a program without flights a step has run when it is launched, and what it feeds is looked up here. Knows no slots.
+ * a program without flights a step has run, or been started, when it is launched, and what it feeds is looked up here. Knows no slots.
  */
 import type { Flight, Program, ProgramFlight } from '../../backend/backend.ts'
 import { type Batch, type Capacity, createBatch } from '../../backend/batch.ts'
@@ -23,11 +23,14 @@ interface RowReads {
   readonly hidden: Flight<Float32Array> | null
 }
 
+const NO_WAIT = () => {}
 const NO_READS: RowReads = { logits: null, hidden: null }
 
 export class FlightQueue {
   readonly max: number
   readonly feedsDraws: boolean
+  /** As in Runner. */
+  readonly overlaps: boolean
   readonly #program: Program
   readonly #states: Int32Array
   readonly #readers: StepReaders
@@ -45,15 +48,16 @@ export class FlightQueue {
     this.#program = program
     this.#states = states
     this.#readers = readers
-    this.#batches = Array.from({ length: this.max }, () => createBatch(capacity))
+    this.overlaps = program.start !== undefined && program.flights === undefined
+    this.#batches = Array.from({ length: this.overlaps ? 2 : this.max }, () => createBatch(capacity))
   }
 
   launch(rows: readonly BatchRow[]): Flight<RowResult[]> {
     assert(this.#flights.length < this.max, `${this.max} flights are on their way already`)
-    const batch = this.#batches[this.#numLaunched % this.max]!
+    const batch = this.#batches[this.#numLaunched % this.#batches.length]!
     const before = this.#last
     const flight =
-      this.#program.flights === undefined ? this.#runNow(batch, rows, before) : this.#launch(batch, rows, before)
+      this.#program.flights === undefined ? this.#runHere(batch, rows, before) : this.#launch(batch, rows, before)
     this.#numLaunched++
     this.#last = flight
     return flight
@@ -96,25 +100,37 @@ export class FlightQueue {
     return flight
   }
 
-  #runNow(batch: Batch, rows: readonly BatchRow[], before: StepFlight | null): StepFlight {
+  /** Where what a row feeds is looked up here. A step that overlaps has only begun. */
+  #runHere(batch: Batch, rows: readonly BatchRow[], before: StepFlight | null): StepFlight {
+    // Its logits, too, are read before this step overwrites them.
+    before?.result()
     const known = rows.map((row) => knownRow(row, before))
     const packed = packRows(
       batch,
       known.filter((row) => row !== null),
       this.#states,
     )
-    if (packed.length > 0) this.#program.run(batch)
-    let next = 0
-    const results = known.map((row, b) => {
-      if (row === null) return idleResult(rows[b]!.samples.length)
-      const ran = packed[next++]!
-      return this.#read(batch, ran, this.#readsOf(ran))
-    })
+    const numIdle = known.map((row, b) => (row === null ? rows[b]!.samples.length : null))
+    const wait = packed.length > 0 ? this.#begin(batch) : NO_WAIT
     return new StepFlight(
       () => true,
       undefined,
-      () => results,
+      () => {
+        wait()
+        let next = 0
+        return numIdle.map((numSamples) => {
+          if (numSamples !== null) return idleResult(numSamples)
+          const ran = packed[next++]!
+          return this.#read(batch, ran, this.#readsOf(ran))
+        })
+      },
     )
+  }
+
+  #begin(batch: Batch): () => void {
+    if (this.overlaps) return this.#program.start!(batch)
+    this.#program.run(batch)
+    return NO_WAIT
   }
 
   #readsOf({ hasAllLogits, logitRow, numTokens, numHidden, hiddenRow }: PackedRow): RowReads {

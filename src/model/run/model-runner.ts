@@ -125,6 +125,10 @@ export class ModelRunner implements Runner {
     return Math.min(this.#program.stepSize?.(tokens) ?? tokens, this.maxTokens)
   }
 
+  get overlaps(): boolean {
+    return this.#flights.overlaps
+  }
+
   get feedsDraws(): boolean {
     return this.#flights.feedsDraws
   }
