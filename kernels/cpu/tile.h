@@ -112,7 +112,7 @@ using Bf16Weights = FloatWeights<uint16_t, load_bf16>;
 typedef int16_t vs __attribute__((vector_size(kLanes * 4)));
 
 // Four inputs of kLanes outputs, ready to multiply.
-#if defined(__AVX512VNNI__)
+#if defined(SK_DOTS)
 struct Quad {
   vi bytes;
 };
@@ -120,21 +120,15 @@ inline Quad quad_of(vi bytes) { return {bytes}; }
 inline vi add_products(vi total, Quad weights, const Quantised* x) {
   int32_t bytes;
   std::memcpy(&bytes, x, 4);
+#if defined(__AVX512VNNI__)
   return reinterpret_cast<vi>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(total),
                                                   reinterpret_cast<__m512i>(weights.bytes),
                                                   _mm512_set1_epi32(bytes)));
-}
-#elif defined(SK_DOTS)
-struct Quad {
-  vi bytes;
-};
-inline Quad quad_of(vi bytes) { return {bytes}; }
-inline vi add_products(vi total, Quad weights, const Quantised* x) {
-  int32_t bytes;
-  std::memcpy(&bytes, x, 4);
+#else
   return reinterpret_cast<vi>(vdotq_s32(reinterpret_cast<int32x4_t>(total),
                                         reinterpret_cast<int8x16_t>(weights.bytes),
                                         vreinterpretq_s8_s32(vdupq_n_s32(bytes))));
+#endif
 }
 #else
 struct Quad {
