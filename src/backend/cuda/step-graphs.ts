@@ -13,8 +13,9 @@ import { FEW_TOKENS, isDecode, type StepShape } from './step/command.ts'
 /** Decode steps of more rows are launched one kernel at a time: they are long enough not to notice. */
 export const MAX_GRAPH_ROWS = 1024
 /**
- * Graphs of other steps that are kept, those used last; and shapes that came once. To forget a graph waits for the device. A
- * server under prompts and answers meets some 200 shapes, 110 of them twice (docs/dev/kernels-log.md 80).
+ * Graphs of other steps that are kept, and shapes that came once. To forget a graph waits for the device, so one gives way
+ * only to a shape that has come twice since it was used. A server under prompts and answers meets some 200 shapes, 110 of
+ * them twice (docs/dev/kernels-log.md 80).
  */
 const MAX_SHAPES = 128
 const MAX_ONCE = 1024
@@ -41,10 +42,11 @@ export class StepGraphs {
   readonly #capture: CaptureStep
   /** By rows. */
   readonly #decode = new Map<number, CapturedStep>()
-  /** By shape, the last to come last. */
-  readonly #others = new Map<string, CapturedStep>()
-  /** Shapes that came once, the last to come last. */
-  readonly #once = new Set<string>()
+  /** By shape, the last to come last; and at which step that was. */
+  readonly #others = new Map<string, { readonly captured: CapturedStep; readonly at: number }>()
+  /** Shapes that came without a graph, the last to come last: at which step. */
+  readonly #once = new Map<string, number>()
+  #steps = 0
   /** The device is full: a capture found no memory, and none was freed since. */
   #isFull = false
 
@@ -82,29 +84,43 @@ export class StepGraphs {
     return [decodeShape(size, this.#capacity), `decode of ${size} rows`, entries]
   }
 
-  /** The first of a shape is not captured: most never come again. Longer lists than before make the graph anew. */
+  /** Longer lists than before make the graph anew. */
   #otherFor(batch: Batch, shape: StepShape): CapturedStep | null {
     const padded = paddedShape(shape, this.#capacity)
     const { tokens, rows, logits, samples, singles, longRows, waits } = padded
     const key = [tokens, rows, logits, samples, singles, longRows, waits].join()
-    const known = this.#others.get(key)
+    const at = ++this.#steps
+    const known = this.#others.get(key)?.captured
     this.#others.delete(key)
-    if (known === undefined && !this.#once.delete(key)) {
-      this.#once.add(key)
-      const [oldest] = this.#once
-      if (this.#once.size > MAX_ONCE) this.#once.delete(oldest!)
-      return null
-    }
     if (known?.buffer.holds(batch)) {
-      this.#others.set(key, known)
+      this.#others.set(key, { captured: known, at })
       return known
     }
     if (known !== undefined) this.#dispose(known)
-    if (this.#isFull || this.#others.size >= MAX_SHAPES) this.#forgetOldest()
+    else if (!this.#makeRoomFor(key, at)) return null
     const label = `step of ${tokens} tokens in ${rows} rows`
     const captured = this.#captureIfRoom(padded, label, 2 * numEntries(batch))
-    if (captured !== null) this.#others.set(key, captured)
+    if (captured !== null) this.#others.set(key, { captured, at })
     return captured
+  }
+
+  /** The first of a shape is not captured: most never come again. Where it must, the oldest graph gives way to what came twice since. */
+  #makeRoomFor(key: string, at: number): boolean {
+    const before = this.#once.get(key)
+    this.#once.delete(key)
+    const [oldest] = this.#others
+    const mustForget = this.#isFull || this.#others.size >= MAX_SHAPES
+    if (before !== undefined && (!mustForget || (oldest !== undefined && oldest[1].at < before))) {
+      if (mustForget) {
+        this.#others.delete(oldest![0])
+        this.#dispose(oldest![1].captured)
+      }
+      return true
+    }
+    this.#once.set(key, at)
+    const [first] = this.#once.keys()
+    if (this.#once.size > MAX_ONCE) this.#once.delete(first!)
+    return false
   }
 
   /** Without room for one more, steps go on kernel by kernel. */
@@ -119,14 +135,6 @@ export class StepGraphs {
     }
   }
 
-  #forgetOldest(): void {
-    const [oldest] = this.#others
-    if (oldest === undefined) return
-    const [key, captured] = oldest
-    this.#others.delete(key)
-    this.#dispose(captured)
-  }
-
   /** The buffer first: giving its memory back waits for a replay that is on its way. */
   #dispose({ graph, buffer, later }: CapturedStep): void {
     buffer.dispose()
@@ -136,7 +144,8 @@ export class StepGraphs {
   }
 
   dispose(): void {
-    for (const captured of [...this.#decode.values(), ...this.#others.values()]) this.#dispose(captured)
+    const others = [...this.#others.values()].map(({ captured }) => captured)
+    for (const captured of [...this.#decode.values(), ...others]) this.#dispose(captured)
     this.#decode.clear()
     this.#others.clear()
   }

@@ -200,3 +200,17 @@ test('where the device is full, the graph that was not used for longest gives wa
   for (let i = 0; i < 2; i++) find({ ...PROMPT, tokens: 700 })
   expect([captured.length, disposed]).toEqual([3, [captured[1]]])
 })
+
+test('where the device is full, shapes that come in turn push no graph out', () => {
+  let fails = false
+  const { captured, disposed, find } = graphs(() => fails)
+  const turn = () => {
+    for (const tokens of [300, 500, 700]) find({ ...PROMPT, tokens })
+  }
+  for (const tokens of [300, 300, 500, 500]) find({ ...PROMPT, tokens })
+  fails = true
+  for (let i = 0; i < 2; i++) turn()
+  fails = false
+  for (let i = 0; i < 9; i++) turn()
+  expect([captured.length, disposed]).toEqual([2, []])
+})
