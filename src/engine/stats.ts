@@ -34,7 +34,8 @@ const ENGINE_ROWS = {
     metric: 'grammar_guessed_tokens',
     isTotal: true,
   },
-  grammarAccepted: { help: 'The same: they are always accepted', metric: 'grammar_accepted_tokens', isTotal: true },
+  // They are always accepted, so the metric above says it.
+  grammarAccepted: { help: 'Tokens that a grammar left no choice about', isTotal: true },
   predictionGuessed: {
     help: 'Guessed tokens from predictions in requests',
     metric: 'prediction_guessed_tokens',
