@@ -15,14 +15,9 @@ import json
 import numpy as np
 
 import rwkv7
-from rwkv7 import sigmoid
+from rwkv7 import channel_mixing, layer_norm, time_mixing
 
 ROWS = 25
-
-
-def norm(x, z, name, eps=1e-5):
-    x = x - x.mean(-1, keepdims=True)
-    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * z[name + ".weight"] + z[name + ".bias"]
 
 
 def before(h):
@@ -47,37 +42,16 @@ def recurrence(r, w, k, v, kk, lr):
 def hidden(z, tokens):
     """The state of the residual stream before the head, for rows of equal length: [B, T, C]."""
     layers = 1 + max(int(n.split(".")[1]) for n in z if n.startswith("blocks."))
-    heads, size = z["blocks.0.att.r_k"].shape
-    by_head = lambda t: t.reshape(*t.shape[:2], heads, size)
-    x = norm(z["emb.weight"][tokens], z, "blocks.0.ln0")
+    x = layer_norm(z["emb.weight"][tokens], z, "blocks.0.ln0")
     first = None
     for i in range(layers):
-        b, a = f"blocks.{i}.", f"blocks.{i}.att."
-        h = norm(x, z, b + "ln1")
-        shift = before(h) - h
-        mix = {c: h + shift * z[a + "x_" + c] for c in "rwkvag"}
-        r, k, v = (mix[c] @ z[a + n + ".weight"].T for c, n in (("r", "receptance"), ("k", "key"), ("v", "value")))
-        w = np.exp(-np.exp(-0.5) * sigmoid(z[a + "w0"] + np.tanh(mix["w"] @ z[a + "w1"]) @ z[a + "w2"]))
-        lr = sigmoid(z[a + "a0"] + mix["a"] @ z[a + "a1"] @ z[a + "a2"])
-        gate = sigmoid(mix["g"] @ z[a + "g1"]) @ z[a + "g2"]
-        if i == 0:
-            first = v
-        else:
-            v = v + (first - v) * sigmoid(z[a + "v0"] + mix["v"] @ z[a + "v1"] @ z[a + "v2"])
-        kk = by_head(k * z[a + "k_k"])
-        kk = kk / np.maximum(np.linalg.norm(kk, axis=-1, keepdims=True), 1e-12)
-        k = k * (1 + (lr - 1) * z[a + "k_a"])
-        r, k, v, w, lr = (by_head(t) for t in (r, k, v, w, lr))
-        y = recurrence(r, w, k, v, kk, lr)
-        y = y - y.mean(-1, keepdims=True)
-        y = y / np.sqrt((y * y).mean(-1, keepdims=True) + 64e-5)
-        y = y.reshape(x.shape) * z[a + "ln_x.weight"] + z[a + "ln_x.bias"]
-        y = y + ((r * k * z[a + "r_k"]).sum(-1, keepdims=True) * v).reshape(x.shape)
-        x = x + (y * gate) @ z[a + "output.weight"].T
-        h = norm(x, z, b + "ln2")
-        mixed = h + (before(h) - h) * z[b + "ffn.x_k"]
-        x = x + np.maximum(mixed @ z[b + "ffn.key.weight"].T, 0) ** 2 @ z[b + "ffn.value.weight"].T
-    return norm(x, z, "ln_out")
+        block = f"blocks.{i}."
+        h = layer_norm(x, z, block + "ln1")
+        added, first = time_mixing(z, block + "att.", h, before(h), first, recurrence)
+        x = x + added
+        h = layer_norm(x, z, block + "ln2")
+        x = x + channel_mixing(z, block + "ffn.", h, before(h))
+    return layer_norm(x, z, "ln_out")
 
 
 def judge(z, prompts, answers, logprobs, report):
@@ -108,7 +82,7 @@ def main():
     kind = np.float32 if args.single else np.float64
     plain = {name: values.squeeze() for name, values in rwkv7.load(args.model).items()}
     z = {name: values.astype(kind) for name, values in plain.items()}
-    # The arithmetic of many rows at once is that of rwkv7.py, one token after another.
+    # Many rows at once are what one token after another is.
     some = [3, 1, 4, 1, 5, 9, 2, 6]
     off = np.abs(hidden(z, np.array([some, some[::-1]]))[0] @ z["head.weight"].T - rwkv7.forward(plain, some)).max()
     assert off < (1e-3 if args.single else 1e-9), off

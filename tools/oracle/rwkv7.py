@@ -58,7 +58,9 @@ def sigmoid(x):
 
 
 def layer_norm(x, z, name, eps=1e-5):
-    return (x - x.mean()) / np.sqrt(x.var() + eps) * z[name + ".weight"] + z[name + ".bias"]
+    """[..., C]"""
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / np.sqrt(x.var(-1, keepdims=True) + eps) * z[name + ".weight"] + z[name + ".bias"]
 
 
 def start_state(z):
@@ -77,55 +79,69 @@ def deep_embed(z, ffn, token, h):
     return (low @ own.reshape(len(low), len(low))) @ z[ffn + "s2"] + z[ffn + "s0"]
 
 
+def time_mixing(z, att, h, before, first, recurrence):
+    """What a layer adds, and v of layer 0. h and those of the tokens before: [..., C]; recurrence takes [..., H, N] each."""
+    heads, size = np.atleast_2d(z[att + "r_k"]).shape
+    by_head = lambda t: t.reshape(*t.shape[:-1], heads, size)
+    mix = {c: h + (before - h) * z[att + "x_" + c] for c in "rwkvag"}
+    r, k, v = (mix[c] @ z[att + n + ".weight"].T for c, n in (("r", "receptance"), ("k", "key"), ("v", "value")))
+    w = np.exp(-np.exp(-0.5) * sigmoid(z[att + "w0"] + np.tanh(mix["w"] @ z[att + "w1"]) @ z[att + "w2"]))
+    lr = sigmoid(z[att + "a0"] + mix["a"] @ z[att + "a1"] @ z[att + "a2"])
+    gate = sigmoid(mix["g"] @ z[att + "g1"]) @ z[att + "g2"]
+    if first is None:
+        first = v
+    else:
+        v = v + (first - v) * sigmoid(z[att + "v0"] + mix["v"] @ z[att + "v1"] @ z[att + "v2"])
+    kk = by_head(k * z[att + "k_k"])
+    kk = kk / np.maximum(np.linalg.norm(kk, axis=-1, keepdims=True), 1e-12)
+    k = k * (1 + (lr - 1) * z[att + "k_a"])
+    r, k, v, w, lr = (by_head(t) for t in (r, k, v, w, lr))
+    y = recurrence(r, w, k, v, kk, lr)
+    y = (y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + 64e-5)
+    y = y.reshape(h.shape) * z[att + "ln_x.weight"] + z[att + "ln_x.bias"]
+    y = y + ((r * k * z[att + "r_k"]).sum(-1, keepdims=True) * v).reshape(h.shape)
+    return (y * gate) @ z[att + "output.weight"].T, first
+
+
+def channel_mixing(z, ffn, h, before, factor=1):
+    mixed = h + (before - h) * z[ffn + "x_k"]
+    return np.maximum(mixed @ z[ffn + "key.weight"].T, 0) ** 2 * factor @ z[ffn + "value.weight"].T
+
+
 def forward(z, tokens, start=None):
+    """One token after another."""
     heads, size = z["blocks.0.att.r_k"].shape
     z = {name: values.squeeze() for name, values in z.items()}
     layers = 1 + max(int(n.split(".")[1]) for n in z if n.startswith("blocks."))
-    channels = heads * size
-    shift = np.zeros((layers, 2, channels))
+    shift = np.zeros((layers, 2, heads * size))
     state = np.zeros((layers, heads, size, size))
     if start is not None:
         state[:] = np.stack(start)
+
+    def recurrence(s):
+        def step(r, w, k, v, kk, lr):
+            y = np.empty((heads, size))
+            for n in range(heads):
+                s[n] = s[n] * w[n] - np.outer(s[n] @ kk[n], kk[n] * lr[n]) + np.outer(v[n], k[n])
+                y[n] = s[n] @ r[n]
+            return y
+
+        return step
+
     rows = []
     for token in tokens:
         x = layer_norm(z["emb.weight"][token], z, "blocks.0.ln0")
         first = None
         for i in range(layers):
-            b, a = f"blocks.{i}.", f"blocks.{i}.att."
-            h = layer_norm(x, z, b + "ln1")
-            mix = {c: h + (shift[i, 0] - h) * z[a + "x_" + c] for c in "rwkvag"}
+            block, ffn = f"blocks.{i}.", f"blocks.{i}.ffn."
+            h = layer_norm(x, z, block + "ln1")
+            added, first = time_mixing(z, block + "att.", h, shift[i, 0], first, recurrence(state[i]))
+            x = x + added
             shift[i, 0] = h
-            r = z[a + "receptance.weight"] @ mix["r"]
-            k = z[a + "key.weight"] @ mix["k"]
-            v = z[a + "value.weight"] @ mix["v"]
-            w = np.exp(-np.exp(-0.5) * sigmoid(z[a + "w0"] + np.tanh(mix["w"] @ z[a + "w1"]) @ z[a + "w2"]))
-            lr = sigmoid(z[a + "a0"] + mix["a"] @ z[a + "a1"] @ z[a + "a2"])
-            gate = sigmoid(mix["g"] @ z[a + "g1"]) @ z[a + "g2"]
-            if i == 0:
-                first = v
-            else:
-                v = v + (first - v) * sigmoid(z[a + "v0"] + mix["v"] @ z[a + "v1"] @ z[a + "v2"])
-            kk = (k * z[a + "k_k"]).reshape(heads, size)
-            kk = kk / np.maximum(np.linalg.norm(kk, axis=1, keepdims=True), 1e-12)
-            k = k * (1 + (lr - 1) * z[a + "k_a"])
-            r, k, v, w, lr = (t.reshape(heads, size) for t in (r, k, v, w, lr))
-            y = np.empty((heads, size))
-            for n in range(heads):
-                s = state[i, n]
-                s = s * w[n] - np.outer(s @ kk[n], kk[n] * lr[n]) + np.outer(v[n], k[n])
-                state[i, n] = s
-                y[n] = s @ r[n]
-            y = (y - y.mean(1, keepdims=True)) / np.sqrt(y.var(1, keepdims=True) + 64e-5)
-            y = y.reshape(channels) * z[a + "ln_x.weight"] + z[a + "ln_x.bias"]
-            y = y + ((r * k * z[a + "r_k"]).sum(1, keepdims=True) * v).reshape(channels)
-            x = x + z[a + "output.weight"] @ (y * gate)
-            h = layer_norm(x, z, b + "ln2")
-            mixed = h + (shift[i, 1] - h) * z[b + "ffn.x_k"]
+            h = layer_norm(x, z, block + "ln2")
+            factor = deep_embed(z, ffn, token, h) if ffn + "s_emb.weight" in z else 1
+            x = x + channel_mixing(z, ffn, h, shift[i, 1], factor)
             shift[i, 1] = h
-            u = np.maximum(z[b + "ffn.key.weight"] @ mixed, 0) ** 2
-            if b + "ffn.s_emb.weight" in z:
-                u = u * deep_embed(z, b + "ffn.", token, h)
-            x = x + z[b + "ffn.value.weight"] @ u
         rows.append(z["head.weight"] @ layer_norm(x, z, "ln_out"))
     return np.stack(rows)
 
