@@ -47,7 +47,7 @@ describe.runIf(hasDemo)('predictions', () => {
     expect(plain.text.length).toBeGreaterThan(60)
     expect(plain.usage.completion_tokens_details).not.toHaveProperty('accepted_prediction_tokens')
     const { usage } = await until(
-      ({ usage }) => acceptedOf(usage) > 0.6 * usage.completion_tokens,
+      ({ usage }) => acceptedOf(usage) > 0.2 * usage.completion_tokens,
       async () => {
         const answer = await ask(plain.text)
         expect(answer.text).toBe(plain.text)
@@ -57,7 +57,7 @@ describe.runIf(hasDemo)('predictions', () => {
     expect(usage.completion_tokens).toBe(plain.usage.completion_tokens)
     const { accepted_prediction_tokens: accepted, rejected_prediction_tokens: rejected } =
       usage.completion_tokens_details!
-    expect(accepted).toBeGreaterThan(0.6 * usage.completion_tokens)
+    expect(accepted).toBeGreaterThan(0.2 * usage.completion_tokens)
     expect(rejected).toBeLessThan(8)
     expect(usage.completion_tokens_details).toMatchObject({
       guesses: { prediction: { accepted, rejected } },
@@ -84,10 +84,13 @@ describe.runIf(hasDemo)('predictions', () => {
       expect(text).toBe(plain.text)
       return usage!
     }
-    const isMost = (usage: OpenAI.CompletionUsage) => acceptedOf(usage) > 0.5 * usage.completion_tokens
-    const usage = await until(isMost, streamed)
+    const isEnough = (usage: OpenAI.CompletionUsage) => {
+      const { rejected_prediction_tokens: rejected } = usage.completion_tokens_details!
+      return acceptedOf(usage) > 0.2 * usage.completion_tokens && rejected! > 0
+    }
+    const usage = await until(isEnough, streamed)
     const details = usage.completion_tokens_details!
-    expect(details.accepted_prediction_tokens).toBeGreaterThan(0.5 * usage.completion_tokens)
+    expect(details.accepted_prediction_tokens).toBeGreaterThan(0.2 * usage.completion_tokens)
     expect(details.rejected_prediction_tokens).toBeGreaterThan(0)
   })
 

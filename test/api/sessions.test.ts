@@ -225,7 +225,8 @@ describe.skipIf(!hasDemo)('sessions', () => {
 
     test('a paused turn continues in its session', async () => {
       const body = { contents: ['User: Tell me a long story.\n\nAssistant:'], session_id: 'paused' }
-      const settings = { stop_tokens: [], ignore_eos: true, max_tokens: 60, temperature: 0 }
+      // Long enough to be paused before its end.
+      const settings = { stop_tokens: [], ignore_eos: true, max_tokens: 200, temperature: 0 }
       const straight = { ...body, ...settings, session_id: 'straight' }
       const whole = (await state(straight)).json().choices[0].message.content as string
       const open = state({ ...body, ...settings, stream: true, chunk_size: 1, request_id: 'p' })

@@ -38,8 +38,11 @@ function send(port: number, path: string, body: object): http.ClientRequest {
   return request
 }
 
-async function until(condition: () => boolean | Promise<boolean>, timeoutMs = 5000): Promise<void> {
-  const end = performance.now() + timeoutMs
+/** As long as a test may take: on a busy machine the end of a connection takes seconds. */
+const LONG_MS = 55_000
+
+async function until(condition: () => boolean | Promise<boolean>): Promise<void> {
+  const end = performance.now() + LONG_MS
   while (!(await condition())) {
     if (performance.now() > end) throw new Error('waited in vain')
     await delay(5)
@@ -110,7 +113,7 @@ test('the tokens of an answer are counted as they arrive, also if it is cut off'
     /^skein_generation_tokens_total\{model="goose"\} (\d+)$/m.exec((await app.inject({ url: '/metrics' })).body)?.[1]
   const request = send(port, CHAT, { ...HELLO, stream: true })
   await once(request, 'response')
-  await expect.poll(counted).toBe('5')
+  await until(async () => (await counted()) === '5')
   request.destroy()
   await until(() => engine.cancelled.length === 1)
   expect(await counted()).toBe('5')
@@ -241,14 +244,8 @@ test('a reader that stops just before the last bytes is dropped, too', async () 
   response.pause()
   const connections = () =>
     new Promise<number>((resolve) => app.server.getConnections((_error, count) => resolve(count)))
-  let count = await connections()
-  expect(count).toBe(1)
-  const end = performance.now() + 5000
-  while (count > 0 && performance.now() < end) {
-    await delay(20)
-    count = await connections()
-  }
-  expect(count).toBe(0)
+  expect(await connections()).toBe(1)
+  await until(async () => (await connections()) === 0)
 })
 
 test.each([0, 200])('a slow reader gets a whole reply: %i kB every 10 ms', async (kilobytes) => {
@@ -273,7 +270,7 @@ test.each([0, 200])('a slow reader gets a whole reply: %i kB every 10 ms', async
     new Promise<number>((resolve) => app.server.getConnections((_error, count) => resolve(count)))
   // A client that reads nothing checks after the server has given up.
   await until(async () => kilobytes > 0 || (await connections()) > 0)
-  await until(async () => kilobytes > 0 || (await connections()) === 0, 20_000)
+  await until(async () => kilobytes > 0 || (await connections()) === 0)
   let length = 0
   const isThrough = () => length > text.length || client.closed || client.errored !== null
   client.on('data', (bytes) => {
@@ -282,7 +279,7 @@ test.each([0, 200])('a slow reader gets a whole reply: %i kB every 10 ms', async
     client.pause()
     setTimeout(() => client.resume(), (10 * bytes.length) / (1000 * kilobytes))
   })
-  await until(isThrough, 10_000)
+  await until(isThrough)
   expect(length > text.length).toBe(kilobytes > 0)
   client.destroy()
 })
@@ -432,18 +429,21 @@ test.each([
 })
 
 test('a long silence is filled: white space before JSON, comments before events', async () => {
+  let isHeard = () => {}
   const { port } = await listen(
     async function* (request) {
-      await delay(120)
+      await new Promise<void>((resolve) => {
+        isHeard = resolve
+      })
       yield* answer(request, 'late')
     },
     { limits: { keepAliveAfterMs: 30 } },
   )
   for (const stream of [true, false]) {
     const request = send(port, COMPLETIONS, { prompt: 'a', stream })
-    const started = performance.now()
+    // The answer does not begin before its head is here.
     const response = await new Promise<http.IncomingMessage>((resolve) => request.on('response', resolve))
-    expect(performance.now() - started).toBeLessThan(110)
+    isHeard()
     expect(response.headers['x-request-id']).toBeDefined()
     let body = ''
     for await (const chunk of response) body += chunk
