@@ -102,9 +102,21 @@ class Sampler {
 
 const reference = createReferenceBackend()
 
+const known = new Map<string, Promise<number[]>>()
+/** What the reference draws, once for all devices: it takes longer than they do. */
+function wanted(key: string, theirs: Sampler, specs: readonly Spec[]): Promise<number[]> {
+  const tokens = known.get(key) ?? theirs.tokens(specs)
+  known.set(key, tokens)
+  return tokens
+}
+
+// AMX has the vectors of AVX-512, and no tiles here.
+const WITHOUT_TILES = LEVELS.filter((isa) => isa !== 'amx')
+const OTHERS = DEVICES.filter(({ name }) => name !== 'cpu amx')
+
 if (DEVICES.length === 0) test.skip('the cpu kernels are not built')
 
-describe.each(DEVICES)('sample on $name', (device) => {
+describe.each(OTHERS)('sample on $name', (device) => {
   let tested: Backend
   beforeAll(async () => {
     tested = await device.open()
@@ -117,7 +129,7 @@ describe.each(DEVICES)('sample on $name', (device) => {
   test.each([
     ...DRAWS,
     ['a temperature so high that all tokens are equally likely', { temperature: 1000, topP: 0.7 }],
-  ] as const)('%s draws the tokens of the reference', device.options, async (_, spec) => {
+  ] as const)('%s draws the tokens of the reference', device.options, async (name, spec) => {
     const sizes = [
       [1, 1],
       [7, 1],
@@ -132,7 +144,7 @@ describe.each(DEVICES)('sample on $name', (device) => {
         seed: s,
         stream: s % 3,
       }))
-      expect(await mine.tokens(specs), `V ${V}`).toEqual(await theirs.tokens(specs))
+      expect(await mine.tokens(specs), `V ${V}`).toEqual(await wanted(`${name} ${V}`, theirs, specs))
     }
   })
 
@@ -311,7 +323,7 @@ describe.each(DEVICES)('sample on $name', (device) => {
       stream: s,
       ...[{}, { topP: 0.9 }, { topK: 300 }, { topP: 0.5, temperature: 0.7 }, drawOf('min-p'), {}][s],
     }))
-    expect(await mine.tokens(specs)).toEqual(await theirs.tokens(specs))
+    expect(await mine.tokens(specs)).toEqual(await wanted('large', theirs, specs))
   })
 
   test('draws follow the distribution', device.options, async () => {
@@ -339,7 +351,7 @@ describe.each(DEVICES)('sample on $name', (device) => {
   })
 })
 
-test.each(LEVELS)('on %s threads that share a draw draw what one thread does', async (isa) => {
+test.each(WITHOUT_TILES)('on %s threads that share a draw draw what one thread does', async (isa) => {
   const specs: Spec[] = [
     ...DRAWS.map(([, spec]) => spec),
     { allowed: [3, 5, 4098], bias: [[5, 2]] },

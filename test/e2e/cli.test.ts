@@ -148,7 +148,7 @@ test('the bench of a vocabulary prints JSON only on request', {
 })
 
 test('the bench of products takes types as --quant names them', async () => {
-  const few = ['--shapes', '64x64', '--tokens', '1', '--seconds', '0', '--json']
+  const few = ['--shapes', '1024x1024', '--tokens', '1', '--seconds', '0', '--json']
   const { stdout } = await skein(['bench', 'ops', '--types', 'int8,q4', ...few])
   expect(JSON.parse(stdout)).toMatchObject({ rows: [{ type: 'i8' }, { type: 'q4' }] })
 })

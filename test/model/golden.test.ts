@@ -12,7 +12,8 @@ import type { QuantChoice } from '../../src/host/model-choice.ts'
 import { logitsOfAll } from '../../src/model/run/logits.ts'
 import type { Runner, StateData } from '../../src/model/runner.ts'
 import { openTunedState } from '../../src/model/tuned-state-file.ts'
-import { WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
+import { IS_SLOW } from '../helpers/slow.ts'
+import { IS_SOFTWARE_GPU, WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
 
 const FIXTURES = join(import.meta.dirname, '../fixtures')
 const fixture = (name: string) => join(FIXTURES, name)
@@ -61,6 +62,8 @@ function hasGpu(): boolean {
 }
 
 /** [tokens, V] float64, little-endian. */
+type Logits = Float64Array
+
 function readOracle(name: string): Float64Array {
   return new Float64Array(Uint8Array.from(readFileSync(fixture(name))).buffer)
 }
@@ -105,13 +108,16 @@ describe.each(CASES)('$name', ({ name, vocabSize, tokens }) => {
       threads: 2,
     })
     const start = openTunedState(fixture(`${name}-state.pth`), runner.info.stateShape)
-    const ids = Int32Array.from(tokens)
+    // A software GPU takes a second for 16 tokens.
+    const isShort = backend === 'webgpu' && IS_SOFTWARE_GPU && !IS_SLOW
+    const ids = Int32Array.from(isShort ? tokens.slice(0, 9) : tokens)
     const read = backend === 'webgpu' || backend === 'cuda:0' ? logitsOf : logitsOfAll
     const fromZero = await read(runner, ids)
     const fromState = await read(runner, ids, start)
     runner.dispose()
-    const [zero, tuned] = [readOracle(`${name}.f64`), readOracle(`${name}-state.f64`)]
-    expect(zero).toHaveLength(tokens.length * vocabSize)
+    const oracles = [readOracle(`${name}.f64`), readOracle(`${name}-state.f64`)] as const
+    expect(oracles[0]).toHaveLength(tokens.length * vocabSize)
+    const [zero, tuned] = oracles.map((values) => values.subarray(0, ids.length * vocabSize)) as [Logits, Logits]
     expect(distance(fromZero, zero)).toBeLessThan(tolerance)
     expect(distance(fromState, tuned)).toBeLessThan(tolerance)
     // The two oracles are far apart, so neither comparison can succeed with the other.

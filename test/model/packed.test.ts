@@ -22,7 +22,7 @@ const RANKS = {
   rwkv7: { w: 64, a: 64, v: 64, g: 64 },
   rwkv6: { mix: 64, decay: 64 },
 }
-const TOKENS = someTokens(6, 3)
+const TOKENS = someTokens(3, 3)
 const TYPES = Object.keys(PACKED_BLOCKS) as (keyof typeof PACKED_BLOCKS)[] // Object.keys loses the key type
 
 function run(model: string, quant: QuantChoice, device: 'cpu' | 'reference' = 'cpu') {

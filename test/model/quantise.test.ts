@@ -37,7 +37,7 @@ function quantisedFile(scheme: 'i8' | 'q4' | 'nf4', architecture?: TestArchitect
 
 function logitsOf(model: string, backend: (typeof BACKENDS)[number], quant: QuantChoice) {
   const runner = loadRunner({ model, device: backend, quant, slots: 1, maxTokens: 64 })
-  const logits = logitsOfAll(runner, someTokens(20, 4))
+  const logits = logitsOfAll(runner, someTokens(4, 4))
   const { weightType, weightBytes } = runner.info
   runner.dispose()
   return { logits, weightType, weightBytes }
