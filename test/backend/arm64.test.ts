@@ -14,9 +14,9 @@ const KERNELS = join(import.meta.dirname, '../../kernels')
 const PROGRAM = join(import.meta.dirname, 'arm64/products.cpp')
 const CROSS = 'aarch64-linux-gnu-g++'
 const EMULATOR = ['qemu-aarch64', '-L', '/usr/aarch64-linux-gnu'] as const
-/** What products need. -O1: these are a minute's work otherwise. */
+/** What products need. -O0: to compile them takes longer than to run them. */
 const SOURCES = 'linear pack packed packed-tile activations split memory pool program tile-products quantise'.split(' ')
-const FLAGS = '-std=c++20 -O1 -fPIC -ffp-contract=off -fno-math-errno -fno-trapping-math -pthread -Wno-psabi'.split(' ')
+const FLAGS = '-std=c++20 -O0 -fPIC -ffp-contract=off -fno-math-errno -fno-trapping-math -pthread -Wno-psabi'.split(' ')
 /** Processors that have no more than a level needs, and the flags of build-native.js for it. */
 const LEVELS = [
   { level: 'baseline', cpu: 'cortex-a72', flags: [], instructions: /\bfmla\b/ },
