@@ -232,9 +232,9 @@ async function faults() {
   const random = seededRandom(seed)
   const kinds = Object.keys(FAULTS)
   const end = performance.now() + 1000 * seconds
-  for (let round = 0; performance.now() < end; round++) {
+  for (let round = 0; round < kinds.length || performance.now() < end; round++) {
     await delay(500 + 2500 * random())
-    // Each fault once before any is drawn again.
+    // Each fault once, also in a short run, before any is drawn again.
     const kind = kinds[round < kinds.length ? (round + seed) % kinds.length : Math.floor(random() * kinds.length)]
     counts.faults[kind] = (counts.faults[kind] ?? 0) + 1
     await FAULTS[kind]()
