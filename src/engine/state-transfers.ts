@@ -203,10 +203,11 @@ const NEW = { state: null, freesSlot: false, isCancelled: false, flight: null, b
 const LEAST_BYTES = 2 ** 20
 
 /**
- * New memory for copies that nobody waits for: bytes a second, and at once. For every 64 MB V8 marks all objects, which takes
- * other threads' cores for 20 ms: beside a list of 512 short prompts that was twice a second.
+ * New memory for copies that nobody waits for: bytes a second, but four states, and at once. For every 64 MB V8 marks all
+ * objects, which takes other threads' cores for 20 ms: beside a list of 512 short prompts that was twice a second.
  */
 const NEW_BYTES_A_SECOND = 2 ** 24
+const NEW_STATES_A_SECOND = 4
 const NEW_BYTES_AT_ONCE = 2 ** 26
 
 /** States and bytes that are kept for later copies. What is given back beyond is left to the collector. */
@@ -237,7 +238,10 @@ export class StateMemory {
   mayKeep(bytes: number, now = performance.now()): boolean {
     if (this.#free.length + this.#made.length > 0) return true
     const since = (now - this.#newBytesAt) / 1000
-    this.#newBytes = Math.min(NEW_BYTES_AT_ONCE, this.#newBytes + since * NEW_BYTES_A_SECOND)
+    this.#newBytes = Math.min(
+      NEW_BYTES_AT_ONCE,
+      this.#newBytes + since * Math.max(NEW_BYTES_A_SECOND, NEW_STATES_A_SECOND * bytes),
+    )
     this.#newBytesAt = now
     if (this.#newBytes <= 0) return false
     this.#newBytes -= bytes

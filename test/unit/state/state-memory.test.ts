@@ -90,6 +90,13 @@ test('new memory for copies that nobody waits for: 64 MB at once, then 16 MB a s
   expect(kept(60_000)).toBe(0)
 })
 
+test('new memory for copies of large states: four a second', () => {
+  const memory = new StateMemory()
+  const count = Array.from({ length: 10_000 }, (_, ms) => memory.mayKeep(33 * 2 ** 20, 1000 + ms)).filter(Boolean)
+  expect(count.length).toBeGreaterThanOrEqual(40)
+  expect(count.length).toBeLessThanOrEqual(42)
+})
+
 const SIZES = { slots: 1, memory: { count: 9, bytes: Number.POSITIVE_INFINITY } }
 
 test.each(['none', 'writing', 'saved', 'failed'] as const)(
