@@ -20,6 +20,9 @@ struct Step {
   const int* bias_starts;      // [S + 1]
   const int* blend_counts;     // [R]
   const float* blend_weights;  // [R]
+  /** [T] The slot that also gets its row's state from after the token, or kNowhere. Only of rows of
+   * several tokens, that are not long, and not of a row's last token. */
+  const int* keeps;
 
   __device__ int num_tokens() const { return counts[0]; }
   __device__ int num_rows() const { return counts[1]; }
@@ -33,6 +36,9 @@ struct Step {
   /** Which of the host's images gets the draws. */
   __device__ int results_image() const { return counts[8]; }
 };
+
+/** In `keeps` of Step. Slot −1 is that of rows that do not run. */
+constexpr int kNowhere = -2;
 
 /** Of those that start last: blocks start in order. */
 __device__ __forceinline__ bool is_last_block() {

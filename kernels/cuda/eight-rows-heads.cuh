@@ -69,19 +69,27 @@ __device__ __forceinline__ u32 low_word(const Block& b, int low, int token) {
   return pack(pair.x, pair.y);
 }
 
-__device__ __forceinline__ state_t* state_row(const Block& b, const Wkv7& mixing, int token,
-                                              int head) {
-  return static_cast<state_t*>(mixing.state) + b.sh.tokens[token].slot * mixing.slot_stride +
+__device__ __forceinline__ state_t* state_row(const Wkv7& mixing, int slot, int head) {
+  return static_cast<state_t*>(mixing.state) + slot * mixing.slot_stride +
          (head * 64 + (int)(threadIdx.x >> 3)) * 64;
 }
 
-/** Rounds a state as if it were stored and loaded again. */
+/** Rounds a state as it is when it has been stored. */
 __device__ __forceinline__ void round_state(float (&s)[4], u32 noise) {
 #if STATE_F16
   uint2 held;
   close(held, s, noise);
   const float2 low = unpack(held.x), high = unpack(held.y);
   s[0] = low.x, s[1] = low.y, s[2] = high.x, s[3] = high.y;
+#endif
+}
+
+/** Stores four rounded numbers. */
+__device__ __forceinline__ void store_rounded(state_t* to, const float (&s)[4]) {
+#if STATE_F16
+  *reinterpret_cast<uint2*>(to) = make_uint2(pack(s[0], s[1]), pack(s[2], s[3]));
+#else
+  *reinterpret_cast<float4*>(to) = make_float4(s[0], s[1], s[2], s[3]);
 #endif
 }
 
@@ -96,7 +104,7 @@ __device__ __forceinline__ void run_tokens(Block& b, const Wkv7& mixing, int hea
   for (int t = begin; t < end; t++) {
     if (b.sh.tokens[t].is_first) state = next;
     if (t + 1 < end && b.sh.tokens[t + 1].is_first)
-      next = load_state(state_row(b, mixing, t + 1, head), q);
+      next = load_state(state_row(mixing, b.sh.tokens[t + 1].slot, head), q);
     const Operands& o = operands[t - begin];
     const Eight k = eight(o.k, q);
     const float v = o.v[row], removed = sum8(dot(state, eight(o.kk, q)));
@@ -105,13 +113,10 @@ __device__ __forceinline__ void run_tokens(Block& b, const Wkv7& mixing, int hea
     if (q == 0) b.sh.sums[64 * (t - begin) + row] = y;
     const u32 low = row_noise(v, k.lo[0], row * 16 + 2 * q),
               high = row_noise(v, k.hi[0], row * 16 + 2 * q + 1);
-    if (b.sh.tokens[t].is_last) {
-      state_t* const to = state_row(b, mixing, t, head);
-      store4(to + 4 * q, state.lo, low);
-      store4(to + 32 + 4 * q, state.hi, high);
-    } else {
-      round_state(state.lo, low), round_state(state.hi, high);
-    }
+    round_state(state.lo, low), round_state(state.hi, high);
+    if (b.sh.tokens[t].keep == kNowhere) continue;
+    state_t* const to = state_row(mixing, b.sh.tokens[t].keep, head);
+    store_rounded(to + 4 * q, state.lo), store_rounded(to + 32 + 4 * q, state.hi);
   }
 }
 

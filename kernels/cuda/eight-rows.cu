@@ -96,12 +96,12 @@ __device__ __forceinline__ Row mix_phase(const FewRows& op, Block& b, const Laye
   return own;
 }
 
-/** Stores h of a row's last token as its shift vector. All blocks have read the previous one by
- * then. */
+/** Stores h of a row's last token as its shift vector, and that of others where their states are
+ * kept. All blocks have read the previous one by then. */
 __device__ __forceinline__ void keep_shift(const FewRows& op, const Block& b, const Layer& layer,
                                            int which, int token, const Row& h) {
-  if (token >= 0 && b.sh.tokens[token].is_last)
-    store_row(layer.shift[which] + b.sh.tokens[token].slot * op.shift_stride, h);
+  if (token >= 0 && b.sh.tokens[token].keep != kNowhere)
+    store_row(layer.shift[which] + b.sh.tokens[token].keep * op.shift_stride, h);
 }
 
 /** Epilogue of a row of `in`: tanh for the inner rank of w, sigmoid for that of g. */
@@ -181,7 +181,7 @@ __device__ __forceinline__ void heads_phase(const FewRows& op, Block& b, const L
   const auto load = [&](int head) {
     if (!is_worker || head >= kHeads) return;
     if (threadIdx.x >> 5 < heads.end - heads.begin) constants = load_constants(mixing, head);
-    state = load_state(state_row(b, mixing, heads.begin, head), threadIdx.x & 7);
+    state = load_state(state_row(mixing, b.sh.tokens[heads.begin].slot, head), threadIdx.x & 7);
   };
   load(heads.head);
   b.barrier.wait();
@@ -208,7 +208,8 @@ extern "C" __global__ void __launch_bounds__(THREADS + OTHER_THREADS, 1)
   copy_matrices(matrices, op);
   if (threadIdx.x < num_tokens) {
     const int t = threadIdx.x, row = step.token_rows[t];
-    sh.tokens[t] = {step.slots[row], step.starts[row] == t, step.starts[row + 1] == t + 1};
+    const int slot = step.slots[row], keep = step.starts[row + 1] == t + 1 ? slot : step.keeps[t];
+    sh.tokens[t] = {slot, keep, step.starts[row] == t};
   }
   if (threadIdx.x == 0) sh.heads = share_of_heads(step);
   if (threadIdx.x < 2) init(sh.full[threadIdx.x], WARPS), init(sh.empty[threadIdx.x], 1);

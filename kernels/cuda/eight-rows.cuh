@@ -39,8 +39,9 @@ constexpr int kColumnSums = QUANT ? 0 : WARPS * value_columns() * TOKENS;
 constexpr int kSums = most(most(2 * WARPS * kTileSums, kLow * kLowHalves * kLowSum), kColumnSums);
 
 struct Token {
-  int slot;
-  bool is_first, is_last;
+  /** `keep`: the slot that gets the state from after the token, or kNowhere. */
+  int slot, keep;
+  bool is_first;
 };
 
 /** The block's part of the `heads` phase: every BLOCKS-th head from `head` on, and some tokens of

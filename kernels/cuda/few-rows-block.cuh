@@ -56,7 +56,8 @@ struct Block {
   /** If WORDS, and between `output` and `value` the thread's own x. */
   Words words;
   float kept_x;
-  /** The number of tokens, and their slots. Absent tokens have the slot of the last row. */
+  /** The number of tokens, and the slots that their states come from. Absent tokens have the slot of
+   * the last row. */
   int num_tokens, slots[TOKENS];
   HeadTasks tasks;
   /** The block's rows of `in`, the first of their matrices, and the first rows of the next
@@ -79,6 +80,12 @@ __device__ __forceinline__ int slot_of(const Block& b, int token) {
   return slot;
 }
 
+/** Where the state from after a token goes. Of one row, the state between its two tokens may have a
+ * slot of its own, which the second token takes it from. */
+__device__ __forceinline__ int next_slot_of(const Block& b, int token) {
+  return slot_of(b, TOKENS == 2 && b.tasks.is_one_row ? 1 - token : token);
+}
+
 /** The row that this block stores as a token's shift vector: the last block has the first token,
  * the block before it the second. */
 __device__ __forceinline__ Row own_shift(const Rows& h) {
@@ -93,9 +100,10 @@ __device__ __forceinline__ Row own_shift(const Rows& h) {
 __device__ __forceinline__ void keep_shift(const FewRows& op, const Block& b, const Layer& layer,
                                            int which, const Row& own) {
   const int token = BLOCKS - 1 - blockIdx.x;
-  // Of one row, only the last token stores.
-  if (token < b.num_tokens && (!b.tasks.is_one_row || token == b.num_tokens - 1))
-    store_row(layer.shift[which] + slot_of(b, token) * op.shift_stride, own);
+  // Of one slot, only the last token stores.
+  if (token < b.num_tokens &&
+      (!b.tasks.is_one_row || token > 0 || b.slots[0] != b.slots[TOKENS - 1]))
+    store_row(layer.shift[which] + next_slot_of(b, token) * op.shift_stride, own);
 }
 
 /** What other blocks compute in this phase is needed in the next one. */

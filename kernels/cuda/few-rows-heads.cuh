@@ -3,10 +3,9 @@
 #pragma once
 #include "few-rows-block.cuh"
 
-__device__ __forceinline__ state_t* state_row(const Block& b, const Wkv7& mixing,
-                                              const HeadTask& task) {
-  return static_cast<state_t*>(mixing.state) + slot_of(b, task.token) * mixing.slot_stride +
-         (task.head * 64 + (int)(threadIdx.x >> 3)) * 64;
+__device__ __forceinline__ state_t* state_row(const Wkv7& mixing, int slot, int head) {
+  return static_cast<state_t*>(mixing.state) + slot * mixing.slot_stride +
+         (head * 64 + (int)(threadIdx.x >> 3)) * 64;
 }
 
 /** Loads what a head needs before the barrier: its constants into shared memory, its state into
@@ -17,7 +16,7 @@ __device__ __forceinline__ Eight load_head(Block& b, const Layer& layer, const H
   if (vector < 8 && layer.vectors[kOwn + vector] != nullptr)
     reinterpret_cast<float4*>(b.sh.constants[vector])[part] =
         reinterpret_cast<const float4*>(layer.vectors[kOwn + vector] + 64 * task.head)[part];
-  return load_state(state_row(b, layer.mixing, task), threadIdx.x & 7);
+  return load_state(state_row(layer.mixing, slot_of(b, task.token), task.head), threadIdx.x & 7);
 }
 
 __device__ __forceinline__ u32 low_word(const FewRows& op, const Block& b, int low) {
@@ -89,7 +88,7 @@ __device__ __forceinline__ void run_head(const FewRows& op, Block& b, Stream& s,
   const int q = threadIdx.x & 7, row = threadIdx.x >> 3;
   float v = 0, k_lo = 0, k_hi = 0;
   const auto store = [&] {
-    state_t* const to = state_row(b, mixing, task);
+    state_t* const to = state_row(mixing, next_slot_of(b, task.token), task.head);
     store4(to + 4 * q, state.lo, row_noise(v, k_lo, row * 16 + 2 * q));
     store4(to + 32 + 4 * q, state.hi, row_noise(v, k_hi, row * 16 + 2 * q + 1));
   };

@@ -351,6 +351,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + OTHER_THREADS, 1)
 #pragma unroll
   for (int t = 0; t < TOKENS; t++) b.slots[t] = step.slots[min(t, step.num_rows() - 1)];
   b.tasks = {num_tokens, step.num_rows() < num_tokens};
+  if (TOKENS == 2 && b.tasks.is_one_row && step.keeps[0] != kNowhere) b.slots[1] = step.keeps[0];
   b.first_job = job_of(op, b.in.begin);
 #pragma unroll
   for (int i = 0; i < MIXES; i++) b.bounds[i] = op.first[min(b.first_job + i + 1, kIn)];

@@ -70,8 +70,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, kResident / THREADS)
   for (int i = 0; i <= TOKENS; i++) h[i] = affine(h[i], w, b);
   if (TOKENS == 1 && starts[0]) store_row(shift + step.slots[step.token_rows[first]] * slot_stride, h[0]);
 #pragma unroll
-  for (int i = 0; i < TOKENS; i++)
+  for (int i = 0; i < TOKENS; i++) {
     if (!starts[i]) previous[i] = h[i];
+    const int keep = i < count ? step.keeps[first + i] : kNowhere;
+    if (keep != kNowhere) store_row(shift + keep * slot_stride, h[i + 1]);
+  }
 #pragma unroll
   for (int n = 0; n < MIXES; n++) {
     const Row mix = load_row(mixes.mix[n]);

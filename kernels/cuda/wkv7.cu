@@ -102,16 +102,18 @@ __device__ __forceinline__ void advance(Eight (&s)[kRows], const Operands& o, in
   if ((q & 1) == 0) to[first_row + (q >> 1)] = sum;
 }
 
-/** Stores the state, rounded with noise that is derived from the last token. */
-__device__ __forceinline__ void store_rows(const HeldRows& held, const Eight (&s)[kRows],
-                                           const Operands& last) {
+/** Stores the state so many slots behind its own, rounded with noise that is derived from the last
+ * token. */
+__device__ __forceinline__ void store_rows(const Wkv7& op, const HeldRows& held, int slots,
+                                           const Eight (&s)[kRows], const Operands& last) {
   const int q = lane_of_row();
+  state_t* const to = held.at - 4 * q + slots * op.slot_stride;
   float v[kRows];
   load4(v, last.v + held.first_row);
 #pragma unroll
   for (int i = 0; i < kRows; i++) {
     const int row = held.first_row + i;
-    store_state(held.at - 4 * q + 64 * i, q, s[i], row_noise(v[i], last.k[4 * q], row * 8 + q));
+    store_state(to + 64 * i, q, s[i], row_noise(v[i], last.k[4 * q], row * 8 + q));
   }
 }
 
@@ -151,8 +153,12 @@ extern "C" __global__ void __launch_bounds__(kHeadThreads, kResident)
     }
     __syncthreads();
     const int count = min(kTokens, end - from);
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
       advance(s, shared.operands[i], held.first_row, shared.y[i]);
+      const int keep = from + i + 1 < end ? step.keeps[from + i] : kNowhere;
+      if (keep != kNowhere)
+        store_rows(op, held, keep - step.slots[row], s, shared.operands[i]);
+    }
     __syncthreads();
     if (t >= end) continue;
     const Finish f = {unpack(g), make_float2(0, 0), load_pair(shared.constants[6], 2 * lane),
@@ -162,6 +168,6 @@ extern "C" __global__ void __launch_bounds__(kHeadThreads, kResident)
     await_copies();
     __syncwarp();
   }
-  store_rows(held, s, shared.operands[(end - 1 - start) % kTokens]);
+  store_rows(op, held, 0, s, shared.operands[(end - 1 - start) % kTokens]);
   if (beside && is_last_block()) wait_for_previous();
 }

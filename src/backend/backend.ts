@@ -76,6 +76,8 @@ export interface StatePool {
   copy(from: number, to: number): void
   /** Several copies, of which none has a slot of another: as copy() of each, where they cost less together. */
   copyAll?(copies: readonly SlotCopy[]): void
+  /** The next step puts states into these slots as Batch.keeps says. */
+  willKeep?(slots: readonly number[]): void
   /**
    * The state as everything asked before leaves it. The backend takes its own copy within that order, on the device: what
    * is asked of the slot afterwards, clearing or stepping it included, does not change what is read. `into` is where to
@@ -303,6 +305,12 @@ export type GuessCosts = readonly (readonly [tokens: number, cost: number])[]
 export interface Guessing {
   /** Rows of a step that may have guesses. */
   readonly rows: number
+  /**
+   * The longest row of RWKV-7 of which states between tokens can be kept (Batch.keeps); absent: none. In steps of up to
+   * `keptEach` tokens it pays to keep each.
+   */
+  readonly keptRow?: number
+  readonly keptEach?: number
   readonly costs: GuessCosts
   /** For models with integer matrices, where the costs differ. */
   readonly costsOfIntegers?: GuessCosts

@@ -18,6 +18,12 @@ export interface Batch {
    */
   readonly stopStarts: Int32Array // [maxRows + 1]
   stopIds: Int32Array
+  /**
+   * The slot that also gets the row's state from after the token; else NOWHERE. For backends with Guessing.keptRow: of tokens
+   * of rows of 2 to so many, but the last.
+   */
+  readonly keeps: Int32Array // [maxTokens]
+  numKept: number
 
   /** Token positions (0 … numTokens) whose logits are computed. −1 − p: what a batch before kept as p, on backends that draw later. */
   numLogits: number
@@ -65,6 +71,9 @@ export interface Batch {
 }
 
 export const MAX_TOP_LOGPROBS = 20
+
+/** In Batch.keeps. On `cuda` slot −1 is that of rows that do not run. */
+export const NOWHERE = -2
 
 /** Columns of `Batch.sampleFloats`: those numbers of sampling.ts that are not whole. */
 export const SampleFloat = samplingColumns('float')
@@ -120,6 +129,8 @@ export function createBatch(capacity: Capacity): Batch {
     slots: new Int32Array(rows),
     stopStarts: new Int32Array(rows + 1),
     stopIds: new Int32Array(0),
+    keeps: new Int32Array(tokens).fill(NOWHERE),
+    numKept: 0,
     numLogits: 0,
     logitRows: new Int32Array(logits),
     keptAs: new Int32Array(logits),

@@ -263,8 +263,9 @@ export class Outcomes {
   }
 
   /** The draws that count: up to the first that differs from its guess or ends the answer. */
-  #acceptGuessed(sequence: Sequence, { tokens }: BatchRow, { count, spare }: Guesses, drawn: readonly Drawn[]): void {
+  #acceptGuessed(sequence: Sequence, { tokens }: BatchRow, row: Guesses, drawn: readonly Drawn[]): void {
     const { owner } = sequence
+    const { count, spares, every } = row
     const isLeaving = this.leaving.has(owner)
     if (isLeaving || this.live.get(owner.id) === owner) {
       const guesses = tokens.subarray(tokens.length - count)
@@ -274,16 +275,17 @@ export class Outcomes {
       this.#scheduler.waiting.charge(owner, numTaken - 1)
       this.counters.generatedTokens += numTaken
       // The copy must be of a state that has not consumed the beginning of the stop string.
-      const isBeforeStop = sequence.text.isHolding && !before.wasHolding
-      if (!sequence.isLevel || (isBeforeStop && owner.request.session !== undefined)) {
-        this.#runner.rewindSlot(sequence.slot!, spare)
-        sequence.rewound()
+      const isBeforeStop = owner.request.session !== undefined && sequence.text.isHolding && !before.wasHolding
+      if (!sequence.isLevel || isBeforeStop) {
+        const place = every > 0 && !isBeforeStop ? Math.floor(Math.max(0, numTaken - 1) / every) : 0
+        this.#runner.rewindSlot(sequence.slot!, spares[place]!)
+        sequence.rewound(place * every)
       }
       this.#states?.drew(sequence)
       if (broken) this.#breakOff(sequence, isLeaving)
       else if (!isLeaving) this.#report(sequence)
     }
-    this.#speculation.release(sequence, spare)
+    this.#speculation.release(sequence, row)
   }
 
   /** Takes draws while they match the guesses, and the one after; true when one of these was not finite. */

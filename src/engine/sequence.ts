@@ -173,7 +173,7 @@ export class Sequence {
   #awaited = { flight: 0, draw: 0 }
   /** Draws that launched rows feed, if they run. */
   #numSent = 0
-  /** How many of these came before the last row with guesses. Its guesses count as drawn until it lands. */
+  /** How many of these the first state has consumed that the last row with guesses keeps. Its guesses count as drawn until it lands. */
   #numBefore = 0
   readonly #tokenBytes: TokenBytes
   /** The same two objects serve every decode step: a step allocates nothing per row. */
@@ -339,16 +339,16 @@ export class Sequence {
   }
 
   /** As nextRow, with guesses of the tokens that follow. */
-  rowWithGuesses(guesses: readonly number[], spare: number): BatchRow {
+  rowWithGuesses(guesses: readonly number[], spares: readonly number[], every: number): BatchRow {
     assert(this.#slot !== null && this.numAwaited === 0, 'guesses beside a draw on its way')
     const unfed = this.drawn.slice(this.#numSent)
-    this.#numBefore = this.#numSent
+    this.#numBefore = every > 0 ? this.numDrawn : this.#numSent
     this.#numSent = this.numDrawn + guesses.length
     return {
       ...this.#decodeRow,
       tokens: Int32Array.of(...unfed, ...guesses),
       samples: drawsFrom(this.#guessDraws, this.#drawAt(this.numDrawn), guesses.length + 1),
-      guesses: { count: guesses.length, spare },
+      guesses: { count: guesses.length, spares, every },
     }
   }
 
@@ -357,9 +357,9 @@ export class Sequence {
     return this.#numSent === this.numDrawn - 1
   }
 
-  /** Its slot is as it was before its last row. */
-  rewound(): void {
-    this.#numSent = this.#numBefore
+  /** Its slot has a state that its last row kept: the first, or the one so many guesses later. */
+  rewound(guesses: number): void {
+    this.#numSent = this.#numBefore + guesses
   }
 
   #drawAt(position: number): SampleSpec {

@@ -9,6 +9,8 @@ import { MAX_GUESSES, MAX_SPARE_PLACES, SCORED_TOKENS } from '../model/run/model
 export interface BatchSize {
   readonly numSlots: number
   readonly maxTokens: number
+  /** Places for states between guesses. */
+  readonly numKept: number
 }
 
 export interface FreeMemory {
@@ -31,12 +33,16 @@ interface BatchModel {
   readonly moreVectors?: number
   /** Maximum rows with guesses, as far as there are slots for them. */
   readonly guessingRows?: number
+  /** Their states between guesses are kept, where there is room. */
+  readonly keepsStates?: boolean
 }
 
 const HOST = { stepTokens: 512, maxSlots: 64 } as const
 const DEVICE = { stepTokens: 2048, maxSlots: 256 } as const
 /** Share of free memory for states if the number of slots is chosen here. */
 const STATE_MEMORY_SHARE = 0.25
+/** Share of what is left after that for states between guesses. */
+const KEPT_MEMORY_SHARE = 0.25
 /**
  * Vectors of C floats, or their equivalent, that the ops of a step hold per token, including inputs and sums of fp8.
  */
@@ -58,9 +64,14 @@ export function chooseBatchSize(
   const usual = Math.max(1, Math.min(stepTokens, boundTokens(model, free, numSlots)))
   // All slots can decode in one step, which still leaves a quarter of it to prompts.
   const maxTokens = Math.max(asked.maxTokens ?? usual, Math.ceil(TOKENS_PER_SLOT * numSlots))
-  const size = { numSlots, maxTokens }
-  if (free.isDevice) refuseTooLarge(size, model, free)
-  return size
+  const left = free.isDevice ? leftBeside({ numSlots, maxTokens }, model, free) : 0
+  return { numSlots, maxTokens, numKept: model.keepsStates === true ? keptStates(left, numSlots, model, free) : 0 }
+}
+
+/** A row has one place anyway. */
+function keptStates(left: number, numSlots: number, model: BatchModel, free: FreeMemory): number {
+  const most = (MAX_GUESSES - 1) * Math.min(numSlots, model.guessingRows ?? 0)
+  return Math.min(most, Math.floor((KEPT_MEMORY_SHARE * left) / stateBytes(model, free, numSlots)))
 }
 
 const TOKENS_PER_SLOT = 4 / 3
@@ -114,7 +125,8 @@ function bytesPerGuessingRow(model: BatchModel, free: FreeMemory, slots: number)
   return stateBytes(model, free, slots) + 8 * MAX_GUESSES * model.vocabSize
 }
 
-function refuseTooLarge(size: BatchSize, model: BatchModel, free: FreeMemory): void {
+/** Bytes of device memory that a batch of this size leaves. Throws where it does not fit. */
+function leftBeside(size: Omit<BatchSize, 'numKept'>, model: BatchModel, free: FreeMemory): number {
   const perToken = 4 * (VECTORS_PER_TOKEN + (model.moreVectors ?? 0)) * model.stateShape.channels
   const guessingRows = Math.min(size.numSlots, model.guessingRows ?? 0)
   // Whether states have logs depends on the number of all places on the device.
@@ -125,7 +137,7 @@ function refuseTooLarge(size: BatchSize, model: BatchModel, free: FreeMemory): v
   const fixed = DEVICE_RESERVE_BYTES + bytesBesidesSlots(model) + perSlot + guessing
   const ofStep = size.maxTokens * perToken + (free.scratchBytes?.(size.maxTokens) ?? 0)
   const fitting = Math.floor((free.bytes - fixed - ofStep) / perSlot)
-  if (size.numSlots <= fitting) return
+  if (size.numSlots <= fitting) return free.bytes - fixed - ofStep - size.numSlots * perSlot
   const [left, each] = [mebibytes(free.bytes), mebibytes(perSlot)]
   const advice =
     fitting > 0

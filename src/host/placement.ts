@@ -71,9 +71,11 @@ function onOne(
     })
     if (numKernels) options.onCompiling?.(numKernels)
     const model = loadOn(backend, options)
-    const { stateShape, vocabSize } = model
+    const { architecture, stateShape, vocabSize } = model
     const guessingRows = sparesOf(asked, Number.POSITIVE_INFINITY, backend)
-    const size = chooseBatchSize(asked, { stateShape, vocabSize, guessingRows }, freeMemory())
+    const keepsStates = backend.guessing?.keptRow !== undefined && architecture !== 'rwkv6'
+    const needed = { stateShape, vocabSize, guessingRows, keepsStates }
+    const size = chooseBatchSize(asked, needed, freeMemory())
     return { model, backend, size }
   } catch (error) {
     backend.dispose()

@@ -90,8 +90,13 @@ export interface BatchRow {
 export interface Guesses {
   /** A draw is made if the one before it drew the guess before it; else it is −1, as are those after it, and nothing is counted. */
   readonly count: number
-  /** Where the state before the row is kept, of the runner's `numSpares`: no two rows of flights on their way name the same. */
-  readonly spare: number
+  /**
+   * Where states are kept that the slot may take back, of the runner's places: no two rows of flights on their way name the
+   * same. With `every` 0 one from before the row; else one from before its first guess and every so many guesses after that.
+   */
+  readonly spares: readonly number[]
+  /** 0 in a row of more than `keptRow` tokens. */
+  readonly every: number
 }
 
 export interface Blend {
@@ -150,8 +155,13 @@ export interface Runner {
   readonly maxLogits: number
   /** Most draws in one step. */
   readonly maxSamples: number
-  /** Places for states from before rows with guesses; 0: no row may have any. */
+  /** Rows with guesses of a step at most, each with a place for a state; 0: no row may have any. */
   readonly numSpares: number
+  /** Further places, for states between guesses, and the longest row that keeps these; 0 where it does not. */
+  readonly numKept: number
+  readonly keptRow: number
+  /** Guesses.every of short rows, by the tokens of the step: to keep a state takes time, too. */
+  keptEvery(tokens: number): number
   readonly guessCosts: GuessCosts
   /** Flights that can be on their way at once. With 1 a flight is done when launch() returns, unless it `overlaps`. */
   readonly maxFlights: number
@@ -181,7 +191,7 @@ export interface Runner {
   /** Makes a slot the state before any token. */
   clearSlot(slot: number): void
   copySlot(from: number, to: number): void
-  /** The state that a slot had before its last row, which named the spare: its tokens were not those drawn. Once a row. */
+  /** A state that its last row has kept at the spare: not all of its guesses were drawn. Once a row. */
   rewindSlot(slot: number, spare: number): void
   /** Marks a freed slot so that its use would be noticed. */
   poisonSlot(slot: number): void

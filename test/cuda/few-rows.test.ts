@@ -72,7 +72,7 @@ function runnerOf(backend: Backend, path: string, weightType?: WeightType): Mode
   const checkpoint = openCheckpoint(path)
   const model = loadRwkv7(checkpoint, backend, { weightType })
   checkpoint.close()
-  return new ModelRunner(model, backend, { numSlots: 6, maxTokens: 16, fingerprint: '' })
+  return new ModelRunner(model, backend, { numSlots: 6, maxTokens: 16, numSpares: 3, numKept: 5, fingerprint: '' })
 }
 
 /** Logits after each of the tokens, fed one at a time, and the final state. */
@@ -193,6 +193,50 @@ function checkTogether(backend: Backend, path: string, weightType?: WeightType):
   backend.dispose()
 }
 
+/**
+ * The states between the tokens of rows of one step, which begin after some tokens, are those that the rows have where each
+ * is fed as many tokens in steps of one token of each.
+ */
+function checkKept(runner: ModelRunner, begins: readonly number[], lengths: readonly number[]): void {
+  const rows = [...lengths.keys()]
+  const step = (
+    feeds: readonly { readonly row: number; readonly count: number; readonly keeps?: readonly number[] }[],
+  ) =>
+    runner.step(
+      feeds.map(({ row, count, keeps }) => {
+        const at = fed[row]!
+        fed[row] = at + count
+        const tokens = ROWS[row]!.subarray(at, at + count)
+        const samples = Array.from({ length: count }, (_, position) => draw(row, { position }))
+        const guesses = keeps && { count: count - 1, spares: keeps, every: 1 }
+        return { slot: row, tokens, samples: guesses ? samples : [], ...(guesses ? { guesses } : {}) }
+      }),
+    )
+  let fed: number[] = []
+  const begin = () => {
+    fed = ROWS.map(() => 0)
+    for (const row of ROWS.keys()) runner.clearSlot(row)
+    // All rows are fed, so that steps of one token of each are of one size.
+    for (let i = 0; i < begins[0]!; i++)
+      step([...ROWS.keys()].slice(0, begins.length).map((row) => ({ row, count: 1 })))
+  }
+  begin()
+  const expected: unknown[][] = rows.map(() => [])
+  for (let i = 0; i < Math.max(...lengths); i++) {
+    step([...ROWS.keys()].slice(0, begins.length).map((row) => ({ row, count: 1 })))
+    for (const row of rows) expected[row]!.push(runner.readState(row).result())
+  }
+  begin()
+  let next = 0
+  const kept = lengths.map((length) => Array.from({ length: length - 1 }, () => next++))
+  step(rows.map((row) => ({ row, count: lengths[row]!, ...(lengths[row]! > 1 ? { keeps: kept[row]! } : {}) })))
+  for (const row of rows)
+    for (let i = lengths[row]! - 1; i >= 0; i--) {
+      if (i < lengths[row]! - 1) runner.rewindSlot(row, kept[row]![i]!)
+      expect(runner.readState(row).result(), `row ${row} of ${lengths}, token ${i}`).toEqual(expected[row]![i])
+    }
+}
+
 /** A row fed two tokens at a time, among single ones and other rows, has the bits of one token at a time. */
 function checkPairs(backend: Backend, path: string, weightType?: WeightType): void {
   const runner = runnerOf(backend, path, weightType)
@@ -212,6 +256,7 @@ function checkPairs(backend: Backend, path: string, weightType?: WeightType): vo
   const alone = feedCut(Array.from(TOKENS, () => 1))
   expect(feedCut([2, 2, 2, 2, 2, 2])).toEqual(alone)
   expect(feedCut([1, 2, 1, 1, 2, 2, 1, 2])).toEqual(alone)
+  checkKept(runner, [1, 1], [2])
   runner.dispose()
   backend.dispose()
 }
@@ -290,6 +335,7 @@ function checkEight(path: string, backendFor: (options: CudaOptions) => Backend,
       }
     // Twice: a shape's graph is made when it comes again.
     for (const schedule of [...SCHEDULES, ...SCHEDULES]) expect(feedSchedule(runner, schedule)).toEqual(expected)
+    for (const lengths of [[3, 3, 2], [4, 1, 3], [5], [3, 3, 2], [4, 1, 3], [5]]) checkKept(runner, [1, 1, 1], lengths)
     runner.dispose()
     backend.dispose()
   }

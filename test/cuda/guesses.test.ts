@@ -33,7 +33,7 @@ function runnerOf(graphs: boolean, wkv: 'f32' | 'f16', architecture: TestArchite
   const checkpoint = openCheckpoint(tinyModel(architecture))
   const model = loadModel(checkpoint, backend, {})
   checkpoint.close()
-  const sizes = { numSlots: 8, maxTokens: 64, numSpares: 4 }
+  const sizes = { numSlots: 8, maxTokens: 64, numSpares: 4, numKept: 24 }
   return new ModelRunner(model, backend, { ...sizes, fingerprint: '' })
 }
 
@@ -94,7 +94,7 @@ function guessed(
     })
     const samples = Array.from({ length: count + 1 }, (_, i) => draw(slot, { ...fields, position: drawn.length + i }))
     const tokens = Int32Array.of(...unfed, ...guesses)
-    const row = { slot, tokens, samples, ...(count === 0 ? {} : { guesses: { count, spare: 1 } }) }
+    const row = { slot, tokens, samples, ...(count === 0 ? {} : { guesses: { count, spares: [1], every: 0 } }) }
     const before = runner.readState(slot).result()
     const results = runner.step([row, ...beside(others)])[0]!.drawn
     const wrong = guesses.findIndex((token, i) => token !== results[i]!.token)
@@ -166,7 +166,7 @@ for (const { architecture, graphs, wkv } of cases)
         const rows = slots.map((slot, i): BatchRow => {
           const samples = [0, 1, 2].map((position) => draw(slot, { position }))
           const tokens = Int32Array.from(samples, (_, t) => 11 * slot + 7 * round + t)
-          return { slot, tokens, samples, guesses: { count: 2, spare: i } }
+          return { slot, tokens, samples, guesses: { count: 2, spares: [i], every: 0 } }
         })
         runner.step(rows)
         const after = slots.map((slot) => runner.readState(slot).result())
@@ -177,6 +177,62 @@ for (const { architecture, graphs, wkv } of cases)
       }
       runner.dispose()
     })
+
+    /** Steps by one launch for all layers and by op, with rows of one token beside. */
+    const STEPS = [
+      [1, 2, 0, 1],
+      [1, 4, 0, 1],
+      [1, 8, 0, 1],
+      [2, 3, 2, 1],
+      [1, 5, 2, 2],
+      [3, 4, 0, 1],
+      [2, 7, 1, 3],
+      [1, 24, 0, 1],
+      [1, 31, 2, 3],
+    ] as const
+    test.runIf(architecture !== 'rwkv6').each(STEPS)(
+      'states between the tokens of %i rows of %i are kept, beside %i, every %i',
+      (numRows, length, others, every) => {
+        const runner = runnerOf(graphs, wkv, architecture)
+        const tokensOf = (slot: number) => someTokens(length, 5 + slot)
+        const rowOf = (slot: number, count: number, more: Partial<BatchRow> = {}): BatchRow => {
+          const samples = Array.from({ length: more.guesses ? count : 1 }, (_, position) => draw(slot, { position }))
+          return { slot, tokens: tokensOf(slot).slice(0, count), samples, ...more }
+        }
+        const slots = Array.from({ length: numRows }, (_, i) => 2 * i)
+        // Twice: from the second time on a step is a graph, and places hold states of earlier rows.
+        for (let round = 0; round < 3; round++) {
+          for (const slot of slots) begin(runner, slot, { seed: BigInt(slot) })
+          const count = length - 1
+          const numKept = Math.ceil(count / every)
+          const spares = slots.map((_, i) =>
+            Array.from({ length: numKept }, (_, j) => (i * numKept + j + round) % (4 + 24)),
+          )
+          const rows = slots.map((slot, i) => rowOf(slot, length, { guesses: { count, spares: spares[i]!, every } }))
+          runner.step([...rows, ...beside(others)])
+          const whole = slots.map((slot) => runner.readState(slot).result())
+          for (const [i, slot] of slots.entries())
+            for (let j = numKept - 1; j >= 0; j--) {
+              // It changes places with the one after it.
+              runner.rewindSlot(slot, spares[i]![j]!)
+              const kept = runner.readState(slot).result()
+              const what = `${numRows}x${length} beside ${others}, slot ${slot} after ${1 + j * every}`
+              begin(runner, 5, { seed: BigInt(slot) })
+              const tokens = tokensOf(slot).slice(0, 1 + j * every)
+              runner.step([rowOf(5, tokens.length, { tokens }), ...beside(others)])
+              const expected = runner.readState(5).result()
+              for (const [k, array] of kept.entries()) expect(rmsRatio(array, expected[k]!), what).toBeLessThan(0.02)
+              expect(kept, what).not.toEqual(whole[i])
+            }
+          // A slot goes on from such a state as from any other.
+          for (const slot of slots) {
+            const { token } = runner.step([rowOf(slot, 1)])[0]!.drawn[0]!
+            expect(token, `slot ${slot}`).toBeGreaterThanOrEqual(0)
+          }
+        }
+        runner.dispose()
+      },
+    )
 
     test('pairs of tokens have the bits of single ones', () => {
       const runner = runnerOf(graphs, wkv, architecture)

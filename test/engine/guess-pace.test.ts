@@ -14,6 +14,8 @@ interface Device {
   readonly known: GuessCosts
   readonly costs: GuessCosts
   readonly gap: number
+  /** The longest row that keeps its states. */
+  readonly keptRow?: number
 }
 
 const STAIRS: GuessCosts = [
@@ -33,8 +35,10 @@ const DEVICES: Record<string, Device> = {
     costs: [1, 1.5, 1.65, 1.8, 1.95, 2.1, 2.25, 2.4].map((cost, i) => [i + 1, cost]),
     gap: 0,
   },
-  'a GPU': { known: STAIRS, costs: STAIRS, gap: 0.07 },
+  'a GPU': { known: STAIRS, costs: STAIRS, gap: 0.07, keptRow: 31 },
+  'a GPU that feeds again what was right': { known: STAIRS, costs: STAIRS, gap: 0.07 },
   'a GPU of other steps': {
+    keptRow: 31,
     known: STAIRS,
     costs: STAIRS.map(([tokens, cost]) => [tokens, tokens === 1 ? 1 : 0.9 + cost / 2]),
     gap: 0.07,
@@ -52,7 +56,13 @@ function randomly(seed: number): () => number {
 }
 
 /** Tokens in the time of a step of one token, where each answer always has so many guesses. */
-function fixedRate({ costs, gap }: Device, answers: number, likely: number, making: number, guesses: number): number {
+function fixedRate(
+  { costs, gap, keptRow = 0 }: Device,
+  answers: number,
+  likely: number,
+  making: number,
+  guesses: number,
+): number {
   const random = randomly(5)
   const extra = Array.from({ length: answers }, () => 0)
   let [tokens, time] = [0, 0]
@@ -60,12 +70,15 @@ function fixedRate({ costs, gap }: Device, answers: number, likely: number, maki
     const most = costs.at(-1)![0]
     const fed = extra.reduce((sum, one) => sum + one + 1, 0)
     const own = Math.min(guesses, Math.floor((most - fed) / answers))
+    const every = fed + own * answers <= 8 ? 1 : 3
     time += costOf(costs, fed + own * answers) + (own > 0 ? gap + own * making : 0)
     for (let i = 0; i < answers; i++) {
       let right = 0
       while (right < own && random() < likely) right++
       tokens += right + 1
-      extra[i] = right === own ? 0 : extra[i]! + right + 1
+      const isKept = right === own || extra[i]! + own + 1 <= keptRow
+      if (!isKept) extra[i] = extra[i]! + right + 1
+      else extra[i] = right === own ? 0 : right % every
     }
   }
   return tokens / time
@@ -120,7 +133,8 @@ function rateOf(
   making: number | null,
 ): readonly [all: number, late: number] {
   const clock: Clock = { ms: 1, longest: 0 }
-  const sizes = { numSpares: 32, maxSamples: 320, maxLogits: 320 }
+  const { keptRow = 0 } = device
+  const sizes = { numSpares: 32, numKept: keptRow > 0 ? 192 : 0, keptRow, maxSamples: 320, maxLogits: 320 }
   const runner = new FakeRunner({ numSlots: 32, maxTokens: 1024, vocabSize: V, ...sizes })
   runner.guessCosts = device.known
   const noise = randomly(9)

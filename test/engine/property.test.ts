@@ -119,15 +119,17 @@ test.each(LOOPS)(`${NUM_LIVES} random lives, %s`, (loop) => {
         spareLogits: fc.nat(16),
         prefillChunk: fc.integer({ min: 1, max: 40 }),
         numSpares: fc.integer({ min: 0, max: 3 }),
+        numKept: fc.constantFrom(0, 3, 20),
+        keptRow: fc.constantFrom(2, 4, 31),
         script: fc.constantFrom(...SOURCES),
       }),
-      (actions, { numSlots, maxTokens, spareLogits, prefillChunk, numSpares, script }) => {
+      (actions, { numSlots, maxTokens, spareLogits, prefillChunk, numSpares, numKept, keptRow, script }) => {
         const runner = new FakeRunner({
           numSlots,
           maxTokens,
           maxLogits: numSlots + spareLogits,
           maxSamples: numSlots + 5 * numSpares,
-          numSpares,
+          ...{ numSpares, numKept, keptRow },
           vocabSize: V,
         })
         const run = play(actions, runner, prefillChunk, loop, script)

@@ -82,6 +82,7 @@ interface World {
   readonly hasStore: boolean
   readonly isKept: boolean
   readonly numSpares: number
+  readonly numKept: number
   readonly script: Source
   /** Null: as many tokens of a prompt as a step has time for. */
   readonly prefillChunk: number | null
@@ -173,13 +174,14 @@ interface Seen {
 }
 
 async function live(actions: readonly Action[], world: World, loop: Loop, seen: Seen): Promise<void> {
-  const { numSlots, inSlots, inMemory, numPrefixes, hasStore, isKept, numSpares, script, prefillChunk } = world
+  const { numSlots, inSlots, inMemory, numPrefixes, hasStore, isKept, numSpares, numKept, script, prefillChunk } = world
   const store = hasStore ? slowStore() : null
   const { engine } = setUp({
     fake: {
       layers: LAYERS,
       numSlots,
       numSpares,
+      numKept,
       maxSamples: numSlots + 8 * numSpares,
       maxLogits: numSlots + 8 * numSpares,
     },
@@ -315,6 +317,7 @@ test.each(LOOPS)(
       hasStore: fc.boolean(),
       isKept: fc.boolean(),
       numSpares: fc.nat(2),
+      numKept: fc.constantFrom(0, 12),
       script: fc.constantFrom(...SOURCES),
       prefillChunk: fc.constantFrom(null, 3, 17),
     })

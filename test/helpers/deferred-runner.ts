@@ -77,6 +77,8 @@ export class DeferredRunner implements Runner {
   readonly maxLogits: number
   readonly maxSamples: number
   readonly numSpares: number
+  readonly numKept: number
+  readonly keptRow: number
   readonly guessCosts: GuessCosts
   readonly drawsLater: boolean
   /** The most flights at once. */
@@ -98,6 +100,8 @@ export class DeferredRunner implements Runner {
     this.maxLogits = maxLogits
     this.maxSamples = maxSamples
     this.numSpares = numSpares
+    this.numKept = runner.numKept
+    this.keptRow = runner.keptRow
     this.guessCosts = runner.guessCosts
     this.maxFlights = maxFlights
     this.feedsDraws = feedsDraws
@@ -131,6 +135,10 @@ export class DeferredRunner implements Runner {
 
   get waitsForDraws(): boolean {
     return this.#waiting.at(-1)?.isComputed === true
+  }
+
+  keptEvery(tokens: number): number {
+    return this.#runner.keptEvery(tokens)
   }
 
   stepSize(tokens: number): number {

@@ -28,6 +28,9 @@ export interface FakeOptions {
   readonly maxSamples?: number
   /** The most rows of a step with guesses. */
   readonly numSpares?: number
+  /** Further places for states, which rows of so many tokens keep. */
+  readonly numKept?: number
+  readonly keptRow?: number
   readonly vocabSize?: number
   /** Of its states. */
   readonly layers?: number
@@ -155,6 +158,8 @@ export class FakeRunner implements Runner {
   readonly maxLogits: number
   readonly maxSamples: number
   readonly numSpares: number
+  readonly numKept: number
+  readonly keptRow: number
   guessCosts: GuessCosts = HOST_GUESSING.costs
   /** What each step ran, newest last. */
   readonly log: { readonly rows: number; readonly tokens: number; readonly slots: number[] }[] = []
@@ -167,7 +172,7 @@ export class FakeRunner implements Runner {
   /** Makes logits of scored prompts contain a NaN. */
   hasNanPromptLogits = false
   readonly #states: (History | null)[]
-  /** States from before rows with guesses, each used once. */
+  /** States from before rows with guesses and between these, each used once. */
   readonly #spares: (History | null)[]
   readonly #seen: Seen[]
 
@@ -178,7 +183,9 @@ export class FakeRunner implements Runner {
     this.maxTokens = maxTokens
     this.maxSamples = options.maxSamples ?? numSlots
     this.numSpares = options.numSpares ?? 0
-    this.#spares = Array.from({ length: this.numSpares }, () => null)
+    this.numKept = options.numKept ?? 0
+    this.keptRow = this.numKept > 0 ? (options.keptRow ?? 31) : 0
+    this.#spares = Array.from({ length: this.numSpares + this.numKept }, () => null)
     this.maxLogits = options.maxLogits ?? numSlots
     this.#states = Array.from({ length: numSlots }, () => null)
     this.#seen = Array.from({ length: this.numPlaces }, () => NOTHING_SEEN)
@@ -226,6 +233,10 @@ export class FakeRunner implements Runner {
 
   /** Steps are padded to multiples of this. */
   grain = 1
+
+  keptEvery(tokens: number): number {
+    return tokens <= 8 ? 1 : 3
+  }
 
   stepSize(tokens: number): number {
     return Math.min(this.maxTokens, this.grain * Math.ceil(tokens / this.grain))
@@ -316,8 +327,14 @@ export class FakeRunner implements Runner {
   #drawGuessed({ slot, tokens, samples }: BatchRow, guesses: Guesses, before: History): Drawn[] {
     const numKnown = tokens.length - guesses.count
     if (samples.length !== guesses.count + 1 || numKnown < 1) throw new Error('guesses that do not fit')
-    if (guesses.spare >= this.numSpares) throw new Error(`no spare ${guesses.spare}`)
-    this.#spares[guesses.spare] = before
+    const { spares, every } = guesses
+    if (spares.length !== (every > 0 ? Math.ceil(guesses.count / every) : 1) || new Set(spares).size !== spares.length)
+      throw new Error(`${spares.length} places for states`)
+    if (every > 0 && tokens.length > this.keptRow) throw new Error('too long a row to keep its states')
+    for (const [i, spare] of spares.entries()) {
+      if (!(spare in this.#spares)) throw new Error(`no spare ${spare}`)
+      this.#spares[spare] = every > 0 ? consume(before, tokens.subarray(0, numKnown + i * every)) : before
+    }
     let isRight = true
     return samples.map((spec, i) => {
       if (!isRight) return { token: -1, logprob: null }

@@ -368,7 +368,9 @@ async function play(runner: ModelRunner, oracle: Oracle, acts: readonly Act[]): 
       const [first, ...guesses] = someTokens(one.length, one.seed)
       const samples = [first, ...guesses].map((_, position) => ({ ...drawn(one.slot), position }))
       const tokens = Int32Array.of(first!, ...guesses)
-      await step(runner, [{ slot: one.slot, tokens, samples, guesses: { count: guesses.length, spare: 0 } }])
+      await step(runner, [
+        { slot: one.slot, tokens, samples, guesses: { count: guesses.length, spares: [0], every: 0 } },
+      ])
       runner.rewindSlot(one.slot, 0)
     } else {
       let room = runner.maxLogits - SLOTS

@@ -54,7 +54,7 @@ function guessed(
     })
     const samples = Array.from({ length: count + 1 }, (_, i) => draw(slot, { ...fields, position: drawn.length + i }))
     const tokens = Int32Array.of(...unfed, ...guesses)
-    const row = { slot, tokens, samples, ...(count === 0 ? {} : { guesses: { count, spare: 1 } }) }
+    const row = { slot, tokens, samples, ...(count === 0 ? {} : { guesses: { count, spares: [1], every: 0 } }) }
     const before = runner.readState(slot).result()
     const results = runner.step([row])[0]!.drawn
     const wrong = guesses.findIndex((token, i) => token !== results[i]!.token)
@@ -117,7 +117,7 @@ test('after right and after wrong guesses, draws have the distribution without g
   for (let trial = 0; trial < NUM_TRIALS; trial++) {
     const samples = [0, 1].map((position) => draw(0, { ...fields, seed: BigInt(trial), position, logprobs: null }))
     const tokens = Int32Array.of(first, guess)
-    const row = { slot: 0, tokens, samples, guesses: { count: 1, spare: 0 } }
+    const row = { slot: 0, tokens, samples, guesses: { count: 1, spares: [0], every: 0 } }
     const { drawn } = runner.step([row])[0]!
     for (const [i, { token }] of drawn.entries())
       if (token >= 0) counts[i]!.set(token, (counts[i]!.get(token) ?? 0) + 1)

@@ -26,6 +26,7 @@ import {
 } from './resources.ts'
 import { logBytes } from './state-log.ts'
 import { CudaPenaltyPool, CudaStatePool } from './states.ts'
+import { FEW_TOKENS, LONG_ROW } from './step/command.ts'
 import { MAX_GUESSING_ROWS } from './step-graphs.ts'
 
 /**
@@ -33,27 +34,29 @@ import { MAX_GUESSING_ROWS } from './step-graphs.ts'
  */
 const GUESSING: Guessing = {
   rows: MAX_GUESSING_ROWS,
+  keptRow: LONG_ROW - 1,
+  keptEach: FEW_TOKENS,
   costs: [
     [1, 1],
-    [2, 1.27],
-    [4, 1.32],
-    [8, 1.48],
+    [2, 1.3],
+    [4, 1.28],
+    [8, 1.36],
     [16, 2.2],
-    [32, 2.25],
+    [32, 2.3],
     [64, 2.4],
     [128, 2.7],
     [256, 3.4],
   ],
   costsOfIntegers: [
     [1, 1],
-    [2, 1.4],
-    [4, 1.3],
+    [2, 1.35],
+    [4, 1.28],
     [8, 1.46],
-    [16, 1.8],
-    [32, 2.4],
-    [64, 2.9],
-    [128, 3.5],
-    [256, 5],
+    [16, 2.2],
+    [32, 3],
+    [64, 3.1],
+    [128, 3.8],
+    [256, 5.6],
   ],
 }
 

@@ -125,6 +125,8 @@ export interface Shared {
   /** Guesses and answers with guesses at most. */
   readonly room: number
   readonly spares: number
+  /** Tokens of a row that goes on from its last right guess; longer ones feed again what was right. */
+  readonly keptRow: number
 }
 
 interface Shares {
@@ -167,7 +169,7 @@ function bestOf(step: Shared, asking: readonly Asking[], worthOf: Worth): Shares
 }
 
 /**
- * Guesses join one by one, the likeliest first. The time includes what wrong ones cost the next step, which feeds again the
+ * Guesses join one by one, the likeliest first. The time includes what wrong ones cost the next step, where it feeds again the
  * right ones before them and all that the row has fed.
  */
 function best(step: Shared, asking: readonly Asking[], worthOf: Worth): Shares {
@@ -177,6 +179,8 @@ function best(step: Shared, asking: readonly Asking[], worthOf: Worth): Shares {
   const lengths = new Int32Array(count)
   const [before, likely] = [new Float64Array(count).fill(1), new Float64Array(count)]
   const longestOf = new Int32Array(count)
+  // And how many tokens it is expected to feed again, if its row is too long to keep its states.
+  const lost = new Float64Array(count)
   for (let i = 0; i < count; i++) {
     const { odds, run, isAhead, most } = asking[i]!
     longestOf[i] = most
@@ -205,8 +209,11 @@ function best(step: Shared, asking: readonly Asking[], worthOf: Worth): Shares {
     order.push(at)
     if (lengths[at] === 0) spares--
     expected += most
-    again += (before[at]! - most) * (lengths[at]! + 1 + extra)
-    const length = ++lengths[at]!
+    const fed = ++lengths[at]! + extra
+    const more = (before[at]! - most) * fed
+    lost[at] = lost[at]! + more
+    if (fed >= step.keptRow) again += fed === step.keptRow ? lost[at]! : more
+    const length = lengths[at]!
     before[at] = most
     likely[at] = most * odds.likely(run + length + (isAhead ? 1 : 0))
     longest = Math.max(longest, length)

@@ -4,7 +4,7 @@
  * what they are without it (docs/speculation.md). What became of the guesses is outcomes.ts.
  */
 import { assert } from '../../errors.ts'
-import type { BatchRow, Runner } from '../../model/runner.ts'
+import type { BatchRow, Guesses, Runner } from '../../model/runner.ts'
 import type { Sequence } from '../sequence.ts'
 import type { GuessesBy } from '../stats.ts'
 import { GRAMMAR } from './grammar-text.ts'
@@ -55,7 +55,9 @@ export class Speculation {
   }
   readonly #runner: Runner
   readonly #sources: readonly ProposerSource[]
+  /** Free places for states: one of each row, and further ones. */
   readonly #spares: number[]
+  readonly #kept: number[]
   readonly #guessed = new WeakMap<Sequence, Guessed>()
   /** By source: of the answer that learned last. */
   readonly #lastOdds = new Map<ProposerSource, Odds>()
@@ -63,6 +65,8 @@ export class Speculation {
   readonly #now: () => number
   /** The last step that was planned: its answers, tokens and guesses, and how long these took to make. */
   #step = { answers: 1, tokens: 1, guesses: 0, makingMs: 0 }
+  /** Of the step being planned: how many guesses apart states are kept. */
+  #every = 1
   /** Of the last step, once it is asked for. */
   #price: number | null = null
 
@@ -72,6 +76,7 @@ export class Speculation {
     this.#now = now
     this.#sources = runner.numSpares > 0 ? sources : []
     this.#spares = Array.from({ length: runner.numSpares }, (_, i) => i)
+    this.#kept = Array.from({ length: runner.numKept }, (_, i) => runner.numSpares + i)
     this.#times = new StepTimes(runner.guessCosts)
   }
 
@@ -86,6 +91,7 @@ export class Speculation {
     if (numTokens === 0 || this.#isSilent(sequences)) return
     const settled = sequences.filter(({ numAwaited }) => numAwaited === 0)
     const asked = this.#ask(settled, numTokens, tokens, numSlots)
+    this.#every = this.#runner.keptEvery([...asked.values()].reduce((sum, { length }) => sum + length, tokens))
     for (const sequence of settled) {
       const guessed = this.#guessedOf(sequence)
       if (guessed === null) continue
@@ -143,7 +149,8 @@ export class Speculation {
           isAhead: numAwaited > 0 && isFree(source),
         }
       })
-      const step = { answers, tokens: total, expected, costOf, making, room, spares }
+      const keptRow = Math.min(this.#runner.keptRow, 2 + this.#kept.length)
+      const step = { answers, tokens: total, expected, costOf, making, room, spares, keptRow }
       const shared = share(step, asking)
       const lengths: number[] = [...shared.lengths]
       expected = shared.expected
@@ -192,15 +199,20 @@ export class Speculation {
     if (own.length === 0 || own.length + sequence.numExtra > spareTokens) return null
     const spare = this.#spares.pop()
     assert(spare !== undefined, 'more rows with guesses than places for their states')
+    const numMore = Math.ceil(own.length / this.#every) - 1
+    const isShort = 1 + sequence.numExtra + own.length <= this.#runner.keptRow
+    const every = isShort && numMore <= this.#kept.length ? this.#every : 0
+    const spares = every > 0 ? [spare, ...this.#kept.splice(this.#kept.length - numMore)] : [spare]
     guessed.onItsWay = guesser
     this.#step.tokens += own.length
     this.#step.guesses += own.length
-    return sequence.rowWithGuesses(own, spare)
+    return sequence.rowWithGuesses(own, spares, every)
   }
 
-  /** Takes back the spare slot of a row that has landed. */
-  release(sequence: Sequence, spare: number): void {
-    this.#spares.push(spare)
+  /** Takes back the places of a row that has landed. */
+  release(sequence: Sequence, { spares: [spare, ...more] }: Guesses): void {
+    this.#spares.push(spare!)
+    this.#kept.push(...more)
     this.#guessed.get(sequence)!.onItsWay = null
   }
 

@@ -27,6 +27,8 @@ interface RunnerOptions {
   readonly fingerprint: string
   /** Rows of a step that may have guesses, each of at most MAX_GUESSES; none where the backend does not draw them. */
   readonly numSpares?: number
+  /** Further places for states between guesses, as far as the backend keeps these. */
+  readonly numKept?: number
   /** The state before any token, where the model was tuned to another than zero. */
   readonly startState?: StateData | null
 }
@@ -36,6 +38,9 @@ export const SCORED_TOKENS = 32
 
 /** Most guesses of one row. */
 export const MAX_GUESSES = 7
+
+/** Of the states between guesses in a large step so many are kept: to feed two tokens again costs as much as to keep their states. */
+const KEPT_EVERY = 3
 
 /** Most answers that can be without a slot at a time, as far as their penalty counts have a place. */
 export const MAX_SPARE_PLACES = 33
@@ -48,11 +53,13 @@ export class ModelRunner implements Runner {
   readonly maxLogits: number
   readonly maxSamples: number
   readonly numSpares: number
+  readonly numKept: number
+  readonly keptRow: number
   readonly guessCosts: GuessCosts
   readonly drawsLater: boolean
   readonly #backend: Backend
   readonly #states: StatePool
-  /** Which of these is a slot's, and from `numSlots` on a spare's: a rewound slot changes with its spare. */
+  /** Which of these is a slot's, and from `numSlots` on a spare's: a slot that takes a state back changes with its spare. */
   readonly #stateOf: Int32Array
   readonly #penalties: PenaltyPool
   readonly #logits: Tensor
@@ -67,11 +74,14 @@ export class ModelRunner implements Runner {
     const { numSlots, maxTokens, fingerprint, startState = null } = options
     const numSpares = backend.guessing === null ? 0 : (options.numSpares ?? 0)
     const numGuesses = numSpares * MAX_GUESSES
-    const { stateShape, vocabSize } = model
+    const { architecture, stateShape, vocabSize } = model
     this.numSlots = numSlots
     this.numPlaces = numSlots + Math.min(numSlots + 1, MAX_SPARE_PLACES)
     this.maxTokens = maxTokens
     this.numSpares = numSpares
+    const keptRow = architecture === 'rwkv6' ? 0 : (backend.guessing?.keptRow ?? 0)
+    this.numKept = numSpares > 0 && keptRow > 0 ? (options.numKept ?? 0) : 0
+    this.keptRow = this.numKept > 0 ? keptRow : 0
     const { costs = [], costsOfIntegers = costs } = backend.guessing ?? {}
     this.guessCosts = /^(f|bf)\d/.test(model.weightType) ? costs : costsOfIntegers
     this.drawsLater = backend.drawsLater
@@ -79,7 +89,7 @@ export class ModelRunner implements Runner {
     this.maxLogits = Math.min(numSlots + Math.max(SCORED_TOKENS, numGuesses), maxTokens)
     this.#backend = backend
     // No row names what is behind the slots of requests: the spares, and the state before any token.
-    const numNamed = numSlots + numSpares
+    const numNamed = numSlots + numSpares + this.numKept
     this.#startSlot = startState === null ? null : numNamed
     this.#states = backend.statePool(stateShape, startState === null ? numNamed : numNamed + 1)
     this.#stateOf = Int32Array.from({ length: numNamed }, (_, slot) => slot)
@@ -102,7 +112,7 @@ export class ModelRunner implements Runner {
       logits: rowsOf(this.#logits, vocabSize),
       hidden: rowsOf(hidden, stateShape.channels),
     })
-    const { architecture, numParameters, weightType, weightBytes, tableBytes } = model
+    const { numParameters, weightType, weightBytes, tableBytes } = model
     this.info = {
       architecture,
       vocabSize,
@@ -119,6 +129,10 @@ export class ModelRunner implements Runner {
 
   get maxFlights(): number {
     return this.#flights.max
+  }
+
+  keptEvery(tokens: number): number {
+    return tokens <= (this.#backend.guessing?.keptEach ?? 0) ? 1 : KEPT_EVERY
   }
 
   stepSize(tokens: number): number {
@@ -138,11 +152,17 @@ export class ModelRunner implements Runner {
     return this.#flights.launch(rows)
   }
 
-  /** Those from before rows with guesses. */
+  /** Those from before rows with guesses; those between guesses the step itself keeps. */
   #keepStates(rows: readonly BatchRow[]): void {
     const copies: SlotCopy[] = []
-    for (const { slot, guesses } of rows)
-      if (guesses !== undefined) copies.push([this.#stateOf[slot]!, this.#stateOf[this.#spareSlot(guesses.spare)]!])
+    for (const { slot, tokens, guesses } of rows) {
+      if (guesses === undefined) continue
+      const kept = guesses.spares.map((spare) => this.#stateOf[this.#spareSlot(spare)]!)
+      if (guesses.every > 0) {
+        assert(tokens.length <= this.keptRow, `${tokens.length} tokens in a row that keeps its states`)
+        this.#states.willKeep?.(kept)
+      } else copies.push([this.#stateOf[slot]!, kept[0]!])
+    }
     if (copies.length > 1 && this.#states.copyAll) this.#states.copyAll(copies)
     else for (const [from, to] of copies) this.#states.copy(from, to)
   }
@@ -200,7 +220,8 @@ export class ModelRunner implements Runner {
   }
 
   #spareSlot(spare: number): number {
-    assert(spare >= 0 && spare < this.numSpares, `spare ${spare} of ${this.numSpares}`)
+    const count = this.numSpares + this.numKept
+    assert(spare >= 0 && spare < count, `spare ${spare} of ${count}`)
     return this.numSlots + spare
   }
 

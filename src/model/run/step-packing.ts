@@ -2,7 +2,7 @@
  * Rows of a step into the flat arrays of a batch, and what was drawn out of them again. Knows no program and no device;
  * which draws of an earlier flight a row feeds is looked up by the caller where the device does not.
  */
-import { type Batch, MAX_TOP_LOGPROBS, SAMPLE_FLOATS, SAMPLE_INTS, SampleInt } from '../../backend/batch.ts'
+import { type Batch, MAX_TOP_LOGPROBS, NOWHERE, SAMPLE_FLOATS, SAMPLE_INTS, SampleInt } from '../../backend/batch.ts'
 import { assert } from '../../errors.ts'
 import { SAMPLING_ROWS, type SamplingName } from '../../sampling.ts'
 import type { BatchRow, Blend, Drawn, Guesses, RowResult, SampleSpec } from '../runner.ts'
@@ -32,7 +32,7 @@ export interface PackedRow {
 
 /**
  * Fills the batch. The arrays' lengths are the limits. Outputs are in the order of the rows; inputs need not be. `states`:
- * which state of the pool is each slot's; the slot's own number where absent.
+ * which state of the pool is each slot's, and behind the slots each spare's; the slot's own number where absent.
  */
 export function packRows(batch: Batch, rows: readonly BatchRow[], states?: Int32Array): PackedRow[] {
   const ends = packInputs(batch, rows, states)
@@ -116,6 +116,8 @@ function packInputs(batch: Batch, rows: readonly BatchRow[], states?: Int32Array
   const { seen } = kept
   const step = ++kept.numSteps
   const stops: number[] = []
+  if (batch.numKept > 0) batch.keeps.fill(NOWHERE)
+  batch.numKept = 0
   batch.numTokens = 0
   batch.numRows = inputs.length
   // Stable: the slots of a row stay in their order.
@@ -135,6 +137,7 @@ function packInputs(batch: Batch, rows: readonly BatchRow[], states?: Int32Array
     if (row.stops) addStops(stops, row.stops)
     if (tokens.length === 1) batch.tokens[batch.numTokens] = tokens[0]!
     else batch.tokens.set(tokens, batch.numTokens)
+    if (row.guesses !== undefined && row.guesses.every > 0) packKept(batch, end, row.guesses, states)
     batch.numTokens = end
     ends.push(end)
   }
@@ -142,6 +145,14 @@ function packInputs(batch: Batch, rows: readonly BatchRow[], states?: Int32Array
   batch.stopStarts[batch.numRows] = stops.length
   batch.stopIds = new Int32Array(stops)
   return allEnds
+}
+
+/** States between the tokens of a row, which ends before token `end`. */
+function packKept(batch: Batch, end: number, { count, spares, every }: Guesses, states: Int32Array | undefined): void {
+  assert(states !== undefined && spares.length === Math.ceil(count / every), `${spares.length} places for states`)
+  const first = end - 1 - count
+  for (const [i, spare] of spares.entries()) batch.keeps[first + i * every] = states[batch.slots.length + spare]!
+  batch.numKept += spares.length
 }
 
 /** Of most rows: one draw. */

@@ -44,6 +44,7 @@ function inputLayout({ tokens, rows, logits, samples }: Capacity, entries: numbe
     counts: layout.section(COUNTS),
     tokens: layout.section(tokens),
     tokenRows: layout.section(tokens),
+    keeps: layout.section(tokens),
     starts: layout.section(rows + 1),
     slots: layout.section(rows),
     logitRows: layout.section(logits),
@@ -108,13 +109,13 @@ export class StepBuffer {
   step(): Uint8Array {
     const { counts, tokens, tokenRows, starts, slots, logitRows } = this.#input
     const { sampleRow, sampleSlot, sampleFloats, sampleInts, biasStarts } = this.#input
-    const { blendCounts, blendWeights } = this.#input
+    const { blendCounts, blendWeights, keeps } = this.#input
     const struct = new StructBytes()
     for (const { at } of [counts, tokens, tokenRows, starts, slots, logitRows])
       struct.pointer(this.#address + BigInt(at))
     for (const { at } of [sampleRow, sampleSlot, sampleFloats, sampleInts, biasStarts])
       struct.pointer(this.#address + BigInt(at))
-    for (const { at } of [blendCounts, blendWeights]) struct.pointer(this.#address + BigInt(at))
+    for (const { at } of [blendCounts, blendWeights, keeps]) struct.pointer(this.#address + BigInt(at))
     return struct.bytes()
   }
 
@@ -170,6 +171,7 @@ export class StepBuffer {
     const counts = [numTokens, numRows, numLogits, numSamples, singles, numRows - longRows]
     ints(layout.counts).set([...counts, end / 4, numBiases, results])
     ints(layout.tokens).set(batch.tokens.subarray(0, numTokens))
+    ints(layout.keeps).set(batch.keeps.subarray(0, numTokens))
     ints(layout.starts).set(batch.starts.subarray(0, numRows + 1))
     ints(layout.slots).set(batch.slots.subarray(0, numRows))
     ints(layout.stopStarts).set(batch.stopStarts.subarray(0, numRows + 1))
