@@ -1,5 +1,6 @@
 /** Guesses of a draft model: what it reads and draws, and that answers are the same as without it. */
 import { expect, test } from 'vitest'
+import { Draft } from '../../src/engine/speculation/draft.ts'
 import { DEMO_MODEL } from '../../src/host/checkpoints/model-path.ts'
 import { loadEngine } from '../../src/host/load.ts'
 import { FakeRunner } from '../helpers/fake-runner.ts'
@@ -90,6 +91,24 @@ test.each(LOOPS)('answers, choices and other requests with a draft that is often
   expect(draftAccepted).toBeGreaterThan(20)
   expect(draftGuessed - draftAccepted).toBeGreaterThan(20)
   expect(draft.log.some(({ rows }) => rows > 1)).toBe(true)
+  engine.dispose()
+})
+
+test('with slots for it, a draft that was wrong goes on from its last right token', () => {
+  const { runner } = setUp(NEVER)
+  const draft = new FaultyRunner(4, 17, 24)
+  const engine = engineOver(runner, { proposers: [new Draft(draft, 1)] }, null, 'plain')
+  for (const prompt of [promptOf(9), promptOf(12)]) {
+    const asked = request('a', { prompt, maxTokens: 90 })
+    engine.submit(asked)
+    expect(drain(engine).answer('a')).toEqual(soloAnswer(asked))
+  }
+  const { draftGuessed, draftAccepted } = engine.stats
+  expect(draftAccepted).toBeGreaterThan(60)
+  expect(draftGuessed - draftAccepted).toBeGreaterThan(10)
+  // Of each answer's draft the first step reads the prompt.
+  const reads = draft.log.map(({ tokens }) => tokens).sort((a, b) => b - a)
+  expect(reads[2]).toBeLessThanOrEqual(2)
   engine.dispose()
 })
 

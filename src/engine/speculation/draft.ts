@@ -2,8 +2,8 @@
  * Guesses of a draft model: a smaller one with the same vocabulary, which runs ahead of each answer. It draws almost as the answer
  * does, with the answer's own random numbers, so that where the two models agree they mostly draw the same token.
  *
- * The draft model's states follow answers in lanes. A lane has a state that has consumed tokens of the answer's text alone, and one that has
- * run ahead of it with guesses. Nothing of a lane is ever kept elsewhere: one that was lost is filled again from
+ * The draft model's states follow answers in lanes. A lane has a state that has consumed tokens of the answer's text alone, and some that have
+ * run ahead of it, each with one guess more. Nothing of a lane is ever kept elsewhere: one that was lost is filled again from
  * the last tokens of the text. A lane whose answer is over keeps its state for a text that begins with the same tokens: the next
  * turn of a conversation, or another choice.
  */
@@ -17,6 +17,8 @@ import type { Proposer, ProposerSource } from './proposer.ts'
 const MOST_READ = 512
 /** A lane that was not asked for so many drafts may be taken by another answer. */
 const IDLE_DRAFTS = 256
+/** For each answer that is drafted at once: others may be next. */
+const LANES = 2
 /** The shortest of so many last steps says what one takes. */
 const REMEMBERED = 8
 /** Unread tokens with which a row takes about as long as with one. */
@@ -40,13 +42,17 @@ export class Draft implements ProposerSource {
 
   readonly mostAnswers: number
 
-  /** Two slots of the runner for each answer that it drafts. `now`: milliseconds. */
+  /** Two slots of the runner for each answer that it drafts, or more where it drafts few at once. `now`: milliseconds. */
   constructor(runner: Runner, mostAnswers = Number.POSITIVE_INFINITY, now = () => performance.now()) {
     this.mostAnswers = mostAnswers
     this.#runner = runner
     this.#now = now
-    const numLanes = Math.floor(runner.numSlots / 2)
-    this.#lanes = Array.from({ length: numLanes }, (_, i) => new Lane(2 * i, 2 * i + 1))
+    const numLanes = Math.min(Math.floor(runner.numSlots / 2), LANES * mostAnswers)
+    const size = Math.floor(runner.numSlots / numLanes)
+    this.#lanes = Array.from({ length: numLanes }, (_, lane) => {
+      const [base, ...aheads] = Array.from({ length: size }, (_, i) => lane * size + i)
+      return new Lane(base!, aheads)
+    })
   }
 
   open(prompt: Int32Array, request: GenerateRequest, _choice: number, draw: SampleSpec): DraftedAnswer {
@@ -83,8 +89,6 @@ export class Draft implements ProposerSource {
     const rows = this.#read(drafts)
     if (rows.length === 0) return
     const flights = [this.#runner.launch(rows.map(({ row }) => row))]
-    for (const { draft, row } of rows)
-      if (row.samples.length > 0 && draft.most > 1) this.#runner.copySlot(draft.lane.base, draft.lane.ahead)
     const drawing = [rows.filter(({ row }) => row.samples.length > 0).map(({ draft }) => draft)]
     this.#runAhead(flights, drawing)
     this.#collect(flights, drawing)
@@ -125,8 +129,10 @@ export class Draft implements ProposerSource {
       flights[flights.length - maxFlights]?.result()
       const rows = going.map((draft): BatchRow => {
         const { answer, lane } = draft
+        const { from, slot } = lane.ahead(count)
+        if (from !== slot) this.#runner.copySlot(from, slot)
         return {
-          slot: lane.ahead,
+          slot,
           tokens: Int32Array.of(fedByDraw(last.indexOf(draft))),
           stops: answer.stops,
           samples: [answer.drawAt(count, lane.base)],
@@ -188,21 +194,28 @@ interface Drafted {
   readonly guesses: number[]
 }
 
-/** A state of the draft model that follows a text, and one ahead of it. */
+/** A state of the draft model that follows a text, and those ahead of it. */
 class Lane {
   base: number
-  ahead: number
+  readonly #aheads: number[]
   holder: DraftedAnswer | null = null
   lastUsed = 0
   /** What `base` has consumed: these tokens, from a place of the text on. */
   #start = 0
   #read: number[] = []
-  /** What `ahead` has consumed beside that. */
+  /** What the state ahead of all has consumed beside that. */
   aheadBy: readonly number[] = []
 
-  constructor(base: number, ahead: number) {
+  constructor(base: number, aheads: number[]) {
     this.base = base
-    this.ahead = ahead
+    this.#aheads = aheads
+  }
+
+  /** Where the state that has consumed so many guesses is, and the one that it comes from. */
+  ahead(count: number): { readonly from: number; readonly slot: number } {
+    const last = this.#aheads.length
+    const at = Math.min(count, last) - 1
+    return { slot: this.#aheads[at]!, from: count > last ? this.#aheads[at]! : (this.#aheads[at - 1] ?? this.base) }
   }
 
   get end(): number {
@@ -225,13 +238,19 @@ class Lane {
     this.aheadBy = []
   }
 
-  /** Where everything ahead was drawn, that state is the one that follows the text. */
+  /** The state ahead that has consumed nothing but the text is the one that follows it. */
   takeAhead(answer: DraftedAnswer): void {
     const { aheadBy, end } = this
-    const isRight = aheadBy.every((token, i) => answer.tokenAt(end + i) === token)
-    if (aheadBy.length === 0 || !isRight) return
-    ;[this.base, this.ahead] = [this.ahead, this.base]
-    this.push(aheadBy)
+    const wrong = aheadBy.findIndex((token, i) => answer.tokenAt(end + i) !== token)
+    // One token at least is left to be read.
+    const right = Math.min(wrong === -1 ? aheadBy.length : wrong, answer.numTokens - end - 1)
+    const { slot } = this.ahead(Math.max(1, right))
+    // The last one has consumed all the others' guesses, too.
+    const isOwn = right === aheadBy.length || right < this.#aheads.length
+    if (right <= 0 || !isOwn) return
+    this.#aheads[this.#aheads.indexOf(slot)] = this.base
+    this.base = slot
+    this.push(aheadBy.slice(0, right))
   }
 
   /** Tokens of the answer's text that were read, and nothing else; 0 where something else was. */
