@@ -1,10 +1,10 @@
 /**
  * Compiles the kernels of kernels/cuda with nvcc, to find errors on machines without a GPU, and holds what ptxas says of
  * them against the cards of backend/cuda/driver/cards.ts: a block's shared memory, the registers of all its threads, and
- * registers that are spilled. Of each file one variant for Hopper, one for the oldest supported chip and one for another
- * generation, so that all seven have some. --all compiles every variant for every generation, and what models need on
- * every card, whose launches are known too (needs dist). What passed before is not compiled again. Without nvcc it prints
- * a message and succeeds. It does not check results.
+ * registers that are spilled. Of each file one variant for Hopper and one for another generation, so that all seven have
+ * some. --all compiles every variant for every generation, and what models need on every card, whose launches are known too
+ * (needs dist). What passed before is not compiled again. Without nvcc it prints a message and succeeds. It does not check
+ * results.
  */
 import { spawn, spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
@@ -167,10 +167,9 @@ function variantsOf(file, target) {
   const variants = (VARIANTS[file] ?? ['']).filter((each) => isOf(target, each))
   if (isAll) return variants
   if (target === '90a') return file === 'few-rows' ? variants.filter((each) => FEEDS.test(each)) : variants.slice(-1)
-  // An error in the source shows on any chip; the oldest misses code for newer ones.
-  const others = TARGETS.slice(2)
-  const isSampled = target === '75' || target === others[files.indexOf(file) % others.length]
-  return isSampled ? variants.slice(0, 1) : []
+  // An error in the source shows on any chip.
+  const others = TARGETS.slice(1)
+  return target === others[files.indexOf(file) % others.length] ? variants.slice(0, 1) : []
 }
 
 /** @param {string[]} parts */

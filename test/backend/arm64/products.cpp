@@ -111,6 +111,6 @@ int main(int count, char** arguments) {
       state = 1;
       // Rows that are no whole block, of two groups of every type.
       run(type, 72, 512, tokens, false);
-      if (tokens < 3) run(type, 72, 512, tokens, true);
+      if (tokens < 3) run(type, 72, 256, tokens, true);
     }
 }
