@@ -99,7 +99,7 @@ sanitizer() {
     SKEIN_SANITIZER=memcheck step "sanitizer-memcheck-${kernel%:*}" timeout -k 10 "${SKEIN_SANITIZER_SECONDS:-300}" \
       compute-sanitizer --tool memcheck --target-processes all --error-exitcode 9 --print-limit 20 \
       --report-api-errors no --kernel-name "kns=${kernel%:*}" "${vitest[@]}" --testTimeout=300000 \
-      -t '(192|256) channels|(768|1024) channels of|1024 channels, three|of (40|250) tokens whose' "test/cuda/${kernel#*:}.test.ts"
+      -t '(192|256) channels|(768|1024) channels of|1024 channels, three|with .(i8|fp8). of (100|120|150) tokens' "test/cuda/${kernel#*:}.test.ts"
   done
 }
 

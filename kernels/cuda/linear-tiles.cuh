@@ -26,11 +26,12 @@ struct TileJobs {
   int count_index;
   /** Number of tiles of tokens. */
   int columns_of_tiles;
-  /** Number of pairs that share the columns of a product. */
+  /** How many tiles have a pair for all columns. Of each further one, `shares` pairs share them. */
+  int whole;
   int shares;
-  /** Where pairs share: the sums of each block. */
+  /** Where pairs share: the sums that blocks give to others. */
   float4* partials;
-  /** How many of a tile's sums are there, by tile and side; 0 between launches. */
+  /** How many blocks of a shared tile have given theirs, by tile and side; 0 between launches. */
   u32* arrived;
 };
 
@@ -45,18 +46,25 @@ struct TileMaps {
 #endif
 };
 
-constexpr int kRows = 128;
 /** Threads of the warpgroups that multiply; the loader's follow. */
-constexpr int kMultiplying = 256;
-constexpr int kThreads = kMultiplying + 128;
+constexpr int kMultiplying = 128 * WARPGROUPS;
+constexpr int kLoading = 128;
+constexpr int kThreads = kMultiplying + kLoading;
+/** Rows of the block, and those from a thread's rows in one unit to those in the next. */
+constexpr int kUnitRows = 64 * WARPGROUPS;
+constexpr int kRows = UNITS * kUnitRows;
 /** Inputs in a box of x (a row of 128 bytes), and boxes per part of W. */
 constexpr int kBoxInputs = 64;
 constexpr int kBoxes = kPartInputs / kBoxInputs;
-constexpr int kPartBytesOfRows = kRows * kPartBytes;
+/** Parts in a stage of the ring: 128 bytes of a row of W at once, where there is room. */
+constexpr int kStageParts =
+    (QUANT == kI8 || QUANT == kE4m3) && UNITS == 1 && TOKENS < 256 ? 2 : 1;
+constexpr int kStageBoxes = kStageParts * kBoxes;
+constexpr int kStageBytesOfRows = kRows * kStageParts * kPartBytes;
 /** Scales are copied 16 bytes of a row at a time: the scales of kScaleParts parts. The ring has
  * kScaleStages such copies. */
 constexpr int kScaleParts = 16 / sizeof(Scales);
-constexpr int kScaleStages = (STAGES + kScaleParts - 2) / kScaleParts + 1;
+constexpr int kScaleStages = (STAGES * kStageParts + kScaleParts - 2) / kScaleParts + 1;
 /** The stride between the sums of two tokens, padded against bank conflicts. */
 constexpr int kStride = kRows + 4;
 
@@ -64,8 +72,8 @@ struct Shared {
   union {
     struct {
       /** By box, then by token, 128 bytes each. */
-      uint4 inputs[STAGES][kBoxes][8 * TOKENS];
-      uint4 values[STAGES][kRows][4];
+      uint4 inputs[STAGES][kStageBoxes][8 * TOKENS];
+      uint4 values[STAGES][kRows][4 * kStageParts];
 #if HIGH_BITS
       uint4 high[STAGES][kRows][kHighBits];
 #endif
@@ -81,26 +89,29 @@ struct Shared {
 /** The work of a block. */
 struct Tile {
   int first_row, first_token, job;
-  /** Which block of the pair this is, and which share of the columns it has. */
-  int side, share;
-  /** Among the tiles of all jobs. */
+  /** Which block of the pair this is, and which of so many shares of the columns it has. */
+  int side, share, shares;
+  /** Among the tiles that are shared. */
   int number;
-  /** The parts of its share. */
+  /** Its share, in stages of the ring. */
   int begin, end;
 };
 
 __device__ __forceinline__ Tile find_tile(const TileJobs& jobs) {
-  const int unit = blockIdx.x / 2 / jobs.shares, pair = unit / jobs.columns_of_tiles;
   Tile tile;
-  tile.number = unit;
+  const int index = blockIdx.x / 2, shared = index - jobs.whole;
+  tile.shares = shared < 0 ? 1 : jobs.shares;
+  tile.number = shared / tile.shares, tile.share = shared < 0 ? 0 : shared % tile.shares;
+  const int unit = shared < 0 ? index : jobs.whole + tile.number;
+  const int pair = unit / jobs.columns_of_tiles;
   tile.job = 0;
   while (tile.job + 1 < jobs.count && pair >= jobs.job[tile.job + 1].first_pair) tile.job++;
   const TileJob& job = jobs.job[tile.job];
-  tile.side = blockIdx.x % 2, tile.share = blockIdx.x / 2 % jobs.shares;
+  tile.side = blockIdx.x % 2;
   tile.first_row = (2 * (pair - job.first_pair) + tile.side) * kRows;
   tile.first_token = unit % jobs.columns_of_tiles * TOKENS;
-  const int parts = parts_of(job.columns);
-  tile.begin = parts * tile.share / jobs.shares;
-  tile.end = parts * (tile.share + 1) / jobs.shares;
+  const int stages = (parts_of(job.columns) + kStageParts - 1) / kStageParts;
+  tile.begin = stages * tile.share / tile.shares;
+  tile.end = stages * (tile.share + 1) / tile.shares;
   return tile;
 }

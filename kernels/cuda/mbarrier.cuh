@@ -140,6 +140,20 @@ __device__ __forceinline__ void cluster_meet() {
 #endif
 }
 
+/** The halves of a barrier of all threads of the cluster. What a thread does between them is not
+ * waited for. */
+__device__ __forceinline__ void tell_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void await_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+#endif
+}
+
 /** Like cluster_meet, for blocks that only read each other's memory before they exit: it does not
  * wait for writes. */
 __device__ __forceinline__ void cluster_part() {

@@ -15,6 +15,13 @@ struct alignas(64) TensorMap {
   u64 of[16];
 };
 
+/** Prefetches what copies read of a map. */
+__device__ __forceinline__ void fetch_map(const TensorMap& map) {
+#if HAS_WGMMA
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+#endif
+}
+
 /** Copies the box whose first element (a byte or a half) is (x, y) to the same place in every block
  * of the cluster whose bit is set in `blocks`. The barrier at the same place in each of them
  * counts its bytes. */
@@ -69,6 +76,13 @@ __device__ __forceinline__ void wait_for_products() {
 #if HAS_WGMMA
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Left) : "memory");
 #endif
+}
+
+/** Lets nothing that reads these sums move to before this place. */
+template <int N>
+__device__ __forceinline__ void keep_behind(float (&sums)[N]) {
+#pragma unroll
+  for (float& sum : sums) asm volatile("" : "+f"(sum)::"memory");
 }
 
 /** d = A·Bᵀ, or d += A·Bᵀ if `is_added`. A [64, 16]: each warp has 16 rows as in mma.m16n8k16. B

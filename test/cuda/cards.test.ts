@@ -103,8 +103,9 @@ describeCuda('within the limits of other cards', () => {
       }
       runOn('', path, type, (runner) => {
         compare(runner, true)
-        // Products of many tokens are the library's.
-        expect(rmsRatio(prompt!, feed(runner, 1, 40, 1).logits[0]![0]!)).toBeLessThan(2e-3)
+        // Products of many tokens are the library's. With fp8 that rounds their inputs, which this card's tiles do not.
+        const tolerance = type === 'fp8' ? 1e-2 : 2e-3
+        expect(rmsRatio(prompt!, feed(runner, 1, 40, 1).logits[0]![0]!)).toBeLessThan(tolerance)
       })
       takes.mockReturnValue(false)
       // How many warps share a row of integers depends on the number of multiprocessors.

@@ -13,6 +13,28 @@ export const INTEGERS = ['i8', 'q4', 'nf4'] as const
 /** The most tokens that tiles take (linear-tiles.cu, capability 9.0). */
 export const TILED_TOKENS = 4096
 
+/** Two products whose tiles have this size, if so many pairs of blocks fit on the chip; rounded.test.ts checks that. */
+export const TILED = [
+  { tile: '128x64', tokens: 33, atOnce: 2, rows: [112, 240], columns: 544 },
+  { tile: '128x64', tokens: 40, atOnce: 1, rows: [112, 240], columns: 544 },
+  { tile: '128x128', tokens: 120, atOnce: 2, rows: [112, 240], columns: 544 },
+  { tile: '128x160', tokens: 150, atOnce: 2, rows: [112, 240], columns: 544 },
+  { tile: '128x256', tokens: 250, atOnce: 2, rows: [112, 240], columns: 544 },
+  { tile: '192x128', tokens: 120, atOnce: 2, rows: [272, 368], columns: 544 },
+  { tile: '192x160', tokens: 310, atOnce: 4, rows: [272, 368], columns: 544 },
+  { tile: '256x160', tokens: 150, atOnce: 2, rows: [400, 496], columns: 544 },
+  { tile: '128x64', shares: 2, tokens: 40, atOnce: 4, rows: [48, 16], columns: 16_416 },
+  { tile: '128x64', shares: 4, tokens: 40, atOnce: 8, rows: [48, 16], columns: 16_416 },
+  { tile: '128x128', shares: 2, tokens: 120, atOnce: 4, rows: [48, 16], columns: 16_416 },
+  { tile: '128x160', shares: 4, tokens: 150, atOnce: 8, rows: [48, 16], columns: 16_416 },
+  { tile: '128x256', shares: 4, tokens: 250, atOnce: 8, rows: [48, 16], columns: 16_416 },
+  { tile: '192x128', shares: 3, tokens: 100, atOnce: 6, rows: [368, 352], columns: 8_224 },
+  { tile: '192x160', shares: 3, tokens: 136, atOnce: 6, rows: [368, 352], columns: 8_224 },
+  { tile: '256x160', shares: 3, tokens: 136, atOnce: 6, rows: [496, 480], columns: 8_224 },
+  // Three tiles without shares, one with three.
+  { tile: '128x256', whole: 3, shares: 3, tokens: 250, atOnce: 3, rows: [768, 16], columns: 8_224 },
+] as const
+
 /** Row lengths, shortest first as a batch has them, and the slots they run in. */
 export const BATCHES = [
   { lengths: [1], slots: [0] },

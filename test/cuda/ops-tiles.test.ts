@@ -1,15 +1,16 @@
 import { afterEach, expect, test, vi } from 'vitest'
 import type { Backend } from '../../src/backend/backend.ts'
+import { MOST_TOKENS_OF_FP8 } from '../../src/backend/cuda/linear/rounded-tiles.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import type { MatrixSource } from '../../src/backend/weight-types.ts'
 import { capacityFor, normals, raggedBatch, randomSource, rmsRatio, runOnce } from '../backend/kit.ts'
 import { backendOfGroup, describeCuda } from './kit.ts'
-import { compare, halves, INTEGERS, poisonedHalves, TILED_TOKENS } from './ops-kit.ts'
+import { compare, halves, INTEGERS, inFp8, poisonedHalves, TILED, TILED_TOKENS } from './ops-kit.ts'
 
 /** Two products of one launch, with this many rows each: one with relu², one added to its output. */
 function linearOf(
   backend: Backend,
-  type: (typeof INTEGERS)[number],
+  type: (typeof INTEGERS)[number] | 'fp8',
   tokens: number,
   rowsOf: readonly [number, number],
   columns: number,
@@ -21,7 +22,9 @@ function linearOf(
       ? backend.tensor([tokens + 2, rows], normals((tokens + 2) * rows, 3))
       : poisonedHalves(backend, [tokens + 2, rows])
     const x = backend.activation([tokens + 2, columns], halves((tokens + 2) * columns, 4 + j))
-    const weight = backend.matrix(randomSource(rows, columns, 'bf16', 6 + j), type)
+    const source = randomSource(rows, columns, 'bf16', 6 + j)
+    const isRounded = type !== 'fp8' || backend.name === 'cuda'
+    const weight = isRounded ? backend.matrix(source, type) : inFp8(backend, source)
     return { y, x, weight, epilogue: isAdded ? ('add' as const) : ('relu2' as const) }
   })
   const batch = raggedBatch(capacity, [tokens], [0], 1)
@@ -34,24 +37,20 @@ describeCuda('products of many tokens with integers on cuda', () => {
   const reference = createReferenceBackend()
   afterEach(() => void vi.restoreAllMocks())
 
-  // Every size of a tile, with columns that have no shares and with those that have: rounded.test.ts.
-  test.each(INTEGERS.flatMap((type) => [40, 120, 150, 250].map((tokens) => [type, tokens] as const)))(
-    'linear with %s of %i tokens, by one pair of blocks and by shares',
-    (type, tokens) => {
-      for (const { atOnce, rows, columns } of [
-        { atOnce: 1, rows: [264, 520], columns: 544 },
-        { atOnce: 4, rows: [24, 8], columns: 16_416 },
-        { atOnce: 8, rows: [24, 8], columns: 16_416 },
-      ] as const) {
-        vi.spyOn(cuda().device, 'clustersAtOnce').mockReturnValue(atOnce)
-        const run = (backend: Backend) => linearOf(backend, type, tokens, rows, columns)
-        const expected = run(reference)
-        const outputs = run(cuda())
-        for (const [j, y] of outputs.entries())
-          expect(rmsRatio(y, expected[j]!), `${atOnce} at once, output ${j}`).toBeLessThan(1e-3)
-        // The order of additions is always the same, whichever pair comes last.
-        expect(run(cuda())).toEqual(outputs)
-      }
+  test.each(([...INTEGERS, 'fp8'] as const).flatMap((type) => TILED.map((one) => ({ type, ...one }))))(
+    'linear with $type of $tokens tokens in tiles of $tile, $atOnce at once',
+    ({ type, tokens, atOnce, rows, columns }) => {
+      // Of more tokens the library has the products.
+      if (type === 'fp8' && tokens > MOST_TOKENS_OF_FP8) return
+      vi.spyOn(cuda().device, 'clustersAtOnce').mockReturnValue(atOnce)
+      const run = (backend: Backend, count: number = tokens) => linearOf(backend, type, count, rows, columns)
+      const outputs = run(cuda())
+      for (const [j, expected] of run(reference).entries())
+        expect(rmsRatio(outputs[j]!, expected), `output ${j}`).toBeLessThan(1e-3)
+      // The order of additions is always the same, and so with one token fewer in the same bucket.
+      expect(run(cuda())).toEqual(outputs)
+      if (tokens === 33) return
+      for (const [j, y] of run(cuda(), tokens - 1).entries()) expect(y).toEqual(outputs[j]!.subarray(0, y.length))
     },
   )
 

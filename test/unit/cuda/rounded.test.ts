@@ -4,6 +4,7 @@ import { copyBytes } from '../../../src/backend/cuda/linear/rounded-many.ts'
 import { cutOf } from '../../../src/backend/cuda/linear/rounded-tiles.ts'
 import { CopyBudget } from '../../../src/backend/cuda/linear/sparse.ts'
 import { rowBytesOf } from '../../../src/backend/cuda/rounded-matrix.ts'
+import { TILED } from '../../cuda/ops-kit.ts'
 
 test('the f16 copy of integers covers a small matrix, and has a limit for a large one', () => {
   const bytes = (rows: number, columns: number) => copyBytes({ type: 'i8', rows, columns })
@@ -15,46 +16,34 @@ test('the f16 copy of integers covers a small matrix, and has a limit for a larg
   for (const type of ['f16', 'fp8'] as const) expect(copyBytes({ type, rows: 2048, columns: 2048 })).toBe(0)
 })
 
-test('products of few tiles share their columns, as far as pairs of blocks fit on the chip', () => {
+/** Rows by tokens of a tile, how many tiles have a pair for all columns, and how many pairs share the columns of the others. */
+function cut(atOnce: number, tokens: number, shapes: readonly (readonly [rows: number, columns: number])[]) {
+  const jobs = shapes.map(([rows, columns]) => ({ rows, columns }))
+  const { size, whole, shares } = cutOf(atOnce, 'i8', jobs, tokens)
+  return [`${64 * size.warpgroups * size.units}x${size.tokens}`, whole, shares]
+}
+
+test('products have tiles of which few are left over on the chip, and few tiles share their columns', () => {
   // As on an H200.
-  const atOnce = 66
-  const cut = (tokens: number, ...jobs: readonly (readonly [rows: number, columns: number])[]) => {
-    const shapes = jobs.map(([rows, columns]) => ({ rows, columns }))
-    const { size, shares } = cutOf(atOnce, 'i8', shapes, tokens)
-    return [size, shares]
-  }
-  expect(cut(64, [4096, 16_384])).toEqual([64, 4])
-  expect(cut(512, [4096, 4096])).toEqual([128, 1])
-  expect(cut(128, [4096, 4096])).toEqual([64, 2])
-  // Two tiles of 160 instead of three.
-  expect(cut(320, [16_384, 4096])).toEqual([160, 1])
-  // 64 pairs instead of 48.
-  expect(cut(320, [4096, 16_384])).toEqual([160, 2])
-  expect(cut(1024, [4096, 4096], [4096, 4096], [4096, 4096])).toEqual([256, 1])
+  const on66 = (tokens: number, ...shapes: (readonly [number, number])[]) => cut(66, tokens, shapes)
+  const square = [4096, 4096] as const
+  expect(on66(64, [4096, 16_384])).toEqual(['128x64', 0, 4])
+  expect(on66(128, square)).toEqual(['128x128', 0, 4])
+  expect(on66(320, square, square, square)).toEqual(['192x160', 66, 1])
+  expect(on66(320, [16_384, 4096])).toEqual(['256x160', 64, 1])
+  expect(on66(320, [4096, 16_384])).toEqual(['192x160', 0, 3])
+  expect(on66(512, square, square, square)).toEqual(['128x256', 66, 2])
+  expect(on66(1024, square, square, square)).toEqual(['128x256', 192, 1])
   // A share has at least one part of the columns.
-  expect(cut(64, [256, 4096], [256, 64])).toEqual([64, 1])
+  expect(on66(64, [256, 4096], [256, 64])).toEqual(['128x64', 2, 1])
 })
 
-// test/cuda/ops-tiles.test.ts relies on this to test every size.
-test.each([
-  [1, [264, 520], 544, 1],
-  [4, [24, 8], 16_416, 2],
-  [8, [24, 8], 16_416, 4],
-] as const)('if %i pairs fit, the number of tokens decides the size', (atOnce, rows, columns, shares) => {
-  for (const [tokens, size] of [
-    [40, 64],
-    [120, 128],
-    [150, 160],
-    [250, 256],
-  ] as const)
-    expect(
-      cutOf(
-        atOnce,
-        'i8',
-        rows.map((one) => ({ rows: one, columns })),
-        tokens,
-      ),
-    ).toMatchObject({ size, shares })
+test.each(TILED)('$tokens tokens by $rows rows have tiles of $tile, $atOnce at once', (one) => {
+  const { tile, tokens, atOnce, rows, columns } = one
+  const shapes = rows.map((count) => [count, columns] as const)
+  const [size, whole, shares] = cut(atOnce, tokens, shapes)
+  expect([size, shares]).toEqual([tile, 'shares' in one ? one.shares : 1])
+  if ('whole' in one) expect(whole).toBe(one.whole)
 })
 
 test('rows have whole parts of values and scales', () => {

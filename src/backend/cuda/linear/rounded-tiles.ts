@@ -12,43 +12,59 @@ import type { StepStream } from '../step/command.ts'
 import { EPILOGUES, type Product } from './product.ts'
 import type { Scratch } from './scratch.ts'
 
-/** MAX_JOBS, the bytes of a job, kThreads, kRows and kBoxInputs of linear-tiles.cu. */
+/** MAX_JOBS, the bytes of a job, kLoading and kBoxInputs of linear-tiles.cu. */
 const MAX_JOBS = 8
 const JOB_BYTES = 48
-const THREADS = 384
-const BLOCK_ROWS = 128
+const LOADING_THREADS = 128
 const BOX_INPUTS = 64
-/** Bytes of a token's sums, and of a stage's two barriers. */
-const SUM_BYTES = 4 * (BLOCK_ROWS + 4)
+/** Of a warpgroup, and the rows that it multiplies at once. */
+const WARPGROUP_THREADS = 128
+const UNIT_ROWS = 64
+/** Rows between those of a token's sums and the next token's, and bytes of a stage's two barriers. */
+const PADDING_ROWS = 4
 const BARRIER_BYTES = 16
 /** Of a part of e4m3, which has none: the least size of `Scales`. */
 const UNUSED_SCALES = 4
 /** Of a tile's two counters of sums. */
 const COUNTER_BYTES = 8
-/** Values of TOKENS, and nanoseconds of a block before its first inputs and after the last, measured likewise. */
-const SIZES = [
-  { size: 64, blockTime: 6_000 },
-  { size: 128, blockTime: 9_000 },
-  { size: 160, blockTime: 10_000 },
-  { size: 256, blockTime: 14_000 },
-] as const
-/** Nanoseconds of 64 inputs, for each of SIZES, as measured on an H200; of GGUF's blocks those of q4. */
-const Q4_TIMES = [250, 325, 385, 565] as const
-const INPUT_TIMES: Readonly<Record<Layout, readonly [number, number, number, number]>> = {
-  i8: [310, 365, 415, 570],
-  fp8: [310, 365, 415, 570],
+/** A tile of a block: so many tokens, by the rows of WARPGROUPS that multiply with UNITS of 64 rows each. */
+interface Size {
+  readonly tokens: number
+  readonly warpgroups: 2 | 3
+  readonly units: 1 | 2
+  /** Nanoseconds of a block before its first inputs and after the last, measured on an H200. */
+  readonly blockTime: number
+}
+
+const SIZES: readonly Size[] = [
+  { tokens: 64, warpgroups: 2, units: 1, blockTime: 6_500 },
+  { tokens: 128, warpgroups: 2, units: 1, blockTime: 6_000 },
+  { tokens: 160, warpgroups: 2, units: 1, blockTime: 7_000 },
+  { tokens: 256, warpgroups: 2, units: 1, blockTime: 9_000 },
+  { tokens: 128, warpgroups: 3, units: 1, blockTime: 7_000 },
+  { tokens: 160, warpgroups: 3, units: 1, blockTime: 9_000 },
+  { tokens: 160, warpgroups: 2, units: 2, blockTime: 10_500 },
+]
+const LARGEST_TILE = Math.max(...SIZES.map((size) => size.tokens * rowsOf(size)))
+/** Nanoseconds of 64 inputs, for each of SIZES, measured likewise; of GGUF's blocks those of q4. */
+const Q4_TIMES = [270, 335, 380, 560, 450, 540, 740] as const
+const INPUT_TIMES: Readonly<Record<Layout, readonly number[]>> = {
+  i8: [340, 460, 490, 575, 535, 575, 755],
+  fp8: [310, 350, 400, 565, 450, 545, 740],
   q4: Q4_TIMES,
-  nf4: [340, 420, 460, 570],
+  nf4: [360, 430, 470, 565, 610, 655, 880],
   q4Minimum: Q4_TIMES,
   q5Minimum: Q4_TIMES,
   q5: Q4_TIMES,
   q6: Q4_TIMES,
 }
+/** The most inputs of a stage of the ring. */
+const STAGE_INPUTS = 128
 /** More stages of the ring bring nothing. */
 const MAX_STAGES = 10
-/** Pairs of blocks that share a tile's columns, and nanoseconds per token of a tile to bring their sums together. */
+/** Pairs of blocks that share a tile's columns, and nanoseconds for a thousand of a block's sums to bring theirs together. */
 const SHARES = [1, 2, 3, 4] as const
-const SHARE_TIME = 25
+const SHARE_TIME = 200
 /** Waves of blocks that have memory for their sums. */
 const SHARED_WAVES = 2
 /** The tokens for which that is faster than what reads the weights for every 32 tokens, and than copies in f16. */
@@ -60,8 +76,9 @@ export const MOST_TOKENS_OF_FP8 = 128
 const MAJOR = 9
 
 interface Cut {
-  /** Tokens of a block. */
-  readonly size: number
+  readonly size: Size
+  /** Tiles with a pair for all columns, of which the chip is full. Of each further one, so many pairs share the columns. */
+  readonly whole: number
   readonly shares: number
 }
 
@@ -70,52 +87,73 @@ type Shape = Pick<Product, 'rows' | 'columns'>
 /** How products of these shapes are cut for so many tokens. `atOnce`: pairs of blocks that run at once. */
 export function cutOf(atOnce: number, type: Layout, jobs: readonly Shape[], tokens: number): Cut {
   assert(atOnce > 0, 'no cluster of linear-tiles.cu fits on the device')
-  const parts = Math.min(...jobs.map(({ columns }) => Math.ceil(columns / PART_INPUTS[type])))
+  const stages = Math.min(...jobs.map(({ columns }) => Math.ceil(columns / STAGE_INPUTS)))
   const boxes = Math.max(...jobs.map(({ columns }) => columns)) / BOX_INPUTS
-  let best: Cut & { time: number } = { size: SIZES[0].size, shares: 1, time: Infinity }
-  for (const [s, { size, blockTime }] of SIZES.entries())
+  let best: Cut & { time: number } = { size: SIZES[0]!, whole: 0, shares: 1, time: Infinity }
+  for (const [s, size] of SIZES.entries()) {
+    const tiles = tilesOf(jobs, size, tokens)
+    const timeOf = (share: number) => boxes * share * INPUT_TIMES[type][s]! + size.blockTime
     for (const shares of SHARES) {
-      const waves = Math.ceil((pairsOf(jobs) * Math.ceil(tokens / size) * shares) / atOnce)
-      if (shares > parts || (shares > 1 && waves > SHARED_WAVES)) continue
-      const shareTime = shares > 1 ? size * SHARE_TIME : 0
-      const time = waves * ((boxes / shares) * INPUT_TIMES[type][s]! + blockTime + shareTime)
-      if (time < best.time) best = { size, shares, time }
+      const whole = shares > 1 ? tiles - (tiles % atOnce) : tiles
+      const waves = Math.ceil(((tiles - whole) * shares) / atOnce)
+      if (shares > Math.min(stages, atOnce) || waves > SHARED_WAVES) continue
+      const shareTime = timeOf(1 / shares) + (size.tokens * rowsOf(size) * SHARE_TIME) / 1000
+      const time = Math.ceil(whole / atOnce) * timeOf(1) + waves * shareTime
+      if (time < best.time) best = { size, whole, shares, time }
     }
+  }
   return best
 }
 
-function pairsOf(jobs: readonly Shape[]): number {
-  return jobs.reduce((sum, { rows }) => sum + Math.ceil(rows / (2 * BLOCK_ROWS)), 0)
+/** Rows of a block. */
+function rowsOf({ warpgroups, units }: Size): number {
+  return UNIT_ROWS * warpgroups * units
+}
+
+/** Pairs of blocks for some tokens. */
+function pairsOf(jobs: readonly Shape[], size: Size): number {
+  return jobs.reduce((sum, { rows }) => sum + Math.ceil(rows / (2 * rowsOf(size))), 0)
+}
+
+/** Tiles of a pair. */
+function tilesOf(jobs: readonly Shape[], size: Size, tokens: number): number {
+  return pairsOf(jobs, size) * Math.ceil(tokens / size.tokens)
+}
+
+/** kStageParts of linear-tiles.cu. */
+function stageParts(type: Layout, { units, tokens }: Size): 1 | 2 {
+  return (type === 'i8' || type === 'fp8') && units === 1 && tokens < 256 ? 2 : 1
 }
 
 /** Stages of the ring, as many as there is room for, and bytes of `Shared` of linear-tiles.cu. */
-function ringOf(device: CudaDevice, type: Layout, tokens: number) {
-  const stageBytes = 2 * tokens * PART_INPUTS[type] + BLOCK_ROWS * (LANES_BYTES + HIGH_BYTES[type]) + BARRIER_BYTES
+function ringOf(device: CudaDevice, type: Layout, size: Size) {
+  const { tokens } = size
+  const rows = rowsOf(size)
+  const count = stageParts(type, size)
+  const stageBytes = count * (2 * tokens * PART_INPUTS[type] + rows * (LANES_BYTES + HIGH_BYTES[type])) + BARRIER_BYTES
   // Scales are copied in 16 bytes of a row, those of some parts.
   const parts = 16 / (rowBytesOf(type, PART_INPUTS[type]).scales || UNUSED_SCALES)
-  const bytesOf = (stages: number) => stages * stageBytes + (Math.ceil((stages - 1) / parts) + 1) * 16 * BLOCK_ROWS
+  const bytesOf = (stages: number) => stages * stageBytes + (Math.ceil((stages * count - 1) / parts) + 1) * 16 * rows
   let stages = MAX_STAGES
   while (bytesOf(stages) > device.info.sharedBytesPerBlock) stages--
-  const sharedBytes = Math.max(bytesOf(stages), tokens * SUM_BYTES + stages * BARRIER_BYTES)
+  const sharedBytes = Math.max(bytesOf(stages), 4 * tokens * (rows + PADDING_ROWS) + stages * BARRIER_BYTES)
   return { stages, sharedBytes }
 }
 
 /** What a recording holds for these products. */
 export interface TileScratch {
-  /** Sums of shares of tiles. */
+  /** Sums that shares of tiles give to others. */
   readonly partials: Scratch
-  /** How many of a tile's sums are there. */
+  /** How many shares of a tile have given their sums. */
   readonly arrived: Scratch
 }
 
-/** Bytes of the sums of a pair's blocks. */
-function pairBytes(size: number): number {
-  return 2 * 4 * BLOCK_ROWS * size
-}
+/** Bytes of the sums of a pair's blocks, at the most. */
+const PAIR_BYTES = 2 * 4 * LARGEST_TILE
 
 /** Bytes of the sums of shares, where each multiprocessor has a block. */
 export function tileScratchBytes(device: CudaDevice): number {
-  return mostTiledTokens(device) > 0 ? (SHARED_WAVES * device.numSms * pairBytes(SIZES.at(-1)!.size)) / 2 : 0
+  return mostTiledTokens(device) > 0 ? (SHARED_WAVES * device.numSms * PAIR_BYTES) / 2 : 0
 }
 
 interface TiledProducts {
@@ -152,7 +190,7 @@ export function tiledProducts(
   const launches = new Map<number, ReturnType<typeof launchOf>[]>()
   const mostTokens = groups.some(({ type }) => type === 'fp8') ? MOST_TOKENS_OF_FP8 : MOST_TOKENS
   const atOnce = pairsAtOnce(device, groups[0]!.type)
-  scratch.partials.reserve(SHARED_WAVES * atOnce * pairBytes(SIZES.at(-1)!.size))
+  scratch.partials.reserve(SHARED_WAVES * atOnce * PAIR_BYTES)
   scratch.arrived.reserve(SHARED_WAVES * atOnce * COUNTER_BYTES)
   const launchesOf = (tokens: number) => {
     const bucket = bucketOf(tokens)
@@ -171,8 +209,8 @@ export function tiledProducts(
       scratch.arrived.allocate()
     },
     run(stream, tokens, absorbed) {
-      for (const { site, kernel, grid, args, options } of launchesOf(tokens))
-        stream.launch(site, kernel, grid, THREADS, () => args(absorbed), options)
+      for (const { site, kernel, grid, threads, args, options } of launchesOf(tokens))
+        stream.launch(site, kernel, grid, threads, () => args(absorbed), options)
     },
   }
 }
@@ -182,7 +220,7 @@ interface Group {
   readonly type: Layout
   readonly jobs: readonly Product[]
   /** `TileMaps` of linear-tiles.cu for each of SIZES, made once: their native memory goes with the device. */
-  readonly maps: Map<number, Uint8Array>
+  readonly maps: Map<Size, Uint8Array>
 }
 
 function groupsOf(products: readonly Product[]): Group[] {
@@ -195,16 +233,18 @@ function groupsOf(products: readonly Product[]): Group[] {
   return [...groups].map(([type, jobs]) => ({ type, jobs, maps: new Map() }))
 }
 
-function kernelOf(device: CudaDevice, type: Layout, size: number) {
+function kernelOf(device: CudaDevice, type: Layout, size: Size) {
+  const { tokens, warpgroups, units } = size
   const { stages, sharedBytes } = ringOf(device, type, size)
-  const defines = { QUANT: QUANT_CODES[type], TOKENS: size, STAGES: stages }
-  return { kernel: device.kernel('linear-tiles', 'linear_tiles', defines), sharedBytes }
+  const defines = { QUANT: QUANT_CODES[type], TOKENS: tokens, WARPGROUPS: warpgroups, UNITS: units, STAGES: stages }
+  const threads = WARPGROUP_THREADS * warpgroups + LOADING_THREADS
+  return { kernel: device.kernel('linear-tiles', 'linear_tiles', defines), threads, sharedBytes }
 }
 
 /** A block has a multiprocessor for itself, whatever its size and type: one answer for all. */
 function pairsAtOnce(device: CudaDevice, type: Layout): number {
-  const { kernel, sharedBytes } = kernelOf(device, type, SIZES[0].size)
-  return device.clustersAtOnce(kernel, THREADS, sharedBytes, 2)
+  const { kernel, threads, sharedBytes } = kernelOf(device, type, SIZES[0]!)
+  return device.clustersAtOnce(kernel, threads, sharedBytes, 2)
 }
 
 function launchOf(
@@ -216,16 +256,18 @@ function launchOf(
   tokens: number,
   scratch: TileScratch,
 ) {
-  const { size, shares } = cutOf(atOnce, type, jobs, tokens)
-  const { kernel, sharedBytes } = kernelOf(device, type, size)
-  const tiles = Math.ceil(tokens / size)
+  const cut = cutOf(atOnce, type, jobs, tokens)
+  const { size, whole, shares } = cut
+  const { kernel, threads, sharedBytes } = kernelOf(device, type, size)
+  const pairs = whole + (tilesOf(jobs, size, tokens) - whole) * shares
   const ofSize = maps.get(size) ?? mapsOf(device, type, jobs, capacity, size)
   maps.set(size, ofSize)
   return {
     kernel,
-    grid: [2 * pairsOf(jobs) * tiles * shares, 1, 1] as const,
+    threads,
+    grid: [2 * pairs, 1, 1] as const,
     options: { pdl: true, cluster: 2, sharedBytes },
-    args: (absorbed: ReadonlySet<Product>) => [structOf(jobs, absorbed, countIndex, tiles, shares, scratch), ofSize],
+    args: (absorbed: ReadonlySet<Product>) => [structOf(jobs, absorbed, countIndex, tokens, cut, scratch), ofSize],
     site: {},
   }
 }
@@ -235,8 +277,8 @@ function structOf(
   jobs: readonly Product[],
   absorbed: ReadonlySet<Product>,
   countIndex: number,
-  tiles: number,
-  shares: number,
+  tokens: number,
+  { size, whole, shares }: Cut,
   { partials, arrived }: TileScratch,
 ): Uint8Array {
   const struct = new StructBytes()
@@ -255,13 +297,14 @@ function structOf(
       .i32(EPILOGUES[isLeft ? 'none' : epilogue])
       .i32(Number(y.type === 'f32'))
       .i32(firstPair)
-    firstPair += pairsOf([product])
+    firstPair += pairsOf([product], size)
   }
   return struct
     .padTo(MAX_JOBS * JOB_BYTES)
     .i32(jobs.length)
     .i32(countIndex)
-    .i32(tiles)
+    .i32(Math.ceil(tokens / size.tokens))
+    .i32(whole)
     .i32(shares)
     .pointer(partials.address)
     .pointer(arrived.address)
@@ -269,25 +312,20 @@ function structOf(
 }
 
 /** `TileMaps` of linear-tiles.cu. */
-function mapsOf(
-  device: CudaDevice,
-  type: Layout,
-  jobs: readonly Product[],
-  capacity: number,
-  size: number,
-): Uint8Array {
+function mapsOf(device: CudaDevice, type: Layout, jobs: readonly Product[], capacity: number, size: Size): Uint8Array {
   const high = HIGH_BYTES[type]
   const maps = new Uint8Array((high > 0 ? 3 : 2) * MAX_JOBS * TENSOR_MAP_BYTES)
   for (const [j, { x, weight, rows, columns }] of jobs.entries()) {
     const inputs = tensorMapOf(device, {
       ...{ type: 'f16', address: x, rows: capacity, columns },
-      ...{ boxRows: size / 2, boxColumns: BOX_INPUTS, swizzle: 'rowsOf128' },
+      ...{ boxRows: size.tokens / 2, boxColumns: BOX_INPUTS, swizzle: 'rowsOf128' },
     })
     const bytes = {
       ...{ type: 'u8' as const, address: weight, rows },
-      ...{ columns: rowBytesOf(type, columns).values, boxRows: BLOCK_ROWS },
+      ...{ columns: rowBytesOf(type, columns).values, boxRows: rowsOf(size) },
     }
-    const values = { ...bytes, boxColumns: LANES_BYTES, swizzle: 'rowsOf64' } as const
+    const swizzle = stageParts(type, size) === 2 ? 'rowsOf128' : 'rowsOf64'
+    const values = { ...bytes, boxColumns: stageParts(type, size) * LANES_BYTES, swizzle } as const
     maps.set(inputs, j * TENSOR_MAP_BYTES)
     maps.set(tensorMapOf(device, values), (MAX_JOBS + j) * TENSOR_MAP_BYTES)
     if (high === 0) continue
