@@ -1,77 +1,115 @@
-// Products of many tokens: a workgroup makes a tile of 128 tokens by 16·R outputs, a thread 8 tokens by R outputs, of inputs
-// and weights that come step by step into shared memory. Each output's runs are summed as the lanes of linear.wgsl do it.
+// Products of many tokens: a workgroup makes a tile of DEEP·NT tokens by ACROSS·R outputs, a thread NT tokens by R outputs, of
+// inputs and weights that come KQ quads at a time into shared memory. Each output's runs are summed as the lanes of linear.wgsl do it.
 #include "linear-jobs.wgsl"
 #include OPERANDS
 #include WEIGHTS
-#include "linear-tiles.wgsl"
-const NT = 8u;
-/** Threads across the outputs, and across the tokens. */
-const ACROSS = 16u;
-const TOKENS = NT * 16u;
-const ROWS = ACROSS * R;
-/** Vectors of a step, of which a thread brings INPUTS and WEIGHTS_EACH: [KQ, TOKENS] inputs, [KQ, ROWS] weights. */
-const GROUPS_OF_QUADS = KQ / QUADS;
-var<workgroup> inputs: array<vec4f, KQ * TOKENS>;
-var<workgroup> outputs: array<vec4f, KQ * ROWS>;
+const TOKENS = NT * DEEP;
+const ROWS = R * ACROSS;
+const THREADS = ACROSS * DEEP;
+/** Pieces of a row of weights, as decode() makes them: of a step, and of all rows. */
+const PIECES = KQ / QUADS;
+const ALL_PIECES = ROWS * PIECES;
+/** Vectors from one quad of inputs to the next, from one row of a thread to the next, from one quad of weights to the next. With PADDING
+ * threads that write side by side write to different banks. */
+const NEXT_INPUTS = TOKENS + PADDING;
+const NEXT_ROW = ACROSS + PADDING;
+const NEXT_WEIGHTS = R * NEXT_ROW;
+var<workgroup> inputs: array<vec4f, BUFFERS * KQ * NEXT_INPUTS>;
+var<workgroup> outputs: array<vec4f, BUFFERS * KQ * NEXT_WEIGHTS>;
+var<private> totals: array<vec4f, R * NT4>;
+
+struct Piece {
+  bits: vec4u,
+  scale: f32,
+}
+
+/** Behind the end of a row any. */
+fn piece_at(job: Job, block: u32, row: u32, piece: u32) -> Piece {
+  let unit = min(piece / STEPS, job.units - 1u);
+  let at = job.weight + (block * job.units + unit) * BLOCK + row;
+  let scale = scale_of(job, block, row, unit);
+  if (STEPS == 1u) { return Piece(weights[at], scale); }
+  let word = 4u * at + piece % STEPS * (4u / STEPS);
+  if (STEPS == 2u) { return Piece(vec4u(words[word], words[word + 1u], 0u, 0u), scale); }
+  return Piece(vec4u(words[word], 0u, 0u, 0u), scale);
+}
+
+/** Four inputs, zeros behind the end of a row. */
+fn input_at(job: Job, first: u32, k: u32) -> vec4f {
+  let width = job.units * UNIT;
+  return select(vec4f(), x4(job, first, min(k, width - 4u)), vec4<bool>(k < width));
+}
 
 /** sum + w·x, one after the other. */
 fn dot_from(w: vec4f, x: vec4f, sum: f32) -> f32 {
   return fma(w.w, x.w, fma(w.z, x.z, fma(w.y, x.y, fma(w.x, x.x, sum))));
 }
 
-/** Where it lies, so that a thread's rows are four side by side and threads read side by side. */
-fn place_of(v: u32) -> u32 {
-  let row = v % ROWS;
-  return v / ROWS * ROWS + row / 64u * 64u + row % 4u * ACROSS + row % 64u / 4u;
-}
-
-@compute @workgroup_size(256)
+@compute @workgroup_size(ACROSS * DEEP)
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) thread: u32) {
   let first_block = group.y * (ROWS / BLOCK);
   let job = job_of(first_block);
   let blocks = (job.rows + BLOCK - 1u) / BLOCK;
   let block = first_block - job.first;
   if (block >= blocks) { return; }
-  let column = thread % ACROSS;
-  let team = thread / ACROSS;
+  // 32 threads are 8 by 4, and neighbours share their weights: so any that read together read few vectors, from different banks.
+  let column = thread / 2u % 8u + thread / 32u % (ACROSS / 8u) * 8u;
+  let team = thread % 2u + thread / 16u % 2u * 2u + thread / 32u / (ACROSS / 8u) * 4u;
   let count = num_inputs();
   let t0 = group.x * TOKENS;
   let run = (job.units + SEGMENTS - 1u) / SEGMENTS * STEPS;
-  let quads = job.units * UNIT / 4u;
+  let pieces = job.units * STEPS;
 
+  // What a thread brings of a step, and where to: inputs of four, pieces of weights.
+#repeat l INPUTS
+  let quad$l = ($lu * THREADS + thread) % KQ;
+  let from$l = job.x + min(t0 + ($lu * THREADS + thread) / KQ, count - 1u) * job.columns;
+  let input_place$l = quad$l * NEXT_INPUTS + ($lu * THREADS + thread) / KQ;
+  var input$l = input_at(job, from$l, 4u * quad$l);
+#end l
+#repeat l WEIGHTS_EACH
+  let own$l = ($lu * THREADS + thread) / (BLOCK * PIECES);
+  let piece$l = ($lu * THREADS + thread) / BLOCK % PIECES;
+  let row$l = own$l * BLOCK + thread % BLOCK;
+  let place$l = piece$l * QUADS * NEXT_WEIGHTS + (row$l / (4u * ACROSS) * 4u + row$l % 4u) * NEXT_ROW + row$l % (4u * ACROSS) / 4u;
+  let block$l = min(block + own$l, blocks - 1u);
+  let isOwn$l = $lu * THREADS + thread < ALL_PIECES;
+  var weight$l = Piece();
+  if (isOwn$l) { weight$l = piece_at(job, block$l, thread % BLOCK, piece$l); }
+#end l
   var sums: array<f32, R * NT>;
-  var totals: array<f32, R * NT>;
-#repeat l INPUTS
-  var input$l = input_at(job, t0 + ($lu * 256u + thread) % TOKENS, 0u + ($lu * 256u + thread) / TOKENS, count);
-#end l
-#repeat l WEIGHTS_EACH
-  var weight$l = weight_at(job, block, blocks, ($lu * 256u + thread) % ROWS, 0u + ($lu * 256u + thread) / ROWS);
-#end l
   var in_run = 0u;
-  for (var quad = 0u; quad < quads; quad += KQ) {
-    workgroupBarrier();
 #repeat l INPUTS
-    inputs[$lu * 256u + thread] = input$l;
+  inputs[0u * KQ * NEXT_INPUTS + input_place$l] = input$l;
 #end l
 #repeat l WEIGHTS_EACH
-    outputs[place_of($lu * 256u + thread)] = weight$l;
+  if (isOwn$l) {
+    let fours = decode(weight$l.bits, weight$l.scale);
+#repeat q QUADS
+    outputs[0u * KQ * NEXT_WEIGHTS + place$l + $qu * NEXT_WEIGHTS] = select(vec4f(), fours[$q], vec4<bool>(piece$l < pieces));
+#end q
+  }
 #end l
+  // A step is multiplied while the operands of the next are on their way to the other buffer. Behind the last step all are zeros.
+  for (var two = 0u; two < pieces; two += BUFFERS * PIECES) {
+#repeat b BUFFERS
     workgroupBarrier();
+    let after$b = two + $bu * PIECES + PIECES;
 #repeat l INPUTS
-    input$l = input_at(job, t0 + ($lu * 256u + thread) % TOKENS, quad + KQ + ($lu * 256u + thread) / TOKENS, count);
+    input$l = input_at(job, from$l, 4u * (QUADS * (after$b) + quad$l));
 #end l
 #repeat l WEIGHTS_EACH
-    weight$l = weight_at(job, block, blocks, ($lu * 256u + thread) % ROWS, quad + KQ + ($lu * 256u + thread) / ROWS);
+    if (isOwn$l) { weight$l = piece_at(job, block$l, thread % BLOCK, after$b + piece$l); }
 #end l
-    for (var g = 0u; g < GROUPS_OF_QUADS; g++) {
+    for (var part = 0u; part < PIECES; part++) {
 #repeat q QUADS
       {
-        let at = g * QUADS + $qu;
+        let at = $bu * KQ + part * QUADS + $qu;
 #repeat j R
-        let w$j = outputs[at * ROWS + ($ju / 4u) * 64u + ($ju % 4u) * ACROSS + column];
+        let w$j = outputs[at * NEXT_WEIGHTS + $ju * NEXT_ROW + column];
 #end j
 #repeat i NT
-        let x$i = inputs[at * TOKENS + team * NT + $iu];
+        let x$i = inputs[at * NEXT_INPUTS + $iu * DEEP + team];
 #repeat j R
         sums[$ju * NT + $iu] = dot_from(w$j, x$i, sums[$ju * NT + $iu]);
 #end j
@@ -82,22 +120,36 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) th
       if (in_run == run) {
         in_run = 0u;
 #repeat j R
+#repeat f NT4
+        totals[$ju * NT4 + $fu] += vec4f(sums[$ju * NT + 4u * $fu], sums[$ju * NT + 4u * $fu + 1u], sums[$ju * NT + 4u * $fu + 2u], sums[$ju * NT + 4u * $fu + 3u]);
+#end f
 #repeat i NT
-        totals[$ju * NT + $iu] += sums[$ju * NT + $iu];
         sums[$ju * NT + $iu] = 0.0;
 #end i
 #end j
       }
     }
+#repeat l INPUTS
+    inputs[(1u - $bu) * KQ * NEXT_INPUTS + input_place$l] = input$l;
+#end l
+#repeat l WEIGHTS_EACH
+    if (isOwn$l) {
+      let fours = decode(weight$l.bits, weight$l.scale);
+#repeat q QUADS
+      outputs[(1u - $bu) * KQ * NEXT_WEIGHTS + place$l + $qu * NEXT_WEIGHTS] = select(vec4f(), fours[$q], vec4<bool>(after$b + piece$l < pieces));
+#end q
+    }
+#end l
+#end b
   }
 #repeat i NT
-  if (t0 + team * NT + $iu < count) {
+  if (t0 + $iu * DEEP + team < count) {
 #repeat f FOURS
-    store4(job, t0 + team * NT + $iu, block * BLOCK + $fu * 64u + 4u * column, vec4f(
-      totals[(4u * $fu) * NT + $iu] + sums[(4u * $fu) * NT + $iu],
-      totals[(4u * $fu + 1u) * NT + $iu] + sums[(4u * $fu + 1u) * NT + $iu],
-      totals[(4u * $fu + 2u) * NT + $iu] + sums[(4u * $fu + 2u) * NT + $iu],
-      totals[(4u * $fu + 3u) * NT + $iu] + sums[(4u * $fu + 3u) * NT + $iu]));
+    store4(job, t0 + $iu * DEEP + team, block * BLOCK + $fu * 4u * ACROSS + 4u * column, vec4f(
+      totals[4u * $fu * NT4 + $iu / 4u][$iu % 4u] + sums[4u * $fu * NT + $iu],
+      totals[(4u * $fu + 1u) * NT4 + $iu / 4u][$iu % 4u] + sums[(4u * $fu + 1u) * NT + $iu],
+      totals[(4u * $fu + 2u) * NT4 + $iu / 4u][$iu % 4u] + sums[(4u * $fu + 2u) * NT + $iu],
+      totals[(4u * $fu + 3u) * NT4 + $iu / 4u][$iu % 4u] + sums[(4u * $fu + 3u) * NT + $iu]));
 #end f
   }
 #end i

@@ -16,9 +16,3 @@ fn decode(bits: vec4u, scale: f32) -> array<vec4f, QUADS> {
     vec4f(pair(bits.z), pair(bits.w)),
   );
 }
-
-/** Quad `quad` of the unit at a word. */
-fn four_at(at: u32, quad: u32, scale: f32) -> vec4f {
-  let own = at + 2u * quad;
-  return vec4f(pair(words[own]), pair(words[own + 1u]));
-}

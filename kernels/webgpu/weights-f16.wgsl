@@ -11,9 +11,3 @@ fn decode(bits: vec4u, scale: f32) -> array<vec4f, QUADS> {
     vec4f(unpack2x16float(bits.z), unpack2x16float(bits.w)),
   );
 }
-
-/** Quad `quad` of the unit at a word. */
-fn four_at(at: u32, quad: u32, scale: f32) -> vec4f {
-  let own = at + 2u * quad;
-  return vec4f(unpack2x16float(words[own]), unpack2x16float(words[own + 1u]));
-}

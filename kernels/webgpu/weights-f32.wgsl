@@ -8,6 +8,3 @@ fn next_step(bits: vec4u) -> vec4u { return bits; }
 fn decode(bits: vec4u, scale: f32) -> array<vec4f, QUADS> {
   return array<vec4f, QUADS>(bitcast<vec4f>(bits));
 }
-
-/** Quad `quad` of the unit at a word. */
-fn four_at(at: u32, quad: u32, scale: f32) -> vec4f { return bitcast<vec4f>(vec4u(words[at], words[at + 1u], words[at + 2u], words[at + 3u])); }

@@ -17,6 +17,3 @@ fn four(bits: u32, scale: f32) -> vec4f {
 fn decode(bits: vec4u, scale: f32) -> array<vec4f, QUADS> {
   return array<vec4f, QUADS>(four(bits.x, scale), four(bits.y, scale));
 }
-
-/** Quad `quad` of the unit at a word. */
-fn four_at(at: u32, quad: u32, scale: f32) -> vec4f { return four(words[at + quad], scale); }

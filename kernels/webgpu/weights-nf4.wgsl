@@ -24,6 +24,3 @@ fn four(word: u32) -> vec4f {
 fn decode(bits: vec4u, scale: f32) -> array<vec4f, QUADS> {
   return array<vec4f, QUADS>(four(bits.x) * scale, four(bits.x >> 16u) * scale);
 }
-
-/** Quad `quad` of the unit at a word. */
-fn four_at(at: u32, quad: u32, scale: f32) -> vec4f { return four(words[at + quad / 2u] >> (16u * (quad & 1u))) * scale; }

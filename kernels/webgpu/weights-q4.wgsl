@@ -21,10 +21,3 @@ fn decode(bits: vec4u, scale: f32) -> array<vec4f, QUADS> {
     vec4f(at16(w, scale), at8(high, scale), at12(high, scale), at16(high, scale)),
   );
 }
-
-/** Quad `quad` of the unit at a word. */
-fn four_at(at: u32, quad: u32, scale: f32) -> vec4f {
-  let w = words[at + quad / 2u] >> (16u * (quad & 1u));
-  let low = w << 8u;
-  return vec4f(at8(low, scale), at12(low, scale), at8(w, scale), at12(w, scale));
-}

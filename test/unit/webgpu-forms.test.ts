@@ -29,7 +29,11 @@ test.each([
         [256, 128],
         [2048, 4096],
       ] as const) {
-        const form = matrixForm(matrices, { blocks, columns, type, isSoftware: false, isByDots: false }, tokens)
+        const form = matrixForm(
+          matrices,
+          { blocks, columns, type, isSoftware: false, sharedBytes: 32_768, isByDots: false },
+          tokens,
+        )
         const { TEAMS, STEP, HIGH, BROAD, PIECE, WEIGHTS_EACH, PADDED } = form.constants as Record<string, number>
         const threads = TEAMS! * HIGH! * BROAD! * lanes
         const eights = (TEAMS! * STEP! * side) / 8
@@ -41,6 +45,25 @@ test.each([
         // Inputs end with zeros to whole steps.
         expect(PADDED! % (8 * eights)).toBe(0)
       }
+})
+
+test.each([
+  ['f32', 32_768],
+  ['bf16', 32_768],
+  ['q4', 16_384],
+] as const)('tiles of %s in %i bytes without matrices: every operand is brought', (type, sharedBytes) => {
+  const work = { blocks: 512, columns: 4096, type, isSoftware: false, sharedBytes, isByDots: false }
+  const { file, constants, tokens, blocks } = formFor(work, 512)
+  const { R, ACROSS, DEEP, KQ, BUFFERS, PADDING, INPUTS, WEIGHTS_EACH } = constants as Record<string, number>
+  const threads = ACROSS! * DEEP!
+  expect(file).toBe('linear-wide')
+  expect(INPUTS! * threads).toBe(tokens * KQ!)
+  expect(Number.isInteger(INPUTS)).toBe(true)
+  // Pieces are of four or of eight inputs.
+  expect(WEIGHTS_EACH! * threads * (type === 'f32' ? 4 : 8)).toBeGreaterThanOrEqual(8 * blocks * 4 * KQ!)
+  expect(16 * BUFFERS! * KQ! * (tokens + PADDING! + R! * (ACROSS! + PADDING!))).toBeLessThanOrEqual(sharedBytes)
+  // Jobs begin at multiples of 16 blocks, and 32 threads are 8 by 4.
+  expect([16 % blocks, ACROSS! % 8, DEEP! % 4]).toEqual([0, 0, 0])
 })
 
 test('subgroups of more threads than a matrix has work for, or than fit in a workgroup, do without', () => {
@@ -65,7 +88,7 @@ test.each(['i8', 'q4'] as const)(
   (type) => {
     for (const tokens of [1, 2, 3, 4])
       for (const blocks of [16, 256, 512, 1536, 8192]) {
-        const work = { blocks, columns: 4096, type, isSoftware: false, isByDots: true }
+        const work = { blocks, columns: 4096, type, isSoftware: false, sharedBytes: 32_768, isByDots: true }
         const form = formFor(work, tokens)
         const { NT, EACH, LOADS, R, TURNS, TOGETHER } = form.constants as Record<string, number>
         expect(form.file).toBe('linear-dots')

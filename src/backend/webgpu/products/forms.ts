@@ -10,6 +10,8 @@ export interface Work {
   readonly columns: number
   readonly type: HeldType
   readonly isSoftware: boolean
+  /** Of a workgroup. */
+  readonly sharedBytes: number
   /** Whether weights are multiplied as bytes. */
   readonly isByDots: boolean
 }
@@ -62,12 +64,15 @@ function narrowInSoftware(tokens: number): Form {
   return narrow([1, 2, 4].find((most) => tokens <= most) ?? 8, 1, 1, 4)
 }
 
-/** 256 threads, of 8 outputs by 8 tokens each; KQ quads of inputs at a time, of which each brings as many. */
-const WIDE: Form = {
-  file: 'linear-wide',
-  constants: { R: 8, FOURS: 2, KQ: 2, INPUTS: 1, WEIGHTS_EACH: 1 },
-  tokens: 128,
-  blocks: 16,
+/** 16 by 16 threads, of 4 outputs by 4 tokens each; KQ quads of inputs at a time. Shared memory of 16 KB has no room for padding. */
+function tiles(type: HeldType, sharedBytes: number): Form {
+  const [NT, R, ACROSS, DEEP, KQ, BUFFERS] = [4, 4, 16, 16, 4, 2]
+  const [tokens, rows] = [NT * DEEP, R * ACROSS]
+  const PADDING = sharedBytes > 16_384 ? 2 : 0
+  const pieces = (rows * KQ) / (type === 'f32' ? 1 : 2)
+  const each = { INPUTS: (tokens * KQ) / THREADS, WEIGHTS_EACH: Math.ceil(pieces / THREADS) }
+  const constants = { NT, R, NT4: NT / 4, FOURS: R / 4, ACROSS, DEEP, KQ, BUFFERS, PADDING, ...each }
+  return { file: 'linear-wide', constants, tokens, blocks: rows / BLOCK_ROWS }
 }
 
 interface MatrixShape {
@@ -166,10 +171,12 @@ export function matrixForm(matrices: Matrices, work: Work, tokens: number): Form
 
 /** Found by measuring on an H200 (docs/dev/webgpu.md); a small GPU is busy with any of them. `isKeeping`: outputs, as bytes. */
 export function formFor(work: Work, tokens: number, isKeeping = false): Form {
-  const { blocks, isSoftware } = work
+  const { blocks, isSoftware, type, sharedBytes } = work
   if (work.isByDots && tokens < LEAST_BY_MATRICES) return formByDots(work, tokens, isKeeping)
-  const isMany = tokens >= LEAST_WIDE
-  if (isMany && (isSoftware || numGroups(WIDE, tokens, blocks) >= MANY_GROUPS)) return WIDE
+  if (tokens >= LEAST_WIDE) {
+    const wide = tiles(type, sharedBytes)
+    if (isSoftware || numGroups(wide, tokens, blocks) >= MANY_GROUPS) return wide
+  }
   if (isSoftware) return narrowInSoftware(tokens)
   if (tokens === 1) return formForOne(work)
   const eight = narrow(8, 4, 1)

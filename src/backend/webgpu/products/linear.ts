@@ -74,6 +74,7 @@ function recordGroup(
     columns: Math.max(...group.map(({ matrix }) => matrix.columns)),
     type,
     isSoftware: recording.device.isSoftware,
+    sharedBytes: recording.device.gpu.limits.maxComputeWorkgroupStorageSize,
     isByDots: byDots !== null,
   }
   // f32 is for who wants every bit; rows that are no whole vectors are rare.
