@@ -19,7 +19,7 @@ const gpus = (...bytes: number[]) => bytes.map((one) => ({ bytes: one, isDevice:
 test('the stage with the least memory decides', () => {
   const stages = stagesOf(8, 8, 8, 8)
   const roomy = tightestSize({}, stages, gpus(100 * GIB, 100 * GIB, 100 * GIB, 100 * GIB))
-  expect(roomy).toEqual({ numSlots: 256, maxTokens: 2048 })
+  expect(roomy).toEqual({ numSlots: 256, maxTokens: 2048, numKept: 0 })
   const { numSlots } = tightestSize({}, stages, gpus(100 * GIB, 4 * GIB, 100 * GIB, 100 * GIB))
   // A quarter of 4 GiB, at 8.25 MiB a slot.
   expect(numSlots).toBe(124)
@@ -39,6 +39,7 @@ test('a requested size that fits no stage is refused; all stages get the same si
   expect(tightestSize({ slots: 100, maxTokens: 512 }, stagesOf(8, 8), room)).toEqual({
     numSlots: 100,
     maxTokens: 512,
+    numKept: 0,
   })
 })
 
