@@ -1,7 +1,8 @@
-import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest'
 import { type Batch, createBatch, SampleFloat } from '../../src/backend/batch.ts'
 import { flightOf, landed } from '../../src/backend/flight.ts'
 import { webgpuReport } from '../../src/backend/webgpu/adapter.ts'
+import { WebgpuDevice } from '../../src/backend/webgpu/device.ts'
 import { testBackend } from '../../src/backend/webgpu/self-test.ts'
 import { measureWebgpu } from '../../src/backend/webgpu/speed.ts'
 import { openWebgpuBackend, type WebgpuBackend } from '../../src/backend/webgpu/webgpu.ts'
@@ -310,6 +311,27 @@ describe.skipIf(WEBGPU_PROBLEM !== null)('webgpu', () => {
     }
     const tolerance = backend.device.matrices === null ? 1e-4 : 5e-3
     expect(rmsRatio(await logits('webgpu'), await logits('cpu'))).toBeLessThan(tolerance)
+  })
+
+  test('after the warm-up no step compiles a kernel', async () => {
+    await prepareDevice({ device: 'webgpu' })
+    const runner = tinyRunner('webgpu', { slots: 6, maxTokens: 80 })
+    const compiled = vi.spyOn(WebgpuDevice.prototype, 'pipeline')
+    runner.warmUp()
+    expect(compiled).toHaveBeenCalled()
+    compiled.mockClear()
+    for (const lengths of [[1], [1, 1, 1, 1, 1, 1], [70], [3, 1, 40]]) {
+      const rows = lengths.map((length, slot) => ({
+        slot,
+        tokens: someTokens(length, 1),
+        samples: [],
+        allLogits: length < 9,
+      }))
+      await landed(runner.launch(rows))
+    }
+    expect(compiled).not.toHaveBeenCalled()
+    compiled.mockRestore()
+    runner.dispose()
   })
 
   const moved = IS_SLOW ? ARCHITECTURES : (['rwkv7'] as const)

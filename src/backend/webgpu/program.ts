@@ -4,10 +4,11 @@
  */
 /// <reference types="@webgpu/types" />
 import { assert } from '../../errors.ts'
-import type { Ops, Program, ProgramFlights } from '../backend.ts'
+import type { Ops, Preparation, Program, ProgramFlights } from '../backend.ts'
 import { type Batch, type Capacity, MAX_TOP_LOGPROBS } from '../batch.ts'
 import { type Flight, flightOf } from '../flight.ts'
 import { USAGE, type WebgpuDevice } from './device.ts'
+import type { StepShape } from './launch.ts'
 import { LEAST_WIDE } from './products/forms.ts'
 import { COMMON } from './recorder.ts'
 import { OUTPUT_WORDS, Recording } from './recording.ts'
@@ -17,9 +18,13 @@ import { StepBuffer } from './step-buffer.ts'
 const FIRST_LAUNCHES = 24
 /** The next step is launched before the last is looked at. */
 const FLIGHTS = 2
+/** Up to here each number of tokens may have kernels of its own; beyond, one in so many. */
+const MOST_APART = 128
+const LARGE_STEP = 64
 
 export class WebgpuProgram implements Program {
   readonly flights: ProgramFlights
+  readonly #capacity: Capacity
   readonly #device: WebgpuDevice
   readonly #recording: Recording
   readonly #step: StepBuffer
@@ -36,6 +41,7 @@ export class WebgpuProgram implements Program {
 
   constructor(device: WebgpuDevice, capacity: Capacity, build: (ops: Ops) => void) {
     const { samples, flights = FLIGHTS } = capacity
+    this.#capacity = capacity
     this.#device = device
     this.#recording = new Recording(device, capacity)
     build(this.#recording.ops())
@@ -49,6 +55,30 @@ export class WebgpuProgram implements Program {
     )
     this.#takeDraws = device.pipeline('take-draws', [COMMON])
     this.flights = { max, feedsDraws: isFed, launch: (batch) => this.#launch(batch) }
+  }
+
+  /** Kernels of steps of all sizes: each is compiled when a step first needs it, which holds that step and all behind it. */
+  preparations(): Preparation[] {
+    const { tokens, rows, logits, samples } = this.#capacity
+    const decode = sizesTo(rows).map((size) => ({
+      rows: size,
+      run: () =>
+        this.#compile({
+          numTokens: size,
+          numRows: size,
+          numLogits: Math.min(size, logits),
+          numSamples: Math.min(size, samples),
+        }),
+    }))
+    const prompts = sizesTo(tokens).map((size) => ({
+      rows: 0,
+      run: () => this.#compile({ numTokens: size, numRows: 1, numLogits: 1, numSamples: 1 }),
+    }))
+    return [...decode, ...prompts]
+  }
+
+  #compile(step: StepShape): void {
+    for (const launch of this.#recording.launches) launch.plan(step)
   }
 
   run(): void {
@@ -127,6 +157,12 @@ export class WebgpuProgram implements Program {
     this.#step.dispose()
     for (const image of this.#images) this.#device.free(image)
   }
+}
+
+function sizesTo(most: number): number[] {
+  return Array.from({ length: most }, (_, i) => i + 1).filter(
+    (size) => size <= MOST_APART || size % LARGE_STEP === 0 || size === most,
+  )
 }
 
 function feedsDraws({ numRows, starts, tokens }: Batch): boolean {
