@@ -53,6 +53,9 @@ class Pool {
   /// Returns when the run is over. Throws if an item threw.
   void finish();
 
+  /// No run has begun that is not over.
+  bool is_idle() const { return over_.load(); }
+
   /// Runs a single phase: each(item, thread).
   template <class Each>
   void run(int64_t items, Each&& each) {

@@ -115,7 +115,7 @@ sk_program* sk_program_new(sk_context* context, int32_t tokens, int32_t rows, in
   return guard_pointer([&] {
     require(tokens > 0 && rows > 0 && logits >= 0 && samples >= 0,
             "a program needs capacity for tokens and rows");
-    return new sk_program{context, tokens, rows, logits, samples, {}, {}, {}, {}, false, {}};
+    return new sk_program{context, tokens, rows, logits, samples, {}, {}, {}, {}, {}};
   });
 }
 
@@ -137,16 +137,13 @@ int32_t sk_program_run(sk_program* program, int32_t num_tokens, int32_t num_rows
                        sample_ints,  bias_starts,     bias_ids,   bias_values, masks,
                        sampled,      sampled_logprob, top_ids,    top_logprobs};
   return guard([&] {
-    require(program->step == nullptr, "the step before is not finished");
+    require(program->context->pool.is_idle(), "the step before is not finished");
     check_batch(*program, batch);
     for (const auto& command : program->commands) command->check(batch);
     program->step = std::make_unique<Step>(*program, batch);
     program->context->pool.start(*program->step);
-    if (!program->overlaps) finish(*program);
   });
 }
-
-void sk_program_overlap(sk_program* program) { program->overlaps = true; }
 
 int32_t sk_program_finish(sk_program* program) {
   return guard([&] {

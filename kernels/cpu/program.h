@@ -71,8 +71,6 @@ struct sk_program {
   skein::Buffer scratch;
   /// Shared by all layers, like the tensors themselves.
   std::vector<std::unique_ptr<skein::Rounded>> rounded;
-  /// Steps end in sk_program_finish.
-  bool overlaps;
   /// The one on its way.
   std::unique_ptr<skein::Work> step;
 

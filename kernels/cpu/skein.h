@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 /* Changes with every incompatible change of this file. The caller refuses any other version. */
-#define SK_ABI_VERSION 11
+#define SK_ABI_VERSION 12
 
 /* SK_INVALID: a rule of this file was broken. SK_UNSUPPORTED: such a model cannot be run. */
 typedef enum {
@@ -181,8 +181,10 @@ SK_API int32_t sk_record_logits(sk_program* program, float* y /* [R,V] */,
 SK_API int32_t sk_record_sample(sk_program* program, const float* logits /* [R,V] */,
                                 sk_penalties* penalties);
 
-/* Runs the recorded ops for one batch; `Batch` in backend.ts documents the fields. num_bias is the
- * length of the bias arrays, num_masks the number of rows of masks. */
+/* Begins a step: runs the recorded ops for one batch. The context's other threads work on it at once.
+ * Until sk_program_finish returns the arrays stay as they are, and nothing else of the context may
+ * be called. `Batch` in batch.ts documents the fields. num_bias is the length of the bias arrays,
+ * num_masks the number of rows of masks. */
 SK_API int32_t sk_program_run(sk_program* program, int32_t num_tokens, int32_t num_rows,
                               int32_t num_logits, int32_t num_samples, int32_t num_bias,
                               int32_t num_masks, const int32_t* tokens, const int32_t* starts,
@@ -194,9 +196,7 @@ SK_API int32_t sk_program_run(sk_program* program, int32_t num_tokens, int32_t n
                               const float* bias_values, const uint32_t* masks, int32_t* sampled,
                               float* sampled_logprob, int32_t* top_ids, float* top_logprobs);
 
-/* From now on sk_program_run only begins a step: the other threads work on it, and sk_program_finish
- * works on it, too, until it is over. In between nothing else of the context may be called. */
-SK_API void sk_program_overlap(sk_program* program);
+/* Works on the step that sk_program_run has begun, as the other threads do, until it is over. */
 SK_API int32_t sk_program_finish(sk_program* program);
 
 /* Of each row of logits [rows, V], from any device: the log-probability of tokens[row], and the

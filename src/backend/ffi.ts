@@ -10,7 +10,7 @@ export type Pointer = bigint
 
 /**
  * Types of arguments and results. `pointer` takes an address, null, or a typed array whose memory the function may
- * read and write until it returns, not longer. `string` is NUL-terminated UTF-8, `strings` an array of them.
+ * read and write until it returns; longer only if the caller keeps the array and does not transfer it. `string` is NUL-terminated UTF-8, `strings` an array of them.
  */
 export type NativeType =
   | 'void'
@@ -37,7 +37,7 @@ const KOFFI_TYPES: Readonly<Record<NativeType, string>> = {
   strings: 'const char **',
 }
 
-/** Memory for the time of one call. */
+/** Memory for the time of one call, or as long as the caller keeps it. */
 export type Memory =
   | Pointer
   | Float32Array

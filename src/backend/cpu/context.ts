@@ -37,16 +37,22 @@ export class CpuContext {
 
   /**
    * A step was started: its threads work on it, and any use of this context waits for it. Returns what waits for it, as
-   * often as it is called.
+   * often as it is called: how a step ended is asked once. `memory`: what the step reads and writes until then.
    */
-  started(program: Pointer): () => void {
-    let status: number | null = null
+  started(program: Pointer, memory: unknown): () => void {
+    let used: unknown = memory
+    let error: unknown = null
     const finish = () => {
-      if (status === null) {
+      if (used !== null) {
         this.#finish = null
-        status = this.#native.sk_program_finish(program)
+        try {
+          this.check(this.#native.sk_program_finish(program), 'step')
+        } catch (problem) {
+          error = problem
+        }
+        used = null
       }
-      this.check(status, 'step')
+      if (error !== null) throw error
     }
     this.#finish = finish
     return finish
@@ -89,7 +95,7 @@ export class CpuContext {
 }
 
 /** SK_ABI_VERSION of skein.h. */
-const ABI_VERSION = 11
+const ABI_VERSION = 12
 
 const I = 'int32'
 const L = 'int64'
@@ -138,7 +144,6 @@ const SIGNATURES = {
   sk_record_logits: [I, [P, P, P, P]],
   sk_record_sample: [I, [P, P, P]],
   sk_program_run: [I, [P, I, I, I, I, I, I, ...new Array<NativeType>(18).fill(P)]],
-  sk_program_overlap: ['void', [P]],
   sk_program_finish: [I, [P]],
   sk_logprobs: [I, [P, L, I, P, I, P, P, P]],
   sk_bench_read: ['double', [P, L, I]],

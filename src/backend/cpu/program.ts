@@ -33,16 +33,18 @@ export class CpuProgram implements Program {
   readonly #context: CpuContext
   readonly #capacity: Capacity
   #handle: Pointer | null
+  /** Only where threads work on it meanwhile. */
+  readonly start: ((batch: Batch) => () => void) | undefined
 
   constructor(context: CpuContext, capacity: Capacity, build: (ops: Ops) => void) {
     const { tokens, rows, logits, samples } = capacity
     this.#context = context
     this.#capacity = capacity
+    this.start = context.threads > 1 ? (batch) => this.#start(batch) : undefined
     this.#handle = context.checkPointer(
       context.native.sk_program_new(context.handle, tokens, rows, logits, samples),
       'program',
     )
-    context.native.sk_program_overlap(this.#handle)
     try {
       build(createRecorder(context, this.#handle, capacity))
     } catch (error) {
@@ -55,15 +57,10 @@ export class CpuProgram implements Program {
     this.#start(batch)()
   }
 
-  /** Only where threads work on it meanwhile. */
-  get start(): ((batch: Batch) => () => void) | undefined {
-    return this.#context.threads > 1 ? (batch) => this.#start(batch) : undefined
-  }
-
   #start(batch: Batch): () => void {
     assert(this.#handle !== null, 'a program run after dispose()')
     assertRoom(batch, this.#capacity)
-    // The arrays are passed anew in every call. Node gives their memory a fixed place when it is asked for its address.
+    // Node gives the arrays' memory a fixed place when it is asked for its address.
     const status = this.#context.native.sk_program_run(
       this.#handle,
       batch.numTokens,
@@ -92,7 +89,7 @@ export class CpuProgram implements Program {
       batch.topLogprobs,
     )
     this.#context.check(status, 'step')
-    return this.#context.started(this.#handle)
+    return this.#context.started(this.#handle, batch)
   }
 
   dispose(): void {

@@ -49,7 +49,7 @@ export class FlightQueue {
     this.#states = states
     this.#readers = readers
     this.overlaps = program.start !== undefined && program.flights === undefined
-    this.#batches = Array.from({ length: this.overlaps ? 2 : this.max }, () => createBatch(capacity))
+    this.#batches = Array.from({ length: this.max }, () => createBatch(capacity))
   }
 
   launch(rows: readonly BatchRow[]): Flight<RowResult[]> {

@@ -87,6 +87,7 @@ void run(int32_t type, int64_t rows, int64_t columns, int32_t tokens, bool is_sp
   check(CALL(sk_program_run, program, tokens, 1, 0, 0, 0, 0, ids.data(), starts, zeros, zeros, zeros, floats, zeros,
              zeros, floats, zeros, zeros, zeros, floats, nullptr, out, more, out, more) == SK_OK,
         "run");
+  check(CALL(sk_program_finish, program) == SK_OK, "finish");
   std::vector<float> found(tokens * rows);
   CALL(sk_tensor_read, y, 0, found.data(), tokens * rows);
   uint64_t hash = 14695981039346656037u;
