@@ -18,9 +18,9 @@ import { StepBuffer } from './step-buffer.ts'
 const FIRST_LAUNCHES = 24
 /** The next step is launched before the last is looked at. */
 const FLIGHTS = 2
-/** Up to here each number of tokens may have kernels of its own; beyond, one in so many. */
+/** Numbers of tokens that may have kernels of their own: all up to a matrix, then its multiples, then powers of two. */
+const MATRIX = 8
 const MOST_APART = 128
-const LARGE_STEP = 64
 
 export class WebgpuProgram implements Program {
   readonly flights: ProgramFlights
@@ -60,21 +60,14 @@ export class WebgpuProgram implements Program {
   /** Kernels of steps of all sizes: each is compiled when a step first needs it, which holds that step and all behind it. */
   preparations(): Preparation[] {
     const { tokens, rows, logits, samples } = this.#capacity
-    const decode = sizesTo(rows).map((size) => ({
-      rows: size,
-      run: () =>
-        this.#compile({
-          numTokens: size,
-          numRows: size,
-          numLogits: Math.min(size, logits),
-          numSamples: Math.min(size, samples),
-        }),
-    }))
-    const prompts = sizesTo(tokens).map((size) => ({
-      rows: 0,
-      run: () => this.#compile({ numTokens: size, numRows: 1, numLogits: 1, numSamples: 1 }),
-    }))
-    return [...decode, ...prompts]
+    const of = (numTokens: number, numRows: number) => () =>
+      this.#compile({
+        ...{ numTokens, numRows },
+        numLogits: Math.min(numTokens, logits),
+        numSamples: Math.min(numTokens, samples),
+      })
+    const decode = sizesTo(rows).map((size) => ({ rows: size, run: of(size, size) }))
+    return [...decode, ...sizesTo(tokens).map((size) => ({ rows: 0, run: of(size, 1) }))]
   }
 
   #compile(step: StepShape): void {
@@ -161,7 +154,8 @@ export class WebgpuProgram implements Program {
 
 function sizesTo(most: number): number[] {
   return Array.from({ length: most }, (_, i) => i + 1).filter(
-    (size) => size <= MOST_APART || size % LARGE_STEP === 0 || size === most,
+    (size) =>
+      size <= MATRIX || (size <= MOST_APART ? size % MATRIX === 0 : Number.isInteger(Math.log2(size))) || size === most,
   )
 }
 
