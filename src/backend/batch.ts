@@ -23,7 +23,6 @@ export interface Batch {
    * of rows of 2 to so many, but the last.
    */
   readonly keeps: Int32Array // [maxTokens]
-  numKept: number
 
   /** Token positions (0 … numTokens) whose logits are computed. −1 − p: what a batch before kept as p, on backends that draw later. */
   numLogits: number
@@ -130,7 +129,6 @@ export function createBatch(capacity: Capacity): Batch {
     stopStarts: new Int32Array(rows + 1),
     stopIds: new Int32Array(0),
     keeps: new Int32Array(tokens).fill(NOWHERE),
-    numKept: 0,
     numLogits: 0,
     logitRows: new Int32Array(logits),
     keptAs: new Int32Array(logits),

@@ -77,8 +77,8 @@ export class StateTransfers {
     return this.#waiting.length === 0 && this.#runner.canMove && !this.#isTurnFull
   }
 
-  /** As `canBegin`, of a copy that nobody waits for. */
-  get canKeep(): boolean {
+  /** As `canBegin`, of a copy that nobody waits for and that begins now: its memory counts. */
+  mayKeep(): boolean {
     return this.canBegin && this.#memory.mayKeep(this.#runner.info.stateBytes)
   }
 
@@ -234,7 +234,7 @@ export class StateMemory {
     this.#bytesToMake = bytesToMake
   }
 
-  /** Whether a copy of a state that nobody waits for may be taken: there is memory for it, or has not been made new for a while. */
+  /** Whether a copy of a state that nobody waits for may be taken: there is memory for it, or has not been made new for a while. What may is counted. */
   mayKeep(bytes: number, now = performance.now()): boolean {
     if (this.#free.length + this.#made.length > 0) return true
     const since = (now - this.#newBytesAt) / 1000

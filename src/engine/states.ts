@@ -310,7 +310,7 @@ export class States {
     const { namespace } = use
     if (this.#prefixes.has(namespace, tokens) || this.#isComing(namespace, tokens)) return
     // Nobody waits for a prefix: what cannot be taken now is not kept.
-    if (this.#coming.size >= MAX_COMING || !this.#transfers.canKeep) return
+    if (this.#coming.size >= MAX_COMING || !this.#transfers.mayKeep()) return
     const coming: Coming = { use, tokens: tokens.slice(), read: null }
     this.#coming.add(coming)
     coming.read = read({

@@ -13,7 +13,7 @@ import type { Checkpoint } from '../model/formats/format.ts'
 import type { LayerRange, Model } from '../model/model.ts'
 import { modelBytes, splitLayers } from '../model/run/layer-split.ts'
 import { loadModel } from '../model/run/load-model.ts'
-import { ModelRunner } from '../model/run/model-runner.ts'
+import { keptRowOf, ModelRunner } from '../model/run/model-runner.ts'
 import { joinStages, type Stage } from '../model/run/pipeline.ts'
 import { type GuessChoice, sparesOf } from '../model/run/speculate-choice.ts'
 import type { WeightOptions } from '../model/weights.ts'
@@ -71,10 +71,9 @@ function onOne(
     })
     if (numKernels) options.onCompiling?.(numKernels)
     const model = loadOn(backend, options)
-    const { architecture, stateShape, vocabSize } = model
+    const { stateShape, vocabSize } = model
     const guessingRows = sparesOf(asked, Number.POSITIVE_INFINITY, backend)
-    const keepsStates = backend.guessing?.keptRow !== undefined && architecture !== 'rwkv6'
-    const needed = { stateShape, vocabSize, guessingRows, keepsStates }
+    const needed = { stateShape, vocabSize, guessingRows, keepsStates: keptRowOf(model, backend) > 0 }
     const size = chooseBatchSize(asked, needed, freeMemory())
     return { model, backend, size }
   } catch (error) {

@@ -45,6 +45,11 @@ const KEPT_EVERY = 3
 /** Most answers that can be without a slot at a time, as far as their penalty counts have a place. */
 export const MAX_SPARE_PLACES = 33
 
+/** The longest row whose states between tokens can be kept; 0: none. */
+export function keptRowOf({ architecture }: Model, { guessing }: Backend): number {
+  return architecture === 'rwkv6' ? 0 : (guessing?.keptRow ?? 0)
+}
+
 export class ModelRunner implements Runner {
   readonly info: ModelInfo
   readonly numSlots: number
@@ -79,7 +84,7 @@ export class ModelRunner implements Runner {
     this.numPlaces = numSlots + Math.min(numSlots + 1, MAX_SPARE_PLACES)
     this.maxTokens = maxTokens
     this.numSpares = numSpares
-    const keptRow = architecture === 'rwkv6' ? 0 : (backend.guessing?.keptRow ?? 0)
+    const keptRow = keptRowOf(model, backend)
     this.numKept = numSpares > 0 && keptRow > 0 ? (options.numKept ?? 0) : 0
     this.keptRow = this.numKept > 0 ? keptRow : 0
     const { costs = [], costsOfIntegers = costs } = backend.guessing ?? {}

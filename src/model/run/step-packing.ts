@@ -116,8 +116,7 @@ function packInputs(batch: Batch, rows: readonly BatchRow[], states?: Int32Array
   const { seen } = kept
   const step = ++kept.numSteps
   const stops: number[] = []
-  if (batch.numKept > 0) batch.keeps.fill(NOWHERE)
-  batch.numKept = 0
+  batch.keeps.fill(NOWHERE, 0, batch.numTokens)
   batch.numTokens = 0
   batch.numRows = inputs.length
   // Stable: the slots of a row stay in their order.
@@ -152,7 +151,6 @@ function packKept(batch: Batch, end: number, { count, spares, every }: Guesses, 
   assert(states !== undefined && spares.length === Math.ceil(count / every), `${spares.length} places for states`)
   const first = end - 1 - count
   for (const [i, spare] of spares.entries()) batch.keeps[first + i * every] = states[batch.slots.length + spare]!
-  batch.numKept += spares.length
 }
 
 /** Of most rows: one draw. */
