@@ -114,3 +114,8 @@ export class SkeinError extends Error {
 export function assert(condition: unknown, message: string): asserts condition {
   if (!condition) throw new SkeinError('internal', `invariant broken: ${message}`)
 }
+
+/** A field, or an option, that is not what it has to be. */
+export function invalid(param: string, message: string): SkeinError {
+  return new SkeinError('invalid_request', `${param}: ${message}`, { param })
+}

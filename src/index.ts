@@ -18,8 +18,8 @@ import { checkChatOptions, checkTextOptions, conversationOf } from './api/librar
 import { LocalEngineClient } from './engine/client/local-client.ts'
 import type { EngineClient } from './engine/client.ts'
 import type { EngineInfo, FinishReason, GenerateRequest, SamplingParams, SessionInfo } from './engine/messages.ts'
-import { SkeinError } from './errors.ts'
-import { list, wrong } from './files/given.ts'
+import { invalid, SkeinError } from './errors.ts'
+import { list } from './files/given.ts'
 import { checkConstraint } from './grammar/check.ts'
 import type { JsonSchema } from './grammar/constraint.ts'
 import { checkChoice } from './host/checkpoints/checked-choice.ts'
@@ -137,7 +137,7 @@ export async function load(
     chat: (messages, given = {}) => chatPieces(model, messages, given),
     answer: (messages, given = {}) => answerOf(model, messages, given),
     embed: async (texts, signal = new AbortController().signal) => {
-      if (list(texts) !== null) throw wrong('texts', 'expected a list')
+      if (list(texts) !== null) throw invalid('texts', 'expected a list')
       const tokens = texts.map((text) => tokenizer.encode(text))
       const call = { id: randomUUID(), tenant: OWN, signal }
       return (await embedAll(model, tokens, null, call)).vectors

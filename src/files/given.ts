@@ -2,7 +2,7 @@
  * Options that callers of the library give, who may have no compiler that knows their types: unknown ones are refused, and
  * values that are not what they have to be.
  */
-import { SkeinError } from '../errors.ts'
+import { invalid } from '../errors.ts'
 import { closest } from './closest.ts'
 
 /** What was expected where a value is not it. */
@@ -24,25 +24,38 @@ export function whole(least: number): Check {
     Number.isSafeInteger(value) && (value as number) >= least ? null : `a whole number of at least ${least}`
 }
 
-export function number(least: number, most: number): Check {
+export function number(least: number, most: number, isWhole = false): Check {
   return (value) =>
-    typeof value === 'number' && value >= least && value <= most ? null : `a number from ${least} to ${most}`
+    typeof value === 'number' && value >= least && value <= most && !(isWhole && !Number.isInteger(value))
+      ? null
+      : `a ${isWhole ? 'whole ' : ''}number from ${least} to ${most}`
+}
+
+/** A list whose elements are all so. */
+export function listOf(each: Check): Check {
+  return (value) => {
+    if (!Array.isArray(value)) return 'a list'
+    const problem = value.map(each).find((expected) => expected !== null)
+    return problem === undefined ? null : `a list of which each is ${problem}`
+  }
 }
 
 /** `at`: before the name of each, such as "tools[0]."; absent options and those that are undefined are left out. */
-export function checkOptions(given: object, checks: Readonly<Record<string, Check>>, at = ''): void {
+export function checkGiven(
+  given: object,
+  checks: Readonly<Record<string, Check>>,
+  at = '',
+  required: readonly string[] = [],
+): void {
+  for (const name of required) if (!(name in given)) throw invalid(`${at}${name}`, 'missing; it is required')
   for (const [name, value] of Object.entries(given)) {
     if (value === undefined) continue
     const check = Object.hasOwn(checks, name) ? checks[name]! : null
     if (check === null) {
       const meant = closest(name, Object.keys(checks))
-      throw wrong(`${at}${name}`, `there is no such option${meant === null ? '' : `; did you mean ${at}${meant}?`}`)
+      throw invalid(`${at}${name}`, `there is no such option${meant === null ? '' : `; did you mean ${at}${meant}?`}`)
     }
     const expected = check(value)
-    if (expected !== null) throw wrong(`${at}${name}`, `expected ${expected}`)
+    if (expected !== null) throw invalid(`${at}${name}`, `expected ${expected}`)
   }
-}
-
-export function wrong(param: string, message: string): SkeinError {
-  return new SkeinError('invalid_request', `${param}: ${message}`, { param })
 }

@@ -196,6 +196,7 @@ describe('errors', () => {
     ['no such tool', { tools, tool_choice: { type: 'tool', name: 'x' } }, /tool_choice\.name/],
     ['a call of no tool', { tool_choice: { type: 'any' } }, /no tools to choose from/],
     ['twins', { tools: [...tools, ...tools] }, /two of them/],
+    ['too many', { tools: Array.from({ length: 257 }, (_, i) => ({ name: `t${i}` })) }, /256/],
     ['a strict schema', { tools: [{ name: 'a', strict: true, input_schema: { not: {} } }] }, /input_schema\.not/],
     ['a container', { container: 'x' }, /container/],
     ['no limit', { max_tokens: 0 }, /max_tokens/],

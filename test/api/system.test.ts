@@ -126,6 +126,7 @@ test('tokenize and detokenize', async () => {
     prompt: 'User: Hi\n\nAssistant: <think',
     content: 'User: Hi\n\nAssistant: <think',
   })
+  expect((await tokenize({ content: 'a'.repeat(4097), with_pieces: true })).error.message).toContain('at most 4096')
   expect((await tokenize({})).error.param).toBe('prompt')
   expect((await tokenize({ prompt: 'a', content: 'b' })).error.param).toBe('prompt')
   expect((await postTo(app, '/detokenize', { tokens: [257] })).json().error.param).toBe('tokens')

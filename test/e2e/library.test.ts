@@ -78,6 +78,9 @@ test('a stop may be one text', async () => {
 
 /** As JavaScript without types gives them. */
 const REFUSED: readonly (readonly [messages: unknown, options: object, message: RegExp])[] = [
+  [[null], {}, /^messages: expected a text, or a list of which each is an object$/],
+  ['Hi', { stop: [5] }, /^stop: expected a string, or a list of strings$/],
+  ['Hi', { topK: 0.7 }, /^topK: expected a whole number/],
   ['Hi', { temprature: 0 }, /^temprature: there is no such option; did you mean temperature\?$/],
   ['Hi', { temperature: -1 }, /^temperature: expected a number from 0 to 1000$/],
   ['Hi', { stop: 5 }, /^stop/],
@@ -102,7 +105,9 @@ test.each([
   [{ quant: 'q9' }, /^quant: expected one of file, /],
   [{ device: 'gpu' }, /^device: expected one of auto, /],
   [{ slots: 0 }, /^slots: expected a whole number of at least 1/],
-  [{ adapters: [{ file: 'x' }] }, /^adapters\[0\]\.file/],
+  [{ adapters: [{ path: 'x', file: 'x' }] }, /^adapters\[0\]\.file/],
+  [{ adapters: [{ scale: 1 }] }, /^adapters\[0\]\.path: missing/],
+  [{ adapters: ['x.pth'] }, /^adapters: expected a list of which each is an object$/],
 ])('a model with %j is not loaded', async (choice, message) => {
   await expect(load({ model: 'demo', ...choice } as Parameters<typeof load>[0])).rejects.toThrow(message)
 })

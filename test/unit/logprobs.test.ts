@@ -118,6 +118,20 @@ test('many are packed a few at a time', async () => {
   expect(packed).toBe(Math.floor(6000 / 32))
 })
 
+test.each(['chat', 'completion'] as const)('the loop does not write a long piece of a %s', async (form) => {
+  let written = 0
+  vi.spyOn(turns, 'do').mockImplementation(async (piece) => {
+    written++
+    return piece()
+  })
+  await new Scores(form).piece(tokens)
+  // It packs them, a few at a time.
+  expect(written).toBe(Math.floor(6000 / 32))
+  written = 0
+  await new Scores(form).piece(tokens.slice(0, 20))
+  expect(written).toBe(1)
+})
+
 test('what was written goes where its place is', () => {
   const [before, between, after] = jsonAround({ a: [WRITTEN, { b: WRITTEN }], c: '\u0000' })
   expect(`${before}1${between}{"x":2}${after}`).toBe('{"a":[1,{"b":{"x":2}}],"c":"\\u0000"}')

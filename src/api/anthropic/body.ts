@@ -1,12 +1,13 @@
 /** The body of a message request, what its fields ask of the answer, and its messages of blocks as a conversation. */
-import { SkeinError } from '../../errors.ts'
+import { invalid, SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import type { Constraint } from '../../grammar/constraint.ts'
 import { checkSchema } from '../../grammar/json-schema.ts'
 import {
   type Conversation,
+  choiceOfNone,
+  MAX_TOOLS,
   type Message,
-  noTools,
   refuseTwins,
   type Thinking,
   type Tool,
@@ -17,7 +18,7 @@ import {
 } from '../chat/conversation.ts'
 import { notRead, type UnreadFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
-import { invalid, present } from '../openai/sampling.ts'
+import { present } from '../openai/sampling.ts'
 import type { Call } from '../route.ts'
 import { AnyObject, Bounded, BoundedInteger, Maybe, OneOf, urgencyFields } from '../schema.ts'
 
@@ -59,6 +60,7 @@ export function promptFields(limits: RequestLimits) {
           input_schema: Maybe(AnyObject),
           strict: Maybe(Type.Boolean()),
         }),
+        { maxItems: MAX_TOOLS },
       ),
     ),
     tool_choice: Maybe(
@@ -169,10 +171,7 @@ function toolsOf({ tools }: PromptBody): Tool[] {
 
 function choiceOf({ tool_choice, tools }: PromptBody): ToolChoice {
   const { type = 'auto', name } = tool_choice ?? {}
-  if (!present(tools) || tools.length === 0) {
-    if (type === 'auto' || type === 'none') return 'none'
-    throw noTools()
-  }
+  if (!present(tools) || tools.length === 0) return choiceOfNone(type)
   if (type === 'auto' || type === 'none') return type
   if (type === 'any') return 'required'
   if (type !== 'tool' || !present(name)) {

@@ -1,7 +1,7 @@
 /** OpenAI's /v1/files and /v1/batches: requests by the file, answered with what the models have to spare. */
 import { randomUUID } from 'node:crypto'
 import { type BatchRow, type BatchStore, type Counts, type FileRow, UNFINISHED } from '../../batches/store.ts'
-import { SkeinError } from '../../errors.ts'
+import { invalid, SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import type { RequestLimits } from '../limits.ts'
 import { renderOpenAiError } from '../openai/errors.ts'
@@ -225,10 +225,6 @@ function pageAsked({ limit, after }: Readonly<Record<string, string>>, most: num
   if (!Number.isInteger(number) || number < 1 || number > most)
     throw invalid('limit', `expected a number from 1 to ${most}`)
   return { limit: limit === undefined && most > 100 ? most : number, after }
-}
-
-function invalid(param: string, problem: string): SkeinError {
-  return new SkeinError('invalid_request', `${param}: ${problem}`, { param })
 }
 
 function tooLarge(message: string): SkeinError {

@@ -2,7 +2,7 @@
  * A conversation with tools, as every dialect hands it over, and what is asked of the answer. It knows neither the wire nor
  * the prompt: prepare.ts makes a request of it, reply.ts reads the answer.
  */
-import { SkeinError } from '../../errors.ts'
+import { invalid } from '../../errors.ts'
 import { parsedJson } from '../../files/bytes.ts'
 import type { JsonSchema } from '../../grammar/constraint.ts'
 import type { ThinkMode } from '../template.ts'
@@ -15,18 +15,22 @@ export interface Tool {
   readonly parameters: JsonSchema
 }
 
+/** Of a request: each becomes a part of the prompt. */
+export const MAX_TOOLS = 256
+
 /** Calls could not be told apart. */
 export function refuseTwins(tools: readonly Tool[]): void {
-  const names = tools.map(({ name }) => name)
-  const twice = names.find((name, i) => names.indexOf(name) < i)
-  if (twice === undefined) return
-  throw new SkeinError('invalid_request', `tools: two of them are called ${JSON.stringify(twice)}`, { param: 'tools' })
+  const names = new Set<string>()
+  for (const { name } of tools) {
+    if (names.has(name)) throw invalid('tools', `two of them are called ${JSON.stringify(name)}`)
+    names.add(name)
+  }
 }
 
-/** A request without tools may choose no call. */
-export function noTools(): SkeinError {
-  const message = 'tool_choice: there are no tools to choose from; send them as `tools`'
-  return new SkeinError('invalid_request', message, { param: 'tool_choice' })
+/** Of a request without tools, which may choose no call. */
+export function choiceOfNone(choice: unknown): 'none' {
+  if (choice === undefined || choice === null || choice === 'auto' || choice === 'none') return 'none'
+  throw invalid('tool_choice', 'there are no tools to choose from; send them as `tools`')
 }
 
 export interface ToolCall {

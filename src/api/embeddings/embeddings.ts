@@ -3,13 +3,12 @@
  * for them. A text is read once, and its final hidden state, pooled as the server was told, is scaled to length 1.
  */
 import { type EmbeddingTask, type GenerateRequest, PLAIN_SAMPLING } from '../../engine/messages.ts'
-import { assert, SkeinError } from '../../errors.ts'
+import { assert, invalid, SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import { runAll } from '../answers.ts'
 import { notRead, type UnreadFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
-import { invalid } from '../openai/sampling.ts'
 import { listOf, promptList, tokensOfAll } from '../prompt-list.ts'
 import { type Call, json, post, type Route } from '../route.ts'
 import { BoundedInteger, Maybe, OneOf, urgencyFields } from '../schema.ts'

@@ -1,10 +1,10 @@
 /** Models and start states by the routes of RWKV-Infer, and the list of names that its clients choose from. */
 
-import { SkeinError } from '../../errors.ts'
+import { invalid, SkeinError } from '../../errors.ts'
 import { type Static, type TSchema, Type } from '../../files/schema-types.ts'
 import type { AdapterFile, MixtureAdmin, ModelAdmin, ModelEntry, ModelRegistry } from '../models.ts'
 import { unsupported } from '../openai/parameters.ts'
-import { invalid, present } from '../openai/sampling.ts'
+import { present } from '../openai/sampling.ts'
 import { type Call, get, json, operators, post, type Route } from '../route.ts'
 import { Matching, Maybe, OneOf } from '../schema.ts'
 

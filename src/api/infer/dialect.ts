@@ -3,7 +3,7 @@
  * for the speakers, and other defaults. Replies are OpenAI's chat completions, of which RWKV-Infer's are a part.
  */
 import type { GenerateRequest } from '../../engine/messages.ts'
-import { SkeinError } from '../../errors.ts'
+import { invalid, SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import { plainForm } from '../chat/reply.ts'
 import { boundariesAt, encodePrompt } from '../encode.ts'
@@ -17,7 +17,6 @@ import {
   cacheOf,
   checkCombinations,
   filled,
-  invalid,
   oneMaxTokens,
   present,
   type SamplingDefaults,

@@ -2,8 +2,10 @@
  * The fields that the lightning routes share, their defaults, and how they become the engine's settings. They are those of
  * the OpenAI routes (so nothing a client sends is ignored in silence) with the ranges and names of rwkv_lightning.
  */
+
 import type { GenerateRequest, StopParams } from '../../engine/messages.ts'
 import type { SkeinError } from '../../errors.ts'
+import { invalid } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ModelRegistry, ServedModel } from '../models.ts'
@@ -11,7 +13,6 @@ import { refuseUnread } from '../openai/parameters.ts'
 import {
   cacheOf,
   checkFormat,
-  invalid,
   present,
   type SamplingDefaults,
   type SamplingFields,

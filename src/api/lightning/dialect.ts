@@ -1,11 +1,11 @@
 /** The dialect of rwkv_lightning and its CUDA port: its routes and its errors. */
 
+import { invalid } from '../../errors.ts'
 import { Type } from '../../files/schema-types.ts'
 import { encodePrompts } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls } from '../live-calls.ts'
 import { fimPrompt } from '../openai/fim.ts'
-import { invalid } from '../openai/sampling.ts'
 import { type Dialect, post, type Route } from '../route.ts'
 import { refuseSession } from '../sessions/use.ts'
 import { batchReply } from './batch.ts'

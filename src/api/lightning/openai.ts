@@ -2,6 +2,7 @@
  * /openai/v1/*: OpenAI's shapes with rwkv_lightning's fields, defaults and errors. Also answers on /v1/chat/completions where
  * a body has both `messages` and `contents`, of one entry, which is then the last thing the user says.
  */
+import { invalid } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import { encodeChat } from '../chat/prepare.ts'
 import { plainForm } from '../chat/reply.ts'
@@ -9,7 +10,7 @@ import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls } from '../live-calls.ts'
 import { type Chat, replyOf } from '../openai/chat.ts'
 import { chatBody, MaybeMessages, toTurns } from '../openai/chat-schema.ts'
-import { filled, invalid, oneMaxTokens, present } from '../openai/sampling.ts'
+import { filled, oneMaxTokens, present } from '../openai/sampling.ts'
 import { type Call, get, json, post, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'
 import { sessionFields, sessionUse } from '../sessions/use.ts'

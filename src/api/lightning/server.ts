@@ -3,13 +3,13 @@
  * A paused call is its prompts with the tokens drawn so far, read again when it goes on; penalties start afresh then.
  */
 
-import { SkeinError } from '../../errors.ts'
+import { invalid, SkeinError } from '../../errors.ts'
 import { Type } from '../../files/schema-types.ts'
 import { encodePrompts } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCall, LiveCalls } from '../live-calls.ts'
 import { chatBody, toTurns } from '../openai/chat-schema.ts'
-import { invalid, present } from '../openai/sampling.ts'
+import { present } from '../openai/sampling.ts'
 import { type Call, json, mayLackBody, post, type Reply, type Route } from '../route.ts'
 import { BoundedInteger, Maybe } from '../schema.ts'
 import { renderTurns } from '../template.ts'

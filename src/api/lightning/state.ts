@@ -4,12 +4,12 @@
  */
 
 import type { SessionInfo, SessionUse } from '../../engine/messages.ts'
-import { SkeinError } from '../../errors.ts'
+import { invalid, SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls } from '../live-calls.ts'
 import type { ServedModel } from '../models.ts'
-import { invalid, present } from '../openai/sampling.ts'
+import { present } from '../openai/sampling.ts'
 import { type Call, json, mayLackBody, post, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'
 import { encodeTurn, SessionId, TurnNumber } from '../sessions/use.ts'

@@ -1,10 +1,11 @@
 /** The body of llama.cpp's native completion, and what its fields ask of the answer. */
 
+import { invalid } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import type { Constraint } from '../../grammar/constraint.ts'
 import { checkFields, notRead, type UnreadFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
-import { invalid, numberFieldsBut, present, type SamplingFields, usualNumbers, withinLast } from '../openai/sampling.ts'
+import { numberFieldsBut, present, type SamplingFields, usualNumbers, withinLast } from '../openai/sampling.ts'
 import type { Call } from '../route.ts'
 import { AnyObject, BoundedInteger, Maybe, OneOf, TokenId, urgencyFields } from '../schema.ts'
 

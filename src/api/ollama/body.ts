@@ -1,6 +1,7 @@
 /** The options that Ollama's two answering routes share, and their conversion to the engine's numbers. */
 
 import type { SamplingParams, StopParams } from '../../engine/messages.ts'
+import { invalid } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import { ANY_OBJECT, type Constraint } from '../../grammar/constraint.ts'
 import { type Thinking, thinking, thinkingOf } from '../chat/conversation.ts'
@@ -9,7 +10,6 @@ import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
 import {
   checkLogprobs,
-  invalid,
   numberFieldsBut,
   present,
   type SamplingDefaults,

@@ -1,8 +1,10 @@
 /** POST /api/chat: a conversation as one prompt, the answer in objects of Ollama's shape. */
+import { invalid } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import {
   argumentsIn,
   type Conversation,
+  MAX_TOOLS,
   type Message,
   refuseTwins,
   type Tool,
@@ -13,7 +15,6 @@ import type { PreparedChat } from '../chat/reply.ts'
 import type { UnreadFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls } from '../live-calls.ts'
-import { invalid } from '../openai/sampling.ts'
 import { type Call, json, post, type Reply, type Route } from '../route.ts'
 import { AnyObject, Maybe } from '../schema.ts'
 import { chatSettings, checkOptions, refuseImages, sharedFields } from './body.ts'
@@ -56,6 +57,7 @@ function chatBody(limits: RequestLimits) {
             parameters: Maybe(AnyObject),
           }),
         }),
+        { maxItems: MAX_TOOLS },
       ),
     ),
   })

@@ -1,13 +1,13 @@
 /** The body of a chat completion, and how its messages become turns of the template. */
 
-import { SkeinError } from '../../errors.ts'
+import { invalid, SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import type { RequestLimits } from '../limits.ts'
 import { BoundedInteger, Maybe, OneOf } from '../schema.ts'
 import { sessionFields } from '../sessions/use.ts'
 import type { Role, ThinkMode, Turn } from '../template.ts'
 import { unsupported } from './parameters.ts'
-import { invalid, present, samplingFields, TokenLimit } from './sampling.ts'
+import { present, samplingFields, TokenLimit } from './sampling.ts'
 
 /** rwkv_lightning's clients send bare strings, too. */
 const ContentPart = OneOf(

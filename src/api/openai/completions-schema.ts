@@ -1,7 +1,7 @@
 /** The body of a plain completion, and how its prompt field, in four forms, becomes prompts. */
 
 import type { SessionUse } from '../../engine/messages.ts'
-import { SkeinError } from '../../errors.ts'
+import { invalid, SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
@@ -10,7 +10,7 @@ import { BoundedInteger, Maybe } from '../schema.ts'
 import { checkSession, sessionFields, sessionUse } from '../sessions/use.ts'
 import { formatFields } from './asks/formats.ts'
 import { fimPrompt } from './fim.ts'
-import { invalid, oneMaxTokens, present, samplingFields } from './sampling.ts'
+import { oneMaxTokens, present, samplingFields } from './sampling.ts'
 
 export function completionBody(limits: RequestLimits) {
   return Type.Object({

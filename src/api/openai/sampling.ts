@@ -4,7 +4,7 @@
  */
 
 import type { SamplingParams, StopParams } from '../../engine/messages.ts'
-import { SkeinError } from '../../errors.ts'
+import { invalid, SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import {
   SAMPLING_ROWS,
@@ -232,10 +232,6 @@ export function checkFormat({ response_format }: Pick<SamplingFields, 'response_
   if (format === 'text') return
   const message = `response_format: type ${JSON.stringify(format.slice(0, 40))} is not implemented; expected "text"`
   throw new SkeinError('unsupported_parameter', message, { param: 'response_format' })
-}
-
-export function invalid(param: string, message: string): SkeinError {
-  return new SkeinError('invalid_request', `${param}: ${message}`, { param })
 }
 
 export function present<T>(value: T | null | undefined): value is T {

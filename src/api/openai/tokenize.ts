@@ -1,5 +1,7 @@
 /** POST /tokenize and /detokenize, in vLLM's shapes; `content` and `with_pieces` are llama.cpp's. */
+
 import { isUtf8 } from 'node:buffer'
+import { invalid, SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import { checkPrompt, encodePrompt } from '../encode.ts'
 import type { UnreadFields } from '../fields.ts'
@@ -8,7 +10,10 @@ import { type Call, json, post, type Route } from '../route.ts'
 import { Maybe, TokenId } from '../schema.ts'
 import { renderChat } from '../template.ts'
 import { chatBody, thinkModeOf, toTurns } from './chat-schema.ts'
-import { invalid, present } from './sampling.ts'
+import { present } from './sampling.ts'
+
+/** Each is an object, made where all clients wait: 4,096 take some 6 ms. */
+const MOST_PIECES = 4096
 
 /** No token is special here. */
 const UNREAD: UnreadFields = { harmless: ['add_special', 'add_special_tokens', 'parse_special'], refused: {} }
@@ -35,6 +40,10 @@ export function tokenizeRoutes(limits: RequestLimits): readonly Route[] {
       ? renderChat(toTurns(messages), thinkModeOf(enable_think))
       : (prompt ?? content ?? '')
     const tokens = text === '' ? [] : [...(await encodePrompt(model, text, param, call.signal))]
+    if (call.body.with_pieces === true && tokens.length > MOST_PIECES) {
+      const message = `with_pieces: the text has ${tokens.length} tokens; expected at most ${MOST_PIECES}: send it in parts, or without with_pieces`
+      throw new SkeinError('too_large', message, { param: 'with_pieces' })
+    }
     const pieces = () => tokens.map((id) => ({ id, piece: pieceOf(model.tokenizer.bytesOf(id)) }))
     const list = call.body.with_pieces === true ? pieces() : tokens
     return json({ count: tokens.length, max_model_len: model.client.info.maxPromptTokens, tokens: list })

@@ -1,10 +1,12 @@
 /** The body of a response request, and what its fields ask of the answer. */
 
+import { invalid } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import { ANY_OBJECT, type Constraint } from '../../grammar/constraint.ts'
 import { checkSchema } from '../../grammar/json-schema.ts'
 import {
-  noTools,
+  choiceOfNone,
+  MAX_TOOLS,
   refuseTwins,
   type Thinking,
   type Tool,
@@ -14,7 +16,7 @@ import {
 } from '../chat/conversation.ts'
 import { notRead, type UnreadFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
-import { invalid, present } from '../openai/sampling.ts'
+import { present } from '../openai/sampling.ts'
 import type { Call } from '../route.ts'
 import { AnyObject, Bounded, BoundedInteger, Matching, Maybe, OneOf, urgencyFields } from '../schema.ts'
 
@@ -73,6 +75,7 @@ export function responseBody(limits: RequestLimits) {
           parameters: Maybe(AnyObject),
           strict: Maybe(Type.Boolean()),
         }),
+        { maxItems: MAX_TOOLS },
       ),
     ),
     tool_choice: Maybe(
@@ -170,10 +173,7 @@ export function toolsOf({ tools }: ResponseBody): Tool[] {
 }
 
 export function choiceOf({ tool_choice: choice, tools }: ResponseBody): ToolChoice {
-  if ((tools ?? []).length === 0) {
-    if (!present(choice) || choice === 'none' || choice === 'auto') return 'none'
-    throw noTools()
-  }
+  if ((tools ?? []).length === 0) return choiceOfNone(choice)
   if (!present(choice)) return 'auto'
   if (choice === 'none' || choice === 'auto' || choice === 'required') return choice
   if (typeof choice === 'string' || choice.type !== 'function') {

@@ -1,7 +1,8 @@
 /** Input items to the conversation that every dialect makes. Thoughts of earlier answers are not part of the prompt. */
+import { invalid } from '../../errors.ts'
 import type { Conversation, Message, ToolCall } from '../chat/conversation.ts'
 import { notRead } from '../fields.ts'
-import { invalid, present } from '../openai/sampling.ts'
+import { present } from '../openai/sampling.ts'
 import { choiceOf, type ResponseBody, toolsOf, type WireItem, type WireParts } from './body.ts'
 
 /** Gives the item that a client refers to. */

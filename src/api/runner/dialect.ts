@@ -3,11 +3,10 @@
  * dialect.
  */
 
-import { SkeinError } from '../../errors.ts'
+import { invalid, SkeinError } from '../../errors.ts'
 import { withoutCheckpointSuffix } from '../../files/checkpoint-suffix.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import { renderDetail, statusOf } from '../infer/dialect.ts'
-import { invalid } from '../openai/sampling.ts'
 import { type Call, type Dialect, get, json, operators, post, type Route } from '../route.ts'
 import { Maybe, OneOf } from '../schema.ts'
 

@@ -4,13 +4,13 @@
  */
 import type { SessionInfo, TurnInfo } from '../../engine/messages.ts'
 import { wireStates } from '../../engine/stats.ts'
-import { SkeinError } from '../../errors.ts'
+import { invalid, SkeinError } from '../../errors.ts'
 import { Type } from '../../files/schema-types.ts'
 import type { Tool } from '../chat/conversation.ts'
 import { callsIn, readToolList, resultsIn } from '../chat/tool-text.ts'
 import type { ServedModel } from '../models.ts'
 import { renderOpenAiError } from '../openai/errors.ts'
-import { invalid, present } from '../openai/sampling.ts'
+import { present } from '../openai/sampling.ts'
 import {
   bytes,
   type Call,

@@ -4,11 +4,11 @@
  */
 
 import type { GenerateRequest, SessionPosition, SessionUse } from '../../engine/messages.ts'
-import { SkeinError } from '../../errors.ts'
+import { invalid, SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import { encodePrompt } from '../encode.ts'
 import type { ServedModel } from '../models.ts'
-import { invalid, present } from '../openai/sampling.ts'
+import { present } from '../openai/sampling.ts'
 import { BoundedInteger, Matching, Maybe } from '../schema.ts'
 
 /** Any name without control characters. On disk it is UTF-8, where all halves of surrogate pairs would be one. */

@@ -1,5 +1,17 @@
 /** The choice of a model by a caller of the library, looked at field by field (../../files/given.ts). */
-import { anything, type Check, checkOptions, flag, list, number, oneOf, text, whole } from '../../files/given.ts'
+import {
+  anything,
+  type Check,
+  checkGiven,
+  flag,
+  list,
+  listOf,
+  number,
+  object,
+  oneOf,
+  text,
+  whole,
+} from '../../files/given.ts'
 import { SPECULATE_CHOICES } from '../../model/run/speculate-choice.ts'
 import { DEVICES_TAKEN, parseDevice, WKV_CHOICES } from '../device-choice.ts'
 import { EMBEDDINGS_CHOICES, type EngineChoice, QUANT_CHOICES, TOOL_TEMPLATE_CHOICES } from '../model-choice.ts'
@@ -10,7 +22,7 @@ const device: Check = (value) =>
 
 const FIELDS: { readonly [K in keyof Required<EngineChoice>]: Check } = {
   ...{ model: text, vocab: text, draft: text, reranker: text, dataDir: text },
-  ...{ adapters: list, startStates: list, ppDevices: list, cluster: anything },
+  ...{ adapters: listOf(object), startStates: list, ppDevices: list, cluster: anything },
   ...{ durable: flag, importForeign: flag },
   device,
   quant: oneOf(...QUANT_CHOICES),
@@ -27,6 +39,7 @@ const FIELDS: { readonly [K in keyof Required<EngineChoice>]: Check } = {
 const ADAPTER: Readonly<Record<string, Check>> = { path: text, scale: number(-1e9, 1e9), init: text }
 
 export function checkChoice(choice: EngineChoice): void {
-  checkOptions(choice, FIELDS)
-  for (const [i, adapter] of (choice.adapters ?? []).entries()) checkOptions(adapter, ADAPTER, `adapters[${i}].`)
+  checkGiven(choice, FIELDS)
+  for (const [i, adapter] of (choice.adapters ?? []).entries())
+    checkGiven(adapter, ADAPTER, `adapters[${i}].`, ['path'])
 }

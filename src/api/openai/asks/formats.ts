@@ -1,11 +1,12 @@
 /** What an answer must be, as OpenAI, vLLM and llama.cpp have it said: one field at most. */
 
+import { invalid } from '../../../errors.ts'
 import { parsedJson } from '../../../files/bytes.ts'
 import { type Static, Type } from '../../../files/schema-types.ts'
 import { checkConstraint, fromGbnf } from '../../../grammar/check.ts'
 import { ANY_OBJECT, type Constraint, type JsonSchema, oneOf } from '../../../grammar/constraint.ts'
 import { Maybe } from '../../schema.ts'
-import { invalid, present } from '../sampling.ts'
+import { present } from '../sampling.ts'
 
 /** Fields of a body that say so. */
 export const FORMAT_FIELDS = [

@@ -1,8 +1,9 @@
 /** The words by which clients ask for a thought, or for none: of one meaning where several are sent. */
+import { invalid } from '../../../errors.ts'
 import { type Static, Type } from '../../../files/schema-types.ts'
 import { type Thinking, thinking, thinkingOf } from '../../chat/conversation.ts'
 import { Maybe } from '../../schema.ts'
-import { invalid, present } from '../sampling.ts'
+import { present } from '../sampling.ts'
 
 export const THINKING_FIELDS = ['enable_think', 'reasoning_effort', 'chat_template_kwargs', 'think_type']
 

@@ -1,12 +1,13 @@
 /** Tools, choices, calls and results of OpenAI's chats, as conversations of any dialect have them. */
 
-import { SkeinError } from '../../../errors.ts'
+import { invalid, SkeinError } from '../../../errors.ts'
 import { type Static, Type } from '../../../files/schema-types.ts'
 import { checkSchema } from '../../../grammar/json-schema.ts'
 import {
   type Conversation,
+  choiceOfNone,
+  MAX_TOOLS,
   type Message,
-  noTools,
   refuseTwins,
   type Tool,
   type ToolCall,
@@ -16,9 +17,7 @@ import { Maybe } from '../../schema.ts'
 import type { WireMessage } from '../chat-schema.ts'
 import { textOf, toTurn } from '../chat-schema.ts'
 import { unsupported } from '../parameters.ts'
-import { invalid, present } from '../sampling.ts'
-
-const MAX_TOOLS = 256
+import { present } from '../sampling.ts'
 
 const FunctionTool = Type.Object({
   name: Type.String({ pattern: '^[a-zA-Z0-9_.:-]{1,64}$', description: 'letters, digits, "_", "-"' }),
@@ -66,10 +65,7 @@ function toolOf({ type, function: tool }: NonNullable<ToolFields['tools']>[numbe
 }
 
 function choiceOf(choice: unknown, names: readonly string[]): ToolChoice {
-  if (names.length === 0) {
-    if (!present(choice) || choice === 'none' || choice === 'auto') return 'none'
-    throw noTools()
-  }
+  if (names.length === 0) return choiceOfNone(choice)
   if (!present(choice)) return 'auto'
   if (choice === 'auto' || choice === 'none' || choice === 'required') return choice
   const name = nameOf(choice)
