@@ -93,7 +93,8 @@ __device__ __forceinline__ float4* partials_of(const TileJobs& jobs, const Tile&
 }
 
 /** Gives the other shares the sums of their tokens, and waits for theirs. Their blocks run at the
- * same time: their numbers are adjacent, and the device has room for all of them. */
+ * same time: their numbers are adjacent, blocks start in order on all devices so far, and the device
+ * has room for all of them. */
 __device__ __forceinline__ void exchange(const Shared& shared, const TileJobs& jobs,
                                          const Tile& tile, int num_tokens) {
   float4* const own = partials_of(jobs, tile, tile.share);

@@ -61,10 +61,10 @@ function hasGpu(): boolean {
   return hasCard && problems.length === 0
 }
 
-/** [tokens, V] float64, little-endian. */
 type Logits = Float64Array
 
-function readOracle(name: string): Float64Array {
+/** [tokens, V] float64, little-endian. */
+function readOracle(name: string): Logits {
   return new Float64Array(Uint8Array.from(readFileSync(fixture(name))).buffer)
 }
 

@@ -48,7 +48,8 @@ const SIZES: readonly Size[] = [
 const LARGEST_TILE = Math.max(...SIZES.map((size) => size.tokens * rowsOf(size)))
 /** Nanoseconds of 64 inputs, for each of SIZES, measured likewise; of GGUF's blocks those of q4. */
 const Q4_TIMES = [270, 335, 380, 560, 450, 540, 740] as const
-const INPUT_TIMES: Readonly<Record<Layout, readonly number[]>> = {
+type Times = readonly [number, number, number, number, number, number, number]
+const INPUT_TIMES: Readonly<Record<Layout, Times>> = {
   i8: [340, 460, 490, 575, 535, 575, 755],
   fp8: [310, 350, 400, 565, 450, 545, 740],
   q4: Q4_TIMES,
