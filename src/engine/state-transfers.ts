@@ -199,7 +199,7 @@ export class StateTransfers {
 
 const NEW = { state: null, freesSlot: false, isCancelled: false, flight: null, begun: () => {}, dropped: () => {} }
 
-/** Smaller states cost the collector little. */
+/** Smaller states, those of models for tests, cost the collector little: their memory is not counted. */
 const LEAST_BYTES = 2 ** 20
 
 /**
@@ -236,7 +236,7 @@ export class StateMemory {
 
   /** Whether a copy of a state that nobody waits for may be taken: there is memory for it, or has not been made new for a while. What may is counted. */
   mayKeep(bytes: number, now = performance.now()): boolean {
-    if (this.#free.length + this.#made.length > 0) return true
+    if (bytes < LEAST_BYTES || this.#free.length + this.#made.length > 0) return true
     const since = (now - this.#newBytesAt) / 1000
     this.#newBytes = Math.min(
       NEW_BYTES_AT_ONCE,
