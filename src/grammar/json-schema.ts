@@ -18,6 +18,7 @@ const SCHEMAS: Readonly<Record<string, 'one' | 'many' | 'named'>> = {
   additionalProperties: 'one',
   prefixItems: 'many',
   anyOf: 'many',
+  oneOf: 'many',
   allOf: 'many',
   properties: 'named',
   $defs: 'named',
@@ -25,13 +26,13 @@ const SCHEMAS: Readonly<Record<string, 'one' | 'many' | 'named'>> = {
 }
 /** Other supported keywords. */
 const HONOURED = [
-  ...['type', 'enum', 'const', 'required', '$ref', 'pattern', 'minimum', 'maximum'],
+  ...['type', 'enum', 'const', 'required', '$ref', 'pattern', 'minimum', 'maximum', 'propertyNames'],
   ...['exclusiveMinimum', 'exclusiveMaximum', 'minLength', 'maxLength', 'minItems', 'maxItems'],
 ]
 /** Annotations, which do not affect validity. `format` does not either, unless a validator is told so. */
 const NOTES = [
   ...['$schema', '$id', '$comment', 'title', 'description', 'default', 'examples', 'deprecated'],
-  ...['readOnly', 'writeOnly', 'format'],
+  ...['readOnly', 'writeOnly', 'format', 'contentEncoding', 'contentMediaType'],
 ]
 const TYPES = ['object', 'array', 'string', 'number', 'integer', 'boolean', 'null']
 
@@ -66,7 +67,7 @@ function visit(schema: unknown, at: string, root: unknown, depth: number): void 
 }
 
 /** Keywords that the grammar engine handles only alone: it would ignore others beside them. */
-const ALONE = ['$ref', 'anyOf', 'allOf'] as const
+const ALONE = ['$ref', 'anyOf', 'oneOf', 'allOf'] as const
 
 function checkTogether(schema: Readonly<Record<string, unknown>>, at: string): void {
   const said = Object.keys(schema).filter(
@@ -88,13 +89,33 @@ function checkTogether(schema: Readonly<Record<string, unknown>>, at: string): v
   if (bound !== undefined && schema.type !== 'integer') throw refused(at, `${bound} of what is no integer`)
   const isLong = 'minLength' in schema || 'maxLength' in schema
   if ('pattern' in schema && isLong) throw refused(at, 'pattern beside a length')
-  if ('prefixItems' in schema && ('minItems' in schema || 'maxItems' in schema))
-    throw refused(at, 'prefixItems beside minItems or maxItems')
+  const places = Array.isArray(schema.prefixItems) ? schema.prefixItems.length : null
+  const isLengthOdd = [schema.minItems, schema.maxItems].some((count) => count !== undefined && count !== places)
+  if (places !== null && isLengthOdd) throw refused(at, 'prefixItems beside another minItems or maxItems')
+  if (Array.isArray(schema.oneOf) && !areApart(schema.oneOf)) {
+    throw refused(at, 'oneOf of schemas that no property with another const each tells apart')
+  }
   if (Array.isArray(schema.required)) {
     const properties = (schema.properties ?? {}) as object
     const unknown = schema.required.find((name) => !Object.hasOwn(properties, name))
     if (unknown !== undefined) throw wrong(`${at}.required`, `${JSON.stringify(unknown)} is none of the properties`)
   }
+}
+
+/** Whether nothing is valid against two of them, because all require one property, with another constant each. */
+function areApart(schemas: readonly unknown[]): boolean {
+  const constants = schemas.map((schema) => {
+    const { type, properties, required } = (schema ?? {}) as Record<string, unknown> // visit() has the last word
+    if (type !== 'object' || !Array.isArray(required)) return new Map<string, string>()
+    const named = Object.entries((properties ?? {}) as Record<string, { const?: unknown } | null>)
+    const told = named.filter(([name, one]) => required.includes(name) && one?.const !== undefined)
+    return new Map(told.map(([name, one]) => [name, JSON.stringify(one!.const)]))
+  })
+  const [first] = constants
+  return [...(first?.keys() ?? [])].some((name) => {
+    const values = constants.map((one) => one.get(name))
+    return !values.includes(undefined) && new Set(values).size === values.length
+  })
 }
 
 function isOfType(value: unknown, type: unknown): boolean {
@@ -115,12 +136,17 @@ export function narrowed(schema: JsonSchema): JsonSchema {
     const kind = Object.hasOwn(SCHEMAS, keyword) ? SCHEMAS[keyword] : null
     // checkSchema has checked their types.
     if (kind === 'one') return [keyword, narrowed(value as JsonSchema)] as const
-    if (kind === 'many') return [keyword, (value as JsonSchema[]).map(narrowed)] as const
+    // The branches of oneOf exclude each other.
+    if (kind === 'many')
+      return [keyword === 'oneOf' ? 'anyOf' : keyword, (value as JsonSchema[]).map(narrowed)] as const
     if (kind !== 'named') return [keyword, value] as const
     const named = Object.entries(value as Record<string, JsonSchema>)
     return [keyword, Object.fromEntries(named.map(([name, one]) => [name, narrowed(one)]))] as const
   })
   const { format, minimum, maximum, exclusiveMinimum, exclusiveMaximum, ...rest } = Object.fromEntries(inner)
+  // As many as there are places.
+  if ('prefixItems' in rest) for (const count of ['minItems', 'maxItems']) delete rest[count]
+  delete rest.propertyNames
   Object.assign(rest, boundsOf(schema))
   const hasNames = Object.keys((schema.properties ?? {}) as object).length > 0
   if (hasNames) rest.additionalProperties = false
@@ -185,6 +211,10 @@ function checkValue(keyword: string, value: unknown, at: string, root: unknown):
     case '$ref':
       if (typeof value === 'string' && isKnown(value, root)) return
       throw wrong(at, `${JSON.stringify(value)?.slice(0, 80)} is no schema of this one's; expected "#/$defs/…"`)
+    case 'propertyNames':
+      // Names are always text.
+      if (JSON.stringify(value) === '{"type":"string"}') return
+      throw refused(at, 'propertyNames')
     case 'pattern':
       if (typeof value !== 'string') throw wrong(at, 'expected a regular expression')
       checkPattern(value, at)
@@ -193,8 +223,9 @@ function checkValue(keyword: string, value: unknown, at: string, root: unknown):
     case 'maximum':
     case 'exclusiveMinimum':
     case 'exclusiveMaximum':
-      if (typeof value === 'number' && Math.abs(value) <= 1e15) return
-      throw wrong(at, 'expected a number of at most 1e15')
+      // Beyond all integers of an answer it says nothing (zod's are ±2^53).
+      if (typeof value === 'number' && (keyword.endsWith('inimum') ? value : -value) <= 1e15) return
+      throw wrong(at, 'expected a number that integers of 15 digits reach')
     default:
       if (Number.isInteger(value) && (value as number) >= 0 && (value as number) <= MAX_COUNT) return
       throw wrong(at, `expected an integer from 0 to ${MAX_COUNT}`)

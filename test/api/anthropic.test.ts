@@ -71,11 +71,12 @@ describe('messages', () => {
       type: 'message',
       role: 'assistant',
       model: 'goose',
-      content: [{ type: 'text', text: 'Yes, 世界' }],
       stop_reason: 'end_turn',
       stop_sequence: null,
       usage: { input_tokens: 38, cache_read_input_tokens: 0 },
     })
+    // Vercel's @ai-sdk/anthropic refuses `citations: null`.
+    expect(reply.content).toEqual([{ type: 'text', text: 'Yes, 世界' }])
     expect(reply.id).toMatch(/^msg_[0-9a-f]{32}$/)
     expect((await client.messages.create(ask('LONG'))).stop_reason).toBe('max_tokens')
   })
@@ -211,6 +212,21 @@ describe('errors', () => {
     expect(reply.json()).toEqual({
       type: 'error',
       error: { type: 'invalid_request_error', message: expect.stringMatching(message) },
+    })
+  })
+
+  test('message threads are refused as their client expects it, which then sends all messages', async () => {
+    const reply = await app.inject({
+      method: 'POST',
+      url: '/v1/messages',
+      headers: { 'x-api-key': KEY },
+      payload: { ...ask('Hi'), thread: { type: 'continue', previous_message_id: 'msg_1' } },
+    })
+    expect(reply.statusCode).toBe(400)
+    const details = { error_code: 'thread_unsupported_request', unsupported: ['thread'] }
+    expect(reply.json().error).toMatchObject({
+      message: expect.stringMatching(/^thread: .*send all messages/),
+      details,
     })
   })
 

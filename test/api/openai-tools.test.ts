@@ -123,6 +123,19 @@ describe.skipIf(!hasDemo)('tools and formats', () => {
     expect(JSON.parse(any.choices[0]!.message.content!)).toBeTypeOf('object')
   })
 
+  test('beside tools the answer is a call, or of the format', async () => {
+    const response_format = { type: 'json_schema' as const, json_schema: { name: 'city', schema: CITY } }
+    const ask = { ...plain, tools: [ADD, CAPITAL], response_format }
+    for (const more of [{}, { reasoning_effort: 'low' as const }, { reasoning_effort: 'none' as const }]) {
+      const { choices } = await client.chat.completions.create({ ...ask, ...more })
+      const [{ message, finish_reason } = {}] = choices
+      if (finish_reason === 'tool_calls') {
+        const [call] = message!.tool_calls!
+        expect(call?.type === 'function' && JSON.parse(call.function.arguments)).toBeTypeOf('object')
+      } else expect(Object.keys(JSON.parse(message!.content!))).toEqual(['city', 'big'])
+    }
+  })
+
   test('the fields of vLLM and llama.cpp', async () => {
     const cases: [object, RegExp][] = [
       [{ guided_choice: ['red', 'blue'] }, /^(red|blue)$/],
@@ -166,7 +179,8 @@ describe.skipIf(!hasDemo)('tools and formats', () => {
       [{ guided_regex: 'a', guided_choice: ['a'] }, /one thing/],
       [{ grammar: 'root ::= "a' }, /grammar/],
       [{ response_format: { type: 'yaml' } }, /yaml/],
-      [{ tools: [ADD], response_format: { type: 'json_object' } }, /together with tools/],
+      [schema({ oneOf: [{ type: 'string' }, { minLength: 2 }] }), /oneOf/],
+      [schema({ type: 'integer', minimum: 2e15 }), /15 digits/],
       [{ tools: [ADD, ADD] }, /two of them/],
       [{ tool_choice: 'required' }, /no tools/],
       [{ tools: [{ type: 'web_search' }] }, /no tools of its own/],

@@ -256,6 +256,7 @@ describe.skipIf(!hasDemo)('conversations', () => {
     expect(kept).toMatchObject({ metadata: { from: 'a test' }, tools: [{ name: 'weather' }] })
     expect(kept.output_text).toBe(made.output_text)
     expect(kept.output.map(({ id }) => id)).toEqual(made.output.map(({ id }) => id))
+    await expect(client.responses.retrieve(made.id, { stream: true })).rejects.toThrow(/^400 stream: /)
     const items = await client.responses.inputItems.list(made.id)
     expect(items.data).toMatchObject([
       { role: 'system', content: [{ text: 'Be kind.' }] },

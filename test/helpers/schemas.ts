@@ -22,6 +22,13 @@ export function schemas(depth: number): fc.Arbitrary<JsonSchema> {
     fc.constant({ enum: ['abc', 12, null, true] }),
     fc.constantFrom('xyz', 1.5, false).map((value) => ({ const: value })),
     fc.constant({ type: ['string', 'null'] }),
+    // As zod writes them.
+    fc.constant({ type: 'integer', minimum: -(2 ** 53 - 1), maximum: 2 ** 53 - 1 }),
+    fc.constant({ type: 'object', propertyNames: { type: 'string' }, additionalProperties: { type: 'integer' } }),
+    fc.constant({
+      ...{ type: 'array', prefixItems: [{ type: 'string' }, { type: 'integer' }], items: false },
+      ...{ minItems: 2, maxItems: 2 },
+    }),
   ]
   if (depth === 0) return fc.oneof(...leaves)
   const inner = schemas(depth - 1)
@@ -38,7 +45,15 @@ export function schemas(depth: number): fc.Arbitrary<JsonSchema> {
     .tuple(inner, fc.nat(2), fc.nat(3))
     .map(([items, min, more]) => ({ type: 'array', items, minItems: min, maxItems: min + more }))
   const choices = fc.array(inner, { minLength: 1, maxLength: 3 }).map((anyOf) => ({ anyOf }))
-  return fc.oneof({ weight: 3, arbitrary: objects }, lists, choices, ...leaves.slice(0, 3))
+  const kinds = fc.array(inner, { minLength: 1, maxLength: 3 }).map((types) => ({
+    oneOf: types.map((type, i) => ({
+      type: 'object',
+      properties: { a: { type: 'string', const: 'xyz'.slice(i) }, b: type },
+      required: ['a', 'b'],
+      additionalProperties: false,
+    })),
+  }))
+  return fc.oneof({ weight: 3, arbitrary: objects }, lists, choices, kinds, ...leaves.slice(0, 3))
 }
 
 /** Random short JSON, to put in wrong places of a document. */
@@ -67,6 +82,11 @@ export function documentOf(schema: JsonSchema, pick: (count: number) => number):
   if (typeof schema === 'boolean') return ODD[pick(ODD.length)]
   const inner = (part: unknown) => documentOf(part as JsonSchema, pick) // schemas() makes them
   if (Array.isArray(schema.anyOf)) return inner(schema.anyOf[pick(schema.anyOf.length)])
+  if (Array.isArray(schema.oneOf)) return inner(schema.oneOf[pick(schema.oneOf.length)])
+  if (Array.isArray(schema.prefixItems)) {
+    const parts = schema.prefixItems.map(inner)
+    return pick(4) === 0 ? parts.slice(1) : parts
+  }
   if (Array.isArray(schema.enum)) return schema.enum[pick(schema.enum.length)]
   if ('const' in schema) return schema.const
   switch ([schema.type].flat()[pick([schema.type].flat().length)]) {

@@ -116,7 +116,8 @@ export const UNREAD: UnreadFields = {
     'user_profile_id',
     'workspace_id',
   ],
-  refused: { container: [], mcp_servers: [[]] },
+  refused: { container: [], mcp_servers: [[]], thread: [] },
+  instead: { thread: 'send all messages' },
 }
 
 /** An upper bound as any other: one beyond the server's is the server's. */

@@ -42,7 +42,7 @@ export class Content {
 
   blocks(): object[] {
     return this.#blocks.map((block) => {
-      if (block.type === 'text') return { type: 'text', text: block.text, citations: null }
+      if (block.type === 'text') return { type: 'text', text: block.text }
       if (block.type === 'thinking') {
         return { type: 'thinking', thinking: block.text, signature: SIGNATURE }
       }

@@ -47,9 +47,12 @@ const TYPES: Readonly<Record<number, string>> = {
   504: 'timeout_error',
 }
 
-function renderAnthropicError({ status, message }: SkeinError): object {
+/** Anthropic's client sends all messages again, without `thread`, where it reads this. */
+const NO_THREADS = { details: { error_code: 'thread_unsupported_request', unsupported: ['thread'] } }
+
+function renderAnthropicError({ status, message, param }: SkeinError): object {
   const type = TYPES[status] ?? (status >= 500 ? 'api_error' : 'invalid_request_error')
-  return { type: 'error', error: { type, message } }
+  return { type: 'error', error: { type, message, ...(param === 'thread' ? NO_THREADS : {}) } }
 }
 
 const PATH = '/v1/messages'

@@ -3,7 +3,6 @@
  * the answer is to be read. Every dialect with chats goes through here.
  */
 import type { GenerateRequest, SessionUse, StopParams, ToolTemplate } from '../../engine/messages.ts'
-import { SkeinError } from '../../errors.ts'
 import type { Constraint } from '../../grammar/constraint.ts'
 import { boundariesAt, checkPrompt, encodePrompt, encodeTexts } from '../encode.ts'
 import type { ServedModel } from '../models.ts'
@@ -23,7 +22,7 @@ interface ChatOptions extends Settings {
   readonly thinking: Thinking
   /** The client's; those of the template are added. */
   readonly stop: StopParams
-  /** What the answer must be; not together with tools. */
+  /** What the answer must be, unless it is a call. */
   readonly constraint: Constraint | null
   /** With a session only what is new of the conversation is in it. */
   readonly session?: SessionUse | null
@@ -92,11 +91,6 @@ export function renderConversation(
 ): Rendered {
   const { choice, messages } = conversation
   const tools = offered(conversation)
-  if (tools.length > 0 && constraint !== null) {
-    const message =
-      'response_format: not together with tools, whose calls are of another form; send "tool_choice": "none" or leave one of them out'
-    throw new SkeinError('unsupported_parameter', message, { param: 'response_format' })
-  }
   const offer = { ...conversation, tools }
   const isPlain =
     tools.length === 0 &&
@@ -117,7 +111,7 @@ export function renderConversation(
     ...told,
     tail: isOpen ? `${tail} ${format.opening}` : tail,
     form: { think: isOpen ? 'done' : mode, tools: { names, isOpen } },
-    constraint: choice === 'auto' ? freeCalls(offer, mode, format) : oneCall(tools, mode, format),
+    constraint: choice === 'auto' ? mayCall(offer, mode, constraint, format) : oneCall(tools, mode, format),
   }
 }
 
@@ -170,11 +164,22 @@ function turnOf(message: Exclude<Message, { role: 'tool' }>, format: ToolFormat)
 
 /** A call, and nothing else. */
 function oneCall(tools: readonly Tool[], mode: ThinkMode, format: ToolFormat): Constraint {
-  const { opening, closing } = format
-  const call = { type: 'choice', options: tools.map((tool) => callOf(tool, format)) } as const
-  const block = sequence(text('\n'), call, text(`\n${closing}`))
+  const block = blockOf(tools, format)
   // The prompt holds the opening where no thought comes before it.
-  return mode === 'none' ? block : afterTail(mode, sequence(text(opening), block))
+  return mode === 'none' ? block : afterTail(mode, sequence(text(format.opening), block))
+}
+
+/** A call behind its opening. */
+function blockOf(tools: readonly Tool[], format: ToolFormat): Constraint {
+  const call = { type: 'choice', options: tools.map((tool) => callOf(tool, format)) } as const
+  return sequence(text('\n'), call, text(`\n${format.closing}`))
+}
+
+/** A call, or an answer of the form that was asked for, if one was. */
+function mayCall(offer: Conversation, mode: ThinkMode, answer: Constraint | null, format: ToolFormat): Constraint {
+  if (answer === null) return freeCalls(offer, mode, format)
+  const call = sequence(text(format.opening), blockOf(offer.tools, format))
+  return afterTail(mode, { type: 'choice', options: [call, answer] })
 }
 
 /** Text, and a call wherever the model begins one. */

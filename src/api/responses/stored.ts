@@ -7,6 +7,7 @@ import { SkeinError } from '../../errors.ts'
 import type { ReplyPiece } from '../chat/reply.ts'
 import { ToolSplitter } from '../chat/tool-splitter.ts'
 import { readToolList } from '../chat/tool-text.ts'
+import { notRead } from '../fields.ts'
 import type { ModelRegistry, ServedModel } from '../models.ts'
 import { type Call, del, get, inCluster, json, type Route } from '../route.ts'
 import { readTurn, spansTo, type TranscriptMessage } from '../sessions/transcript.ts'
@@ -28,6 +29,7 @@ export function storedRoutes(): Route[] {
   const path = '/v1/responses/:id'
   return [
     get(path, 'A stored response, as its session tells it', async (call) => {
+      if (call.query.stream === 'true') throw notRead('stream', 'read the response whole')
       const { model, session, output } = await stored(call, call.params.id!)
       return json({
         id: session.id,

@@ -119,8 +119,8 @@ base_url = ${quoted(`${url}/v1`)}
 env_key = "SKEIN_API_KEY"
 wire_api = "responses"
 
-[features]
-multi_agent = false
+[agents]
+enabled = false
 `,
   },
   continue: {
