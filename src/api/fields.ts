@@ -11,6 +11,10 @@ export interface UnreadFields {
   /** They would change the reply. Field → the values at which it means nothing. */
   readonly refused: Readonly<Record<string, readonly unknown[]>>
   readonly instead?: Readonly<Record<string, string>>
+  /** Why a field has no effect, though the route may read it; null at values that have one, or want none. */
+  readonly warned?: Readonly<Record<string, (value: unknown, given: object) => string | null>>
+  /** How a field is refused, if not by notRead. */
+  readonly refusal?: (param: string, instead: string | undefined) => SkeinError
 }
 
 export interface FieldCheck extends UnreadFields {
@@ -21,16 +25,22 @@ export interface FieldCheck extends UnreadFields {
 
 export function checkFields(
   given: object,
-  { read, harmless, refused, instead = {}, at = '' }: FieldCheck,
+  { read, harmless, refused, instead = {}, warned = {}, refusal = notRead, at = '' }: FieldCheck,
   warn: (message: string) => void,
 ): void {
   for (const [name, value] of Object.entries(given)) {
-    if (value === null || read.includes(name) || harmless.includes(name)) continue
-    if (Object.hasOwn(refused, name)) {
-      if (!refused[name]!.some((off) => isSame(off, value))) throw notRead(`${at}${name}`, instead[name])
+    if (value === null) continue
+    if (Object.hasOwn(warned, name)) {
+      const why = warned[name]!(value, given)
+      if (why !== null) warn(`${at}${name} was ignored: ${why}`)
       continue
     }
-    const meant = closest(name, [...read, ...Object.keys(refused)])
+    if (read.includes(name) || harmless.includes(name)) continue
+    if (Object.hasOwn(refused, name)) {
+      if (!refused[name]!.some((off) => isSame(off, value))) throw refusal(`${at}${name}`, instead[name])
+      continue
+    }
+    const meant = closest(name, [...read, ...Object.keys({ ...refused, ...warned })])
     const hint = meant === null ? '' : `; did you mean ${at}${meant}?`
     warn(`${at}${name.slice(0, 60)} is no field of this route and was ignored${hint}`)
   }
@@ -42,6 +52,6 @@ export function notRead(param: string, instead = 'leave it out'): SkeinError {
 }
 
 /** Neutral values are small: scalars, and lists or objects of at most one scalar. */
-export function isSame(a: unknown, b: unknown): boolean {
+function isSame(a: unknown, b: unknown): boolean {
   return a === b || (typeof a === 'object' && JSON.stringify(a) === JSON.stringify(b))
 }

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest'
-import { FORMAT_FIELDS } from '../../src/api/openai/asks/formats.ts'
-import { THINKING_FIELDS } from '../../src/api/openai/asks/thinking.ts'
+import { formatFields } from '../../src/api/openai/asks/formats.ts'
+import { thinkingFields } from '../../src/api/openai/asks/thinking.ts'
 import { HARMLESS, NOT_IMPLEMENTED, READ_BY_SOME } from '../../src/api/openai/parameters.ts'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { SAMPLING_ROWS } from '../../src/sampling.ts'
@@ -161,6 +161,9 @@ const THINK = ['enable_think']
 const BOTH = ['messages', 'contents']
 const TOOLS = ['tools', 'tool_choice', 'parallel_tool_calls']
 const NAMES = ['system_name', 'user_name', 'assistant_name']
+const { response_format: _, ...FORMATS } = formatFields()
+const FORMAT_FIELDS = Object.keys(FORMATS)
+const THINKING_FIELDS = Object.keys(thinkingFields())
 const READERS: [string, object, string[]][] = [
   [
     CHAT,
@@ -207,6 +210,23 @@ test.each(READERS)('%s %o refuses fields that it does not read', async (route, b
   expect(refused.statusCode).toBe(400)
   expect(refused.body).toContain('response_format')
   expect(engine.requests).toHaveLength(0)
+})
+
+test.each(READERS)('%s %o names what it passes over, and takes repeat_last_n', async (route, body) => {
+  const { app, engine } = serve()
+  const send = (fields: object) => postTo(app, route, { stream: false, ...body, ...fields })
+  const passed = await send({ no_such_field: 1, num_ctx: 8, samplers: ['top_k'], repeat_last_n: 64 })
+  expect(passed.statusCode, passed.body).toBe(200)
+  for (const name of ['no_such_field', 'num_ctx', 'samplers', 'repeat_last_n']) {
+    expect(passed.headers.warnings, name).toMatch(new RegExp(`${name} [^.]*was ignored`))
+  }
+  const penalties = { presence_penalty: 1, frequency_penalty: 1, repetition_penalty: 1.5 }
+  const off = await send({ ...penalties, repeat_last_n: 0 })
+  expect(off.headers.warnings).toBeUndefined()
+  const none = { presencePenalty: 0, frequencyPenalty: 0, repetitionPenalty: 1 }
+  expect(engine.requests.at(-1)!.sampling).toMatchObject(none)
+  await send({ ...penalties, repeat_last_n: -1 })
+  expect(engine.requests.at(-1)!.sampling).toMatchObject({ presencePenalty: 1, repetitionPenalty: 1.5 })
 })
 
 test.each([

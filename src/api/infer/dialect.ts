@@ -7,12 +7,13 @@ import { invalid, SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import { plainForm } from '../chat/reply.ts'
 import { boundariesAt, encodePrompt } from '../encode.ts'
+import { checkFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls } from '../live-calls.ts'
 import { type ServedModel, weighted } from '../models.ts'
 import { type Chat, replyOf } from '../openai/chat.ts'
 import { chatBody, toTurns } from '../openai/chat-schema.ts'
-import { refuseUnread } from '../openai/parameters.ts'
+import { UNREAD } from '../openai/parameters.ts'
 import {
   cacheOf,
   checkCombinations,
@@ -57,32 +58,25 @@ const DEFAULTS: SamplingDefaults & { readonly maxTokens: number } = {
   penaltyDecay: 0.996,
 }
 
-/** Fields read here that some routes do not have. */
-const READ = [
-  'messages',
-  'best_of',
-  'stream_options',
-  'max_completion_tokens',
-  'system_name',
-  'user_name',
-  'assistant_name',
-]
-
 /** Names of speakers become heads of turns. */
 const Name = Matching('^[\\p{L}\\p{N}][\\p{L}\\p{N} _.-]{0,31}$', 'a name of 1 to 32 letters, digits, spaces and "_.-"')
 
 function inferChatRoutes(limits: RequestLimits, live: LiveCalls): readonly Route[] {
   const body = inferBody(limits)
   const summary = 'Answer a conversation, with the defaults of RWKV-Infer'
+  const read = Object.keys(body.properties)
   const chat = (path: string) =>
-    post(path, summary, body, async (call) =>
-      replyOf({ ...(await prepare(call)), path, live }, call.body.stream === true),
-    )
+    post(path, summary, body, async (call) => {
+      const merged = { ...call, body: mergedOf(call.body) }
+      checkFields(merged.body, { ...UNREAD, read }, call.warn)
+      return replyOf({ ...(await prepare(merged)), path, live }, call.body.stream === true)
+    })
   return [chat('/chat/completions'), { ...chat('/v1/chat/completions'), access: 'password', claims: isInferChat }]
 }
 
 function inferBody(limits: RequestLimits) {
-  const fields = { ...chatBody(limits).properties, n: Maybe(BoundedInteger(1, 1)) }
+  const { logprobs: _logprobs, top_logprobs: _top, enable_think: _think, ...shared } = chatBody(limits).properties
+  const fields = { ...shared, n: Maybe(BoundedInteger(1, 1)) }
   const own = {
     system_name: Maybe(Name),
     user_name: Maybe(Name),
@@ -105,6 +99,7 @@ function inferBody(limits: RequestLimits) {
 }
 
 type InferBody = Static<ReturnType<typeof inferBody>>
+type MergedBody = Omit<InferBody, 'params'>
 
 /** Names of the speakers, and those that they have anyway. */
 const NAMES = [
@@ -125,10 +120,8 @@ function isInferChat(body: unknown): boolean {
   return filled(messages) && isOurs && !filled(contents)
 }
 
-async function prepare(call: Call<InferBody>): Promise<Chat> {
-  const { limits, signal, tenant } = call
-  const body = merged(call.body)
-  refuseUnread(body, READ)
+async function prepare(call: Call<MergedBody>): Promise<Chat> {
+  const { body, limits, signal, tenant } = call
   refuseSession(body, 'use /v1/chat/completions without params')
   if (body.delete_ragprompt === true) {
     throw new SkeinError('unsupported_parameter', 'delete_ragprompt: leave the messages out of the history instead', {
@@ -168,7 +161,7 @@ async function prepare(call: Call<InferBody>): Promise<Chat> {
 
 /** Weights of a mixture for this request alone. */
 function mixtureOf(
-  { mrss_gatingweight: weights }: Omit<InferBody, 'params'>,
+  { mrss_gatingweight: weights }: MergedBody,
   { mixture }: ServedModel,
 ): Pick<GenerateRequest, 'mixture'> {
   if (!present(weights)) return {}
@@ -178,12 +171,12 @@ function mixtureOf(
 }
 
 /** Fields beside `params` take precedence over those in it. */
-function merged({ params, ...outer }: InferBody): Omit<InferBody, 'params'> {
+function mergedOf({ params, ...outer }: InferBody): MergedBody {
   const given = Object.entries(outer).filter(([, value]) => present(value))
   // Two names of one thing.
   const isLimited = present(outer.max_tokens) || present(outer.max_completion_tokens)
   const limits = isLimited ? { max_tokens: null, max_completion_tokens: null } : {}
-  return { ...params, ...limits, ...Object.fromEntries(given) } as Omit<InferBody, 'params'>
+  return { ...params, ...limits, ...Object.fromEntries(given) } as MergedBody
 }
 
 /** Retrieved text is the system's. */

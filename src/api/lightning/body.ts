@@ -6,10 +6,10 @@
 import type { GenerateRequest, StopParams } from '../../engine/messages.ts'
 import type { SkeinError } from '../../errors.ts'
 import { invalid } from '../../errors.ts'
-import { type Static, Type } from '../../files/schema-types.ts'
+import { type Static, type TSchema, Type } from '../../files/schema-types.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ModelRegistry, ServedModel } from '../models.ts'
-import { refuseUnread } from '../openai/parameters.ts'
+import { UNREAD as OPENAI_UNREAD } from '../openai/parameters.ts'
 import {
   cacheOf,
   checkFormat,
@@ -20,6 +20,7 @@ import {
   toSampling,
   toStop,
 } from '../openai/sampling.ts'
+import { type Call, post, type Reply, type Route } from '../route.ts'
 import { BoundedInteger, Matching, Maybe } from '../schema.ts'
 
 /** Names a call for /v1/server/stop, pause and resume. */
@@ -53,16 +54,26 @@ export function Contents(limits: RequestLimits) {
   })
 }
 
-/**
- * Fields of this dialect that others refuse; those of the prompt are each route's own. A thought with a raw prompt, which
- * holds its own, is passed over.
- */
-const READ = ['enable_think', 'noise', 'pad_zero']
+/** A thought with a raw prompt, which holds its own, is passed over. */
+const UNREAD = { ...OPENAI_UNREAD, harmless: [...OPENAI_UNREAD.harmless, 'enable_think'] }
+
+/** A route for answers. */
+export function answering<T extends TSchema>(
+  path: string,
+  summary: string,
+  body: T,
+  handle: (call: Call<Static<T>>) => Promise<Reply>,
+): Route {
+  return passwordRoute(post(path, summary, body, handle, UNREAD))
+}
+
+export function passwordRoute(route: Route): Route {
+  return { ...route, access: 'password' }
+}
 
 export type Settings = Omit<GenerateRequest, 'id' | 'prompt'>
 
 export function settingsOf(
-  /** Without the fields that the prompt was made of. */
   body: LightningFields,
   family: Family,
   model: ServedModel,
@@ -70,7 +81,6 @@ export function settingsOf(
   /** Null: the ends of a turn, as ids; else these strings, for routes that render a template. */
   defaultStops: readonly string[] | null = null,
 ): Settings {
-  refuseUnread(body, READ)
   checkFormat(body)
   return {
     n: 1,

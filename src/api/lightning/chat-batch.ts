@@ -9,13 +9,13 @@ import type { LiveCalls } from '../live-calls.ts'
 import type { ServedModel } from '../models.ts'
 import { MaybeMessages, toTurns } from '../openai/chat-schema.ts'
 import { filled } from '../openai/sampling.ts'
-import { type Call, post, type Route } from '../route.ts'
+import type { Call, Route } from '../route.ts'
 import { Maybe } from '../schema.ts'
 import { refuseSession } from '../sessions/use.ts'
 import { CHAT_STOPS, renderTurns, type Turn, turnEnds } from '../template.ts'
 import { batchReply } from './batch.ts'
-import { Contents, contentsOf, lightningFields, modelOf, SHORT, settingsOf } from './body.ts'
-import { labelOf, passwordRoute, planFor, STATE_ROUTE } from './contents.ts'
+import { answering, Contents, contentsOf, lightningFields, modelOf, SHORT, settingsOf } from './body.ts'
+import { labelOf, planFor, STATE_ROUTE } from './contents.ts'
 
 /** The endings of this route, byte for byte; its clients see the ">" that follows an open one. */
 const TAILS = { open: 'Assistant: <think', closed: 'Assistant: <think>\n</think>' } as const
@@ -34,20 +34,17 @@ type ChatBatchBody = Static<ReturnType<typeof chatBatchBody>>
 export function chatBatchRoute(limits: RequestLimits, live: LiveCalls): Route {
   const path = '/v3/chat/completions'
   const summary = 'Answer a conversation, or a list of questions'
-  const body = chatBatchBody(limits)
-  const route = post(path, summary, body, async (call) => {
+  return answering(path, summary, chatBatchBody(limits), async (call) => {
     const conversations = conversationsOf(call.body)
     const model = modelOf(call)
     refuseSession(call.body, STATE_ROUTE)
-    const { messages: _messages, contents: _contents, ...asked } = call.body
-    const settings = settingsOf(asked, SHORT, model, call.limits, CHAT_STOPS)
+    const settings = settingsOf(call.body, SHORT, model, call.limits, CHAT_STOPS)
     const tail = call.body.enable_think === true ? TAILS.open : TAILS.closed
     const rendered = await renderAll(call, model, conversations, tail)
     const plan = planFor(call, { path, model, settings, family: SHORT, prompts: rendered })
     const label = labelOf(call.body, 'rwkv7-batch-v3')
     return await batchReply(plan, live, label, call.body.stream === true)
   })
-  return passwordRoute(route)
 }
 
 interface Conversation {

@@ -10,11 +10,12 @@ import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls } from '../live-calls.ts'
 import type { ServedModel } from '../models.ts'
 import { filled, present } from '../openai/sampling.ts'
-import { type Call, json, post, type Reply, type Route } from '../route.ts'
+import { type Call, json, type Reply, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'
 import { refuseSession } from '../sessions/use.ts'
 import { type BatchPlan, batchReply, choiceOf, pausedFields, rowsOf, runBatch, runToEnd } from './batch.ts'
 import {
+  answering,
   BIG_BATCH,
   CONTENTS,
   Contents,
@@ -43,14 +44,12 @@ type ContentsBody = Static<ReturnType<typeof contentsBody>>
 export function contentsRoutes(limits: RequestLimits, live: LiveCalls): readonly Route[] {
   const body = contentsBody(limits)
   const batch = (path: string, summary: string, choices: BatchChoices) =>
-    passwordRoute(
-      post(path, summary, body, async (call): Promise<Reply> => {
-        const plan = await planOf(call, path, call.body, choices)
-        const label = labelOf(call.body, BATCH_ID)
-        const isStream = call.body.stream ?? choices.streamsUnasked === true
-        return await batchReply(plan, live, label, isStream)
-      }),
-    )
+    answering(path, summary, body, async (call) => {
+      const plan = await planOf(call, path, choices)
+      const label = labelOf(call.body, BATCH_ID)
+      const isStream = call.body.stream ?? choices.streamsUnasked === true
+      return await batchReply(plan, live, label, isStream)
+    })
   return [
     { ...batch(CHAT_PATH, 'Continue a list of raw prompts', { family: CONTENTS }), claims: isContentsOnly },
     batch('/v2/chat/completions', 'Continue a list of raw prompts, each after token 0', {
@@ -63,10 +62,6 @@ export function contentsRoutes(limits: RequestLimits, live: LiveCalls): readonly
     }),
     fastBatchRoute(limits, live),
   ]
-}
-
-export function passwordRoute(route: Route): Route {
-  return { ...route, access: 'password' }
 }
 
 /** `contents` without `messages`: a body of rwkv_lightning on the path that the OpenAI API has too. */
@@ -85,15 +80,13 @@ function fastBatchRoute(limits: RequestLimits, live: LiveCalls): Route {
     report_metrics: Maybe(Type.Boolean()),
     include_metrics: Maybe(Type.Boolean()),
   })
-  return passwordRoute(
-    post(path, summary, body, async (call) => {
-      const { metrics, report_metrics, include_metrics } = call.body
-      const plan = await planOf(call, path, call.body, { family: CUDA_BATCH })
-      const withMetrics = [metrics, report_metrics, include_metrics].includes(true)
-      const label = { id: 'rwkv7-fast-batch', model: modelNameOf(call.body), created: call.now }
-      return await fastBatchReply(plan, live, { ...label, withMetrics }, call.body.stream === true)
-    }),
-  )
+  return answering(path, summary, body, async (call) => {
+    const { metrics, report_metrics, include_metrics } = call.body
+    const plan = await planOf(call, path, { family: CUDA_BATCH })
+    const withMetrics = [metrics, report_metrics, include_metrics].includes(true)
+    const label = { id: 'rwkv7-fast-batch', model: modelNameOf(call.body), created: call.now }
+    return await fastBatchReply(plan, live, { ...label, withMetrics }, call.body.stream === true)
+  })
 }
 
 interface BatchChoices {
@@ -107,14 +100,13 @@ interface BatchChoices {
 async function planOf(
   call: Call<ContentsBody>,
   path: string,
-  body: ContentsBody,
   { family, padsUnasked }: BatchChoices,
 ): Promise<BatchPlan> {
-  const { contents: _contents, ...asked } = body
+  const { body } = call
   const contents = contentsOf(body)
   refuseSession(body, STATE_ROUTE)
   const model = modelOf(call)
-  const plain = settingsOf(asked, family, model, call.limits)
+  const plain = settingsOf(body, family, model, call.limits)
   const settings = family === BIG_BATCH ? { ...plain, sampling: withNoise(plain.sampling, body) } : plain
   const pads = padsUnasked === true && (body.pad_zero ?? true)
   const prompts = await encodeAll(call, model, contents, pads)

@@ -6,12 +6,12 @@ import { encodePrompts } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls } from '../live-calls.ts'
 import { fimPrompt } from '../openai/fim.ts'
-import { type Dialect, post, type Route } from '../route.ts'
+import type { Dialect, Route } from '../route.ts'
 import { refuseSession } from '../sessions/use.ts'
 import { batchReply } from './batch.ts'
-import { Contents, lightningFields, modelOf, renderStringError, SHORT, settingsOf } from './body.ts'
+import { answering, Contents, lightningFields, modelOf, renderStringError, SHORT, settingsOf } from './body.ts'
 import { chatBatchRoute } from './chat-batch.ts'
-import { contentsRoutes, labelOf, passwordRoute, planFor, STATE_ROUTE } from './contents.ts'
+import { contentsRoutes, labelOf, planFor, STATE_ROUTE } from './contents.ts'
 import { openAiRoutes } from './openai.ts'
 import { serverRoutes } from './server.ts'
 import { stateRoutes } from './state.ts'
@@ -37,15 +37,15 @@ function fimRoute(limits: RequestLimits, live: LiveCalls): Route {
   const path = '/FIM/v1/batch-FIM'
   const summary = 'Fill in between each prefix and its suffix'
   const body = Type.Object({ ...lightningFields(limits), prefix: Contents(limits), suffix: Contents(limits) })
-  const route = post(path, summary, body, async (call) => {
-    const { prefix, suffix, ...settled } = call.body
+  return answering(path, summary, body, async (call) => {
+    const { prefix, suffix } = call.body
     if (prefix.length === 0) throw invalid('prefix', 'Empty prompts list')
     if (prefix.length !== suffix.length) {
       throw invalid('suffix', `${suffix.length} for ${prefix.length} of prefix; expected as many`)
     }
     const model = modelOf(call)
     refuseSession(call.body, STATE_ROUTE)
-    const settings = settingsOf(settled, SHORT, model, call.limits)
+    const settings = settingsOf(call.body, SHORT, model, call.limits)
     const texts = prefix.map((before, i) => fimPrompt(before, suffix[i]!))
     const all = await encodePrompts(model, texts, (i) => `prefix[${i}]`, call.signal)
     const prompts = all.map((tokens) => ({ tokens }))
@@ -53,7 +53,6 @@ function fimRoute(limits: RequestLimits, live: LiveCalls): Route {
     // In the original a single pair is a code path of its own, with a name of its own.
     const label =
       prefix.length === 1 ? labelOf(call.body, 'rwkv7-batch-v3') : labelOf(call.body, 'rwkv7-batch', 'FIM.completion')
-    return await batchReply(plan, live, label, settled.stream === true)
+    return await batchReply(plan, live, label, call.body.stream === true)
   })
-  return passwordRoute(route)
 }

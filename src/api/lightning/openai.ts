@@ -11,22 +11,19 @@ import type { LiveCalls } from '../live-calls.ts'
 import { type Chat, replyOf } from '../openai/chat.ts'
 import { chatBody, MaybeMessages, toTurns } from '../openai/chat-schema.ts'
 import { filled, oneMaxTokens, present } from '../openai/sampling.ts'
-import { type Call, get, json, post, type Route } from '../route.ts'
+import { type Call, get, json, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'
 import { sessionFields, sessionUse } from '../sessions/use.ts'
 import { CHAT_LAYOUT, CHAT_STOPS, chatTail, type Turn } from '../template.ts'
-import { Contents, lightningFields, modelOf, OPENAI_ROUTE, settingsOf } from './body.ts'
-import { passwordRoute } from './contents.ts'
+import { answering, Contents, lightningFields, modelOf, OPENAI_ROUTE, settingsOf } from './body.ts'
 
 const SHARED_PATH = '/v1/chat/completions'
 
 export function openAiRoutes(limits: RequestLimits, live: LiveCalls): readonly Route[] {
   const body = openAiBody(limits)
   const chat = (path: string) =>
-    passwordRoute(
-      post(path, 'Answer a conversation, with the defaults of rwkv_lightning', body, async (call) =>
-        replyOf({ ...(await prepare(call)), path, live }, call.body.stream === true),
-      ),
+    answering(path, 'Answer a conversation, with the defaults of rwkv_lightning', body, async (call) =>
+      replyOf({ ...(await prepare(call)), path, live }, call.body.stream === true),
     )
   return [
     chat('/openai/v1/chat/completions'),
@@ -67,10 +64,7 @@ async function prepare(call: Call<OpenAiBody>): Promise<Chat> {
   const { body, limits, signal, tenant } = call
   const turns = turnsOf(body)
   const model = modelOf(call)
-  // The fields that only this route reads of its dialect, and its prompt.
-  const { messages: _messages, contents: _contents, system: _system, ...rest } = body
-  const { stream_options, max_completion_tokens: _limit, ...shared } = rest
-  const limited = { ...shared, max_tokens: oneMaxTokens(body, limits) }
+  const limited = { ...body, max_tokens: oneMaxTokens(body, limits) }
   const settings = settingsOf(limited, OPENAI_ROUTE, model, limits, CHAT_STOPS)
   // Sessions do not use the prefix cache.
   const session = sessionUse(body)
@@ -84,7 +78,7 @@ async function prepare(call: Call<OpenAiBody>): Promise<Chat> {
     request: { id, tenant, ...settings, cache, ...prompt },
     form: plainForm(think),
     chunkTokens: body.chunk_size ?? OPENAI_ROUTE.chunkSize,
-    includeUsage: stream_options?.include_usage === true,
+    includeUsage: body.stream_options?.include_usage === true,
     created: call.now,
     signal,
     name: body.request_id ?? undefined,

@@ -14,8 +14,7 @@ import { type Call, json, mayLackBody, post, type Reply, type Route } from '../r
 import { BoundedInteger, Maybe } from '../schema.ts'
 import { renderTurns } from '../template.ts'
 import { batchReply } from './batch.ts'
-import { Contents, modelOf, RequestName } from './body.ts'
-import { passwordRoute } from './contents.ts'
+import { Contents, modelOf, passwordRoute, RequestName } from './body.ts'
 import { Row } from './row.ts'
 import { MULTI_STATE_PATH, newTurn } from './state.ts'
 

@@ -14,8 +14,17 @@ import { type Call, json, mayLackBody, post, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'
 import { encodeTurn, SessionId, TurnNumber } from '../sessions/use.ts'
 import { type BatchPlan, batchReply } from './batch.ts'
-import { CONTENTS, Contents, contentsOf, lightningFields, modelOf, settingsOf } from './body.ts'
-import { labelOf, passwordRoute, planFor } from './contents.ts'
+import {
+  answering,
+  CONTENTS,
+  Contents,
+  contentsOf,
+  lightningFields,
+  modelOf,
+  passwordRoute,
+  settingsOf,
+} from './body.ts'
+import { labelOf, planFor } from './contents.ts'
 import type { Row } from './row.ts'
 
 export const MULTI_STATE_PATH = '/multi_state/chat/completions'
@@ -38,30 +47,27 @@ type StateBody = Static<ReturnType<typeof stateBody>>
 function stateChatRoute(limits: RequestLimits, live: LiveCalls): Route {
   const path = '/state/chat/completions'
   const summary = 'Continue a session with one raw prompt'
-  const route = post(path, summary, stateBody(limits), async (call) => {
+  return answering(path, summary, stateBody(limits), async (call) => {
     const session = useOf(idOf(call.body))
     const plan = await planOf(call, path, session)
     const label = labelOf(call.body, 'rwkv7-batch')
     return await batchReply(plan, live, label, call.body.stream === true)
   })
-  return passwordRoute(route)
 }
 
 function multiStateRoute(limits: RequestLimits, live: LiveCalls): Route {
   const path = MULTI_STATE_PATH
   const summary = 'Continue any turn of a session; the answer is a new turn'
   const schema = Type.Object({ ...stateBody(limits).properties, dialogue_idx: Maybe(TurnNumber) })
-  const route = post(path, summary, schema, async (call) => {
-    const { dialogue_idx, ...body } = call.body
-    const from = dialogue_idx ?? 0
-    const id = idOf(body)
+  return answering(path, summary, schema, async (call) => {
+    const from = call.body.dialogue_idx ?? 0
+    const id = idOf(call.body)
     const model = modelOf(call)
     if (from > 0) await checkTurn(model, call.tenant, id, from)
-    const plan = await planOf({ ...call, body }, path, { ...useOf(id), from })
+    const plan = await planOf(call, path, { ...useOf(id), from })
     const label = labelOf(call.body, 'rwkv7-multi-state')
     return await batchReply(plan, live, label, call.body.stream === true, newTurn)
   })
-  return passwordRoute(route)
 }
 
 /** The fields on the answer's turn that both forms share. */
@@ -100,8 +106,7 @@ async function planOf(call: Call<StateBody>, path: string, use: SessionUse): Pro
   const [text, ...more] = contentsOf(call.body)
   if (more.length > 0) throw invalid('contents', 'Request must contain exactly one prompt')
   const model = modelOf(call)
-  const { contents: _contents, ...asked } = call.body
-  const settings = settingsOf(asked, CONTENTS, model, call.limits)
+  const settings = settingsOf(call.body, CONTENTS, model, call.limits)
   const { prompt, promptAtBeginning } = await encodeTurn(model, text!, 'contents', call.signal)
   return planFor(call, {
     path,

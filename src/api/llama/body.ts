@@ -3,13 +3,10 @@
 import { invalid } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import type { Constraint } from '../../grammar/constraint.ts'
-import { checkFields, notRead, type UnreadFields } from '../fields.ts'
+import { notRead, type UnreadFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
-import { numberFieldsBut, present, type SamplingFields, usualNumbers, withinLast } from '../openai/sampling.ts'
-import type { Call } from '../route.ts'
+import { ignoredWindow, localNumberFields, present, type SamplingFields, usualNumbers } from '../openai/sampling.ts'
 import { AnyObject, BoundedInteger, Maybe, OneOf, TokenId, urgencyFields } from '../schema.ts'
-
-const RENAMED = { repetition_penalty: 'repeat_penalty' } as const
 
 export function completionBody(limits: RequestLimits) {
   return Type.Object({
@@ -23,8 +20,7 @@ export function completionBody(limits: RequestLimits) {
     ...urgencyFields(),
     n_predict: Maybe(BoundedInteger(-2, limits.maxTokens)),
     max_tokens: Maybe(BoundedInteger(-1, limits.maxTokens)),
-    ...numberFieldsBut(RENAMED),
-    repeat_last_n: Maybe(BoundedInteger(-1, 2 ** 31 - 1)),
+    ...localNumberFields(),
     seed: Maybe(BoundedInteger(-(2 ** 63), 2 ** 64)),
     stop: Maybe(Type.Array(Type.String(), { maxItems: limits.stops })),
     ignore_eos: Maybe(Type.Boolean()),
@@ -84,18 +80,11 @@ export const UNREAD: UnreadFields = {
     xtc_probability: [0],
   },
   instead: { n: 'use /v1/completions', n_cmpl: 'use /v1/completions' },
-}
-
-/** `read`: the fields of its schema. */
-export function checkBody(body: CompletionBody, read: readonly string[], { warn }: Pick<Call, 'warn'>): void {
-  const { samplers, ...rest } = body as CompletionBody & { readonly samplers?: unknown }
-  checkFields(rest, { ...UNREAD, read }, warn)
-  if (present(samplers) && JSON.stringify(samplers) !== '[]') {
-    warn('samplers was ignored: penalties, temperature, top_k and top_p, min_p come in this order')
-  }
-  withinLast(body.repeat_last_n, usualNumbers(body, RENAMED), () =>
-    warn('repeat_last_n was ignored: penalties count the whole text'),
-  )
+  warned: {
+    repeat_last_n: ignoredWindow,
+    samplers: (order) =>
+      JSON.stringify(order) === '[]' ? null : 'penalties, temperature, top_k and top_p, min_p come in this order',
+  },
 }
 
 /** In the words of the OpenAI dialect. */
@@ -104,7 +93,7 @@ export function samplingFieldsOf(body: CompletionBody): SamplingFields {
   const bans = biasesOf(body).filter(([, bias]) => bias === false)
   const biases = biasesOf(body).filter(([, bias]) => bias !== false)
   return {
-    ...withinLast(body.repeat_last_n, usualNumbers(body, RENAMED)),
+    ...usualNumbers(body),
     seed,
     stop,
     ignore_eos: body.ignore_eos ?? null,

@@ -12,12 +12,13 @@ import type { ModelRegistry, ServedModel } from '../models.ts'
 import { chatBody, thinkModeOf, toTurns } from '../openai/chat-schema.ts'
 import { type Fill, fimPrompt, toFill } from '../openai/fim.ts'
 import { chatLogprob, Scores } from '../openai/logprobs.ts'
+import { UNREAD as OPENAI_UNREAD } from '../openai/parameters.ts'
 import { checkLogprobs, type SamplingDefaults, samplingFields, toSampling, toStop } from '../openai/sampling.ts'
 import { type Call, type Dialect, get, json, longJson, post, type Reply, type Route } from '../route.ts'
 import { BoundedInteger, Maybe } from '../schema.ts'
 import { PLAIN_SSE } from '../stream-form.ts'
 import { renderChat } from '../template.ts'
-import { type CompletionBody, checkBody, completionBody, constraintOf, maxTokensOf, samplingFieldsOf } from './body.ts'
+import { type CompletionBody, completionBody, constraintOf, maxTokensOf, samplingFieldsOf, UNREAD } from './body.ts'
 
 const TYPES: Partial<Record<ErrorCode, string>> = {
   unauthorized: 'authentication_error',
@@ -114,12 +115,7 @@ const LLAMA_DEFAULTS: SamplingDefaults = { temperature: 0.8, topK: 40, topP: 0.9
 
 function completionRoute(limits: RequestLimits): Route {
   const summary = 'Continue a prompt, as llama.cpp does'
-  const body = completionBody(limits)
-  const read = Object.keys(body.properties)
-  return post('/completion', summary, body, async (call) => {
-    checkBody(call.body, read, call)
-    return replyOf(await prepare(call))
-  })
+  return post('/completion', summary, completionBody(limits), async (call) => replyOf(await prepare(call)), UNREAD)
 }
 
 async function replyOf(job: Job): Promise<Reply> {
@@ -256,25 +252,25 @@ function timingsOf(numRead: number, readMs: number, numDrawn: number, answerMs: 
   }
 }
 
-/** Read by /infill, or without meaning for the text of this server. */
-const HONOURED = ['n_predict', 'samplers', 'n_keep', 'repeat_last_n']
-
 /**
  * POST /infill: what editors' plugins for code completion speak. Fields that bound the time of a call or choose a slot
  * promise nothing about the text and are accepted; those of samplers we do not have are refused.
  */
 export function infillRoute(limits: RequestLimits): Route {
-  const body = infillBody(limits)
-  return post('/infill', 'Fill in between input_prefix and input_suffix', body, async (call) => {
+  const summary = 'Fill in between input_prefix and input_suffix'
+  const handle = async (call: Call<InfillBody>) => {
     const fill = await toFill(call, infillPrompt(call.body), {
       defaults: LLAMA_DEFAULTS,
       maxTokens: maxTokensOf(call.body, limits),
       param: 'input_prefix',
-      honoured: HONOURED,
     })
     return replyOf({ ...fill, body: call.body })
-  })
+  }
+  const harmless = [...OPENAI_UNREAD.harmless, ...UNREAD.harmless]
+  return post('/infill', summary, infillBody(limits), handle, { ...OPENAI_UNREAD, harmless })
 }
+
+type InfillBody = Static<ReturnType<typeof infillBody>>
 
 function infillBody(limits: RequestLimits) {
   const file = Type.Object({ filename: Maybe(Type.String()), text: Type.String() })
@@ -290,7 +286,7 @@ function infillBody(limits: RequestLimits) {
 }
 
 /** Other files come first, as text the model has read; `prompt` is the beginning of the middle. */
-function infillPrompt(body: Static<ReturnType<typeof infillBody>>): string {
+function infillPrompt(body: InfillBody): string {
   const extra = (body.input_extra ?? []).map(({ text }) => `${text}\n\n`).join('')
   return extra + fimPrompt((body.input_prefix ?? '') + (body.prompt ?? ''), body.input_suffix ?? '')
 }

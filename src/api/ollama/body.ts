@@ -10,14 +10,14 @@ import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
 import {
   checkLogprobs,
-  numberFieldsBut,
+  ignoredWindow,
+  localNumberFields,
   present,
   type SamplingDefaults,
   type SamplingFields,
   toSampling,
   toStop,
   usualNumbers,
-  withinLast,
 } from '../openai/sampling.ts'
 import type { Call } from '../route.ts'
 import { AnyObject, BoundedInteger, Maybe, OneOf, urgencyFields } from '../schema.ts'
@@ -25,14 +25,11 @@ import { AnyObject, BoundedInteger, Maybe, OneOf, urgencyFields } from '../schem
 /** Ollama's own, but for `repeat_penalty`: 1.1 over a whole conversation drives an RWKV model off its words. */
 export const OLLAMA_DEFAULTS: SamplingDefaults = { temperature: 0.8, topK: 40, topP: 0.9 }
 
-const RENAMED = { repetition_penalty: 'repeat_penalty' } as const
-
 function optionFields(limits: RequestLimits) {
   return {
     seed: Maybe(BoundedInteger(-(2 ** 63), 2 ** 64)),
     num_predict: Maybe(BoundedInteger(-2, limits.maxTokens)),
-    ...numberFieldsBut(RENAMED),
-    repeat_last_n: Maybe(BoundedInteger(-1, 2 ** 31 - 1)),
+    ...localNumberFields(),
     stop: Maybe(
       OneOf(
         `a string or a list of at most ${limits.stops} strings`,
@@ -83,6 +80,7 @@ export const UNREAD_OPTIONS: UnreadFields = {
     typical_p: [1],
     vocab_only: [false],
   },
+  warned: { repeat_last_n: ignoredWindow },
 }
 /** Parameters of a sampler that is off. */
 const MIROSTAT = ['mirostat_tau', 'mirostat_eta']
@@ -90,9 +88,6 @@ const MIROSTAT = ['mirostat_tau', 'mirostat_eta']
 export function checkOptions(options: Options, limits: RequestLimits, { warn }: Pick<Call, 'warn'>): void {
   const read = [...Object.keys(optionFields(limits)), ...MIROSTAT]
   checkFields(options, { ...UNREAD_OPTIONS, read, at: 'options.' }, warn)
-  withinLast(options.repeat_last_n, usualNumbers(options, RENAMED), () =>
-    warn('options.repeat_last_n was ignored: penalties count the whole text here'),
-  )
 }
 
 function samplingOf(
@@ -106,8 +101,8 @@ function samplingOf(
 
 /** In the words of the OpenAI dialect. */
 export function samplingFieldsOf(options: Options): SamplingFields {
-  const { repeat_penalty: _renamed, num_predict: _length, repeat_last_n: window, ...same } = options
-  return { ...same, ...withinLast(window, usualNumbers(options, RENAMED)) }
+  const { repeat_penalty: _renamed, num_predict: _length, ...same } = options
+  return { ...same, ...usualNumbers(options) }
 }
 
 export function chatSettings({ body, id, limits, signal, tenant }: Call<SharedBody>, model: ServedModel) {

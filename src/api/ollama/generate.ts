@@ -96,7 +96,6 @@ async function plainJob(call: Call<GenerateBody>): Promise<Fill> {
     defaults: OLLAMA_DEFAULTS,
     maxTokens: maxTokensOf(body.options ?? {}, limits),
     param: 'prompt',
-    honoured: [],
   })
 }
 

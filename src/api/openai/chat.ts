@@ -18,8 +18,8 @@ import type { LiveCalls } from '../live-calls.ts'
 import { type Call, json, longJson, post, type Reply, type Route } from '../route.ts'
 import { checkSession, sessionUse, wirePosition } from '../sessions/use.ts'
 import { writerOf } from '../stream-form.ts'
-import { constraintOf, FORMAT_FIELDS, type FormatFields, formatFields } from './asks/formats.ts'
-import { THINKING_FIELDS, type ThinkingFields, thinkingFields, thinkingOfBody } from './asks/thinking.ts'
+import { constraintOf, type FormatFields, formatFields } from './asks/formats.ts'
+import { type ThinkingFields, thinkingFields, thinkingOfBody } from './asks/thinking.ts'
 import { conversationOf, type ToolFields, toolFields } from './asks/tools.ts'
 import { ChatChoice } from './chat-choice.ts'
 import {
@@ -30,33 +30,18 @@ import {
   type PredictionFields,
   textOf,
 } from './chat-schema.ts'
-import { refuseUnread, warnUnknown } from './parameters.ts'
+import { UNREAD } from './parameters.ts'
 import { cacheOf, checkCombinations, checkLogprobs, oneMaxTokens, toSampling, toStop } from './sampling.ts'
 import { allGuesses, systemFingerprint, usageOf } from './usage.ts'
-
-/** Of the fields that not every route reads. */
-const READ = [
-  'messages',
-  'best_of',
-  'stream_options',
-  'max_completion_tokens',
-  'logprobs',
-  'top_logprobs',
-  ...['tools', 'tool_choice', 'parallel_tool_calls'],
-  'prediction',
-  ...THINKING_FIELDS,
-  ...FORMAT_FIELDS,
-]
 
 export function chatRoute(limits: RequestLimits, live: LiveCalls): Route {
   const summary = 'Answer a conversation'
   const path = '/v1/chat/completions'
   const own = { ...toolFields(), ...formatFields(), ...thinkingFields(), ...PREDICTION_FIELDS }
   const body = Type.Object({ ...chatBody(limits).properties, ...own })
-  const route = post(path, summary, body, async (call) => {
-    warnUnknown(call.body, body.properties, call.warn)
-    return replyOf({ ...(await prepare(call)), path, live }, call.body.stream === true)
-  })
+  const handle = async (call: Call<OwnBody>) =>
+    replyOf({ ...(await prepare(call)), path, live }, call.body.stream === true)
+  const route = post(path, summary, body, handle, UNREAD)
   // Dialects that share this path send their key in the body.
   return { ...route, access: 'password' }
 }
@@ -82,7 +67,6 @@ type OwnBody = ChatBody & ToolFields & FormatFields & ThinkingFields & Predictio
 
 async function prepare(call: Call<OwnBody>): Promise<Chat> {
   const { body, limits, signal } = call
-  refuseUnread(body, READ, call.warn)
   checkCombinations(body, true)
   checkSession(body)
   const model = call.models.get(body.model)

@@ -13,7 +13,7 @@ import { numPrompts } from '../prompt-list.ts'
 import { type Call, json, longJson, post, type Reply, type Route } from '../route.ts'
 import { wirePosition } from '../sessions/use.ts'
 import { eventAround, writerOf } from '../stream-form.ts'
-import { constraintOf, FORMAT_FIELDS } from './asks/formats.ts'
+import { constraintOf } from './asks/formats.ts'
 import {
   type CompletionBody,
   checkEcho,
@@ -25,33 +25,20 @@ import {
   toPrompts,
 } from './completions-schema.ts'
 import { Scores } from './logprobs.ts'
-import { refuseUnread, warnUnknown } from './parameters.ts'
+import { UNREAD } from './parameters.ts'
 import { cacheOf, checkCombinations, checkLogprobs, toSampling, toStop } from './sampling.ts'
 import { allGuesses, systemFingerprint, usageOf } from './usage.ts'
-
-/** Fields read here that some routes do not have. */
-const READ = [
-  'prompt',
-  'suffix',
-  'best_of',
-  'stream_options',
-  'max_completion_tokens',
-  'logprobs',
-  'echo',
-  ...FORMAT_FIELDS,
-]
 
 const PATH = '/v1/completions'
 
 export function completionsRoute(limits: RequestLimits, live: LiveCalls): Route {
   const summary = 'Continue one or more prompts'
-  const body = completionBody(limits)
-  return post(PATH, summary, body, async (call): Promise<Reply> => {
-    warnUnknown(call.body, body.properties, call.warn)
+  const handle = async (call: Call<CompletionBody>): Promise<Reply> => {
     const completion = { ...(await prepare(call)), live }
     if (call.body.stream === true) return { kind: 'events', events: streamed(completion) }
     return await whole(completion)
-  })
+  }
+  return post(PATH, summary, completionBody(limits), handle, UNREAD)
 }
 
 interface Completion {
@@ -70,7 +57,6 @@ interface Completion {
 
 async function prepare(call: Call<CompletionBody>): Promise<Completion> {
   const { body, limits, signal } = call
-  refuseUnread(body, READ, call.warn)
   checkCombinations(body, true)
   checkFanOut(body, limits)
   const session = sessionOf(body)

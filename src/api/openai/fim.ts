@@ -4,7 +4,7 @@
  */
 
 import type { FinishReason, GenerateRequest } from '../../engine/messages.ts'
-import { Type } from '../../files/schema-types.ts'
+import { type Static, Type } from '../../files/schema-types.ts'
 import { runAll } from '../answers.ts'
 import { encodePrompt } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
@@ -12,7 +12,7 @@ import type { ServedModel } from '../models.ts'
 import { type Call, json, post, type Reply, type Route } from '../route.ts'
 import { BoundedInteger, Maybe } from '../schema.ts'
 import { refuseSession } from '../sessions/use.ts'
-import { refuseUnread } from './parameters.ts'
+import { UNREAD } from './parameters.ts'
 import {
   cacheOf,
   checkCombinations,
@@ -37,17 +37,17 @@ export function mistralFimRoute(limits: RequestLimits): Route {
     suffix: Maybe(Type.String()),
     random_seed: Maybe(BoundedInteger(0, 2 ** 53 - 1)),
   })
-  return post('/v1/fim/completions', 'Fill in between prompt and suffix', body, async (call) => {
+  const handle = async (call: Call<Static<typeof body>>) => {
     const { prompt, suffix, random_seed, max_tokens, stream } = call.body
     const seeded = { ...call.body, seed: call.body.seed ?? random_seed ?? null }
     const job = await toFill({ ...call, body: seeded }, fimPrompt(prompt, suffix ?? ''), {
       defaults: DEFAULTS,
       maxTokens: max_tokens ?? DEFAULT_TOKENS,
       param: 'prompt',
-      honoured: ['suffix'],
     })
     return await replyOf(job, stream === true, call.now)
-  })
+  }
+  return post('/v1/fim/completions', 'Fill in between prompt and suffix', body, handle, UNREAD)
 }
 
 async function replyOf(job: Fill, isStream: boolean, created: number): Promise<Reply> {
@@ -92,17 +92,14 @@ interface FillOptions {
   readonly maxTokens: number
   /** Field that a complaint about the prompt names. */
   readonly param: string
-  /** Fields the route reads besides those of sampling. */
-  readonly honoured: readonly string[]
 }
 
 export async function toFill(
   call: Call<SamplingFields>,
   prompt: string,
-  { defaults, maxTokens, param, honoured }: FillOptions,
+  { defaults, maxTokens, param }: FillOptions,
 ): Promise<Fill> {
   const { body, limits, signal, tenant } = call
-  refuseUnread(body, ['prompt', 'best_of', 'stream_options', ...honoured])
   checkCombinations(body)
   refuseSession(body, 'use /v1/completions')
   const model = call.models.get(body.model)

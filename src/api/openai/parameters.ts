@@ -1,14 +1,14 @@
 /**
- * What happens to a field that a route does not read. Three lists, and one rule for the rest:
+ * What becomes of a field that a route with OpenAI's fields does not read, that is: which its schema has not.
  *  - HARMLESS: promises nothing about the text; accepted and ignored.
  *  - NOT_IMPLEMENTED: would change the text (or is a promise we do not keep). Refused by name, except at the values
  *    that mean "off", which clients send as defaults. Null always means absent.
- *  - READ_BY_SOME: the same, except on the routes that do read them.
+ *  - READ_BY_SOME: the same; other routes read them.
  *  - any other unknown field is named in the reply's header `warnings`: clients carry private fields, and a slip of the hand
  *    is seen there.
  */
 import { SkeinError } from '../../errors.ts'
-import { checkFields, type FieldCheck, isSame } from '../fields.ts'
+import type { UnreadFields } from '../fields.ts'
 
 /** Accepted and ignored on every route of this dialect. */
 export const HARMLESS: readonly string[] = [
@@ -39,10 +39,10 @@ export const HARMLESS: readonly string[] = [
 ]
 
 /** Answered with a warning: the reply is what it would be without them. */
-const WARNED: Readonly<Record<string, string>> = {
-  num_ctx: 'a recurrent model has no window',
-  repeat_last_n: 'penalties count the whole text',
-  samplers: 'their order is fixed: penalties, temperature, top_k and top_p, min_p',
+const WARNED: NonNullable<UnreadFields['warned']> = {
+  num_ctx: () => 'a recurrent model has no window',
+  repeat_last_n: (tokens) => (Number(tokens) > 0 ? 'penalties count the whole text' : null),
+  samplers: () => 'their order is fixed: penalties, temperature, top_k and top_p, min_p',
 }
 
 /** Field → the values at which it means nothing. */
@@ -152,39 +152,16 @@ const INSTEAD: Readonly<Record<string, string>> = {
   user_name: 'send it in `params`, to a chat route',
 }
 
-/** Throws for the first field of `body` that would change the reply and that the route does not read. */
-export function refuseUnread(
-  body: object,
-  read: readonly string[] = [],
-  warn: (message: string) => void = () => {},
-): void {
-  for (const [name, value] of Object.entries(body)) {
-    if (value === null || read.includes(name)) continue
-    if (Object.hasOwn(WARNED, name)) warn(`${name} was ignored: ${WARNED[name]}`)
-    const instead = INSTEAD[name] ?? 'leave it out'
-    if (isOn(NOT_IMPLEMENTED, name, value)) throw unsupported(name, instead)
-    if (isOn(READ_BY_SOME, name, value)) {
-      throw refused(name, `this route does not read it, and ignoring it would change the reply; ${instead}`)
-    }
-  }
-}
-
-/** By the properties of a schema. Listing them takes longer than anything else that a refused request costs. */
-const checks = new WeakMap<object, FieldCheck>()
-
-/** Names the unknown fields: the reply would be the same without them. */
-export function warnUnknown(body: object, properties: object, warn: (message: string) => void): void {
-  let check = checks.get(properties)
-  if (check === undefined) {
-    const known = { ...properties, ...NOT_IMPLEMENTED, ...READ_BY_SOME, ...WARNED }
-    check = { read: Object.keys(known), harmless: HARMLESS, refused: {} }
-    checks.set(properties, check)
-  }
-  checkFields(body, check, warn)
-}
-
-function isOn(fields: Readonly<Record<string, readonly unknown[]>>, name: string, value: unknown): boolean {
-  return Object.hasOwn(fields, name) && !fields[name]!.some((off) => isSame(off, value))
+/** A route's own list is this one with what it reads besides, or passes over. */
+export const UNREAD: UnreadFields = {
+  harmless: HARMLESS,
+  refused: { ...NOT_IMPLEMENTED, ...READ_BY_SOME },
+  instead: INSTEAD,
+  warned: WARNED,
+  refusal: (param, instead = 'leave it out') =>
+    Object.hasOwn(NOT_IMPLEMENTED, param)
+      ? unsupported(param, instead)
+      : refused(param, `this route does not read it, and ignoring it would change the reply; ${instead}`),
 }
 
 export function unsupported(param: string, instead: string): SkeinError {

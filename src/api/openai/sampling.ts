@@ -9,6 +9,7 @@ import { type Static, Type } from '../../files/schema-types.ts'
 import {
   SAMPLING_ROWS,
   type SamplingField,
+  type SamplingName,
   type SamplingNumbers,
   type SamplingParameter,
   type SamplingUsualField,
@@ -39,39 +40,37 @@ function numberFields(): NumberFields {
   return Object.fromEntries(fields) as NumberFields
 }
 
-/** Usual fields that a dialect calls otherwise. */
-type Renamed = Readonly<Partial<Record<SamplingUsualField, string>>>
+/** Tokens that penalties count: 0 turns them off, every other number means the whole text here. */
+const RepeatLastN = Maybe(BoundedInteger(-1, 2 ** 31 - 1))
 
-/** The usual fields of the numbers, by a dialect's names. */
-export function numberFieldsBut<const R extends Renamed>(renamed: R) {
-  const fields = SAMPLING_ROWS.flatMap(([, row]) =>
-    usualOf(row).map((field) => [renamed[field] ?? field, NumberField(row)]),
-  )
-  // A name for each usual field: its own, or that of `renamed`.
-  return Object.fromEntries(fields) as {
-    readonly [F in SamplingUsualField as F extends keyof R ? Extract<R[F], string> : F]: ReturnType<typeof NumberField>
+/** The usual fields of the numbers, by the names that llama.cpp and Ollama have for them. */
+export function localNumberFields() {
+  const fields = SAMPLING_ROWS.flatMap(([, row]) => usualOf(row).map((field) => [localName(field), NumberField(row)]))
+  // A name for each usual field.
+  const numbers = Object.fromEntries(fields) as {
+    readonly [F in SamplingUsualField as F extends 'repetition_penalty' ? 'repeat_penalty' : F]: ReturnType<
+      typeof NumberField
+    >
   }
+  return { ...numbers, repeat_last_n: RepeatLastN }
 }
 
 /** The numbers of such a body, by their usual names. */
-export function usualNumbers(body: object, renamed: Renamed): Partial<SamplingFields> {
+export function usualNumbers(body: object): Partial<SamplingFields> {
   const given = body as Readonly<Record<string, unknown>>
-  const fields = SAMPLING_ROWS.flatMap(([, row]) => usualOf(row))
-  return Object.fromEntries(fields.map((field) => [field, given[renamed[field] ?? field] ?? null]))
+  const fields = [...SAMPLING_ROWS.flatMap(([, row]) => usualOf(row)), 'repeat_last_n']
+  return Object.fromEntries(fields.map((field) => [field, given[localName(field)] ?? null]))
 }
 
-type Penalties = Partial<Pick<SamplingFields, 'repetition_penalty' | 'presence_penalty' | 'frequency_penalty'>>
+function localName(field: string): string {
+  return field === 'repetition_penalty' ? 'repeat_penalty' : field
+}
 
-/**
- * Penalties over the last `repeat_last_n` tokens, as llama.cpp and Ollama have them: 0 turns them off. Others count the whole
- * text here, of which `warn` tells.
- */
-export function withinLast<F extends Penalties>(window: number | null | undefined, fields: F, warn?: () => void): F {
-  if (window === 0) return { ...fields, repetition_penalty: null, presence_penalty: null, frequency_penalty: null }
-  const { repetition_penalty, presence_penalty, frequency_penalty } = fields
+/** For bodies with such fields: their `repeat_last_n` matters beside a penalty. */
+export function ignoredWindow(window: unknown, given: object): string | null {
+  const { repetition_penalty, presence_penalty, frequency_penalty } = usualNumbers(given)
   const isPenalised = (repetition_penalty ?? 1) !== 1 || (presence_penalty ?? 0) !== 0 || (frequency_penalty ?? 0) !== 0
-  if (present(window) && window > 0 && isPenalised) warn?.()
-  return fields
+  return Number(window) > 0 && isPenalised ? 'penalties count the whole text' : null
 }
 
 function usualOf({ fields }: SamplingParameter): readonly SamplingUsualField[] {
@@ -89,6 +88,7 @@ export function samplingFields(limits: RequestLimits) {
     best_of: Maybe(BoundedInteger(1, limits.n)),
     max_tokens: Maybe(BoundedInteger(-1, limits.maxTokens)),
     ...numberFields(),
+    repeat_last_n: RepeatLastN,
     seed: Maybe(BoundedInteger(-(2 ** 63), 2 ** 64)),
     stop: Maybe(OneOf(stopList, Type.String(), Type.Array(Type.String(), { maxItems: limits.stops }))),
     stop_token_ids: Maybe(Type.Array(TokenId, { maxItems: limits.stops })),
@@ -116,13 +116,16 @@ function StopTokens(limits: RequestLimits) {
 
 export type SamplingFields = Static<ReturnType<typeof Type.Object<ReturnType<typeof samplingFields>>>>
 
+const PENALTIES: readonly SamplingName[] = ['presencePenalty', 'frequencyPenalty', 'repetitionPenalty']
+
 export function toSampling(body: SamplingFields, model: ServedModel, defaults: SamplingDefaults = {}): SamplingParams {
   const usesRwkvNames = present(body.alpha_presence) || present(body.alpha_frequency)
   const named: SamplingDefaults = { ...(usesRwkvNames && { penaltyDecay: RWKV_DECAY }), ...defaults }
   const own: Readonly<Record<string, number | null>> = model.mixture?.defaults ?? {}
-  const numbers = samplingNumbers(
-    (name, { fields, off }) => oneOfNames(body, fields) ?? own[name] ?? named[name] ?? off,
-  )
+  const numbers = samplingNumbers((name, { fields, off }) => {
+    const given = oneOfNames(body, fields) ?? own[name] ?? named[name] ?? off
+    return body.repeat_last_n === 0 && PENALTIES.includes(name) ? off : given
+  })
   return {
     ...numbers,
     topK: Math.max(0, numbers.topK),

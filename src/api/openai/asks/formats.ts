@@ -9,11 +9,6 @@ import { Maybe } from '../../schema.ts'
 import { present } from '../sampling.ts'
 
 /** Fields of a body that say so. */
-export const FORMAT_FIELDS = [
-  ...['guided_json', 'guided_regex', 'guided_choice', 'guided_grammar'],
-  ...['structured_outputs', 'grammar', 'json_schema'],
-] as const
-
 export function formatFields() {
   return {
     response_format: Maybe(

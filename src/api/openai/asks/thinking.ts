@@ -5,8 +5,6 @@ import { type Thinking, thinking, thinkingOf } from '../../chat/conversation.ts'
 import { Maybe } from '../../schema.ts'
 import { present } from '../sampling.ts'
 
-export const THINKING_FIELDS = ['enable_think', 'reasoning_effort', 'chat_template_kwargs', 'think_type']
-
 export function thinkingFields() {
   return {
     enable_think: Maybe(Type.Boolean()),
