@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest'
+import { afterEach, describe, expect, test, vi } from 'vitest'
 import { asMarkdown } from '../../web/src/conversations/markdown-text.ts'
 import { byPeriod, type Conversation } from '../../web/src/conversations/periods.ts'
 import {
@@ -91,6 +91,39 @@ describe('a session that is read from the server', () => {
       [null, 'The cat', 1],
       [null, '', 2],
     ])
+  })
+})
+
+describe('the list of conversations', () => {
+  afterEach(() => vi.unstubAllGlobals())
+
+  /** Of a server with these sessions, latest first. */
+  async function listed(ids: readonly string[], most: number) {
+    const asked: string[] = []
+    vi.stubGlobal('sessionStorage', { getItem: () => null })
+    vi.stubGlobal('fetch', async (path: string) => {
+      asked.push(path)
+      const query = new URL(path, 'http://server').searchParams
+      const start = ids.indexOf(query.get('after') ?? '') + 1
+      const data = ids.slice(start, start + Number(query.get('limit'))).map((id) => ({ id }))
+      return new Response(JSON.stringify({ data }))
+    })
+    const { listConversations } = await import('../../web/src/lib/sessions.ts')
+    const found = await listConversations('demo', new AbortController().signal, most)
+    return { found: found.map(({ id }) => id), numAsked: asked.length }
+  }
+  const responses = (count: number) =>
+    Array.from({ length: count }, (_, i) => `resp_${i.toString(16).padStart(32, '0')}`)
+
+  test('has no stored responses, however many came after the conversations', async () => {
+    const stored = responses(28)
+    const ids = ['a', ...stored.slice(3), 'b', ...stored.slice(0, 3), 'c', 'resp_mine']
+    expect(await listed(ids, 10)).toEqual({ found: ['a', 'b', 'c', 'resp_mine'], numAsked: 4 })
+  })
+
+  test('ends at its length, and where there is nothing but responses', async () => {
+    expect((await listed(['a', 'b', responses(1)[0]!, 'c', 'd'], 3)).found).toEqual(['a', 'b', 'c'])
+    expect(await listed(responses(5000), 200)).toEqual({ found: [], numAsked: 10 })
   })
 })
 

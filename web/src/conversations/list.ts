@@ -3,7 +3,7 @@ import { effect, signal } from '@preact/signals'
 import { keyChanges } from '../lib/api.ts'
 import { messageOf } from '../lib/errors.ts'
 import { models, returns } from '../lib/live.ts'
-import { deleteSession, listSessions, type Session } from '../lib/sessions.ts'
+import { deleteSession, listConversations, type Session } from '../lib/sessions.ts'
 import { dropNote, note, noteOf } from './notes.ts'
 import type { Conversation } from './periods.ts'
 import { readTranscript } from './transcript.ts'
@@ -49,7 +49,7 @@ async function refresh(names: readonly string[], stop: AbortSignal): Promise<voi
   try {
     const lists = await Promise.all(
       names.map(async (model) =>
-        (await listSessions(model, stop, MOST_LISTED)).map((one) => conversationOf(model, one)),
+        (await listConversations(model, stop, MOST_LISTED)).map((one) => conversationOf(model, one)),
       ),
     )
     // Those of a model that is being started again come back with it.

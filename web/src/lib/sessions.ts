@@ -33,11 +33,28 @@ export function headTurn({ turns, head }: Session): Turn | undefined {
   return turns.find(({ turn }) => turn === head)
 }
 
-/** Most recently used first; without a limit, all. */
-export async function listSessions(model: string, signal: AbortSignal, limit?: number): Promise<Session[]> {
-  const end = limit === undefined ? '' : `&limit=${limit}`
-  const path = `/v1/sessions?model=${encodeURIComponent(model)}${end}`
+/** Most recently used first. */
+export async function listSessions(model: string, signal: AbortSignal, page = ''): Promise<Session[]> {
+  const path = `/v1/sessions?model=${encodeURIComponent(model)}${page}`
   return (await call<{ data: Session[] }>(path, { signal })).data
+}
+
+/** The id of a stored response of the Responses API, which is a session, too. */
+const RESPONSE = /^resp_[0-9a-f]{32}$/
+/** Programs store responses by the thousand; past this many sessions no conversation is looked for. */
+const MOST_LOOKED = 2000
+
+/** The latest sessions that are no stored responses. */
+export async function listConversations(model: string, signal: AbortSignal, most: number): Promise<Session[]> {
+  const found: Session[] = []
+  let after = ''
+  for (let looked = 0; looked < MOST_LOOKED && found.length < most; looked += most) {
+    const sessions = await listSessions(model, signal, `&limit=${most}${after}`)
+    found.push(...sessions.filter(({ id }) => !RESPONSE.test(id)))
+    if (sessions.length < most) break
+    after = `&after=${encodeURIComponent(sessions.at(-1)!.id)}`
+  }
+  return found.slice(0, most)
 }
 
 export async function getSession(model: string, id: string, signal: AbortSignal): Promise<Session> {
