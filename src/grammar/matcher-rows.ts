@@ -29,6 +29,8 @@ export type ToRows =
       readonly constraint: Constraint
       /** Tokens that its answer already has. */
       readonly tokens: readonly number[]
+      /** Required tokens after the last of them are not among them. */
+      readonly mayForce: boolean
       /** Required tokens are reported, so that they need not be drawn. */
       readonly forces: boolean
     }
@@ -81,8 +83,7 @@ export class MatcherRows {
         this.#compile(message)
         return
       case 'open':
-        // The first token is drawn, because the prompt may not have been read.
-        this.#work(message.row, message.turn, false, () => this.#open(message))
+        this.#work(message.row, message.turn, message.mayForce, () => this.#open(message))
         break
       case 'advance':
         for (const { row, turn, token } of message.steps) this.#work(row, turn, true, () => this.#accept(row, token))
@@ -127,6 +128,8 @@ export class MatcherRows {
   #work(row: number, turn: number, mayForce: boolean, change: () => void): void {
     this.#masks.setBusyTurn(this.#thread, turn)
     const begin = performance.now()
+    // The first turn in a thread compiles the grammar.
+    const isOpened = !this.#rows.has(row)
     try {
       change()
       const { matcher, forces } = this.#rows.get(row)!
@@ -134,8 +137,7 @@ export class MatcherRows {
       const forced = isForcing ? this.#force(matcher) : []
       this.#writeMask(matcher, row)
       if (isForcing && this.#mustEnd(row)) forced.push(this.#vocabulary.stopToken)
-      // The first turn compiles the grammar.
-      this.#masks.write(row, turn, 'open', forced, mayForce ? performance.now() - begin : 0)
+      this.#masks.write(row, turn, 'open', forced, isOpened ? 0 : performance.now() - begin)
     } catch (error) {
       this.#masks.write(row, turn, 'failed', [], 0)
       this.#masks.notify()

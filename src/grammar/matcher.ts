@@ -93,6 +93,8 @@ export class Matcher {
     const tokens = [...this.#tokens]
     const [row, forces] = [this.row, this.#forces]
     const { key, constraint } = this.#grammar
-    return { type: 'open', row, turn, key, constraint, tokens, forces }
+    // The first token is drawn, because the prompt may not have been read; what was taken is not taken again.
+    const mayForce = tokens.length > 0 && !this.#hasTaken
+    return { type: 'open', row, turn, key, constraint, tokens, mayForce, forces }
   }
 }

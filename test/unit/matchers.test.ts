@@ -199,7 +199,7 @@ test('a trap of the grammar engine fails its answer and ends the thread, a token
   const masks = new SharedMasks(2, VOCAB / 32)
   const { memory } = masks
   const rows = new MatcherRows(binding, { tokens, vocabSize: VOCAB, numRows: 2, memory, thread: 0 }, () => {})
-  const open = { type: 'open', forces: false, key: 'k', constraint: GRAMMAR.constraint } as const
+  const open = { type: 'open', forces: false, mayForce: false, key: 'k', constraint: GRAMMAR.constraint } as const
   rows.handle({ ...open, row: 0, turn: 1, tokens: [5] })
   expect([masks.statusOf(0), masks.turnOf(0), masks.busyTurnOf(0)]).toEqual(['failed', 1, 0])
   hasTrapped = true
@@ -218,4 +218,35 @@ test('what a thread that ended had written of an answer counts no more', () => {
   write(started[1]!, 7)
   expect([matcher.isReady, matcher.takeForced(), [...matcher.mask]]).toEqual([true, [], [7, 7]])
   matchers.dispose()
+})
+
+test('an answer that goes on in another thread has the same certain tokens there', async () => {
+  const binding = await openXgrammar()
+  const tokens = tokenTable((token) => Uint8Array.of(token), VOCAB * 2)
+  const constraint = { type: 'text', text: 'abcd' } as const
+  const options = { tokens, vocabSize: VOCAB * 2, numRows: 400 }
+  const masksOf: SharedMasks[] = []
+  const start: StartThread = ({ memory, thread }, { ended }) => {
+    const rows = new MatcherRows(binding, { ...options, memory, thread }, () => {})
+    masksOf.push(new SharedMasks(options.numRows, (VOCAB * 2) / 32, memory))
+    end = ended
+    return { post: (message) => rows.handle(message), end: () => {} }
+  }
+  let end: (reason: string) => void = () => {}
+  const told = ['stays', 'is slow', 'loses its thread', 'loses it afterwards'].map((fate) => {
+    const matchers = new Matchers({ ...options, tokens: () => tokens, numRows: 200, numThreads: 1, start })
+    const matcher = matchers.open({ key: 'k', constraint, isSlow: false }, true)
+    const taken = [matcher.takeForced()]
+    if (fate === 'is slow') masksOf.at(-1)!.write(matcher.row, matcher.turn, 'open', [], 200)
+    matchers.advance(matcher, 97)
+    matchers.flush()
+    if (fate === 'loses its thread') end('unreachable')
+    taken.push(matcher.takeForced())
+    if (fate === 'loses it afterwards') end('unreachable')
+    const mask = [...matcher.mask]
+    matchers.dispose()
+    return [...taken, mask]
+  })
+  expect(told[0]!.slice(0, 2)).toEqual([[], [98, 99, 100, 0]])
+  expect(told).toEqual(told.map(() => told[0]))
 })
