@@ -49,6 +49,10 @@ export const serve = defineCommand({
     const settings = await withModel(asked)
     const { choice, options, access, logLevel, drainSeconds, keyFile } = withFields(settings, () => servePlan(settings))
     noteMissingFolder(options.modelDir)
+    if (settings.raw.keys !== undefined && !existsSync(keyFile))
+      process.stderr.write(
+        `skein: --keys: there is no file ${keyFile}; skein keys add NAME --keys ${keyFile} makes it\n`,
+      )
     const logger = createLogger(logLevel)
     const onProblem = (error: SkeinError) => {
       logger.error({ err: error }, 'the keys stay as they were')

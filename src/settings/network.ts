@@ -31,7 +31,10 @@ export function networkChoice(given: NetworkValues) {
       allowedOrigins: given['allow-origin'] ?? [],
       allowedHosts: given['allow-host'] ?? [],
     },
-    access: { ...{ host, password }, apiKey: given['api-key']?.join(','), noAuth: given['no-auth'] },
+    access: {
+      ...{ host, password, allowedHosts: given['allow-host'] },
+      ...{ apiKey: given['api-key']?.join(','), noAuth: given['no-auth'] },
+    },
     logLevel: given['log-level'],
     drainSeconds: given['drain-seconds'],
   }

@@ -157,6 +157,13 @@ describe('resolveAuth', () => {
     },
   )
 
+  test('on loopback under a public name it gets a key, too: a proxy is in front of it', () => {
+    const name = { host: '127.0.0.1', allowedHosts: ['localhost', 'llm.example.org'] }
+    expect(resolveAuth(name).generatedKey).toMatch(/^sk-/)
+    expect(resolveAuth({ ...name, noAuth: true }).message).toBe('OPEN to everyone who can reach llm.example.org')
+    expect(resolveAuth({ ...name, allowedHosts: ['localhost'] }).generatedKey).toBeNull()
+  })
+
   test('given keys are used, and not generated again', () => {
     const decision = resolveAuth({ host: '0.0.0.0', apiKey: 'a, b,', password: 'c' })
     expect(decision).toEqual({

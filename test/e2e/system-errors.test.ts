@@ -38,8 +38,10 @@ test('a metrics port that is in use', async () => {
   expect(stderr).toContain(`port ${port} of 127.0.0.1: it is in use; choose another with --metrics-port`)
 })
 
-test('a missing model folder is reported', async () => {
-  const server = await serve(['--without-model', '--no-store', '--model-dir', join(folder, 'none')])
+test('a missing model folder and a missing file of keys are reported', async () => {
+  const missing = ['--model-dir', join(folder, 'none'), '--keys', join(folder, 'keys.json')]
+  const server = await serve(['--without-model', '--no-store', ...missing])
   await server.stop()
   expect(server.output.join('\n')).toMatch(/--model-dir: there is no folder .*none/)
+  expect(server.output.join('\n')).toMatch(/--keys: there is no file .*keys\.json; skein keys add/)
 })

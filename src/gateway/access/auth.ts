@@ -12,6 +12,8 @@ import { isExpired, type KeyLimits, NO_LIMITS } from './keys.ts'
 interface AuthOptions {
   /** The address that the server listens on. */
   readonly host: string
+  /** Further names it answers to, such as that of a proxy in front of it. */
+  readonly allowedHosts?: readonly string[] | undefined
   /** One key, or several separated by commas. */
   readonly apiKey?: string | undefined
   /** The same secret, under the name that rwkv_lightning's clients use. */
@@ -31,10 +33,11 @@ interface AuthDecision {
 }
 
 /**
- * A server is open only on loopback or with --no-auth. Otherwise it needs a key, and generates one if none was given.
+ * A server is open only on loopback and under its names, or with --no-auth. Otherwise it needs a key, and generates one if none was given.
  */
 export function resolveAuth(options: AuthOptions): AuthDecision {
-  const { host, apiKey, password, noAuth, numNamed = 0 } = options
+  const { host, allowedHosts = [], apiKey, password, noAuth, numNamed = 0 } = options
+  const others = [host, ...allowedHosts].filter((name) => !isLoopback(name))
   const keys = [...(apiKey?.split(',') ?? []), password ?? ''].map((key) => key.trim()).filter((key) => key !== '')
   const numKeys = keys.length + numNamed
   if (noAuth === true && numKeys > 0) {
@@ -48,11 +51,11 @@ export function resolveAuth(options: AuthOptions): AuthDecision {
     const count = numKeys === 1 ? 'a key' : `one of ${numKeys} keys`
     return { keys, generatedKey: null, message: `requests need ${count}` }
   }
-  if (isLoopback(host)) {
+  if (others.length === 0) {
     return { keys, generatedKey: null, message: 'open to this machine only; no key needed' }
   }
   if (noAuth === true) {
-    return { keys, generatedKey: null, message: `OPEN to everyone who can reach ${host}` }
+    return { keys, generatedKey: null, message: `OPEN to everyone who can reach ${others.join(', ')}` }
   }
   const generatedKey = `sk-${randomBytes(24).toString('base64url')}`
   return {
