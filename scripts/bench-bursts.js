@@ -7,15 +7,12 @@
  *
  * MAIN: another dist/cli/main.js, for a comparison with the same client.
  */
-import { spawn } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { connect } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
-import { fileURLToPath } from 'node:url'
+import { MAIN, quantile, startServer } from './server.mjs'
 
 const [model = '', streams = '320', bursts = '8', outputTokens = '64', ...flags] = process.argv.slice(2)
-const main = process.env.MAIN ?? fileURLToPath(new URL('../dist/cli/main.js', import.meta.url))
-const PORT = 8112
 /** After the start, and between two bursts. */
 const REST_MS = 2000
 const PAUSE_MS = 500
@@ -63,7 +60,7 @@ function hasText(part) {
  */
 function chat(request, began) {
   return new Promise((resolve, reject) => {
-    const socket = connect(PORT, '127.0.0.1')
+    const socket = connect(server.port, '127.0.0.1')
     socket.write(request)
     /** @type {number[]} */
     const gaps = []
@@ -80,24 +77,12 @@ function chat(request, began) {
   })
 }
 
-/** @param {number[]} numbers @param {number} part */
-function quantile(numbers, part) {
-  const sorted = numbers.toSorted((a, b) => a - b)
-  return sorted[Math.min(sorted.length - 1, Math.floor(part * sorted.length))] ?? Number.NaN
-}
-
-const own = ['serve', model, '--port', String(PORT), '--slots', String(Number(streams) + 16)]
-const server = spawn(process.execPath, [main, ...own, '--log-level', 'warn', '--no-store', ...flags], {
-  stdio: ['ignore', 'ignore', 'inherit'],
-})
+const own = [model, '--slots', String(Number(streams) + 16), '--log-level', 'warn', '--no-store', ...flags]
+const server = await startServer(own, { main: process.env.MAIN ?? MAIN, stderr: 'inherit' })
 try {
-  while (!(await fetch(`http://127.0.0.1:${PORT}/readyz`).catch(() => null))?.ok) {
-    if (server.exitCode !== null) throw new Error(`skein serve ended with ${server.exitCode}`)
-    await delay(200)
-  }
   await delay(REST_MS)
-  const { data } = await (await fetch(`http://127.0.0.1:${PORT}/v1/models`)).json()
-  const pid = server.pid ?? 0
+  const { data } = await (await fetch(`${server.url}/v1/models`)).json()
+  const { pid } = server
   /** @type {number[][]} */
   const rows = []
   console.log(
@@ -131,5 +116,5 @@ try {
   )
   console.log(`medians of all but the first: ${medians?.join(', ')}`)
 } finally {
-  server.kill('SIGINT')
+  await server.stop()
 }

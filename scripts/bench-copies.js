@@ -1,16 +1,14 @@
-// What state copies cost the steps beside them: node scripts/bench-copies.js [MODEL] [--device cuda:0] [--rows 320]
+// What state copies cost the steps beside them: node scripts/bench-copies.js MODEL [--device cuda:0] [--rows 320]
 // [--seconds 12] [--rounds 2] [--loads 'nothing kept,both']. Runs the engine with that many requests at once; new ones
 // start as others end. Four loads take turns for several rounds: nothing kept, prefixes kept, sessions kept (every
 // other turn starts from memory), and both. Prints tokens per second, times between two steps, and the share of copies
-// that were made. Without a MODEL the states are real CPU states of a 7.2B's size, and the model is a pause of 10 ms.
-// Needs a build.
+// that were made. Needs a build.
 import { parseArgs } from 'node:util'
 import { plainRequest } from '../dist/bench/plain-request.js'
 import { Engine } from '../dist/engine/engine.js'
 import { DEFAULT_STATE_OPTIONS } from '../dist/engine/states.js'
 import { parseDevice } from '../dist/host/device-choice.js'
 import { loadRunner } from '../dist/host/load.js'
-import { createRunner, tokenBytes } from './large-states.js'
 
 /** What request number i keeps. */
 const LOADS = {
@@ -24,16 +22,15 @@ const { values, positionals } = parseArgs({
   allowPositionals: true,
   options: {
     device: { type: 'string', default: 'cuda:0' },
-    rows: { type: 'string' },
+    rows: { type: 'string', default: '320' },
     seconds: { type: 'string', default: '12' },
     rounds: { type: 'string', default: '2' },
     loads: { type: 'string', default: Object.keys(LOADS).join() },
     wkv: { type: 'string', default: 'fp32' },
   },
 })
-const [model] = positionals
-const [seconds, rounds] = [values.seconds, values.rounds].map(Number)
-const rows = Number(values.rows ?? (model === undefined ? 8 : 320))
+const [model = ''] = positionals
+const [seconds, rounds, rows] = [values.seconds, values.rounds, values.rows].map(Number)
 /** Further slots, for states of sessions and copies. */
 const SPARE_SLOTS = 16
 const PROMPT_TOKENS = 96
@@ -42,15 +39,8 @@ const WARM_UP_SECONDS = 6
 const TURN = { ifMissing: 'create', ifBusy: 'wait', onCancel: 'drop' }
 
 function openRunner() {
-  if (model === undefined) return createRunner(32)
   const { wkv, device } = values
-  const runner = loadRunner({
-    model,
-    device: parseDevice(device),
-    wkv,
-    slots: rows + SPARE_SLOTS,
-    maxTokens: 2048,
-  })
+  const runner = loadRunner({ model, device: parseDevice(device), wkv, slots: rows + SPARE_SLOTS, maxTokens: 2048 })
   runner.warmUp()
   return runner
 }
@@ -131,7 +121,7 @@ for (const [name, key] of [
 const sizes = { slots: SPARE_SLOTS, memory: { count: 64, bytes: Number.POSITIVE_INFINITY } }
 const limits = { ...DEFAULT_STATE_OPTIONS.limits, maxTurns: 2 }
 const states = { ...DEFAULT_STATE_OPTIONS, sizes, limits, prefixBytes: 2e9 }
-const bytes = model === undefined ? tokenBytes : { bytesOf: () => Uint8Array.of(97), encode: () => new Int32Array(0) }
+const bytes = { bytesOf: () => Uint8Array.of(97), encode: () => new Int32Array(0) }
 const engine = new Engine(runner, bytes, {}, states)
 
 const all = new Map(values.loads.split(',').map((load) => [load, []]))

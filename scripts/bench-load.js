@@ -9,28 +9,9 @@
  * once.
  */
 import { spawn } from 'node:child_process'
-import { fileURLToPath } from 'node:url'
+import { MAIN, startServer } from './server.mjs'
 
 const [model = '', loads = '4/s:120,320:960', ...flags] = process.argv.slice(2)
-const main = fileURLToPath(new URL('../dist/cli/main.js', import.meta.url))
-const PORT = 8112
-const URL_BASE = `http://127.0.0.1:${PORT}`
-
-/** @param {string[]} args */
-function skein(args) {
-  return spawn(process.execPath, [main, ...args], { stdio: ['ignore', 'pipe', 'inherit'] })
-}
-
-/** Resolves when every worker is ready. @param {import('node:child_process').ChildProcess} server */
-async function whenReady(server) {
-  for (;;) {
-    if (server.exitCode !== null) throw new Error(`skein serve ended with ${server.exitCode}`)
-    await new Promise((resolve) => setTimeout(resolve, 200))
-    const reply = await fetch(`${URL_BASE}/api/workers`).catch(() => null)
-    const workers = reply === null ? [] : await reply.json()
-    if (workers.length > 0 && workers.every(({ phase }) => phase === 'ready')) return
-  }
-}
 
 /**
  * Each load has prompts of its own, by its seed, so that none is kept from the load before.
@@ -40,10 +21,11 @@ function send(load, seed) {
   const [, number = '', perSecond, count = ''] = /^(\d+)(\/s)?:(\d+)$/.exec(load) ?? []
   if (number === '') throw new Error(`a load is like 64/s:1200 or 320:960, not "${load}"`)
   const pace = perSecond ? ['--request-rate', number] : ['--concurrency', number]
-  const client = skein([
-    ...['bench', 'serve', '--url', URL_BASE, '--ignore-eos', '--json', '-', ...pace],
+  const words = [
+    ...['bench', 'serve', '--url', server.url, '--ignore-eos', '--json', '-', ...pace],
     ...['--num-prompts', count, '--input-len', '512', '--output-len', '256', '--seed', String(seed)],
-  ])
+  ]
+  const client = spawn(process.execPath, [MAIN, ...words], { stdio: ['ignore', 'pipe', 'inherit'] })
   let text = ''
   client.stdout?.on('data', (part) => {
     text += part
@@ -62,10 +44,8 @@ function times({ median, p90, p99 }) {
   return [median, p90, p99].map((ms) => ms.toFixed(1)).join(' / ')
 }
 
-const server = skein([...['serve', model, '--port', String(PORT), '--log-level', 'warn', '--no-store', ...flags]])
-server.stdout?.resume()
+const server = await startServer([model, '--log-level', 'warn', '--no-store', ...flags], { stderr: 'inherit' })
 try {
-  await whenReady(server)
   // The first step of each shape is launched kernel by kernel.
   await send('32:96', 1)
   console.log('| load | ok | req/s | out tok/s | TTFT median / p90 / p99 ms | ITL median / p90 / p99 ms |')
@@ -79,5 +59,5 @@ try {
     console.log(`| ${cells.join(' | ')} |`)
   }
 } finally {
-  server.kill('SIGINT')
+  await server.stop()
 }

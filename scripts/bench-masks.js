@@ -27,11 +27,7 @@ const WARM_UP_SECONDS = 1
 
 const person = {
   type: 'object',
-  properties: {
-    name: { type: 'string' },
-    age: { type: 'integer' },
-    kind: { enum: ['child', 'adult', 'guest'] },
-  },
+  properties: { name: { type: 'string' }, age: { type: 'integer' }, kind: { enum: ['child', 'adult', 'guest'] } },
   required: ['name', 'age', 'kind'],
 }
 const LOADS = {

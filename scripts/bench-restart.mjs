@@ -5,37 +5,23 @@
  * started again at once. Prints the time to /readyz and to the first next turn of a session, and fails when a session has
  * lost a turn. Needs dist/.
  */
-import { spawn } from 'node:child_process'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
-import { freePort } from './questions.mjs'
+import { freePort, startServer } from './server.mjs'
 
 const [rounds = 10, sessions = 32] = process.argv.slice(2).map(Number)
 const STREAMS = 32
-const MAIN = join(import.meta.dirname, '../dist/cli/main.js')
 const folder = mkdtempSync(join(tmpdir(), 'skein-restart-'))
 const port = await freePort()
 const url = `http://127.0.0.1:${port}`
 
-function start() {
-  const words = ['serve', '--port', String(port), '--data-dir', folder, '--durable', '--drain-seconds', '0']
-  const server = spawn(process.execPath, [MAIN, ...words], { stdio: 'ignore' })
-  return { server, ended: new Promise((resolve) => server.on('exit', resolve)) }
-}
+const start = () => startServer(['--data-dir', folder, '--durable', '--drain-seconds', '0'], { port })
 
 function post(path, body) {
   const headers = { 'content-type': 'application/json' }
   return fetch(url + path, { method: 'POST', headers, body: JSON.stringify(body) })
-}
-
-async function ready() {
-  for (;;) {
-    const reply = await fetch(`${url}/readyz`).catch(() => null)
-    if ((await reply?.json())?.status === 'ok') return
-    await delay(10)
-  }
 }
 
 async function turn(id) {
@@ -57,8 +43,7 @@ const turns = async (some) => {
 }
 const times = { SIGKILL: [], SIGTERM: [] }
 let lost = 0
-let running = start()
-await ready()
+let server = await start()
 for (let round = 0; round < rounds; round++) {
   await turns(ids)
   const streams = Array.from({ length: STREAMS }, () =>
@@ -68,19 +53,16 @@ for (let round = 0; round < rounds; round++) {
   )
   await delay(300)
   const signal = round % 2 === 0 ? 'SIGKILL' : 'SIGTERM'
-  running.server.kill(signal)
-  await running.ended
+  await server.stop(signal)
   const began = performance.now()
-  running = start()
-  await ready()
+  server = await start()
   const readyMs = performance.now() - began
   await turns(ids.slice(0, 1))
   times[signal].push([readyMs, performance.now() - began])
   await Promise.all(streams)
   for (const id of ids) if ((await turnsOf(id)) !== done.get(id)) lost++
 }
-running.server.kill('SIGTERM')
-await running.ended
+await server.stop()
 rmSync(folder, { recursive: true, force: true })
 for (const [signal, all] of Object.entries(times)) {
   const said = all.map(([first, second]) => `${first.toFixed(0)}, ${second.toFixed(0)}`)

@@ -5,28 +5,22 @@
  *
  *   node scripts/bench-resume.js MODEL [--history 8192] [--rounds 40] [-- serve's flags …]
  */
-import { spawn } from 'node:child_process'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
+import { quantile, startServer } from './server.mjs'
 
 const at = process.argv.indexOf('--')
 const [own, flags] = at < 0 ? [process.argv.slice(2), []] : [process.argv.slice(2, at), process.argv.slice(at + 1)]
 const { values, positionals } = parseArgs({
   args: own,
   allowPositionals: true,
-  options: {
-    history: { type: 'string', default: '8192' },
-    rounds: { type: 'string', default: '40' },
-  },
+  options: { history: { type: 'string', default: '8192' }, rounds: { type: 'string', default: '40' } },
 })
 const [model = ''] = positionals
 const history = Number(values.history)
 const rounds = Number(values.rounds)
-const PORT = 8112
-const BASE = `http://127.0.0.1:${PORT}`
 /** Few, so that some other sessions push one down a tier. */
 const SLOT_STATES = 2
 const MEMORY_STATES = 4
@@ -45,7 +39,7 @@ function tokens(count, seed) {
 /** Milliseconds to the first token and to the last of a streamed answer. @param {object} body */
 async function stream(body) {
   const began = performance.now()
-  const reply = await fetch(`${BASE}/v1/completions`, {
+  const reply = await fetch(`${server.url}/v1/completions`, {
     method: 'POST',
     headers: { 'content-type': 'application/json' },
     body: JSON.stringify({ stream: true, ...GREEDY, ...body }),
@@ -69,7 +63,7 @@ function turn(session_id, count, seed) {
 /** The tier of a session's head, once it is saved and idle. @param {string} id @param {string} wanted */
 async function whenIn(id, wanted) {
   for (let attempt = 0; attempt < 500; attempt++) {
-    const reply = await fetch(`${BASE}/v1/sessions/${id}`)
+    const reply = await fetch(`${server.url}/v1/sessions/${id}`)
     const { head, turns } = await reply.json()
     const { tier, saved } = turns.find((/** @type {any} */ one) => one.turn === head)
     if (tier === wanted && (saved || wanted !== 'disk')) return
@@ -80,9 +74,7 @@ async function whenIn(id, wanted) {
 
 /** @param {string} name @param {number[]} times */
 function report(name, times) {
-  const sorted = times.toSorted((a, b) => a - b)
-  const [median = 0, p99 = 0] = [0.5, 0.99].map((share) => sorted[Math.floor(share * sorted.length)])
-  const figures = [median, p99].map((ms) => ms.toFixed(1).padStart(9))
+  const figures = [0.5, 0.99].map((share) => quantile(times, share).toFixed(1).padStart(9))
   console.log(`${name.padEnd(34)} median ${figures[0]} ms   p99 ${figures[1]} ms`)
 }
 
@@ -113,25 +105,14 @@ async function repeat(count, work) {
 }
 
 const data = mkdtempSync(join(tmpdir(), 'skein-bench-resume-'))
-const main = fileURLToPath(new URL('../dist/cli/main.js', import.meta.url))
-const server = spawn(
-  process.execPath,
-  [
-    ...[main, 'serve', model, '--port', String(PORT), '--data-dir', data, '--log-level', 'warn'],
-    ...['--slot-states', String(SLOT_STATES), '--memory-states', String(MEMORY_STATES)],
-    ...['--prefix-cache-mb', '0', ...flags],
-  ],
-  { stdio: ['ignore', 'ignore', 'inherit'] },
-)
+const words = [
+  ...[model, '--data-dir', data, '--log-level', 'warn', '--prefix-cache-mb', '0'],
+  ...['--slot-states', String(SLOT_STATES), '--memory-states', String(MEMORY_STATES), ...flags],
+]
+const server = await startServer(words, { stderr: 'inherit' })
 try {
-  for (;;) {
-    if (server.exitCode !== null) throw new Error(`skein serve ended with ${server.exitCode}`)
-    if ((await fetch(`${BASE}/readyz`).catch(() => null))?.ok) break
-    await new Promise((resolve) => setTimeout(resolve, 200))
-  }
   await measure()
 } finally {
-  server.kill('SIGTERM')
-  await new Promise((resolve) => server.once('close', resolve))
+  await server.stop()
   rmSync(data, { recursive: true })
 }

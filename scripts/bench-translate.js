@@ -5,15 +5,14 @@
  *
  *   node scripts/bench-translate.js MODEL [TEXTS] [DEVICE] [serve's flags …]
  */
-import { execFileSync, spawn } from 'node:child_process'
-import { fileURLToPath } from 'node:url'
-import { freePort, question } from './questions.mjs'
+import { execFileSync } from 'node:child_process'
+import { question } from './questions.mjs'
+import { MAIN, startServer } from './server.mjs'
 
 const [model = 'demo', texts = '512', device = 'cpu', ...flags] = process.argv.slice(2)
-const main = fileURLToPath(new URL('../dist/cli/main.js', import.meta.url))
 const count = Number(texts)
 const bench = ['bench', 'engine', model, '--device', device, '--decode', texts, '--prefill', '8x64', '--seconds', '1']
-const output = execFileSync(process.execPath, [main, ...bench, '--json'], {
+const output = execFileSync(process.execPath, [MAIN, ...bench, '--json'], {
   encoding: 'utf8',
   stdio: ['ignore', 'pipe', 'inherit'],
 })
@@ -22,23 +21,8 @@ const { rows } = JSON.parse(output.slice(output.indexOf('{')))
 const alone = (kind) => 1000 / rows.find((/** @type {{kind: string}} */ row) => row.kind === kind).step.tokensPerSecond
 const [decodeMs, prefillMs] = [alone('decode'), alone('prefill')]
 
-const port = await freePort()
-const url = `http://127.0.0.1:${port}`
-const serve = [
-  'serve',
-  model,
-  '--port',
-  String(port),
-  '--device',
-  device,
-  '--slots',
-  texts,
-  '--no-store',
-  '--log-level',
-  'warn',
-  ...flags,
-]
-const server = spawn(process.execPath, [main, ...serve], { stdio: ['ignore', 'ignore', 'inherit'] })
+const words = [model, '--device', device, '--slots', texts, '--no-store', '--log-level', 'warn', ...flags]
+const { url, stop } = await startServer(words, { stderr: 'inherit' })
 
 /** @param {string[]} list */
 async function translate(list) {
@@ -62,12 +46,6 @@ async function metric(name) {
 const used = () => Promise.all(['skein_prompt_tokens_total', 'skein_generation_tokens_total'].map(metric))
 
 try {
-  for (;;) {
-    const reply = await fetch(`${url}/readyz`).catch(() => null)
-    if (reply?.ok) break
-    if (server.exitCode !== null) throw new Error(`skein serve ended with ${server.exitCode}`)
-    await new Promise((resolve) => setTimeout(resolve, 200))
-  }
   await translate([question(30).prompt])
   for (let round = 0; round < 3; round++) {
     // 50 to 64 words of the demo model's, each text another.
@@ -84,5 +62,5 @@ try {
     )
   }
 } finally {
-  server.kill('SIGINT')
+  await stop()
 }

@@ -40,11 +40,7 @@ const LEVELS = {
     avx512: AVX512,
     amx: [...AVX512, ...words('-mamx-tile -mamx-bf16 -mamx-int8')],
   },
-  arm64: {
-    baseline: [],
-    dotprod: words('-march=armv8.2-a+dotprod'),
-    i8mm: words('-march=armv8.2-a+dotprod+i8mm'),
-  },
+  arm64: { baseline: [], dotprod: words('-march=armv8.2-a+dotprod'), i8mm: words('-march=armv8.2-a+dotprod+i8mm') },
 }
 const COMMON = words(
   '-std=c++20 -O3 -Wall -Wextra -Werror -Wno-psabi -Wno-unknown-pragmas -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno -fno-trapping-math -pthread',
@@ -120,13 +116,7 @@ function fetchZig() {
 function zigFor(zig, platform) {
   const target = TARGETS[platform]
   // -s: strip debug symbols, which are nine tenths of such a file.
-  return {
-    command: zig,
-    args: ['c++', '-target', target],
-    version: ZIG,
-    flags: CLANG,
-    link: ['-s'],
-  }
+  return { command: zig, args: ['c++', '-target', target], version: ZIG, flags: CLANG, link: ['-s'] }
 }
 
 /** Zig's compiler for a machine without one, unless the user named a compiler or forbids it. @returns {Compiler | null} */

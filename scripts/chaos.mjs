@@ -5,19 +5,19 @@
  * answer is that of a quiet server, and the server recovers. Needs dist/ and pgrep. On a violation it prints a list and
  * exits with 1.
  */
-import { execFileSync, spawn } from 'node:child_process'
+import { execFileSync } from 'node:child_process'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { seededRandom } from '../dist/bench/serve/random.js'
-import { freePort, question } from './questions.mjs'
+import { question } from './questions.mjs'
+import { freePort, startServer, whenReady } from './server.mjs'
 
 const seconds = Number(process.argv[2] ?? 120)
 const seed = Number(process.argv[3] ?? Date.now() % 1_000_000)
 /** Breaks what must hold on purpose; the run must report it. */
 const isSabotage = process.env.CHAOS_SABOTAGE === '1'
-const MAIN = join(import.meta.dirname, '../dist/cli/main.js')
 const folder = mkdtempSync(join(tmpdir(), 'skein-chaos-'))
 const port = await freePort()
 const url = `http://127.0.0.1:${port}`
@@ -28,10 +28,8 @@ const SPINS = '--import=data:text/javascript,process.on(%22SIGUSR2%22,()=>{for(;
 let server = null
 let isOver = false
 
-function start() {
-  const args = ['serve', '--port', String(port), '--data-dir', folder, '--durable']
-  server = spawn(process.execPath, [MAIN, ...args], { stdio: 'ignore', env: { ...process.env, NODE_OPTIONS: SPINS } })
-  server.ended = new Promise((resolve) => server.on('exit', resolve))
+async function start() {
+  server = await startServer(['--data-dir', folder, '--durable'], { port, env: { NODE_OPTIONS: SPINS } })
 }
 
 function workers() {
@@ -48,15 +46,6 @@ function signal(pid, name) {
     process.kill(pid, name)
   } catch {
     // It has exited by itself.
-  }
-}
-
-async function ready() {
-  for (;;) {
-    const reply = await fetch(`${url}/readyz`).catch(() => null)
-    const body = await reply?.json().catch(() => null)
-    if (body?.status === 'ok') return
-    await delay(100)
   }
 }
 
@@ -194,14 +183,12 @@ const FAULTS = {
     await delay(12_000)
   },
   'server killed': async () => {
-    server.kill('SIGKILL')
-    await server.ended
-    start()
+    await server.stop('SIGKILL')
+    await start()
   },
   'server ended': async () => {
-    server.kill('SIGTERM')
-    await server.ended
-    start()
+    await server.stop()
+    await start()
   },
   'hostile bodies': async () => {
     const bodies = [
@@ -239,21 +226,20 @@ async function faults() {
     counts.faults[kind] = (counts.faults[kind] ?? 0) + 1
     await FAULTS[kind]()
     // Otherwise most requests would meet no server.
-    await ready()
+    await whenReady(url)
   }
 }
 
 console.log(`seed ${seed}, ${seconds} s`)
-start()
+await start()
 try {
-  await ready()
   for (let number = 0; number < QUESTIONS; number++) await checkAnswer(number)
   const clients = [...Array.from({ length: 12 }, (_, i) => client(i)), ...Array.from({ length: 6 }, (_, i) => talk(i))]
   if (isSabotage) await sabotage()
   await faults()
   // Nothing may wait for ever. This says where the time limit was reached.
   console.log('faults are over')
-  await ready()
+  await whenReady(url)
   isOver = true
   await Promise.all(clients)
   for (let number = 0; number < QUESTIONS; number++)
@@ -265,8 +251,7 @@ try {
     await delay(100)
   }
 } finally {
-  server.kill('SIGKILL')
-  await server.ended
+  await server.stop('SIGKILL')
   rmSync(folder, { recursive: true, force: true })
 }
 console.log(JSON.stringify(counts))

@@ -7,17 +7,16 @@
  * and nothing about the machine; the server then answers as before. Prints the replies; on a violation prints examples
  * and exits with 1.
  */
-import { execFileSync, spawn } from 'node:child_process'
-import { once } from 'node:events'
+import { execFileSync } from 'node:child_process'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { Agent, request } from 'node:http'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { seededRandom } from '../dist/bench/serve/random.js'
+import { MAIN, startServer } from './server.mjs'
 
 const [calls = 20_000, seed = 1, atOnce = 16] = process.argv.slice(2, 5).map(Number)
 const part = process.argv[5] ?? ''
-const MAIN = join(import.meta.dirname, '../dist/cli/main.js')
 const SLOW_MS = 5000
 /** Texts about the machine: source positions, stack traces, folders. */
 const INNARDS = /\n\s+at |node_modules|\.[jt]s:\d+|\/(?:tmp|root|home|work|usr)\/|0x[0-9a-f]{8,}/
@@ -106,26 +105,20 @@ let slowest = { ms: 0, what: '' }
 
 const folder = mkdtempSync(join(tmpdir(), 'skein-fuzz-'))
 const KEY = JSON.parse(
-  execFileSync(process.execPath, [MAIN, 'keys', 'add', 'fuzz', '--json', '--data-dir', folder], {
-    encoding: 'utf8',
-  }),
+  execFileSync(process.execPath, [MAIN, 'keys', 'add', 'fuzz', '--json', '--data-dir', folder], { encoding: 'utf8' }),
 ).secret
-const server = spawn(
-  process.execPath,
-  [MAIN, 'serve', 'demo', '--port', '0', '--device', 'cpu', '--data-dir', folder],
-  { stdio: ['ignore', 'pipe', 'pipe'], env: { ...process.env, XDG_DATA_HOME: folder } },
-)
+const words = ['demo', '--device', 'cpu', '--data-dir', folder]
+const { child, port, stop } = await startServer(words, { key: KEY, stderr: 'pipe', env: { XDG_DATA_HOME: folder } })
 const log = []
 const warnings = /"level":[456]0/
-server.stderr.on('data', (bytes) =>
+child.stderr.on('data', (bytes) =>
   log.push(
     ...String(bytes)
       .split('\n')
       .filter((line) => warnings.test(line)),
   ),
 )
-const port = await portOf(server)
-process.on('exit', () => server.kill('SIGKILL'))
+process.on('exit', () => child.kill('SIGKILL'))
 const agent = new Agent({ keepAlive: true, maxSockets: atOnce })
 const question = {
   max_tokens: 24,
@@ -144,10 +137,9 @@ let left = calls
 const began = performance.now()
 await Promise.all(Array.from({ length: atOnce }, oneAfterAnother))
 const seconds = (performance.now() - began) / 1000
-if (server.exitCode !== null) fault('the server ended', String(server.exitCode))
+if (child.exitCode !== null) fault('the server ended', String(child.exitCode))
 else if ((await answer()) !== before) fault('another answer than before', await answer())
-server.kill('SIGTERM')
-await once(server, 'exit')
+await stop()
 rmSync(folder, { recursive: true, force: true })
 
 console.log(
@@ -173,7 +165,7 @@ async function oneAfterAnother() {
     try {
       reply = await send(call.method, call.path, call.type, call.body, call.isLong ? 2000 : 30_000)
     } catch (error) {
-      if (server.exitCode !== null) return
+      if (child.exitCode !== null) return
       fault(`no reply: ${error.code ?? error.message}`, what)
       continue
     }
@@ -416,14 +408,4 @@ function send(method, path, type, body, patienceMs = 30_000) {
     })
     call.end(body)
   })
-}
-
-async function portOf({ stdout }) {
-  let said = ''
-  for await (const bytes of stdout) {
-    said += bytes
-    const match = /http:\/\/[^\s]+:(\d+)/.exec(said)
-    if (match) return Number(match[1])
-  }
-  throw new Error('the server has ended before it was ready')
 }

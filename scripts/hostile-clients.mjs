@@ -6,7 +6,7 @@
  * the lowest priority; ATTACK_ONLY=1 leaves out the quiet server before and SIGTERM after it. For the longest gaps and the slowest /livez it prints how long the gateway's loop and the
  * worker's threads ran meanwhile, and how long they waited for a core (/proc/PID/schedstat).
  */
-import { fork, spawn } from 'node:child_process'
+import { fork } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { connect } from 'node:net'
@@ -16,11 +16,12 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { crc32 } from 'node:zlib'
 import { schedulerOf } from './scheduler.mjs'
+import { quantile, startServer } from './server.mjs'
 
 const [clients, seconds] = [Number(process.argv[2] ?? 1000), Number(process.argv[3] ?? 30)]
 const ROLE = process.env.HOSTILE_ROLE
+const NOT_HEARD = 'not heard in 40 s'
 const KEYS = { alice: 'sk-alice-quiet', bob: 'sk-bob-hostile' }
-const MAIN = join(import.meta.dirname, '../dist/cli/main.js')
 
 if (ROLE === 'clients') await attack(Number(process.env.HOSTILE_PORT))
 else if (ROLE === 'watch') await watch(Number(process.env.HOSTILE_PORT))
@@ -28,19 +29,11 @@ else await main()
 
 async function main() {
   const XDG_DATA_HOME = mkdtempSync(join(tmpdir(), 'skein-hostile-'))
-  const args = ['serve', '--port', '0', '--open-translate', '--api-key', Object.values(KEYS).join(',')]
-  const cores = process.env.SERVER_CORES
-  const pinned = cores === undefined ? [] : ['taskset', '-c', cores]
-  const [command, ...rest] = [...pinned, process.execPath, MAIN, ...args]
-  const server = spawn(command, rest, {
-    stdio: ['ignore', 'pipe', 'pipe'],
-    env: { ...process.env, XDG_DATA_HOME },
-  })
-  server.stderr.resume()
-  const port = await portOf(server)
+  const args = ['--open-translate', '--api-key', Object.values(KEYS).join(',')]
+  const server = await startServer(args, { key: KEYS.alice, env: { XDG_DATA_HOME } })
   // What a server does once, soon after its start, is not what is measured.
   const settled = delay(8000)
-  const own = { HOSTILE_PORT: String(port), HOSTILE_GATEWAY: String(server.pid) }
+  const own = { HOSTILE_PORT: String(server.port), HOSTILE_GATEWAY: String(server.pid) }
   const child = (role) =>
     fork(fileURLToPath(import.meta.url), [String(clients), String(seconds)], {
       env: { ...process.env, ...own, HOSTILE_ROLE: role },
@@ -57,12 +50,11 @@ async function main() {
   if (process.env.CLIENT_NICE !== undefined) setPriority(attackers.pid, Number(process.env.CLIENT_NICE))
   const beside = await measured(watcher, server.pid)
   const asked = performance.now()
-  server.kill(isWhole ? 'SIGTERM' : 'SIGKILL')
-  const ended = await Promise.race([once(server, 'exit'), delay(40_000, null)])
+  const ended = await Promise.race([server.stop(isWhole ? 'SIGTERM' : 'SIGKILL'), delay(40_000, NOT_HEARD)])
   const stopMs = performance.now() - asked
   const [sent] = await Promise.all([once(attackers, 'message'), attackers.send('stop')])
   attackers.kill()
-  if (ended === null) server.kill('SIGKILL')
+  if (ended === NOT_HEARD) await server.stop('SIGKILL')
   rmSync(XDG_DATA_HOME, { recursive: true, force: true, maxRetries: 10 })
   console.log(`${clients} clients, ${seconds} s; replies by status: ${JSON.stringify(sent[0])}`)
   const { gaps, slow, ...figures } = beside
@@ -72,19 +64,7 @@ async function main() {
   console.table(gaps)
   console.log('the slowest /livez, ms')
   console.table(slow)
-  console.log(`SIGTERM: ${ended === null ? 'not heard in 40 s' : `ended after ${Math.round(stopMs)} ms`}`)
-}
-
-async function portOf(server) {
-  let text = ''
-  for await (const bytes of server.stdout) {
-    text += bytes
-    const port = /http:\/\/[^:\s]+:(\d+)/.exec(text)?.[1]
-    if (port === undefined) continue
-    server.stdout.resume()
-    return Number(port)
-  }
-  throw new Error('the server has ended')
+  console.log(`SIGTERM: ${ended === NOT_HEARD ? NOT_HEARD : `ended after ${Math.round(stopMs)} ms`}`)
 }
 
 async function measured(watcher, pid) {
@@ -165,16 +145,16 @@ async function watch(port) {
   await living
   process.send({
     'stall ms': round(Math.max(...gaps)),
-    'gap p99': round(rank(gaps, 0.99)),
+    'gap p99': round(quantile(gaps, 0.99)),
     streams: firsts.length,
-    'first p50': round(rank(firsts, 0.5)),
-    'livez p50': round(rank(lives, 0.5)),
-    'livez p99': round(rank(lives, 0.99)),
+    'first p50': round(quantile(firsts, 0.5)),
+    'livez p50': round(quantile(lives, 0.5)),
+    'livez p99': round(quantile(lives, 0.99)),
     'livez max': round(Math.max(...lives)),
     // Time that both processes ran in a gap, and the gateway's loop in a call: what would remain on idle cores.
     'gap ran max': round(Math.max(...gapLooks.map(({ gatewayRan, workerRan }) => gatewayRan + workerRan))),
     'livez ran p99': round(
-      rank(
+      quantile(
         liveLooks.map(({ gatewayRan }) => gatewayRan),
         0.99,
       ),
@@ -184,10 +164,6 @@ async function watch(port) {
     slow: longest(liveLooks),
   })
   process.exit()
-}
-
-function rank(values, part) {
-  return values.toSorted((a, b) => a - b)[Math.floor(part * (values.length - 1))] ?? Number.NaN
 }
 
 function round(ms) {
@@ -298,12 +274,7 @@ function hostileKinds(state) {
       path: translate,
       body: json({ ...to, placeholders: ['1', 'x', ''], text_list: ['1'.repeat(60_000)] }),
     },
-    {
-      name: 'words, translated',
-      path: translate,
-      key: bob,
-      body: json({ ...to, text_list: [words] }),
-    },
+    { name: 'words, translated', path: translate, key: bob, body: json({ ...to, text_list: [words] }) },
     {
       name: 'paragraphs',
       path: translate,
@@ -325,12 +296,7 @@ function hostileKinds(state) {
     },
     { name: 'fields', path: chat, key: bob, body: json(`{${fields}}`) },
     { name: 'token ids', path: completions, key: bob, body: json(`{"prompt":${list('7,', 2e6)}}`) },
-    {
-      name: 'long prompt',
-      path: completions,
-      key: bob,
-      body: json({ prompt: words, max_tokens: 1 }),
-    },
+    { name: 'long prompt', path: completions, key: bob, body: json({ prompt: words, max_tokens: 1 }) },
     {
       name: '512 prompts',
       path: completions,
@@ -357,28 +323,10 @@ function hostileKinds(state) {
       key: bob,
       body: json({ prompt: 'x', n: 16, max_tokens: 2000, logprobs: 20, ignore_eos: true }),
     },
-    {
-      name: 'import',
-      path: '/v1/sessions/s/import',
-      key: bob,
-      body: Buffer.alloc(100e6, 1),
-      type: file,
-    },
-    {
-      name: 'deaf',
-      path: completions,
-      key: bob,
-      body: json({ prompt: 'x', ...long, logprobs: 20 }),
-      isDeaf: true,
-    },
+    { name: 'import', path: '/v1/sessions/s/import', key: bob, body: Buffer.alloc(100e6, 1), type: file },
+    { name: 'deaf', path: completions, key: bob, body: json({ prompt: 'x', ...long, logprobs: 20 }), isDeaf: true },
     { name: 'deep', path: chat, key: bob, body: json('['.repeat(1e6)) },
-    {
-      name: 'long rows',
-      path: completions,
-      key: bob,
-      body: json({ prompt: 'x', ...long }),
-      holds: 10_000,
-    },
+    { name: 'long rows', path: completions, key: bob, body: json({ prompt: 'x', ...long }), holds: 10_000 },
     {
       name: 'paused',
       path: batch,

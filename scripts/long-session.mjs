@@ -4,36 +4,21 @@
  * in a slot), and never saved. All answers must be equal, and the first token of the last turns must come as soon as
  * that of the first.
  */
-import { spawn } from 'node:child_process'
-import { once } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { quantile, startServer } from './server.mjs'
 
 const [turns = 1000, count = 1000] = process.argv.slice(2).map(Number)
-const MAIN = join(import.meta.dirname, '../dist/cli/main.js')
 
 /** Its answers, and the milliseconds of every turn. */
 async function run(flags) {
-  const own = ['serve', '--port', '0', '--device', 'cpu', '--prefix-cache-mb', '0', ...flags]
-  const server = spawn(process.execPath, [MAIN, ...own], { stdio: ['ignore', 'pipe', 'ignore'] })
-  let text = ''
-  for await (const bytes of server.stdout) {
-    text += bytes
-    if (/http:\/\/[^\s]+:\d+/.test(text)) break
-  }
-  const url = /http:\/\/[^\s]+:\d+/.exec(text)[0]
+  const { url, stop } = await startServer(['--device', 'cpu', '--prefix-cache-mb', '0', ...flags])
   const post = async (body) => {
     const reply = await fetch(`${url}/v1/completions`, {
       method: 'POST',
       headers: { 'content-type': 'application/json' },
-      body: JSON.stringify({
-        max_tokens: 4,
-        temperature: 0,
-        ignore_eos: true,
-        logprobs: 2,
-        ...body,
-      }),
+      body: JSON.stringify({ max_tokens: 4, temperature: 0, ignore_eos: true, logprobs: 2, ...body }),
     })
     const read = await reply.json()
     if (reply.status !== 200) throw new Error(JSON.stringify(read))
@@ -53,14 +38,13 @@ async function run(flags) {
     const { head, turns: all } = await (await fetch(`${url}/v1/sessions/long`)).json()
     console.log(`the state of turn ${head} is in: ${all.find(({ turn }) => turn === head).tier}`)
   } finally {
-    server.kill('SIGTERM')
-    await once(server, 'exit')
+    await stop()
   }
   return { answers, times }
 }
 
 function median(times) {
-  return times.toSorted((a, b) => a - b)[Math.floor(times.length / 2)].toFixed(1)
+  return quantile(times, 0.5).toFixed(1)
 }
 
 const data = mkdtempSync(join(tmpdir(), 'skein-long-session-'))

@@ -5,18 +5,16 @@
  * Prints one table; compare only within it. SERVER_CORES=0,1 (Linux) keeps the server on these cores. The floods' clients
  * are in a thread of their own: what they read, and their garbage, would delay what a newcomer notices.
  */
-import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads'
+import { quantile, startServer } from './server.mjs'
 
 const seconds = Number(process.argv[2] ?? 8)
 const PATIENCE_MS = 10_000
 /** What a server does once, soon after its start, is not what is measured, nor code that is compiled at the flood's first requests. */
 const SETTLED_MS = 8000
 const WARM_MS = 6000
-const MAIN = join(import.meta.dirname, '../dist/cli/main.js')
 const BOB = 'sk-bob-who-floods'
 /** Her stream takes the slot that is reserved since the server probed its worker. */
 const CAROL = 'sk-carol-who-streams'
@@ -27,10 +25,7 @@ const REFUSED = `{"prompt":"x","metadata":[${'{},'.repeat(2_600_000)}0]}`
 /** `isRefused`: it takes no slots, and no stream runs beside it. */
 const FLOODS = {
   quiet: { clients: 0, body: () => ({}) },
-  '300 × 65,536 tokens': {
-    clients: 300,
-    body: () => ({ prompt: words(5), max_tokens: 65_536, ignore_eos: true }),
-  },
+  '300 × 65,536 tokens': { clients: 300, body: () => ({ prompt: words(5), max_tokens: 65_536, ignore_eos: true }) },
   '1 × (400 words + 200 tokens)': {
     clients: 1,
     body: () => ({ prompt: words(400), max_tokens: 200, ignore_eos: true }),
@@ -39,10 +34,7 @@ const FLOODS = {
     clients: 64,
     body: () => ({ prompt: words(400), max_tokens: 200, ignore_eos: true }),
   },
-  '4 × 60k-token prompts': {
-    clients: 4,
-    body: () => ({ prompt: words(20_000), max_tokens: 1 }),
-  },
+  '4 × 60k-token prompts': { clients: 4, body: () => ({ prompt: words(20_000), max_tokens: 1 }) },
   '2 × (512 prompts, n=2)': {
     clients: 2,
     body: () => ({ prompt: Array.from({ length: 512 }, () => words(12)), max_tokens: 24, n: 2, ignore_eos: true }),
@@ -72,15 +64,8 @@ if (isMainThread) {
 async function measure(name) {
   const { clients, isRefused = false } = FLOODS[name]
   const keys = [BOB, CAROL, ...NEWCOMERS].join(',')
-  const flags = ['--port', '0', '--no-store', '--api-key', keys, ...process.argv.slice(4)]
-  const cores = process.env.SERVER_CORES
-  const pinned = cores === undefined ? [] : ['taskset', '-c', cores]
-  const serve = [process.execPath, MAIN, 'serve', ...flags, '--slots', '64']
-  const [command, ...rest] = [...pinned, ...serve]
-  const server = spawn(command, rest, {
-    stdio: ['ignore', 'pipe', 'ignore'],
-  })
-  const url = await urlOf(server)
+  const flags = ['--no-store', '--api-key', keys, ...process.argv.slice(4), '--slots', '64']
+  const { url, stop } = await startServer(flags, { key: BOB })
   await delay(SETTLED_MS)
   const flood = new Worker(new URL(import.meta.url), { workerData: { url, name } })
   if (clients > 0 && !isRefused) await begun(url)
@@ -98,8 +83,7 @@ async function measure(name) {
   const tokens = (await tokensOf(url)).map((count, i) => count - before[i])
   flood.postMessage('leave')
   await once(flood, 'exit')
-  server.kill('SIGKILL')
-  await once(server, 'exit')
+  await stop('SIGKILL')
   const gaps = seen.flatMap((one) => one.gaps)
   const firsts = seen.map((one) => one.first)
   return {
@@ -146,18 +130,6 @@ async function begun(url) {
   }
 }
 
-async function urlOf(server) {
-  let text = ''
-  for await (const bytes of server.stdout) {
-    text += bytes
-    const url = /http:\/\/[^\s]+:\d+/.exec(text)?.[0]
-    if (url === undefined) continue
-    server.stdout.resume()
-    return url
-  }
-  throw new Error('the server has ended')
-}
-
 function post(url, key, body, signal, path = '/v1/completions') {
   return fetch(url + path, {
     method: 'POST',
@@ -196,7 +168,5 @@ async function ask(url, key) {
 }
 
 function at(values, part) {
-  const sorted = values.toSorted((a, b) => a - b)
-  const value = sorted[Math.min(sorted.length - 1, Math.floor(part * sorted.length))]
-  return value === undefined ? null : Math.round(value * 10) / 10
+  return values.length === 0 ? null : Math.round(quantile(values, part) * 10) / 10
 }

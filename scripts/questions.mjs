@@ -1,5 +1,4 @@
-/** Questions for the demo model, by number, and the server that scripts ask. */
-import { createServer } from 'node:net'
+/** Questions for the demo model, by number. */
 import { seededRandom } from '../dist/bench/serve/random.js'
 
 const WORDS = 'once upon a time there was a goose that could write all night about rivers'.split(' ')
@@ -10,13 +9,4 @@ export function question(number) {
   const prompt = Array.from({ length: 5 + (number % 60) }, () => WORDS[Math.floor(random() * 15)])
   const max_tokens = 5 + Math.floor(random() * 40)
   return { prompt: prompt.join(' '), max_tokens, seed: number, temperature: 1, ignore_eos: true }
-}
-
-export function freePort() {
-  return new Promise((resolve) => {
-    const probe = createServer().listen(0, '127.0.0.1', () => {
-      const { port: free } = probe.address()
-      probe.close(() => resolve(free))
-    })
-  })
 }

@@ -57,9 +57,7 @@ function agentAsks(question) {
 
 const home = mkdtempSync(join(tmpdir(), 'skein-cast-'))
 const tmux = (...args) =>
-  execFileSync('tmux', ['-L', `cast-${process.pid}`, '-f', '/dev/null', ...args], {
-    encoding: 'utf8',
-  })
+  execFileSync('tmux', ['-L', `cast-${process.pid}`, '-f', '/dev/null', ...args], { encoding: 'utf8' })
 
 function openTerminal(name) {
   const variables = `HOME=${home} XDG_DATA_HOME=${home}/data HF_HUB_OFFLINE=1 npm_config_loglevel=error npm_config_userconfig=${homedir()}/.npmrc npm_config_cache=${homedir()}/.npm TERM=tmux-256color`

@@ -11,10 +11,7 @@ import { createInterface } from 'node:readline'
 import { parseArgs } from 'node:util'
 import { chromium } from 'playwright-core'
 
-const { values, positionals } = parseArgs({
-  options: { all: { type: 'boolean' } },
-  allowPositionals: true,
-})
+const { values, positionals } = parseArgs({ options: { all: { type: 'boolean' } }, allowPositionals: true })
 const [folder = 'docs/images'] = positionals
 const DESK = { width: 1200, height: 750 }
 const PHONE = { width: 390, height: 844 }
@@ -22,10 +19,7 @@ const PAGES = ['home', 'playground', 'translate', 'batch', 'models', 'workers', 
 PAGES.push('machines', 'requests', 'sessions', 'keys', 'api', 'docs', 'settings')
 /** The pictures in docs/. */
 const COMMITTED = [
-  ...PAGES.filter((page) => !['translate', 'docs', 'settings'].includes(page)).map((page) => ({
-    page,
-    name: page,
-  })),
+  ...PAGES.filter((page) => !['translate', 'docs', 'settings'].includes(page)).map((page) => ({ page, name: page })),
   { page: 'translate', name: 'translate', locale: 'zh-CN' },
   { page: 'playground', name: 'phone', viewport: PHONE, colorScheme: 'dark', hasTouch: true },
 ]

@@ -123,19 +123,8 @@ async function startNode(index) {
   nodes[index] = node
   byId.set(node.id, node)
   const url = `http://${node.id}`
-  const facts = {
-    id: node.worker,
-    node: node.id,
-    url,
-    model: 'm',
-    fingerprint: 'm',
-    slots: SLOTS,
-    info: {},
-  }
-  node.lease = await Lease.join(database, facts, {
-    renewMs: 2 ** 31 - 1,
-    inFlight: () => node.inFlight,
-  })
+  const facts = { id: node.worker, node: node.id, url, model: 'm', fingerprint: 'm', slots: SLOTS, info: {} }
+  node.lease = await Lease.join(database, facts, { renewMs: 2 ** 31 - 1, inFlight: () => node.inFlight })
 }
 
 const EMPTY = {
@@ -166,11 +155,7 @@ const sessionKey = (id) => ({ model: 'm', tenant: 't', id })
 
 /** Claims a session as shared-store.ts does: null, or its owner. */
 async function claim(node, session) {
-  const taken = await take(database, sessionKey(session), {
-    worker: node.worker,
-    mayCreate: true,
-    gap: 0,
-  })
+  const taken = await take(database, sessionKey(session), { worker: node.worker, mayCreate: true, gap: 0 })
   if (taken === null) return { owner: await ownerOf(database, sessionKey(session)) }
   // The use of the tenant, and where the state may be fetched.
   database.other()

@@ -6,23 +6,20 @@
  * and the queue is empty at the end. Each minute it prints memory, descriptors and processor time of gateway and
  * workers. Needs Linux, dist/ and pgrep.
  */
-import { execFileSync, spawn } from 'node:child_process'
+import { execFileSync } from 'node:child_process'
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { seededRandom } from '../dist/bench/serve/random.js'
-import { freePort, question } from './questions.mjs'
+import { question } from './questions.mjs'
+import { startServer } from './server.mjs'
 
 const [seconds = 3600, rate = 2, seed = 1] = process.argv.slice(2).map(Number)
 const random = seededRandom(seed)
 const folder = mkdtempSync(join(tmpdir(), 'skein-soak-'))
-const port = await freePort()
-const url = `http://127.0.0.1:${port}`
-const MAIN = join(import.meta.dirname, '../dist/cli/main.js')
-const flags = ['--port', String(port), '--data-dir', folder, '--threads', '1', '--prefix-cache-mb', '64']
-const server = spawn(process.execPath, [MAIN, 'serve', ...flags], { stdio: 'ignore' })
-const ended = new Promise((resolve) => server.on('exit', (code, signal) => resolve(code ?? signal)))
+const server = await startServer(['--data-dir', folder, '--threads', '1', '--prefix-cache-mb', '64'])
+const { url } = server
 const [counts, broken] = [{}, []]
 
 function fail(line) {
@@ -204,7 +201,6 @@ function report(at) {
 }
 
 try {
-  while ((await fetch(`${url}/readyz`).catch(() => null))?.status !== 200) await delay(200)
   const began = performance.now()
   const passed = () => (performance.now() - began) / 1000
   const calls = new Set()
@@ -224,11 +220,9 @@ try {
     (await call('GET', '/v1/sessions')).data.length,
     talks.filter(({ texts }) => texts.length > 0).length,
   )
-  server.kill('SIGTERM')
-  same('how it ended', await ended, 0)
+  same('how it ended', await server.stop(), 0)
 } finally {
-  server.kill('SIGKILL')
-  await ended
+  await server.stop('SIGKILL')
   rmSync(folder, { recursive: true, force: true })
 }
 console.log(JSON.stringify(counts))

@@ -9,19 +9,11 @@
  */
 import { spawn } from 'node:child_process'
 import { readdirSync, readFileSync } from 'node:fs'
-import { fileURLToPath } from 'node:url'
+import { MAIN, startServer } from './server.mjs'
 
 const [model = '', streams = '320', outputTokens = '512', engineRate = '0', ...flags] = process.argv.slice(2)
-const main = fileURLToPath(new URL('../dist/cli/main.js', import.meta.url))
-const PORT = 8111
-const URL_BASE = `http://127.0.0.1:${PORT}`
 /** Linux counts CPU time in hundredths of a second. */
 const TICK_MS = 10
-
-/** @param {string[]} args */
-function skein(args) {
-  return spawn(process.execPath, [main, ...args], { stdio: ['ignore', 'pipe', 'inherit'] })
-}
 
 /** CPU milliseconds that a process has used. @param {number} pid */
 function cpuMs(pid) {
@@ -78,7 +70,7 @@ function printThreads(looks, tokens, rate) {
 
 /** A figure of /metrics. @param {string} name */
 async function metric(name) {
-  const text = await (await fetch(`${URL_BASE}/metrics`)).text()
+  const text = await (await fetch(`${server.url}/metrics`)).text()
   return Number(
     text
       .split('\n')
@@ -87,24 +79,14 @@ async function metric(name) {
   )
 }
 
-/** Resolves when every worker is ready. @param {import('node:child_process').ChildProcess} server */
-async function whenReady(server) {
-  for (;;) {
-    if (server.exitCode !== null) throw new Error(`skein serve ended with ${server.exitCode}`)
-    await new Promise((resolve) => setTimeout(resolve, 200))
-    const reply = await fetch(`${URL_BASE}/api/workers`).catch(() => null)
-    const workers = reply === null ? [] : await reply.json()
-    if (workers.length > 0 && workers.every(({ phase }) => phase === 'ready')) return
-  }
-}
-
 /** @param {string} count @param {string} length @returns {Promise<any>} */
 function load(count, length) {
-  const client = skein([
-    ...['bench', 'serve', '--url', URL_BASE, '--endpoint', 'chat', '--ignore-eos'],
+  const words = [
+    ...['bench', 'serve', '--url', server.url, '--endpoint', 'chat', '--ignore-eos'],
     ...['--num-prompts', count, '--concurrency', streams, '--temperature', '1', '--json', '-'],
     ...['--input-len', '16', '--range-ratio', '1', '--output-len', length],
-  ])
+  ]
+  const client = spawn(process.execPath, [MAIN, ...words], { stdio: ['ignore', 'pipe', 'inherit'] })
   let text = ''
   client.stdout?.on('data', (part) => {
     text += part
@@ -124,18 +106,13 @@ function load(count, length) {
 let clientCpuMs = 0
 let onTick = () => {}
 
-const server = skein([
-  ...['serve', model, '--port', String(PORT), '--slots', String(Number(streams) + 16)],
-  ...['--log-level', 'warn', '--no-store', ...flags],
-])
-server.stdout?.resume()
+const own = [model, '--slots', String(Number(streams) + 16), '--log-level', 'warn', '--no-store', ...flags]
+const server = await startServer(own, { stderr: 'inherit' })
 try {
-  await whenReady(server)
-  const gateway = server.pid ?? 0
+  const gateway = server.pid
   const workers = childrenOf(gateway)
   const used = () => [cpuMs(gateway), workers.reduce((sum, worker) => sum + cpuMs(worker), 0)]
   await load(String(Math.ceil(Number(streams) / 4)), '32')
-  await metric('process_cpu_user_seconds_total')
   /** @type {{ at: number, of: Map<string, number>[] }[]} */
   const looks = []
   if (process.env.THREADS !== undefined)
@@ -166,5 +143,5 @@ try {
   for (const [name, value] of Object.entries(rows)) console.log(`${name.padEnd(42)} ${value}`)
   if (looks.length > 0) printThreads(looks, tokens, steady)
 } finally {
-  server.kill('SIGINT')
+  await server.stop()
 }

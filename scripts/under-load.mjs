@@ -6,16 +6,13 @@
  * Arguments after the seconds go to the server, such as --max-waiting 512. SERVER_CORES=0,1 (Linux) keeps the server on
  * these cores; `taskset -c 2-5` before the command keeps the clients off them.
  */
-import { spawn } from 'node:child_process'
-import { once } from 'node:events'
 import { Agent, request } from 'node:http'
-import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { schedulerOf } from './scheduler.mjs'
+import { quantile, startServer } from './server.mjs'
 
 const [what, given, ...more] = process.argv.slice(2)
 const seconds = Number(given ?? 20)
-const MAIN = join(import.meta.dirname, '../dist/cli/main.js')
 const agent = new Agent({ keepAlive: true, maxSockets: Number.POSITIVE_INFINITY })
 /** At the beginning of a load, when nothing can be complete yet. */
 const RAMP_MS = 2000
@@ -26,34 +23,17 @@ await WORK[what]()
 
 /** Runs `use` with the port of a server. */
 async function withServer(flags, use) {
-  const cores = process.env.SERVER_CORES
-  const pinned = cores === undefined ? [] : ['taskset', '-c', cores]
-  const own = ['serve', '--port', '0', '--no-store', '--device', 'cpu', ...flags, ...more]
-  const [command, ...rest] = [...pinned, process.execPath, MAIN, ...own]
-  const server = spawn(command, rest, { stdio: ['ignore', 'pipe', 'ignore'] })
-  let text = ''
-  for await (const bytes of server.stdout) {
-    text += bytes
-    if (/http:\/\/[^\s]+:\d+/.test(text)) break
-  }
-  const port = Number(/http:\/\/[^\s]+:(\d+)/.exec(text)?.[1])
+  const { port, pid, stop } = await startServer(['--no-store', '--device', 'cpu', ...flags, ...more])
   try {
-    await use(port, server.pid)
+    await use(port, pid)
   } finally {
-    server.kill('SIGKILL')
-    await once(server, 'exit')
+    await stop('SIGKILL')
   }
 }
 
 /** Its status, the times of its texts (clock milliseconds), and whether it completed; `leave` ends it. */
 function ask(port, body) {
-  const seen = {
-    began: performance.now(),
-    status: 0,
-    retryAfter: undefined,
-    times: [],
-    isWhole: false,
-  }
+  const seen = { began: performance.now(), status: 0, retryAfter: undefined, times: [], isWhole: false }
   const sent = request({
     ...{ host: '127.0.0.1', port, agent, method: 'POST', path: '/v1/completions' },
     headers: { 'content-type': 'application/json' },
@@ -304,8 +284,7 @@ function tokens(count) {
 }
 
 function at(values, part) {
-  const sorted = values.toSorted((a, b) => a - b)
-  return round(sorted[Math.min(sorted.length - 1, Math.floor(part * sorted.length))] ?? Number.NaN)
+  return round(quantile(values, part))
 }
 
 function round(value) {

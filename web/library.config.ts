@@ -15,11 +15,7 @@ export default defineConfig({
     target: 'es2023',
     reportCompressedSize: false,
     license: { fileName: 'licenses.md' },
-    lib: {
-      entry: join(ROOT, 'src/browser/index.ts'),
-      formats: ['es'],
-      fileName: () => 'skein.js',
-    },
+    lib: { entry: join(ROOT, 'src/browser/index.ts'), formats: ['es'], fileName: () => 'skein.js' },
     // Of a library Vite keeps blanks and new lines.
     rolldownOptions: { output: { minify: { compress: true, mangle: true, codegen: { removeWhitespace: true } } } },
   },

@@ -6,6 +6,7 @@
 import type { EngineClient } from '../engine/client.ts'
 import { type GenerateRequest, PLAIN_SAMPLING } from '../engine/messages.ts'
 import type { SampleSpec } from '../model/runner.ts'
+import { plainRequest } from './plain-request.ts'
 
 interface Source {
   readonly guessMs?: number | undefined
@@ -129,9 +130,8 @@ export async function benchGuessed(
 }
 
 async function answers(client: EngineClient, streams: number) {
-  const tokens = new Map<string, number[]>()
-  let [begin, numBefore, accepted, guessed] = [0, 0, 0, 0]
-  const count = () => [...tokens.values()].reduce((sum, { length }) => sum + length, 0)
+  const begun = new Set<string>()
+  let [count, begin, numBefore, accepted, guessed] = [0, 0, 0, 0, 0]
   const one = async (index: number) => {
     const request = requestOf(index)
     for await (const event of client.generate(request)) {
@@ -141,32 +141,22 @@ async function answers(client: EngineClient, streams: number) {
         guessed += right + rejected
       }
       if (event.type !== 'text') continue
-      const own = tokens.get(request.id) ?? []
-      own.push(...event.tokens)
-      tokens.set(request.id, own)
-      if (begin === 0 && tokens.size === streams) [begin, numBefore] = [performance.now(), count()]
+      begun.add(request.id)
+      count += event.tokens.length
+      if (begin === 0 && begun.size === streams) [begin, numBefore] = [performance.now(), count]
     }
   }
   await Promise.all(Array.from({ length: streams }, (_, i) => one(i)))
-  const rate = (1000 * (count() - numBefore)) / (performance.now() - begin)
-  return { tokens, rate, accepted: guessed === 0 ? 0 : accepted / guessed }
+  const rate = (1000 * (count - numBefore)) / (performance.now() - begin)
+  return { rate, accepted: guessed === 0 ? 0 : accepted / guessed }
 }
 
 function requestOf(index: number): GenerateRequest {
-  return {
+  return plainRequest({
     id: `guessed ${index}`,
     prompt: Int32Array.of(1, 2, 3, 4 + index),
-    n: 1,
     maxTokens: NUM_TOKENS,
-    sampling: {
-      ...PLAIN_SAMPLING,
-      temperature: 0,
-      seed: BigInt(index + 1),
-      logitBias: [[DRAWN, MORE_LIKELY]],
-    },
-    stop: { strings: [], tokens: [], ignoreEos: true },
-    logprobs: null,
-    promptLogprobs: null,
+    sampling: { ...PLAIN_SAMPLING, temperature: 0, seed: BigInt(index + 1), logitBias: [[DRAWN, MORE_LIKELY]] },
     cache: 'no-store',
-  }
+  })
 }

@@ -92,7 +92,7 @@ export function testedFor(choice: RunnerChoice) {
 }
 
 /** An engine over a runner whose answers are only tokens, for benches. Closing it disposes of the runner. */
-export function clientOver(runner: Runner, proposers: readonly ProposerSource[] = []): EngineClient {
+export function clientOver(runner: Runner, proposers: readonly ProposerSource[]): EngineClient {
   const tokenBytes = { bytesOf: () => Uint8Array.of(0x61) }
   return new LocalEngineClient(new Engine(runner, tokenBytes, { proposers }))
 }

@@ -3,7 +3,7 @@
  * between chunks of the prompt, while waiting for a copy, between draws, while the turn is written. The second try
  * gives what it would have given without the first, no slot is lost, and no session stays busy.
  *
- * SKEIN_ABORTS sets the number of rounds; 200 by default, 1 500 with SKEIN_SLOW=1; 33 400 is 100 000 over the three
+ * SKEIN_ABORTS sets the number of rounds; 100 by default, 1 500 with SKEIN_SLOW=1; 33 400 is 100 000 over the three
  * loops. SKEIN_SEED selects the random choices.
  */
 import { expect, test } from 'vitest'

@@ -3,7 +3,7 @@
  * another, a state that does not belong to its tokens, a lost or a doubled turn would each change an answer, because
  * the scripted model's next token depends on every token its slot has consumed.
  *
- * SKEIN_CANARIES sets the number of turns; 300 by default, 1 000 with SKEIN_SLOW=1; 10 000 takes a minute or two.
+ * SKEIN_CANARIES sets the number of turns; 80 by default, 1 000 with SKEIN_SLOW=1; 10 000 takes a minute or two.
  * SKEIN_SEED selects the random choices, so that parallel processes try different ones.
  */
 import { expect, test } from 'vitest'

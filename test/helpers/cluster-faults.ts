@@ -16,12 +16,7 @@ export interface Talk {
 }
 
 export function newTalks(count: number): Talk[] {
-  return Array.from({ length: count }, (_, i) => ({
-    id: `s${i}`,
-    answers: [],
-    head: 0,
-    version: 0,
-  }))
+  return Array.from({ length: count }, (_, i) => ({ id: `s${i}`, answers: [], head: 0, version: 0 }))
 }
 
 /** Checks a confirmation: it must be newer than all earlier ones. */

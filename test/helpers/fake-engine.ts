@@ -147,10 +147,7 @@ function countsOf(prompt: Int32Array): Float32Array {
 
 /** Log-probability −token/1000; alternatives are the tokens that follow. */
 export function tokenText(token: number, k: number): TokenText {
-  const top = Array.from({ length: k }, (_, i) => ({
-    token: token + i,
-    logprob: -(token + i) / 1000,
-  }))
+  const top = Array.from({ length: k }, (_, i) => ({ token: token + i, logprob: -(token + i) / 1000 }))
   return {
     token,
     logprob: -token / 1000,

@@ -22,10 +22,7 @@ export function tinyModel(architecture: TestArchitecture = 'rwkv7'): string {
   const known = paths.get(architecture)
   if (known !== undefined) return known
   const write = architecture === 'rwkv6' ? writeRandomRwkv6 : writeRandomRwkv7
-  const path = write(join(mkdtempSync(join(tmpdir(), 'skein-')), 'tiny.pth'), {
-    layers: 3,
-    ...RANKS[architecture],
-  })
+  const path = write(join(mkdtempSync(join(tmpdir(), 'skein-')), 'tiny.pth'), { layers: 3, ...RANKS[architecture] })
   paths.set(architecture, path)
   return path
 }
@@ -44,13 +41,7 @@ export function tinyRunner(
   } = {},
 ): ModelRunner {
   const { architecture, ...choice } = options
-  return loadRunner({
-    model: tinyModel(architecture),
-    device,
-    slots: 40,
-    maxTokens: 256,
-    ...choice,
-  })
+  return loadRunner({ model: tinyModel(architecture), device, slots: 40, maxTokens: 256, ...choice })
 }
 
 /** Token ids below the tiny vocabulary, the same for the same seed. */

@@ -74,11 +74,7 @@ function readMachO(file: Buffer): SharedLibrary {
     if (kind === 0x1d) needs!.push('signature')
     command += size
   }
-  return {
-    platform: `darwin-${ARCHITECTURES[file.readUInt32LE(4)]}`,
-    exports: exports!,
-    needs: needs!,
-  }
+  return { platform: `darwin-${ARCHITECTURES[file.readUInt32LE(4)]}`, exports: exports!, needs: needs! }
 }
 
 function readPe(file: Buffer): SharedLibrary {

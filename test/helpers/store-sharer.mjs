@@ -6,12 +6,7 @@ import { StoreDatabase } from '../../dist/state/store/database.js'
 const [folder, maxInlineBytes, seed] = process.argv.slice(2)
 const shape = { layers: 2, channels: 128, heads: 2, headSize: 64 }
 const identity = { architecture: 'rwkv7', ...shape, vocabulary: 'v', weights: 'w' }
-const database = new StoreDatabase({
-  folder,
-  identity,
-  isDurable: false,
-  maxInlineBytes: Number(maxInlineBytes),
-})
+const database = new StoreDatabase({ folder, identity, isDurable: false, maxInlineBytes: Number(maxInlineBytes) })
 
 function write(name, record) {
   const version = (record?.version ?? 0) + 1

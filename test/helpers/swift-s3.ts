@@ -30,9 +30,7 @@ export async function startSwift(host = '127.0.0.1'): Promise<Swift> {
   const folder = mkdtempSync(join(tmpdir(), 'skein-swift-'))
   const [accessKeyId, secretAccessKey] = ['skein:tests', 'a/secret+key'] as const
   const script = join(import.meta.dirname, 'swift-s3.py')
-  const child = spawn(PYTHON, [script, folder, host, accessKeyId, secretAccessKey], {
-    stdio: ['pipe', 'pipe', 'pipe'],
-  })
+  const child = spawn(PYTHON, [script, folder, host, accessKeyId, secretAccessKey], { stdio: ['pipe', 'pipe', 'pipe'] })
   let said = ''
   child.stderr.on('data', (part) => {
     said += part
@@ -47,11 +45,7 @@ export async function startSwift(host = '127.0.0.1'): Promise<Swift> {
   const made = await client.fetch(`${url}/bucket`, { method: 'PUT' })
   if (!made.ok) throw new Error(`no bucket: ${made.status} ${await made.text()}`)
   return {
-    variables: {
-      AWS_ACCESS_KEY_ID: accessKeyId,
-      AWS_SECRET_ACCESS_KEY: secretAccessKey,
-      AWS_ENDPOINT_URL: url,
-    },
+    variables: { AWS_ACCESS_KEY_ID: accessKeyId, AWS_SECRET_ACCESS_KEY: secretAccessKey, AWS_ENDPOINT_URL: url },
     close() {
       child.kill('SIGKILL')
       rmSync(folder, { recursive: true, force: true })

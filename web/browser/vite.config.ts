@@ -17,9 +17,7 @@ export default defineConfig({
   base: '/browser/',
   plugins: [browserPlatform()],
   worker: { format: 'es', plugins: () => [browserPlatform()] },
-  define: {
-    MODEL_URL: JSON.stringify(`/browser/demo.pth?${hashOf(join(ROOT, 'models/demo.pth'))}`),
-  },
+  define: { MODEL_URL: JSON.stringify(`/browser/demo.pth?${hashOf(join(ROOT, 'models/demo.pth'))}`) },
   build: {
     outDir: join(ROOT, 'dist/web/browser'),
     emptyOutDir: true,

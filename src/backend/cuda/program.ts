@@ -234,10 +234,7 @@ export class CudaProgram implements Program {
         if (this.usesGraphs) this.#graphs.prepareDecode(size)
       },
     }))
-    const prompts = bucketsTo(tokens).map((size) => ({
-      rows: 0,
-      run: () => this.#plan(Math.min(size, tokens)),
-    }))
+    const prompts = bucketsTo(tokens).map((size) => ({ rows: 0, run: () => this.#plan(Math.min(size, tokens)) }))
     return [...decode, ...prompts]
   }
 

@@ -28,16 +28,16 @@ interface CudaProblem {
 const DISPLAY_CLASS = '0x03'
 const NVIDIA_VENDOR = '0x10de'
 
-export function cudaReport(roots = MACHINE): CudaReport {
+export function cudaReport(): CudaReport {
   const { devices, problem } = look()
   const hasCard = devices.length > 0 || hasNvidiaCard()
   // Without a driver there is nothing to fit the libraries to.
   if (problem !== null) {
-    const none = { nvrtc: null, nvcc: findNvcc(roots), cublasLt: null }
+    const none = { nvrtc: null, nvcc: findNvcc(MACHINE), cublasLt: null }
     return { devices, hasCard, ...none, problems: [problem] }
   }
   const driverMajor = Math.floor((devices[0]?.driverVersion ?? 0) / 1000)
-  return { devices, hasCard, ...lookForLibraries(driverMajor, roots) }
+  return { devices, hasCard, ...lookForLibraries(driverMajor, MACHINE) }
 }
 
 /** Finds the libraries that a driver of this CUDA major version needs. */
@@ -49,10 +49,7 @@ export function lookForLibraries(driverMajor: number, roots: SearchRoots) {
   if (nvrtc === null && nvcc === null)
     problems.push({ part: 'compiler', message: describeMissing('nvrtc', driverMajor, compiler) })
   if (product.found === null)
-    problems.push({
-      part: 'cublasLt',
-      message: describeMissing('cublasLt', driverMajor, product),
-    })
+    problems.push({ part: 'cublasLt', message: describeMissing('cublasLt', driverMajor, product) })
   return { nvrtc, nvcc, cublasLt: product.found?.path ?? null, problems }
 }
 

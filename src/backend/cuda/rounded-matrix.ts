@@ -11,7 +11,7 @@ import { type DevicePointer, i32 } from './kernel/args.ts'
 import { eachBlock, launchOnce, SOURCE_CODES } from './source-rows.ts'
 
 /** Integers of 4 and 5 bits, with a minimum beside each scale or without, and of 6 with a scale for 16 inputs: GGUF's blocks alone. */
-export type BlockLayout = 'q4Minimum' | 'q5Minimum' | 'q5' | 'q6'
+type BlockLayout = 'q4Minimum' | 'q5Minimum' | 'q5' | 'q6'
 /** All of integers. */
 export type IntegerLayout = QuantisedType | BlockLayout
 /** How a matrix that is not f16 is held. */

@@ -43,14 +43,8 @@ export function transpose(device: CudaDevice, from: DevicePointer, rows: number,
 }
 
 /** One launch at load, outside any step. */
-export function launchOnce(
-  device: CudaDevice,
-  kernel: Kernel,
-  blocks: number,
-  values: readonly KernelArg[],
-  threads = 256,
-): void {
+export function launchOnce(device: CudaDevice, kernel: Kernel, blocks: number, values: readonly KernelArg[]): void {
   const arena = new NativeArena()
-  device.launch(kernel, [blocks, 1, 1], [threads, 1, 1], 0, device.args(values, arena))
+  device.launch(kernel, [blocks, 1, 1], [256, 1, 1], 0, device.args(values, arena))
   arena.dispose()
 }

@@ -66,14 +66,7 @@ export class StateLanes {
         used.dispose()
         copied.dispose()
       })
-      return {
-        outbox: device.alloc(bytes),
-        pinned: device.pinned(bytes),
-        used,
-        copied,
-        isTaken: false,
-        flight: null,
-      }
+      return { outbox: device.alloc(bytes), pinned: device.pinned(bytes), used, copied, isTaken: false, flight: null }
     })
   }
 

@@ -26,10 +26,7 @@ export function noteOf(model: string, id: string): Note | undefined {
 
 export function note(model: string, id: string, change: Omit<Note, 'at'>): void {
   const key = keyOf(model, id)
-  const entries = Object.entries({
-    ...notes.value,
-    [key]: { ...notes.value[key], ...change, at: Date.now() },
-  })
+  const entries = Object.entries({ ...notes.value, [key]: { ...notes.value[key], ...change, at: Date.now() } })
   const kept = entries.sort(([, a], [, b]) => b.at - a.at).slice(0, MOST_NOTES)
   write(Object.fromEntries(kept))
 }

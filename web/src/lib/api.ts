@@ -29,7 +29,7 @@ export function forgetKey(): void {
   })
 }
 
-export interface CallOptions {
+interface CallOptions {
   readonly method?: 'GET' | 'POST' | 'DELETE'
   /** Sent as JSON; bytes are sent unchanged. */
   readonly body?: object | undefined

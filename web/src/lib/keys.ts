@@ -33,9 +33,7 @@ export function addKey(key: NewKey): Promise<IssuedKey> {
 }
 
 export function rotateKey(name: string, graceSeconds: number): Promise<IssuedKey> {
-  return call(`/api/keys/${encodeURIComponent(name)}/rotate`, {
-    body: { grace_seconds: graceSeconds },
-  })
+  return call(`/api/keys/${encodeURIComponent(name)}/rotate`, { body: { grace_seconds: graceSeconds } })
 }
 
 export async function revokeKey(name: string): Promise<void> {

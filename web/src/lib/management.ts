@@ -40,9 +40,7 @@ export async function pulls(signal: AbortSignal): Promise<readonly PullRecord[]>
 
 export async function searchHub(words: string, signal: AbortSignal): Promise<readonly HubRepository[]> {
   const query = new URLSearchParams({ search: words })
-  const reply = await call<{ repositories: HubRepository[] }>(`/api/models/hub?${query}`, {
-    signal,
-  })
+  const reply = await call<{ repositories: HubRepository[] }>(`/api/models/hub?${query}`, { signal })
   return reply.repositories
 }
 

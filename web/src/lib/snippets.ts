@@ -22,11 +22,7 @@ export function snippet(name: SnippetName, options: SnippetOptions): string {
 }
 
 function curl({ origin, model, needsKey }: SnippetOptions): string {
-  const body = {
-    model,
-    messages: [{ role: 'user', content: 'What is the capital of France?' }],
-    stream: true,
-  }
+  const body = { model, messages: [{ role: 'user', content: 'What is the capital of France?' }], stream: true }
   const lines = [
     `curl -N ${shellQuoted(`${origin}/v1/chat/completions`)}`,
     "-H 'content-type: application/json'",

@@ -104,7 +104,7 @@ export interface AnswerTimes {
   readonly last: number | null
 }
 
-export interface AnswerFigures {
+interface AnswerFigures {
   readonly ttftMs: number | null
   /** For the tokens after the first; null with too few tokens. */
   readonly tokensPerSecond: number | null

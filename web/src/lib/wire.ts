@@ -199,11 +199,7 @@ export function partOf({ choices, usage, session }: Chunk): Part {
 function tokensOf(logprobs: ChatLogprobs | TextLogprobs | null | undefined): TokenView[] {
   if (!logprobs) return []
   if ('content' in logprobs) {
-    return logprobs.content.map(({ token, logprob, top_logprobs }) => ({
-      token,
-      logprob,
-      top: top_logprobs,
-    }))
+    return logprobs.content.map(({ token, logprob, top_logprobs }) => ({ token, logprob, top: top_logprobs }))
   }
   return logprobs.tokens.map((token, i) => ({
     token,

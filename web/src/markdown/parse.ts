@@ -103,14 +103,7 @@ export function parse(text: string, isWrapped = false): Token[] {
   return new BoundedLexer({ ...(isWrapped ? wrapped : marked).defaults, tokenizer }).lex(text)
 }
 
-const NAMED: Readonly<Record<string, string>> = {
-  amp: '&',
-  lt: '<',
-  gt: '>',
-  quot: '"',
-  apos: "'",
-  nbsp: '\u00a0',
-}
+const NAMED: Readonly<Record<string, string>> = { amp: '&', lt: '<', gt: '>', quot: '"', apos: "'", nbsp: '\u00a0' }
 
 /** Decodes the few character references that models write; others stay. */
 export function decoded(text: string): string {

@@ -38,9 +38,7 @@ export function ModelCard({ file, onChange }: ModelCardProps) {
     action.catch((thrown: unknown) => setError(messageOf(thrown))).finally(() => setBusy(false))
   }
   const unload = async () => {
-    const text = t('All workers of {model} finish their requests and end.', {
-      model: namesOf(own).join(', '),
-    })
+    const text = t('All workers of {model} finish their requests and end.', { model: namesOf(own).join(', ') })
     if (!(await confirmed(text, t('Unload')))) return
     run(Promise.all(own.map(({ worker_id }) => stopWorker(worker_id))))
   }

@@ -30,11 +30,7 @@ export function ApiPage() {
 function Snippets({ choice }: { readonly choice: Choice | null }) {
   const [name, setName] = useState<SnippetName>('curl')
   const target = choice === null ? { base: '', model: 'MODEL' } : targetOf(choice)
-  const text = snippet(name, {
-    origin: location.origin + target.base,
-    model: target.model,
-    needsKey: key.value !== '',
-  })
+  const text = snippet(name, { origin: location.origin + target.base, model: target.model, needsKey: key.value !== '' })
   return (
     <section class="snippet" aria-label={t('Example')}>
       <div class="row">

@@ -200,24 +200,9 @@ interface Shortcut {
 }
 
 const SHORTCUTS: readonly Shortcut[] = [
-  {
-    icon: 'compare',
-    page: 'playground',
-    title: 'Compare two models',
-    text: 'One question, two answers side by side.',
-  },
-  {
-    icon: 'translate',
-    page: 'translate',
-    title: 'Translate a text',
-    text: 'Paragraphs as rows of one batch.',
-  },
-  {
-    icon: 'batch',
-    page: 'batch',
-    title: 'Fill a batch',
-    text: '512 texts continued at once.',
-  },
+  { icon: 'compare', page: 'playground', title: 'Compare two models', text: 'One question, two answers side by side.' },
+  { icon: 'translate', page: 'translate', title: 'Translate a text', text: 'Paragraphs as rows of one batch.' },
+  { icon: 'batch', page: 'batch', title: 'Fill a batch', text: '512 texts continued at once.' },
   { icon: 'overview', page: 'overview', title: 'Watch the server', text: 'Charts of ten minutes.' },
   { icon: 'keys', page: 'keys', title: 'Give out keys', text: 'Each with a role and limits.' },
   {

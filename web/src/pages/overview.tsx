@@ -201,10 +201,7 @@ function Charts() {
         title={t('Prefix cache')}
         format={count}
         lines={[
-          {
-            label: t('cached tok/s'),
-            read: part((one) => one.states?.cached_tokens_per_second),
-          },
+          { label: t('cached tok/s'), read: part((one) => one.states?.cached_tokens_per_second) },
           { label: t('prefixes'), read: part((one) => one.states?.prefixes), isDashed: true },
         ]}
       />
@@ -218,11 +215,7 @@ function Charts() {
             format={count}
             lines={[
               { label: t('accepted'), read: part((one) => one.guesses[name].accepted_per_second) },
-              {
-                label: t('guessed'),
-                read: part((one) => one.guesses[name].guessed_per_second),
-                isDashed: true,
-              },
+              { label: t('guessed'), read: part((one) => one.guesses[name].guessed_per_second), isDashed: true },
             ]}
           />
         ) : null,

@@ -21,11 +21,7 @@ const TEXTS: Readonly<Record<Format, FormatText>> = {
     example: '{"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}',
   },
   regex: { name: 'regular expression', hint: 'The whole answer must match it', example: '(yes|no)\\.' },
-  grammar: {
-    name: 'grammar',
-    hint: 'GBNF, as in llama.cpp',
-    example: 'root ::= "yes" | "no"',
-  },
+  grammar: { name: 'grammar', hint: 'GBNF, as in llama.cpp', example: 'root ::= "yes" | "no"' },
 }
 
 const TOOLS_EXAMPLE = `[{"name": "weather", "description": "The weather of a city",

@@ -316,9 +316,7 @@ export class Pane {
       await call(path, { body: { model, ...body } })
       return true
     } catch (thrown) {
-      this.notice.value = t('The server kept its session as it was: {reason}', {
-        reason: messageOf(thrown),
-      })
+      this.notice.value = t('The server kept its session as it was: {reason}', { reason: messageOf(thrown) })
       return false
     }
   }

@@ -6,7 +6,7 @@ import { DEFAULTS, type Settings } from '../lib/wire.ts'
 /** The settings of a preset, without the token view. */
 export type PresetValues = Omit<Settings, 'alternatives'>
 
-export interface BuiltIn {
+interface BuiltIn {
   readonly name: Text
   readonly values: Partial<PresetValues>
 }
@@ -16,24 +16,12 @@ export const BUILT_IN: readonly BuiltIn[] = [
   { name: 'Server defaults', values: {} },
   {
     name: 'Balanced',
-    values: {
-      temperature: 1,
-      top_p: 0.5,
-      presence_penalty: 0.5,
-      frequency_penalty: 0.5,
-      penalty_decay: 0.996,
-    },
+    values: { temperature: 1, top_p: 0.5, presence_penalty: 0.5, frequency_penalty: 0.5, penalty_decay: 0.996 },
   },
   { name: 'Precise', values: { temperature: 0.4, top_p: 0.3, frequency_penalty: 0.3 } },
   {
     name: 'Creative',
-    values: {
-      temperature: 1.2,
-      top_p: 0.8,
-      presence_penalty: 0.6,
-      frequency_penalty: 0.6,
-      penalty_decay: 0.99,
-    },
+    values: { temperature: 1.2, top_p: 0.8, presence_penalty: 0.6, frequency_penalty: 0.6, penalty_decay: 0.99 },
   },
   { name: 'Always the likeliest', values: { temperature: 0 } },
 ]

@@ -34,16 +34,8 @@ const DIALS: Readonly<Partial<Record<NumberName, Dial>>> = {
   frequency_penalty: { hint: 'Makes tokens that were used often less likely', slider: [-2, 2] },
   penalty_decay: { hint: 'Below 1, old uses count less', slider: [0.9, 1] },
   top_k: { hint: 'Only this many of the likeliest tokens', slider: [0, 200], isRare: true },
-  min_p: {
-    hint: 'No token below this share of the highest probability',
-    slider: [0, 0.5],
-    isRare: true,
-  },
-  repetition_penalty: {
-    hint: 'Above 1: makes all earlier tokens less likely',
-    slider: [0.5, 2],
-    isRare: true,
-  },
+  min_p: { hint: 'No token below this share of the highest probability', slider: [0, 0.5], isRare: true },
+  repetition_penalty: { hint: 'Above 1: makes all earlier tokens less likely', slider: [0.5, 2], isRare: true },
   seed: { hint: 'The same seed gives the same answer', isRare: true },
 }
 
@@ -60,14 +52,8 @@ const NUMBERS: readonly NumberChoice[] = [
         ]
       : [],
   ),
-  {
-    ...DIALS.max_tokens,
-    ...{ name: 'max_tokens', label: 'Max tokens', min: 1, max: 65536, step: 1, otherwise: '' },
-  },
-  {
-    ...DIALS.seed,
-    ...{ name: 'seed', label: 'Seed', min: 0, max: 2 ** 53 - 1, step: 1, otherwise: '' },
-  },
+  { ...DIALS.max_tokens, ...{ name: 'max_tokens', label: 'Max tokens', min: 1, max: 65536, step: 1, otherwise: '' } },
+  { ...DIALS.seed, ...{ name: 'seed', label: 'Seed', min: 0, max: 2 ** 53 - 1, step: 1, otherwise: '' } },
 ]
 
 interface SettingsViewProps {

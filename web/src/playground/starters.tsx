@@ -17,18 +17,12 @@ type Starters = Readonly<Record<'en' | 'zh', readonly Starter[]>>
 const STARTERS: Starters = {
   en: [
     { title: 'Ask a fact', prompt: 'What is the capital of France?' },
-    {
-      title: 'Explain',
-      prompt: 'Explain in three short points how a recurrent network differs from a transformer.',
-    },
+    { title: 'Explain', prompt: 'Explain in three short points how a recurrent network differs from a transformer.' },
     {
       title: 'Write code',
       prompt: 'Write a Python function that returns the n-th Fibonacci number, with a short test.',
     },
-    {
-      title: 'Tell a story',
-      prompt: 'Tell me a story about a goose that leads its flock home through the fog.',
-    },
+    { title: 'Tell a story', prompt: 'Tell me a story about a goose that leads its flock home through the fog.' },
   ],
   zh: [
     { title: '问一个事实', prompt: '法国的首都是哪里？' },

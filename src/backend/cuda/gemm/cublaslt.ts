@@ -323,10 +323,7 @@ function readResult(results: Uint8Array, index: number): Algorithm | null {
   const at = index * RESULT_BYTES
   const view = new DataView(results.buffer, results.byteOffset + at, RESULT_BYTES)
   if (view.getInt32(72, true) !== 0) return null
-  return {
-    code: results.slice(at, at + ALGORITHM_BYTES),
-    workspaceBytes: Number(view.getBigUint64(64, true)),
-  }
+  return { code: results.slice(at, at + ALGORITHM_BYTES), workspaceBytes: Number(view.getBigUint64(64, true)) }
 }
 
 function check(functions: Functions, status: number, what: string): void {

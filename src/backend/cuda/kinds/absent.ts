@@ -82,9 +82,7 @@ export function absentFunctions(totalBytes: number): DriverFunctions {
       return 0
     },
   }
-  const functions = new Proxy(made, {
-    get: (target, name) => Reflect.get(target, name) ?? (() => 0),
-  })
+  const functions = new Proxy(made, { get: (target, name) => Reflect.get(target, name) ?? (() => 0) })
   // What is not in `made` is a function, too.
   return functions as DriverFunctions
 }

@@ -3,10 +3,7 @@ import { ABSENT } from './absent.ts'
 import { CUDA } from './cuda.ts'
 import type { DriverKind } from './kind.ts'
 
-export const KINDS: Readonly<Record<string, DriverKind>> = {
-  absent: ABSENT,
-  cuda: CUDA,
-}
+export const KINDS: Readonly<Record<string, DriverKind>> = { absent: ABSENT, cuda: CUDA }
 
 /** The kind of a device's name, "cuda" or "cuda:1", among those that run kernels. */
 export function kindOf(device: string): DriverKind | null {

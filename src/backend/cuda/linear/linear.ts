@@ -192,12 +192,7 @@ function smallProducts(device: CudaDevice, all: readonly Product[], countIndex: 
   // Most linears have none, and then need no kernel for them.
   if (small.length === 0) return { products: [], limit: 0, run: () => {} }
   const low = small.filter((product) => isLowRank(device, product))
-  if (low.length > 0)
-    return {
-      products: low,
-      limit: LOW_RANK_TOKENS,
-      run: lowRank(device, low, countIndex),
-    }
+  if (low.length > 0) return { products: low, limit: LOW_RANK_TOKENS, run: lowRank(device, low, countIndex) }
   const [TOKENS, ROW_TILES] = [SMALL_BLOCK_TOKENS, SMALL_ROW_TILES]
   const kernel = device.kernel('linear-few', 'linear_few', { TOKENS, ROW_TILES })
   const [struct, blocks] = fewStruct(small, countIndex, ROW_TILES)

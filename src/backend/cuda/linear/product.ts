@@ -5,13 +5,7 @@ import type { CudaMatrix, CudaTensor } from '../resources.ts'
 import { anyTensorOf, matrixOf, tensorOf } from '../step/operands.ts'
 
 /** Values of enum Epilogue in epilogue.cuh. */
-export const EPILOGUES: Readonly<Record<Epilogue, number>> = {
-  none: 0,
-  tanh: 1,
-  sigmoid: 2,
-  relu2: 3,
-  add: 4,
-}
+export const EPILOGUES: Readonly<Record<Epilogue, number>> = { none: 0, tanh: 1, sigmoid: 2, relu2: 3, add: 4 }
 
 export interface Product {
   readonly y: CudaTensor

@@ -40,10 +40,7 @@ export function roundedFew(device: CudaDevice, products: readonly Product[], cou
   const limit = fewRoundedTokens(device, products)
   const variants = SIZES.map((size) => ({
     size,
-    launches: groups.map(({ type, jobs }) => ({
-      ...launchOf(device, type, jobs, countIndex, size),
-      site: {},
-    })),
+    launches: groups.map(({ type, jobs }) => ({ ...launchOf(device, type, jobs, countIndex, size), site: {} })),
   }))
   return (stream: StepStream, tokens: number) => {
     assert(tokens <= limit, `${tokens} tokens where ${limit} are few`)

@@ -207,10 +207,7 @@ function roundedStage(type: Layout, channels: number, split: number) {
   const { values, scales } = rowBytesOf(type, channels)
   const four = 4 * (values + scales)
   const ROUNDED_ROWS = 4 * Math.ceil(stageBytesFor(channels, split) / four)
-  return {
-    macros: { QUANT: QUANT_CODES[type], ROUNDED_ROWS },
-    bytes: (ROUNDED_ROWS / 4) * four,
-  }
+  return { macros: { QUANT: QUANT_CODES[type], ROUNDED_ROWS }, bytes: (ROUNDED_ROWS / 4) * four }
 }
 
 /** Whether rows of fewer bits can be shared by warps, 128 bytes each, and copied with their scales, 16 bytes at a time. */

@@ -63,20 +63,14 @@ export class Recording {
       },
       wkv7: (...args) => this.#add(wkv7(device, capacity, ...args, this.#lastLinear), { op: 'wkv7', args }),
       deepEmbed: (...args) =>
-        this.#add(deepEmbed(device, capacity, ...args, this.#sharedFloats), {
-          op: 'deepEmbed',
-          args,
-        }),
+        this.#add(deepEmbed(device, capacity, ...args, this.#sharedFloats), { op: 'deepEmbed', args }),
       ddlerp: (...args) => this.#add(ddlerp(device, capacity, ...args), { op: 'ddlerp', args }),
       wkv6: (...args) => this.#add(wkv6(device, capacity, ...args, this.#sharedFloats), { op: 'wkv6', args }),
       gatedAdd: (...args) => this.#add(gatedAdd(device, capacity, ...args), { op: 'gatedAdd', args }),
       gatherNorm: (...args) => this.#add(gatherNorm(device, capacity, ...args), { op: 'gatherNorm', args }),
       logits: (...args) => this.#add(logits(device, capacity, ...args, this.#linear), { op: 'logits', args }),
       sample: (...args) =>
-        this.#add(sample(device, capacity, ...args, this.#sharedFloats, this.#numFlights), {
-          op: 'sample',
-          args,
-        }),
+        this.#add(sample(device, capacity, ...args, this.#sharedFloats, this.#numFlights), { op: 'sample', args }),
     }
   }
 

@@ -32,12 +32,7 @@ function shapeOf(vocabSize: number, hasClusters: boolean) {
   const groups = Math.ceil(vocabSize / (4 * cluster))
   const threads = THREADS.find((count) => 4 * groups <= MAX_SCORES * count)
   if (!hasClusters || threads === undefined) return { CLUSTER: cluster, THREADS: 1024, SCORES: 0, BLOCKS: 1 }
-  return {
-    CLUSTER: cluster,
-    THREADS: threads,
-    SCORES: MAX_SCORES,
-    BLOCKS: 65_536 / (REGISTERS * threads),
-  }
+  return { CLUSTER: cluster, THREADS: threads, SCORES: MAX_SCORES, BLOCKS: 65_536 / (REGISTERS * threads) }
 }
 
 export function sample(

@@ -28,11 +28,7 @@ export function anyTensorOf(tensor: Tensor, count: number): CudaTensor {
 }
 
 export function normOf(norm: Norm, channels: number) {
-  return {
-    weight: tensorOf(norm.weight, 'f32', channels),
-    bias: tensorOf(norm.bias, 'f32', channels),
-    eps: norm.eps,
-  }
+  return { weight: tensorOf(norm.weight, 'f32', channels), bias: tensorOf(norm.bias, 'f32', channels), eps: norm.eps }
 }
 
 export const matrixOf = (matrix: Matrix) => own(CudaMatrix, matrix)
