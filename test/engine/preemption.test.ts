@@ -93,6 +93,31 @@ describe.each(LOOPS)('%s', (loop) => {
     expect(engine.stats.preemptions).toBeLessThan(40)
   })
 
+  test('a mixture goes on when all of its states are back, however they come', () => {
+    const mixture = [0.6, 0.4].map((weight) => ({ startState: null, weight }))
+    const mixed = requestOf({ id: 'mixed', prompt: someTokens(9, 1), maxTokens: 60, mixture })
+    const urgent = requestOf({ id: 'urgent', prompt: someTokens(5, 2), maxTokens: 4, n: 2, priority: 1 })
+    const [alone, beside] = [[mixed], [mixed, urgent]].map((requests) => {
+      const runner = tinyRunner('cpu', { slots: 3, maxTokens: 48 })
+      // States so large that one a turn is copied.
+      Object.assign(runner.info, { stateBytes: 2 ** 26 })
+      const bytes = { bytesOf: (token: number) => Uint8Array.of(97 + (token % 7)) }
+      const engine = engineOver(runner, { poisonFreedSlots: true }, null, loop, bytes)
+      const collected = new Collected()
+      for (const request of requests) {
+        engine.submit(request)
+        for (let i = 0; i < 40; i++) collected.add(engine.step())
+      }
+      drain(engine, collected)
+      const { preemptions } = engine.stats
+      engine.dispose()
+      return { answer: collected.answer('mixed'), preemptions }
+    })
+    expect([alone!.preemptions, beside!.preemptions]).toEqual([0, 1])
+    expect(beside!.answer).not.toBeNull()
+    expect(beside!.answer).toEqual(alone!.answer)
+  })
+
   test('a higher priority takes the slots of a lower one, also of the same key', () => {
     const runner = new FakeRunner({ vocabSize: V, numSlots: 2, maxTokens: 64 })
     const engine = engineOver(runner, { poisonFreedSlots: true }, null, loop)

@@ -121,6 +121,8 @@ export class Preemption {
   /** The unit was admitted again: puts its states into slots; then it is stepped. */
   bringBack(unit: Preempted): void {
     const { owner } = unit
+    // All that are to come are counted before the first may have come.
+    for (const [sequence, states] of unit.states) sequence.numMoves += states.length
     for (const sequence of unit.sequences) {
       const slots = Array.from({ length: owner.width }, () => this.#slots.acquire())
       const [own, ...others] = slots
@@ -250,7 +252,6 @@ export class Preemption {
       this.#runner.clearSlot(slot)
       return
     }
-    sequence.numMoves++
     this.#transfers.write(slot, state, () => {
       sequence.numMoves--
       this.#endIfBack(unit)
