@@ -172,7 +172,7 @@ async function serve() {
 
 /** @param {(line: string) => void} onLine */
 async function serveScript(onLine) {
-  const names = ['app', 'fleet/fleet', 'figures/metrics', 'fleet/supervisor', 'fleet/launch', 'http/unsent-bytes']
+  const names = ['app', 'fleet/fleet', 'figures/metrics', 'fleet/supervisor', 'fleet/launch', 'http/connection']
   const [{ buildApp }, { Fleet }, { Metrics }, { Supervisor }, { DEFAULT_SPEC: spec }, { limitUnsentBytes }] =
     await Promise.all(names.map((name) => built(`gateway/${name}.js`)))
   const { loadTokenizer } = await built('host/checkpoints/open-model.js')

@@ -57,7 +57,8 @@ describe('in the engine', () => {
   const whole = run({ maxLogits: 64, maxTokens: 64, neighbours: 0 })
   const scored = promptLogprobs(whole.collected.of('a'))
 
-  test('every prompt token but the first has one, with bytes', () => {
+  test('every prompt token but the first has one, with bytes: the same array for the same token', () => {
+    const arrays = new Map<number, Uint8Array>()
     expect(scored).toHaveLength(37)
     expect(scored?.[0]).toBeNull()
     for (const [i, entry] of scored!.entries()) {
@@ -66,6 +67,11 @@ describe('in the engine', () => {
       expect(entry.bytes).toEqual(tokenBytes.bytesOf(entry.token))
       expect(entry.top).toHaveLength(3)
       expect(entry.topBytes).toEqual(entry.top.map(({ token }) => tokenBytes.bytesOf(token)))
+      for (const [i, { token }] of entry.top.entries()) {
+        const earlier = arrays.get(token) ?? entry.topBytes[i]!
+        expect(entry.topBytes[i]).toBe(earlier)
+        arrays.set(token, earlier)
+      }
     }
   })
 

@@ -56,6 +56,22 @@ test('log-probabilities cross as bytes, and arrive unchanged', () => {
   expect(packed.length).toBeLessThan(serialize(step).length / 2)
 })
 
+test('a token that comes again has the same array, and one of another vocabulary its own bytes', () => {
+  const arrive = (bytes: Uint8Array): TokenText => {
+    const logprobs = [{ token: 77, logprob: -1, bytes, top: [{ token: 77, logprob: -1 }], topBytes: [bytes] }]
+    const event = { type: 'text', id: 'a', index: 0, text: 'a', tokens: [77], logprobs } as const
+    const packed = serialize(packStep({ type: 'step', events: [event], stats: null }))
+    const [arrived] = unpackStep(deserialize(packed) as StepColumns).events
+    return (arrived as typeof event).logprobs[0]!
+  }
+  const first = arrive(Uint8Array.of(65, 66))
+  const second = arrive(Uint8Array.of(65, 66))
+  expect(second.bytes).toBe(first.bytes)
+  expect(second.topBytes[0]).toBe(first.bytes)
+  expect(arrive(Uint8Array.of(65, 67)).bytes).toEqual(Uint8Array.of(65, 67))
+  expect(first.bytes).toEqual(Uint8Array.of(65, 66))
+})
+
 describe('process channel', () => {
   const echo = fileURLToPath(new URL('../helpers/echo-child.mjs', import.meta.url))
   const start = (): ChildProcess => fork(echo, { serialization: 'advanced', execArgv: [] })

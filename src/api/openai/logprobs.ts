@@ -19,16 +19,36 @@ const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
 /** Ready for another text after each `decode()`. */
 const lenient = new TextDecoder('utf-8', { ignoreBOM: true })
 
-/**
- * A token as text. Tokens need not be whole characters; those that are not become "bytes:\xe4\xbd", as OpenAI writes
- * them, so that different tokens never look the same (the completions shape keys an object by them).
- */
-function tokenString(bytes: Uint8Array): string {
+/** A token as replies show it. */
+interface ShownToken {
+  readonly text: string
+  readonly json: string
+  readonly bytes: readonly number[]
+  /** Unicode code points; null where it is not whole characters. */
+  readonly characters: number | null
+}
+
+/** By their bytes: a token that comes often comes as the same bytes. */
+const shown = new WeakMap<Uint8Array, ShownToken>()
+
+function shownOf(bytes: Uint8Array): ShownToken {
+  const known = shown.get(bytes)
+  if (known !== undefined) return known
+  const text = wholeText(bytes)
+  // As OpenAI writes them, so that different tokens never look the same (the completions shape keys an object by them).
+  const token = text ?? `bytes:${Array.from(bytes, (byte) => `\\x${byte.toString(16).padStart(2, '0')}`).join('')}`
+  const characters = text === null ? null : countCharacters(text)
+  const made = { text: token, json: JSON.stringify(token), bytes: [...bytes], characters }
+  shown.set(bytes, made)
+  return made
+}
+
+/** Null: tokens need not be whole characters. */
+function wholeText(bytes: Uint8Array): string | null {
   try {
     return utf8.decode(bytes)
   } catch {
-    const hex = Array.from(bytes, (byte) => `\\x${byte.toString(16).padStart(2, '0')}`)
-    return `bytes:${hex.join('')}`
+    return null
   }
 }
 
@@ -45,8 +65,9 @@ export function chatLogprob(token: TokenText): object {
   }
 }
 
-function entry(bytes: Uint8Array, logprob: number) {
-  return { token: tokenString(bytes), logprob: finite(logprob), bytes: [...bytes] }
+function entry(own: Uint8Array, logprob: number) {
+  const { text, bytes } = shownOf(own)
+  return { token: text, logprob: finite(logprob), bytes }
 }
 
 /** Where in a text the bytes so far end. Those that are no character count as the U+FFFD that the text has for them. */
@@ -60,6 +81,8 @@ export interface TextPlace {
 const BEGINNING: TextPlace = { characters: 0, unfinished: new Uint8Array(0) }
 
 function placeAfter({ characters, unfinished }: TextPlace, bytes: Uint8Array): TextPlace {
+  const { characters: own } = shownOf(bytes)
+  if (own !== null && unfinished.length === 0) return { characters: characters + own, unfinished }
   const all = Buffer.concat([unfinished, bytes])
   const before = unfinished.length > 0 ? characters - 1 : characters
   const now = before + countCharacters(lenient.decode(all, { stream: true }))
@@ -74,24 +97,17 @@ function countCharacters(text: string): number {
   return count
 }
 
-/** Tokens as JSON, by their bytes: a token that comes often comes as the same bytes. */
-const quoted = new WeakMap<Uint8Array, string>()
-
-function quotedOf(bytes: Uint8Array): string {
-  const known = quoted.get(bytes)
-  if (known !== undefined) return known
-  const json = JSON.stringify(tokenString(bytes))
-  quoted.set(bytes, json)
-  return json
-}
-
 /** The k best, and the drawn token too where it is not among them: a JSON object. */
-function topJson(token: TokenText): string {
-  const own = quotedOf(token.bytes)
-  const names = token.topBytes.map(quotedOf)
+function topJson({ bytes, logprob, top, topBytes }: TokenText): string {
+  const own = shownOf(bytes)
   let json = ''
-  for (const [i, name] of names.entries()) json += `${i === 0 ? '' : ','}${name}:${finite(token.top[i]!.logprob)}`
-  if (!names.includes(own)) json += `${json === '' ? '' : ','}${own}:${finite(token.logprob)}`
+  let isAmong = false
+  for (let i = 0; i < top.length; i++) {
+    const one = shownOf(topBytes[i]!)
+    if (one.json === own.json) isAmong = true
+    json += `${i === 0 ? '' : ','}${one.json}:${finite(top[i]!.logprob)}`
+  }
+  if (!isAmong) json += `${json === '' ? '' : ','}${own.json}:${finite(logprob)}`
   return `{${json}}`
 }
 
@@ -150,7 +166,7 @@ function columnsOf(runs: readonly Run[], from: TextPlace): { columns: readonly J
   for (const { tokens: own, first, isWhole } of runs) {
     for (const token of own) {
       const bytes = token?.bytes ?? first!
-      tokens.push(quotedOf(bytes))
+      tokens.push(shownOf(bytes).json)
       values.push(token === null ? 'null' : `${finite(token.logprob)}`)
       tops.push(token === null ? 'null' : topJson(token))
       offsets.push(`${place.characters}`)

@@ -83,10 +83,22 @@ function bestTokens(values: Float32Array, k: number): number[] {
   return best
 }
 
+/** Of each vocabulary, the tokens that were told: one array for a token, or those of 20 alternatives would be half of a step's garbage. */
+const told = new WeakMap<TokenBytes, Map<number, Uint8Array>>()
+
 export function withBytes(logprob: TokenLogprob, tokenBytes: TokenBytes): TokenText {
-  return {
-    ...logprob,
-    bytes: tokenBytes.bytesOf(logprob.token),
-    topBytes: logprob.top.map((entry) => tokenBytes.bytesOf(entry.token)),
+  let known = told.get(tokenBytes)
+  if (known === undefined) {
+    known = new Map()
+    told.set(tokenBytes, known)
   }
+  const bytesOf = (token: number) => {
+    let bytes = known.get(token)
+    if (bytes === undefined) {
+      bytes = tokenBytes.bytesOf(token)
+      known.set(token, bytes)
+    }
+    return bytes
+  }
+  return { ...logprob, bytes: bytesOf(logprob.token), topBytes: logprob.top.map(({ token }) => bytesOf(token)) }
 }

@@ -58,10 +58,11 @@ export function writeNumber(to: Buffer, start: number, value: number): number {
   return at + 1
 }
 
+/** By token, for all that are read: one that comes often has the same array, and is garbage nowhere. */
+const known = new Map<number, Uint8Array>()
+
 export class TokenReader {
   readonly #content: Buffer
-  /** By token. */
-  readonly #known = new Map<number, Uint8Array>()
   #at = 0
 
   constructor(content: Uint8Array) {
@@ -95,12 +96,12 @@ export class TokenReader {
     if (count === 0) return null
     const own = this.#logprob()
     const bytes = this.#bytesOf(own.token)
-    const top: TokenLogprob['top'][number][] = []
-    const topBytes: Uint8Array[] = []
-    for (let i = 1; i < count; i++) {
+    const top = new Array<TokenLogprob['top'][number]>(count - 1)
+    const topBytes = new Array<Uint8Array>(count - 1)
+    for (let i = 0; i < top.length; i++) {
       const one = this.#logprob()
-      top.push(one)
-      topBytes.push(this.#bytesOf(one.token))
+      top[i] = one
+      topBytes[i] = this.#bytesOf(one.token)
     }
     return { ...own, top, topBytes, bytes }
   }
@@ -112,22 +113,22 @@ export class TokenReader {
     return { token, logprob }
   }
 
-  /** As it came: an array of its own, not a window into what is held. A token that comes often has one for all. */
+  /** As it came: not a window into what is held. Another vocabulary may have other bytes. */
   #bytesOf(token: number): Uint8Array {
     const length = this.number()
     const start = this.#at
     this.#at += length
-    const known = this.#known.get(token)
-    if (known !== undefined && this.#isAt(start, known, length)) return known
+    const last = known.get(token)
+    if (last !== undefined && this.#isAt(start, last, length)) return last
     const bytes = new Uint8Array(length)
     for (let i = 0; i < length; i++) bytes[i] = this.#content[start + i]!
-    this.#known.set(token, bytes)
+    known.set(token, bytes)
     return bytes
   }
 
-  #isAt(start: number, known: Uint8Array, length: number): boolean {
-    if (known.length !== length) return false
-    for (let i = 0; i < length; i++) if (known[i] !== this.#content[start + i]) return false
+  #isAt(start: number, bytes: Uint8Array, length: number): boolean {
+    if (bytes.length !== length) return false
+    for (let i = 0; i < length; i++) if (bytes[i] !== this.#content[start + i]) return false
     return true
   }
 }

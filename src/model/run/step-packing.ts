@@ -5,7 +5,7 @@
 import { type Batch, MAX_TOP_LOGPROBS, NOWHERE, SAMPLE_FLOATS, SAMPLE_INTS, SampleInt } from '../../backend/batch.ts'
 import { assert } from '../../errors.ts'
 import { SAMPLING_ROWS, type SamplingName } from '../../sampling.ts'
-import type { BatchRow, Blend, Drawn, Guesses, RowResult, SampleSpec } from '../runner.ts'
+import type { BatchRow, Blend, Drawn, Guesses, RowResult, SampleSpec, TokenLogprob } from '../runner.ts'
 
 const FLOAT_NAMES = namesInOrder('float')
 const INT_NAMES = namesInOrder('int')
@@ -320,10 +320,10 @@ const NOTHING_DRAWN: Drawn = { token: -1, logprob: null }
 export function readDrawn(batch: Batch, s: number, k: number | null): Drawn {
   const token = batch.sampled[s]!
   if (k === null || token < 0) return { token, logprob: null }
-  const top = Array.from({ length: Math.min(k, MAX_TOP_LOGPROBS) }, (_, i) => ({
-    token: batch.topIds[s * MAX_TOP_LOGPROBS + i]!,
-    logprob: batch.topLogprobs[s * MAX_TOP_LOGPROBS + i]!,
-  }))
+  const top: TokenLogprob['top'][number][] = []
+  const first = s * MAX_TOP_LOGPROBS
+  for (let at = first; at < first + Math.min(k, MAX_TOP_LOGPROBS); at++)
+    top.push({ token: batch.topIds[at]!, logprob: batch.topLogprobs[at]! })
   return { token, logprob: { token, logprob: batch.sampledLogprob[s]!, top } }
 }
 
