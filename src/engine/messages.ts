@@ -65,6 +65,8 @@ export interface GenerateRequest {
   readonly logprobs: number | null
   /** The same for the prompt's tokens (echo). */
   readonly promptLogprobs: number | null
+  /** Nobody reads along, so text comes some tokens at a time: the first alone, then twice as many, at most 16; all at the end. */
+  readonly isGathered?: boolean | undefined
   /**
    * The final hidden state, before the head, instead of an answer: that after the last token, or the mean of those after
    * each. With maxTokens 0 and cache 'no-store', for one choice without session or mixture.

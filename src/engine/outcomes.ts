@@ -340,7 +340,7 @@ export class Outcomes {
   /** Emits what became of a sequence in this step, and releases it if it has ended. */
   #report(sequence: Sequence): void {
     const { owner, index } = sequence
-    const released = sequence.text.take()
+    const released = sequence.isTold ? sequence.text.take() : null
     if (released !== null) this.#events.push({ type: 'text', id: owner.id, index, ...released })
     if (sequence.isOver) this.#end(sequence)
   }

@@ -23,6 +23,9 @@ import { StopStrings } from './answer/stop-strings.ts'
 import type { Mixture, Start } from './kept/start.ts'
 import type { FinishReason, GenerateRequest, TokenText } from './messages.ts'
 
+/** Tokens that are told together where nobody reads along. */
+const GATHERED = 16
+
 /** Rows that wait for their masks after a mask came late. */
 const LATE_ROWS = 4
 
@@ -366,6 +369,13 @@ export class Sequence {
     this.#draw.position = position
     this.#draw.mask = this.numAwaited > 0 ? undefined : this.matcher?.mask
     return this.#draw
+  }
+
+  /** What was released is told now. */
+  get isTold(): boolean {
+    const { numUntold } = this.text
+    const isEnough = numUntold >= GATHERED || 2 * numUntold > this.numDrawn
+    return this.owner.request.isGathered !== true || this.finish !== null || isEnough
   }
 
   /** Takes a drawn token and decides whether it ends the answer. */

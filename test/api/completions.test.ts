@@ -122,6 +122,19 @@ test('the last chunk has usage if requested', async () => {
   expect(events.slice(0, -2).every((event) => (event as { usage: unknown }).usage === null)).toBe(true)
 })
 
+test('only streams need every token at once', async () => {
+  const asks = [
+    [COMPLETIONS, { prompt: 'x' }],
+    ['/v1/chat/completions', { messages: [{ role: 'user', content: 'x' }] }],
+    ['/translate/v1/batch-translate', { source_lang: 'en', target_lang: 'zh', text_list: ['x'] }],
+  ] as const
+  for (const [path, body] of asks) {
+    const { app, engine } = serve((request) => answer(request, 'ab'))
+    for (const stream of [false, true]) await postTo(app, path, { ...body, stream })
+    expect(engine.requests.map(({ isGathered }) => isGathered)).toEqual([true, false])
+  }
+})
+
 test('echo with logprobs covers prompt and answer, in characters', async () => {
   const { app, engine } = serve((request) => answer(request, 'é!'))
   const body = { prompt: 'né', echo: true, logprobs: 1, max_tokens: 5 }

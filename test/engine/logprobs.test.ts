@@ -95,6 +95,26 @@ describe('in the engine', () => {
     }
   })
 
+  test('where nobody reads along, the same answer comes some tokens at a time, the first at once', () => {
+    const textsOf = (isGathered: boolean) => {
+      const engine = new Engine(new FakeRunner({ vocabSize: V }), tokenBytes, { poisonFreedSlots: true })
+      engine.submit(requestOf({ id: 'a', prompt: promptOf(5), maxTokens: 200, logprobs: 2, isGathered }))
+      return drain(engine)
+        .of('a')
+        .filter((event) => event.type === 'text')
+    }
+    const [each, gathered] = [textsOf(false), textsOf(true)]
+    const whole = (texts: typeof each) => ({
+      text: texts.map(({ text }) => text).join(''),
+      tokens: texts.flatMap(({ tokens }) => tokens),
+      logprobs: texts.flatMap(({ logprobs }) => logprobs ?? []),
+    })
+    expect(whole(gathered)).toEqual(whole(each))
+    expect(whole(each).tokens.length).toBeGreaterThan(100)
+    expect(gathered[0]).toEqual(each[0])
+    expect(gathered.length).toBeLessThan(each.length / 5)
+  })
+
   test('prompt logits that are not finite fail the request', () => {
     const runner = new FakeRunner({ vocabSize: V })
     const engine = new Engine(runner, tokenBytes, { poisonFreedSlots: true })

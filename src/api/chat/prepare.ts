@@ -15,7 +15,7 @@ import { newInSession } from './told.ts'
 import { argumentsOf, callBegin, callOf, G1_TOOLS, sequence, type ToolFormat, text } from './tool-format.ts'
 
 type Settings = Pick<GenerateRequest, 'id' | 'maxTokens' | 'sampling' | 'tenant'> &
-  Partial<Pick<GenerateRequest, 'n' | 'logprobs' | 'cache'>>
+  Partial<Pick<GenerateRequest, 'n' | 'logprobs' | 'isGathered' | 'cache'>>
 
 interface ChatOptions extends Settings {
   readonly model: ServedModel

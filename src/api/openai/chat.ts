@@ -77,6 +77,7 @@ async function prepare(call: Call<OwnBody>): Promise<Chat> {
     sampling: toSampling(body, model),
     stop: toStop(body, [], model, limits),
     logprobs: chatLogprobs(body),
+    isGathered: body.stream !== true,
     tenant: call.tenant,
     cache: cacheOf(body),
   }

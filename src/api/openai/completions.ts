@@ -73,6 +73,7 @@ async function prepare(call: Call<CompletionBody>): Promise<Completion> {
     stop: toStop(body, [], model, limits),
     logprobs,
     promptLogprobs: echo ? logprobs : null,
+    isGathered: body.stream !== true,
     tenant: call.tenant,
     ...(session === null ? {} : { session }),
     cache: cacheOf(body),

@@ -73,9 +73,10 @@ async function* translating(call: Call<TranslateBody>): AsyncGenerator<object, o
   const mostPieces = limits.translatedPieces
   const texts = { texts: body.text_list, language, delimiters, mostPieces }
   const { languages, parts: first } = await prepareTexts(texts)
-  const translator = new Translator({ id, model, tenant, limits, signal }, labelOf(body.target_lang))
+  const isGathered = body.stream !== true
+  const translator = new Translator({ id, model, tenant, limits, signal, isGathered }, labelOf(body.target_lang))
 
-  const drafts = body.stream === true ? new Drafts(first) : null
+  const drafts = isGathered ? null : new Drafts(first)
   for await (const written of translator.run(first.flatMap(toPieces))) if (drafts !== null) yield* drafts.take(written)
   const { outcomes } = translator
   const second = await splitTexts({ texts: first, delimiters, outcomes })

@@ -28,6 +28,8 @@ interface TranslatorContext {
   readonly tenant: string
   readonly limits: RequestLimits
   readonly signal: AbortSignal
+  /** Nobody is told what is written before the end. */
+  readonly isGathered: boolean
 }
 
 export class Translator {
@@ -93,7 +95,7 @@ export class Translator {
   }
 
   #requestOf(source: string, tokens: Int32Array): GenerateRequest {
-    const { id, model, tenant, limits } = this.#context
+    const { id, model, tenant, limits, isGathered } = this.#context
     const prompt = checkPrompt(tokens, model, 'text_list')
     const label = `${source}:`
     return {
@@ -108,6 +110,7 @@ export class Translator {
       stop: { strings: ['\n\n'], tokens: [], ignoreEos: false },
       logprobs: null,
       promptLogprobs: null,
+      isGathered,
     }
   }
 }

@@ -62,6 +62,11 @@ export class AnswerText {
     return this.#numReleased
   }
 
+  /** Tokens released since the last `take`. */
+  get numUntold(): number {
+    return this.#tokens.length
+  }
+
   /** The end of the text may be the beginning of a stop string. */
   get isHolding(): boolean {
     return this.#stops.numHeld(this.#state) > 0
