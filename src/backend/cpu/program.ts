@@ -6,20 +6,14 @@ import { assert } from '../../errors.ts'
 import {
   type Epilogue,
   type HostTable,
-  type LinearJob,
   type Matrix,
   type Norm,
   type Ops,
   own,
-  type PenaltyPool,
   type Program,
   type StatePool,
   type Table,
   type Tensor,
-  type Wkv6Operands,
-  type Wkv6Weights,
-  type Wkv7Operands,
-  type Wkv7Weights,
 } from '../backend.ts'
 import type { Batch, Capacity } from '../batch.ts'
 import type { Pointer } from '../ffi.ts'
@@ -111,32 +105,29 @@ function assertRoom(batch: Batch, capacity: Capacity): void {
   )
 }
 
-function createRecorder(context: CpuContext, program: Pointer, capacity: Capacity): Ops {
+/** Records ops for steps of up to `capacity`. */
+function createRecorder(context: CpuContext, program: Pointer, { tokens, logits: rowsOfLogits }: Capacity): Ops {
   const { native } = context
-  const { tokens } = capacity
+  /** Of a tensor with so many channels for each token. */
+  const all = (tensor: Tensor, channels: number) => pointerOf(tensor, tokens * channels)
+  const eachOf = (tensors: readonly Tensor[], count: number) =>
+    addresses(tensors.map((tensor) => pointerOf(tensor, count)))
   return {
     embed(x, table, norm) {
-      const source = tableOf(table)
-      const ln = normOf(norm, table.columns)
-      context.check(
-        native.sk_record_embed(program, pointerOf(x, tokens * table.columns), source, ln.weight, ln.bias, ln.eps),
-        'embed',
-      )
+      const C = table.columns
+      context.check(native.sk_record_embed(program, all(x, C), tableOf(table), ...normOf(norm, C)), 'embed')
     },
 
     shiftMix(out, x, norm, mix, states, layer, which) {
       const C = states.shape.channels
-      const ln = normOf(norm, C)
       assert(out.length === mix.length, 'shiftMix: as many outputs as mixes')
       const status = native.sk_record_shift_mix(
         program,
         out.length,
-        addresses(out.map((tensor) => pointerOf(tensor, tokens * C))),
-        pointerOf(x, tokens * C),
-        ln.weight,
-        ln.bias,
-        ln.eps,
-        addresses(mix.map((tensor) => pointerOf(tensor, C))),
+        eachOf(out, tokens * C),
+        all(x, C),
+        ...normOf(norm, C),
+        eachOf(mix, C),
         statesOf(states),
         layer,
         which,
@@ -144,19 +135,42 @@ function createRecorder(context: CpuContext, program: Pointer, capacity: Capacit
       context.check(status, 'shiftMix')
     },
 
-    linear: (jobs) => recordLinear(context, program, tokens, jobs),
+    linear(jobs) {
+      const status = native.sk_record_linear(
+        program,
+        jobs.length,
+        addresses(jobs.map(({ y, weight }) => all(y, weight.rows))),
+        addresses(jobs.map(({ x, weight }) => all(x, weight.columns))),
+        addresses(jobs.map(({ weight }) => matrixOf(weight))),
+        addresses(jobs.map(({ bias, weight }) => (bias ? pointerOf(bias, weight.rows) : null))),
+        Int32Array.from(jobs, ({ epilogue = 'none' }) => EPILOGUES[epilogue]),
+      )
+      context.check(status, 'linear')
+    },
 
-    wkv7: (out, operands, weights, states, layer) =>
-      recordWkv7(context, program, tokens, out, operands, weights, states, layer),
+    wkv7(out, { r, k, v, w, a, g, vGate, vFirst }, { k_k, k_a, r_k, ln_x }, states, layer) {
+      const C = states.shape.channels
+      const status = native.sk_record_wkv7(
+        program,
+        ...pointersOf(tokens * C, out, r, k, v, w, a, g),
+        vGate ? all(vGate, C) : null,
+        all(vFirst, C),
+        ...pointersOf(C, k_k, k_a, r_k),
+        ...normOf(ln_x, C),
+        statesOf(states),
+        layer,
+      )
+      context.check(status, 'wkv7')
+    },
 
     deepEmbed(u, low, own, { s_emb, s2, s0 }) {
       const side = Math.sqrt(s_emb.columns)
       const F = channelsOf(u)
       const status = native.sk_record_deep_embed(
         program,
-        pointerOf(u, tokens * F),
-        pointerOf(low, tokens * side),
-        pointerOf(own, tokens * side * side),
+        all(u, F),
+        all(low, side),
+        all(own, side * side),
         tableOf(s_emb),
         pointerOf(s2, side * F),
         pointerOf(s0, F),
@@ -166,166 +180,50 @@ function createRecorder(context: CpuContext, program: Pointer, capacity: Capacit
       context.check(status, 'deepEmbed')
     },
 
-    ddlerp: (mix, h, prev, base) => recordDdlerp(context, program, tokens, mix, h, prev, base),
+    ddlerp(mix, h, prev, base) {
+      const C = channelsOf(h)
+      assert(mix.length === base.length, 'ddlerp: as many mixes as bases')
+      const [outputs, bases] = [eachOf(mix, tokens * C), eachOf(base, C)]
+      const status = native.sk_record_ddlerp(program, mix.length, outputs, all(h, C), all(prev, C), bases, C)
+      context.check(status, 'ddlerp')
+    },
 
-    wkv6: (out, operands, weights, states, layer) =>
-      recordWkv6(context, program, tokens, out, operands, weights, states, layer),
+    wkv6(out, { r, k, v, w, g }, { u, ln_x }, states, layer) {
+      const C = states.shape.channels
+      const status = native.sk_record_wkv6(
+        program,
+        ...pointersOf(tokens * C, out, r, k, v, w, g),
+        pointerOf(u, C),
+        ...normOf(ln_x, C),
+        statesOf(states),
+        layer,
+      )
+      context.check(status, 'wkv6')
+    },
 
-    gatedAdd: (x, gate, value) => recordGatedAdd(context, program, tokens, x, gate, value),
+    gatedAdd(x, gate, value) {
+      const C = channelsOf(x)
+      context.check(native.sk_record_gated_add(program, ...pointersOf(tokens * C, x, gate, value), C), 'gatedAdd')
+    },
 
     gatherNorm(out, x, norm) {
       const C = norm.weight.shape.reduce((a, b) => a * b, 1)
-      const ln = normOf(norm, C)
-      context.check(
-        native.sk_record_gather_norm(
-          program,
-          pointerOf(out, capacity.logits * C),
-          pointerOf(x, tokens * C),
-          C,
-          ln.weight,
-          ln.bias,
-          ln.eps,
-        ),
-        'gatherNorm',
-      )
+      const y = pointerOf(out, rowsOfLogits * C)
+      context.check(native.sk_record_gather_norm(program, y, all(x, C), C, ...normOf(norm, C)), 'gatherNorm')
     },
 
     logits(y, x, weight) {
       const { rows, columns } = weight
-      const status = native.sk_record_logits(
-        program,
-        pointerOf(y, capacity.logits * rows),
-        pointerOf(x, capacity.logits * columns),
-        matrixOf(weight),
-      )
-      context.check(status, 'logits')
+      const [scores, inputs] = [pointerOf(y, rowsOfLogits * rows), pointerOf(x, rowsOfLogits * columns)]
+      context.check(native.sk_record_logits(program, scores, inputs, matrixOf(weight)), 'logits')
     },
 
     sample(logits, penalties) {
-      const pool = penaltiesOf(penalties)
-      const status = native.sk_record_sample(program, pointerOf(logits, capacity.logits * pool.vocabSize), pool.pointer)
-      context.check(status, 'sample')
+      const pool = own(CpuPenaltyPool, penalties)
+      const scores = pointerOf(logits, rowsOfLogits * pool.vocabSize)
+      context.check(native.sk_record_sample(program, scores, pool.pointer), 'sample')
     },
   }
-}
-
-function recordLinear(context: CpuContext, program: Pointer, tokens: number, jobs: readonly LinearJob[]): void {
-  const status = context.native.sk_record_linear(
-    program,
-    jobs.length,
-    addresses(jobs.map(({ y, weight }) => pointerOf(y, tokens * weight.rows))),
-    addresses(jobs.map(({ x, weight }) => pointerOf(x, tokens * weight.columns))),
-    addresses(jobs.map(({ weight }) => matrixOf(weight))),
-    addresses(jobs.map(({ bias, weight }) => (bias ? pointerOf(bias, weight.rows) : null))),
-    Int32Array.from(jobs, ({ epilogue = 'none' }) => EPILOGUES[epilogue]),
-  )
-  context.check(status, 'linear')
-}
-
-function recordWkv7(
-  context: CpuContext,
-  program: Pointer,
-  tokens: number,
-  out: Tensor,
-  { r, k, v, w, a, g, vGate, vFirst }: Wkv7Operands,
-  { k_k, k_a, r_k, ln_x }: Wkv7Weights,
-  states: StatePool,
-  layer: number,
-): void {
-  const C = states.shape.channels
-  const operand = (tensor: Tensor) => pointerOf(tensor, tokens * C)
-  const ln = normOf(ln_x, C)
-  const status = context.native.sk_record_wkv7(
-    program,
-    operand(out),
-    operand(r),
-    operand(k),
-    operand(v),
-    operand(w),
-    operand(a),
-    operand(g),
-    vGate ? operand(vGate) : null,
-    operand(vFirst),
-    pointerOf(k_k, C),
-    pointerOf(k_a, C),
-    pointerOf(r_k, C),
-    ln.weight,
-    ln.bias,
-    ln.eps,
-    statesOf(states),
-    layer,
-  )
-  context.check(status, 'wkv7')
-}
-
-// From here on: the ops that only RWKV-6 uses.
-
-function recordDdlerp(
-  context: CpuContext,
-  program: Pointer,
-  tokens: number,
-  mix: readonly Tensor[],
-  h: Tensor,
-  prev: Tensor,
-  base: readonly Tensor[],
-): void {
-  const C = channelsOf(h)
-  assert(mix.length === base.length, 'ddlerp: as many mixes as bases')
-  const status = context.native.sk_record_ddlerp(
-    program,
-    mix.length,
-    addresses(mix.map((tensor) => pointerOf(tensor, tokens * C))),
-    pointerOf(h, tokens * C),
-    pointerOf(prev, tokens * C),
-    addresses(base.map((tensor) => pointerOf(tensor, C))),
-    C,
-  )
-  context.check(status, 'ddlerp')
-}
-
-function recordWkv6(
-  context: CpuContext,
-  program: Pointer,
-  tokens: number,
-  out: Tensor,
-  { r, k, v, w, g }: Wkv6Operands,
-  { u, ln_x }: Wkv6Weights,
-  states: StatePool,
-  layer: number,
-): void {
-  const C = states.shape.channels
-  const operand = (tensor: Tensor) => pointerOf(tensor, tokens * C)
-  const ln = normOf(ln_x, C)
-  const status = context.native.sk_record_wkv6(
-    program,
-    operand(out),
-    operand(r),
-    operand(k),
-    operand(v),
-    operand(w),
-    operand(g),
-    pointerOf(u, C),
-    ln.weight,
-    ln.bias,
-    ln.eps,
-    statesOf(states),
-    layer,
-  )
-  context.check(status, 'wkv6')
-}
-
-function recordGatedAdd(
-  context: CpuContext,
-  program: Pointer,
-  tokens: number,
-  x: Tensor,
-  gate: Tensor,
-  value: Tensor,
-): void {
-  const C = channelsOf(x)
-  const operand = (tensor: Tensor) => pointerOf(tensor, tokens * C)
-  const status = context.native.sk_record_gated_add(program, operand(x), operand(gate), operand(value), C)
-  context.check(status, 'gatedAdd')
 }
 
 function addresses(pointers: readonly (Pointer | null)[]): BigUint64Array {
@@ -339,14 +237,19 @@ function pointerOf(tensor: Tensor, count: number): Pointer {
   return tensor.pointer
 }
 
-function normOf(norm: Norm, channels: number) {
-  return { weight: pointerOf(norm.weight, channels), bias: pointerOf(norm.bias, channels), eps: norm.eps }
+/** The addresses of tensors that each have room for `count` numbers. */
+function pointersOf<T extends readonly Tensor[]>(count: number, ...tensors: T) {
+  return tensors.map((tensor) => pointerOf(tensor, count)) as { [K in keyof T]: Pointer }
+}
+
+/** Weight, bias and eps. */
+function normOf({ weight, bias, eps }: Norm, channels: number): [Pointer, Pointer, number] {
+  return [pointerOf(weight, channels), pointerOf(bias, channels), eps]
 }
 
 const matrixOf = (matrix: Matrix) => own(CpuMatrix, matrix).pointer
 const tableOf = (table: Table | HostTable) => own(CpuTable, table).pointer
 const statesOf = (states: StatePool) => own(CpuStatePool, states).pointer
-const penaltiesOf = (penalties: PenaltyPool) => own(CpuPenaltyPool, penalties)
 
 /** Channels of an activation [T, C]. */
 function channelsOf({ shape }: Tensor): number {
