@@ -18,14 +18,7 @@ import {
   STOPS,
 } from './kit.ts'
 
-const GREEDY = {
-  temperature: 0.8,
-  top_k: 1,
-  top_p: 0,
-  alpha_presence: 0,
-  alpha_frequency: 0,
-  alpha_decay: 0.996,
-}
+const GREEDY = { temperature: 0.8, top_k: 1, top_p: 0, alpha_presence: 0, alpha_frequency: 0, alpha_decay: 0.996 }
 const NIGHT =
   'English: During the storm the old oak behind the school was split in two, and in the morning the children stood around it in silence.\n\nChinese:'
 const WEEKS =
@@ -294,10 +287,7 @@ describe('6.4 rwkv_lightning, the tutorial of May 2026', () => {
     expect(payloads.at(-1)).toBe('[DONE]')
     const choices = (payloads.slice(0, -1) as { choices: Json[] }[]).map(({ choices }) => choices[0])
     expect(choices[0]).toMatchObject({ delta: { role: 'assistant' } })
-    expect(choices.at(-1)).toMatchObject({
-      delta: {},
-      finish_reason: expect.stringMatching(/stop|length/),
-    })
+    expect(choices.at(-1)).toMatchObject({ delta: {}, finish_reason: expect.stringMatching(/stop|length/) })
   })
 
   const system = { role: 'system', content: 'You are a helpful assistant.' }

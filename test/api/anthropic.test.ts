@@ -39,11 +39,7 @@ beforeAll(async () => {
 afterAll(() => app.close())
 
 const last = () => engine.requests.at(-1)!
-const ask = (content: string) => ({
-  model: 'goose',
-  max_tokens: 100,
-  messages: [{ role: 'user' as const, content }],
-})
+const ask = (content: string) => ({ model: 'goose', max_tokens: 100, messages: [{ role: 'user' as const, content }] })
 const tools = [
   {
     name: 'weather',

@@ -48,10 +48,7 @@ function requestsOf(count: number, body: (i: number) => object, url = CHATS): st
 const chat = (i: number) => ({ messages: [{ role: 'user', content: `Number ${i}` }] })
 
 async function begin(client: OpenAI, text: string, endpoint: OpenAI.BatchCreateParams['endpoint'] = CHATS) {
-  const file = await client.files.create({
-    file: await toFile(Buffer.from(text), 'in.jsonl'),
-    purpose: 'batch',
-  })
+  const file = await client.files.create({ file: await toFile(Buffer.from(text), 'in.jsonl'), purpose: 'batch' })
   return client.batches.create({ input_file_id: file.id, endpoint, completion_window: '24h' })
 }
 
@@ -170,10 +167,7 @@ test('a cancelled batch stops, and every line has exactly one result', async () 
   }, WAIT)
   expect((await client.batches.cancel(batch.id)).status).toBe('cancelling')
   const done = await ended(client, batch.id)
-  expect(done).toMatchObject({
-    status: 'cancelled',
-    request_counts: { total: 30, completed: 3, failed: 27 },
-  })
+  expect(done).toMatchObject({ status: 'cancelled', request_counts: { total: 30, completed: 3, failed: 27 } })
   const output = await linesOf(client, done.output_file_id)
   const errors = await linesOf(client, done.error_file_id)
   expect(new Set(byId([...output, ...errors])).size).toBe(30)
@@ -400,10 +394,7 @@ test.each([
   ['multipart/form-data; boundary=x', 400, 'not a readable multipart form'],
 ])('a request without a form is reported (%s)', async (type, status, words) => {
   const { app } = await started(join(temporaryFolder(), 'not', 'there'))
-  const headers = {
-    authorization: 'Bearer sk-a',
-    ...(type !== undefined && { 'content-type': type }),
-  }
+  const headers = { authorization: 'Bearer sk-a', ...(type !== undefined && { 'content-type': type }) }
   const reply = await app.inject({ method: 'POST', url: '/v1/files', headers })
   expect(reply.statusCode).toBe(status)
   expect(reply.json().error.message).toContain(words)

@@ -10,12 +10,7 @@ import { endless } from '../helpers/fake-engine.ts'
 import { CHAT, HELLO, serve } from './kit.ts'
 
 const KIB = 1024
-const LIMITS = {
-  bodyBytes: 64 * KIB,
-  strangerBodyBytes: 16 * KIB,
-  stateBytes: 256 * KIB,
-  callerBytes: 256 * KIB,
-}
+const LIMITS = { bodyBytes: 64 * KIB, strangerBodyBytes: 16 * KIB, stateBytes: 256 * KIB, callerBytes: 256 * KIB }
 const IMPORT = '/v1/sessions/s/import'
 
 const open: FastifyInstance[] = []

@@ -14,11 +14,7 @@ test('a chat completion without streaming', async () => {
           "finish_reason": "stop",
           "index": 0,
           "logprobs": null,
-          "message": {
-            "content": "Hé!",
-            "refusal": null,
-            "role": "assistant",
-          },
+          "message": { "content": "Hé!", "refusal": null, "role": "assistant" },
         },
       ],
       "created": 0,
@@ -28,13 +24,9 @@ test('a chat completion without streaming', async () => {
       "system_fingerprint": "fp_feedc0ffee00",
       "usage": {
         "completion_tokens": 6,
-        "completion_tokens_details": {
-          "reasoning_tokens": 0,
-        },
+        "completion_tokens_details": { "reasoning_tokens": 0 },
         "prompt_tokens": 20,
-        "prompt_tokens_details": {
-          "cached_tokens": 0,
-        },
+        "prompt_tokens_details": { "cached_tokens": 0 },
         "total_tokens": 26,
       },
     }
@@ -50,15 +42,7 @@ test('a chat completion, streamed with usage', async () => {
     [
       {
         "choices": [
-          {
-            "delta": {
-              "content": "",
-              "role": "assistant",
-            },
-            "finish_reason": null,
-            "index": 0,
-            "logprobs": null,
-          },
+          { "delta": { "content": "", "role": "assistant" }, "finish_reason": null, "index": 0, "logprobs": null },
         ],
         "created": 0,
         "id": "chatcmpl-ID",
@@ -69,14 +53,7 @@ test('a chat completion, streamed with usage', async () => {
       },
       {
         "choices": [
-          {
-            "delta": {
-              "content": "H",
-            },
-            "finish_reason": null,
-            "index": 0,
-            "logprobs": null,
-          },
+          { "delta": { "content": "H" }, "finish_reason": null, "index": 0, "logprobs": null },
         ],
         "created": 0,
         "id": "chatcmpl-ID",
@@ -87,14 +64,7 @@ test('a chat completion, streamed with usage', async () => {
       },
       {
         "choices": [
-          {
-            "delta": {
-              "content": "é",
-            },
-            "finish_reason": null,
-            "index": 0,
-            "logprobs": null,
-          },
+          { "delta": { "content": "é" }, "finish_reason": null, "index": 0, "logprobs": null },
         ],
         "created": 0,
         "id": "chatcmpl-ID",
@@ -105,14 +75,7 @@ test('a chat completion, streamed with usage', async () => {
       },
       {
         "choices": [
-          {
-            "delta": {
-              "content": "!",
-            },
-            "finish_reason": null,
-            "index": 0,
-            "logprobs": null,
-          },
+          { "delta": { "content": "!" }, "finish_reason": null, "index": 0, "logprobs": null },
         ],
         "created": 0,
         "id": "chatcmpl-ID",
@@ -123,12 +86,7 @@ test('a chat completion, streamed with usage', async () => {
       },
       {
         "choices": [
-          {
-            "delta": {},
-            "finish_reason": "length",
-            "index": 0,
-            "logprobs": null,
-          },
+          { "delta": {}, "finish_reason": "length", "index": 0, "logprobs": null },
         ],
         "created": 0,
         "id": "chatcmpl-ID",
@@ -146,13 +104,9 @@ test('a chat completion, streamed with usage', async () => {
         "system_fingerprint": "fp_feedc0ffee00",
         "usage": {
           "completion_tokens": 6,
-          "completion_tokens_details": {
-            "reasoning_tokens": 0,
-          },
+          "completion_tokens_details": { "reasoning_tokens": 0 },
           "prompt_tokens": 20,
-          "prompt_tokens_details": {
-            "cached_tokens": 0,
-          },
+          "prompt_tokens_details": { "cached_tokens": 0 },
           "total_tokens": 26,
         },
       },

@@ -63,12 +63,7 @@ const provider = () => createOpenAICompatible({ name: 'skein', apiKey: KEY, base
 const compatible = () => provider()('goose')
 const vectors = () => provider().embeddingModel('goose')
 const langchain = () =>
-  new ChatOpenAI({
-    model: 'goose',
-    apiKey: KEY,
-    maxRetries: 0,
-    configuration: { baseURL: `${host}/v1` },
-  })
+  new ChatOpenAI({ model: 'goose', apiKey: KEY, maxRetries: 0, configuration: { baseURL: `${host}/v1` } })
 const responsesTool = {
   type: 'function' as const,
   name: 'weather',
@@ -131,10 +126,7 @@ const CLIENTS: Readonly<Record<string, Row>> = {
       const reply = await openai().chat.completions.parse({
         model: 'goose',
         messages: ASK,
-        response_format: {
-          type: 'json_schema',
-          json_schema: { name: 'place', schema: SCHEMA, strict: true },
-        },
+        response_format: { type: 'json_schema', json_schema: { name: 'place', schema: SCHEMA, strict: true } },
       })
       expect(reply.choices[0]!.message.content).toBe('{"place":"Oslo"}')
     },
@@ -155,19 +147,11 @@ const CLIENTS: Readonly<Record<string, Row>> = {
       expect((await stream.finalResponse()).output_text).toBe('Yes.')
     },
     thought: async () => {
-      const reply = await openai().responses.create({
-        model: 'goose',
-        input: 'Hi',
-        reasoning: { effort: 'medium' },
-      })
+      const reply = await openai().responses.create({ model: 'goose', input: 'Hi', reasoning: { effort: 'medium' } })
       expect(reply.output[0]!.type).toBe('reasoning')
     },
     tools: async () => {
-      const reply = await openai().responses.create({
-        model: 'goose',
-        input: 'Weather?',
-        tools: [responsesTool],
-      })
+      const reply = await openai().responses.create({ model: 'goose', input: 'Weather?', tools: [responsesTool] })
       expect(reply.output).toMatchObject([{ type: 'function_call', arguments: '{"place":"Oslo"}' }])
     },
     schema: async () => {
@@ -181,25 +165,14 @@ const CLIENTS: Readonly<Record<string, Row>> = {
     'goes on': async () => {
       engine.answerCall = () => ({})
       const first = await openai().responses.create({ model: 'goose', input: 'Hi' })
-      await openai().responses.create({
-        model: 'goose',
-        input: 'More',
-        previous_response_id: first.id,
-      })
-      expect(engine.calls.at(-1)).toMatchObject({
-        method: 'sessions.fork',
-        params: { id: first.id },
-      })
+      await openai().responses.create({ model: 'goose', input: 'More', previous_response_id: first.id })
+      expect(engine.calls.at(-1)).toMatchObject({ method: 'sessions.fork', params: { id: first.id } })
     },
   },
   '`@anthropic-ai/sdk`': {
     models: async () => expect((await anthropic().models.list()).data[0]!.id).toBe('goose'),
     answer: async () => {
-      const reply = await anthropic().messages.create({
-        model: 'goose',
-        max_tokens: 50,
-        messages: ASK,
-      })
+      const reply = await anthropic().messages.create({ model: 'goose', max_tokens: 50, messages: ASK })
       expect(reply.content).toMatchObject([{ type: 'text', text: 'Yes.' }])
     },
     stream: async () => {
@@ -392,9 +365,7 @@ const CLIENTS: Readonly<Record<string, Row>> = {
       const body = { model: 'goose', keep_alive: 1800, stream: true, options }
       const middle = await lines('/api/generate', { ...body, prompt: 'a', suffix: 'c', raw: true })
       expect(middle.at(-1)).toMatchObject({ done: true })
-      expect((await lines('/api/chat', { ...body, messages: ASK })).at(-1)).toMatchObject({
-        done: true,
-      })
+      expect((await lines('/api/chat', { ...body, messages: ASK })).at(-1)).toMatchObject({ done: true })
     },
     tools: async () => {
       const body = { model: 'goose', messages: ASK, stream: false, tools: [chatTool], options: {} }
@@ -414,9 +385,7 @@ const CLIENTS: Readonly<Record<string, Row>> = {
     stream: async () => {
       const options = { num_ctx: 16_384, num_predict: null, stop: [], temperature: 1, top_p: null }
       const body = { model: 'goose:latest', messages: ASK, stream: true, keep_alive: -1, options }
-      expect((await lines('/api/chat', { ...body, tools: [], think: null })).at(-1)).toMatchObject({
-        done: true,
-      })
+      expect((await lines('/api/chat', { ...body, tools: [], think: null })).at(-1)).toMatchObject({ done: true })
     },
     tools: async () => {
       const body = { model: 'goose:latest', messages: ASK, stream: true, tools: [chatTool] }

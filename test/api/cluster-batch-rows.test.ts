@@ -43,14 +43,7 @@ async function startRows(...replies: Reply[]) {
       })
       const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
       const use = { slots: 4, inFlight: node === 0 ? 0 : 1 }
-      return {
-        id: `w${node}`,
-        node: `n${node}`,
-        url,
-        model: 'goose',
-        ...use,
-        info: { ...FAKE_INFO },
-      }
+      return { id: `w${node}`, node: `n${node}`, url, model: 'goose', ...use, info: { ...FAKE_INFO } }
     }),
   )
   const list = { members: members as readonly InformedMember[] }

@@ -59,14 +59,7 @@ async function startNode(id: string, owners: Map<string, TestNode>): Promise<Tes
   const info = { ...FAKE_INFO, aliases: ['gander'] }
   const facts = { model: 'goose', slots: 16, inFlight: 0, info }
   const { mixtures } = shared
-  const node = {
-    id,
-    app,
-    engine,
-    drain,
-    mixtures,
-    member: { id: `${id}-1`, node: id, url, ...facts },
-  }
+  const node = { id, app, engine, drain, mixtures, member: { id: `${id}-1`, node: id, url, ...facts } }
   const claim = (session: string) => {
     const owner = owners.get(session) ?? node
     owners.set(session, owner)
@@ -103,9 +96,7 @@ async function startCluster(...ids: string[]) {
     ...{ nodes: () => nodes, models, seal, drain, keyHeaders: ['x-api-key'] },
     ownerOf: async (_model, _tenant, session) => stored.get(session) ?? null,
   })
-  const app = buildApp({
-    ...{ models, keys: [KEY], host: '127.0.0.1', version: '1.2.3', drain, front, seal },
-  })
+  const app = buildApp({ ...{ models, keys: [KEY], host: '127.0.0.1', version: '1.2.3', drain, front, seal } })
   await app.listen({ port: 0 })
   closing.push(() => {
     front.close()

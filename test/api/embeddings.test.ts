@@ -21,12 +21,7 @@ test('one text', async () => {
   expect(length(embedding)).toBeCloseTo(1, 6)
   // Token b + 1 is byte b: two of 'a' (98), one of 'b' (99).
   expect(embedding[98 % 64] / embedding[99 % 64]).toBeCloseTo(2, 6)
-  expect(engine.requests.at(-1)).toMatchObject({
-    embedding: 'mean',
-    maxTokens: 0,
-    n: 1,
-    cache: 'no-store',
-  })
+  expect(engine.requests.at(-1)).toMatchObject({ embedding: 'mean', maxTokens: 0, n: 1, cache: 'no-store' })
 })
 
 test('texts and lists of tokens, in the order of the request', async () => {
@@ -118,11 +113,7 @@ test('ai00 and RWKV-Runner use other paths', async () => {
 
 test('the model record describes them', async () => {
   const record = (await app.inject('/v1/models/goose')).json()
-  expect(record.embeddings).toEqual({
-    of: 'final hidden state',
-    pooling: 'mean',
-    trained: false,
-  })
+  expect(record.embeddings).toEqual({ of: 'final hidden state', pooling: 'mean', trained: false })
   const shown = await embed({ model: 'goose' }, '/api/show')
   expect(shown.capabilities).toContain('embedding')
 })

@@ -30,19 +30,8 @@ interface Table {
 const OLLAMA = { model: 'goose', stream: false }
 const TABLES: readonly Table[] = [
   { route: '/api/chat', section: 'Ollama', body: { ...OLLAMA, messages }, unread: UNREAD_CHAT },
-  {
-    route: '/api/generate',
-    section: 'Ollama',
-    body: { ...OLLAMA, prompt: 'Hi' },
-    unread: UNREAD_GENERATE,
-  },
-  {
-    route: '/api/chat',
-    section: 'Ollama',
-    body: { ...OLLAMA, messages },
-    unread: UNREAD_OPTIONS,
-    within: 'options',
-  },
+  { route: '/api/generate', section: 'Ollama', body: { ...OLLAMA, prompt: 'Hi' }, unread: UNREAD_GENERATE },
+  { route: '/api/chat', section: 'Ollama', body: { ...OLLAMA, messages }, unread: UNREAD_OPTIONS, within: 'options' },
   {
     route: '/v1/messages',
     section: 'Anthropic Messages',
@@ -66,10 +55,7 @@ describe.each(TABLES)('$route $within', ({ route, section, body, unread, within 
   const { app } = serve()
   const send = (field: string, value: unknown) => {
     const fields = { [field]: value }
-    return postTo(app, route, {
-      ...body,
-      ...(within === undefined ? fields : { [within]: fields }),
-    })
+    return postTo(app, route, { ...body, ...(within === undefined ? fields : { [within]: fields }) })
   }
 
   test('harmless fields are accepted with any value, without a warning', async () => {

@@ -52,10 +52,7 @@ test('/v1/fim/completions has the format of a chat completion', async () => {
   const events = eventsOf(streamed.body) as { choices: { delta: { content: string } }[] }[]
   const pieces = events.slice(0, -1).map(({ choices }) => choices[0]!.delta.content)
   expect(pieces).toEqual(['', 'm', 'i', 'd', ''])
-  expect(events.at(-2)).toMatchObject({
-    choices: [{ finish_reason: 'stop' }],
-    usage: { completion_tokens: 4 },
-  })
+  expect(events.at(-2)).toMatchObject({ choices: [{ finish_reason: 'stop' }], usage: { completion_tokens: 4 } })
 })
 
 test.each(['/v1/fim/completions', '/infill'])('%s: a stream that cannot begin is an HTTP error', async (url) => {

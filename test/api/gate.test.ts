@@ -52,10 +52,7 @@ describe('with a key', () => {
 
   test('the refusal has the OpenAI format where the route has', async () => {
     const reply = await app.inject({ method: 'POST', url: CHAT, payload: HELLO })
-    expect(reply.json().error).toMatchObject({
-      type: 'authentication_error',
-      code: 'invalid_api_key',
-    })
+    expect(reply.json().error).toMatchObject({ type: 'authentication_error', code: 'invalid_api_key' })
   })
 
   test('a wrong key in the header is not reported as missing', async () => {
@@ -166,11 +163,7 @@ describe('resolveAuth', () => {
 
   test('given keys are used, and not generated again', () => {
     const decision = resolveAuth({ host: '0.0.0.0', apiKey: 'a, b,', password: 'c' })
-    expect(decision).toEqual({
-      keys: ['a', 'b', 'c'],
-      generatedKey: null,
-      message: 'requests need one of 3 keys',
-    })
+    expect(decision).toEqual({ keys: ['a', 'b', 'c'], generatedKey: null, message: 'requests need one of 3 keys' })
     expect(resolveAuth({ host: '0.0.0.0', noAuth: true }).keys).toEqual([])
     expect(() => resolveAuth({ host: 'x', noAuth: true, apiKey: 'a' })).toThrow('exclude each other')
   })
@@ -287,24 +280,9 @@ test('neither replies nor logs reveal internals', async () => {
   expect(reply.statusCode).toBe(500)
   expect(reply.body).not.toMatch(/\/srv|0x7f|secret|at .*\.ts/)
   expect(reply.json().error.message).toContain(reply.headers['x-request-id'])
-  await app.inject({
-    method: 'POST',
-    url: CHAT,
-    payload,
-    headers: { authorization: 'Bearer CANARY-KEY' },
-  })
-  await app.inject({
-    method: 'POST',
-    url: '/CANARY-PATH?CANARY-QUERY',
-    payload: { CANARY: 1 },
-    headers,
-  })
-  await app.inject({
-    method: 'POST',
-    url: CHAT,
-    payload: { ...payload, temperature: 'CANARY-VALUE' },
-    headers,
-  })
+  await app.inject({ method: 'POST', url: CHAT, payload, headers: { authorization: 'Bearer CANARY-KEY' } })
+  await app.inject({ method: 'POST', url: '/CANARY-PATH?CANARY-QUERY', payload: { CANARY: 1 }, headers })
+  await app.inject({ method: 'POST', url: CHAT, payload: { ...payload, temperature: 'CANARY-VALUE' }, headers })
   await app.inject({ url: '/metrics', headers }).then(({ body }) => expect(body).not.toContain('CANARY'))
   expect(lines.length).toBeGreaterThan(5)
   expect(lines.join('')).not.toContain('CANARY')
@@ -314,11 +292,7 @@ test('an unknown model is 404; a missing one is the only model', async () => {
   const { app } = serve()
   const reply = await postTo(app, CHAT, { ...HELLO, model: 'duck' })
   expect(reply.statusCode).toBe(404)
-  expect(reply.json().error).toMatchObject({
-    code: 'model_not_found',
-    param: 'model',
-    type: 'invalid_request_error',
-  })
+  expect(reply.json().error).toMatchObject({ code: 'model_not_found', param: 'model', type: 'invalid_request_error' })
   expect((await postTo(app, CHAT, HELLO)).json().model).toBe('goose')
 })
 

@@ -90,10 +90,7 @@ describe('start states of a running model', () => {
     await postTo(app, '/loadmodel', SEED)
     next.isHeld = true
     const second = fleet.create(handles[0]!.launch).start()
-    const adding = postTo(app, '/loadstatemodel', {
-      state_filename: 'state.pth',
-      state_viewname: 'late',
-    })
+    const adding = postTo(app, '/loadstatemodel', { state_filename: 'state.pth', state_viewname: 'late' })
     const [first, other] = handles as [FakeWorker, FakeWorker]
     await expect.poll(() => first.client!.states.has('late')).toBe(true)
     // Its next process starts before the change is made.
@@ -247,11 +244,7 @@ describe('start states of a running model', () => {
     const { app, fleet, handles } = hosted()
     await postTo(app, '/loadmodel', SEED)
     const [worker] = fleet.workers
-    const management = managementOf(fleet, (spec) => ({
-      ...handles[0]!.launch,
-      startStates: spec.states,
-      spec,
-    }))
+    const management = managementOf(fleet, (spec) => ({ ...handles[0]!.launch, startStates: spec.states, spec }))
     const add = (state_viewname: string) =>
       postTo(app, '/loadstatemodel', { state_filename: 'state.pth', state_viewname })
     await add('one')

@@ -149,13 +149,7 @@ export function hosted(options: Partial<ModelHostOptions> = {}) {
     },
   })
   const host = new ModelHost({ folder: openModelFolder(folder), fleet, drainMs: 5000, ...options })
-  const app = buildApp({
-    models: host.registry,
-    admin: host,
-    keys: [],
-    host: '127.0.0.1',
-    version: '1',
-  })
+  const app = buildApp({ models: host.registry, admin: host, keys: [], host: '127.0.0.1', version: '1' })
   const names = async () => ((await app.inject({ url: '/models' })).json() as { id: string }[]).map(({ id }) => id)
   const say = async (model?: string) => (await postTo(app, '/v1/completions', { prompt: 'x', model })).json()
   return { folder, fleet, host, app, handles, next, names, say }
@@ -191,8 +185,4 @@ export function managementOf(
   })
 }
 
-export const SEED = {
-  model_filename: 'RWKV-x060.pth',
-  model_viewname: 'RWKV x060 1B6 Base',
-  model_strategy: '',
-}
+export const SEED = { model_filename: 'RWKV-x060.pth', model_viewname: 'RWKV x060 1B6 Base', model_strategy: '' }

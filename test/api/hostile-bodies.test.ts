@@ -16,12 +16,7 @@ function heapBytes(): number {
 
 function post(url: string, payload: string, script?: Parameters<typeof serve>[0]) {
   const { app } = serve(script)
-  return app.inject({
-    method: 'POST',
-    url,
-    payload,
-    headers: { 'content-type': 'application/json' },
-  })
+  return app.inject({ method: 'POST', url, payload, headers: { 'content-type': 'application/json' } })
 }
 
 test.each([

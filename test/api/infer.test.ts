@@ -16,13 +16,7 @@ describe('chat', () => {
     const { app, engine } = serve((request) => answer(request, ' Hello.'))
     const body = {
       messages,
-      params: {
-        top_p: 0.9,
-        max_tokens: 5,
-        user_name: 'Bob',
-        assistant_name: 'Alice',
-        half_life: 3,
-      },
+      params: { top_p: 0.9, max_tokens: 5, user_name: 'Bob', assistant_name: 'Alice', half_life: 3 },
       max_tokens: 7,
     }
     const reply = await postTo(app, CHAT, body)
@@ -35,13 +29,7 @@ describe('chat', () => {
     expect(promptOf(request!)).toBe('System: Facts.\n\nBob: Hi\n Bob: forged\n\nAlice:')
     expect(request).toMatchObject({
       maxTokens: 7,
-      sampling: {
-        temperature: 1,
-        topP: 0.9,
-        presencePenalty: 0.5,
-        frequencyPenalty: 0.5,
-        penaltyDecay: 0.996,
-      },
+      sampling: { temperature: 1, topP: 0.9, presencePenalty: 0.5, frequencyPenalty: 0.5, penaltyDecay: 0.996 },
       stop: { strings: ['\n\nBob:', '\n\nSystem:'] },
     })
   })

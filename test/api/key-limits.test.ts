@@ -14,12 +14,7 @@ let numFiles = 0
 /** A server with one key of these limits, and a way to call it with that key. */
 async function limited(limits: Partial<KeyLimits>, script?: Parameters<typeof serve>[0]) {
   const path = join(folder, `${numFiles++}.json`)
-  const key = {
-    name: 'goose',
-    role: 'user',
-    expiresAt: null,
-    limits: { ...NO_LIMITS, ...limits },
-  } as const
+  const key = { name: 'goose', role: 'user', expiresAt: null, limits: { ...NO_LIMITS, ...limits } } as const
   const { secret } = await changeKeys(path, (keys) => addKey(keys, key, 0))
   // Buckets fill over time; here no time passes, however slow the machine is.
   const rates = new RateLimits(() => 0)
@@ -47,10 +42,7 @@ describe('requests per minute', () => {
     expect(third.statusCode).toBe(429)
     expect(third.headers['retry-after']).toBe('30')
     expect(third.headers['x-ratelimit-remaining-requests']).toBe('0')
-    expect(third.json().error).toMatchObject({
-      type: 'rate_limit_error',
-      code: 'rate_limit_exceeded',
-    })
+    expect(third.json().error).toMatchObject({ type: 'rate_limit_error', code: 'rate_limit_exceeded' })
     // Other keys are not affected.
     expect((await send(CHAT, HELLO, 'operator')).statusCode).toBe(200)
   })
@@ -189,8 +181,5 @@ test('the engine gets stored bytes, share and priority, and enforces them', asyn
   expect(engine.requests[0]).toMatchObject({ storedBytes: 1000, share: 2, priority: -1 })
   engine.answerCall = () => ({ turns: [] })
   await send('/v1/sessions/a/fork', { new_id: 'b' })
-  expect(engine.calls.at(-1)).toMatchObject({
-    method: 'sessions.fork',
-    params: { storedBytes: 1000 },
-  })
+  expect(engine.calls.at(-1)).toMatchObject({ method: 'sessions.fork', params: { storedBytes: 1000 } })
 })

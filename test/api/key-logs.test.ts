@@ -35,10 +35,7 @@ test('keys never appear in logs', async () => {
 
   const statuses = new Set<number>()
   const send = async (url: string, payload: object | string, authorization?: string) => {
-    const headers = {
-      'content-type': 'application/json',
-      ...(authorization === undefined ? {} : { authorization }),
-    }
+    const headers = { 'content-type': 'application/json', ...(authorization === undefined ? {} : { authorization }) }
     const reply = await app.inject({ method: 'POST', url, payload, headers })
     statuses.add(reply.statusCode)
     return reply

@@ -57,11 +57,7 @@ describe(V3, () => {
   test('stops: those of the template, unless the request has its own', async () => {
     const messages = [user('a')]
     const { requests } = await asked({ messages })
-    expect(requests[0]!.stop).toEqual({
-      strings: ['\n\nUser:', '\n\nSystem:'],
-      tokens: [],
-      ignoreEos: false,
-    })
+    expect(requests[0]!.stop).toEqual({ strings: ['\n\nUser:', '\n\nSystem:'], tokens: [], ignoreEos: false })
     expect(requests[0]).toMatchObject({ maxTokens: 50, sampling: { topK: 1, topP: 0.3 } })
     const own = await asked({ messages, stop_tokens: [0, 11] })
     expect(own.requests[0]!.stop).toEqual({ strings: [], tokens: [0, 11], ignoreEos: false })
@@ -167,21 +163,9 @@ describe(OPENAI, () => {
     expect(engine.requests[0]).toMatchObject({
       maxTokens: 4096,
       cache: 'use',
-      sampling: {
-        temperature: 1,
-        topK: 20,
-        topP: 0.6,
-        presencePenalty: 1,
-        frequencyPenalty: 0.1,
-        penaltyDecay: 0.996,
-      },
+      sampling: { temperature: 1, topK: 20, topP: 0.6, presencePenalty: 1, frequencyPenalty: 0.1, penaltyDecay: 0.996 },
     })
-    const fields = {
-      presence_penalty: 0,
-      stop: 'x',
-      use_prefix_cache: false,
-      max_completion_tokens: 3,
-    }
+    const fields = { presence_penalty: 0, stop: 'x', use_prefix_cache: false, max_completion_tokens: 3 }
     await postTo(app, OPENAI, { messages: [user('Hi')], ...fields })
     expect(engine.requests[1]).toMatchObject({
       maxTokens: 3,
@@ -209,10 +193,7 @@ describe(OPENAI, () => {
     })
     expect((await send({}, headers)).json()).toEqual({ error: 'messages: Empty prompt' })
     const models = await app.inject({ url: '/openai/v1/models', headers })
-    expect(models.json()).toMatchObject({
-      object: 'list',
-      data: [{ id: 'goose', object: 'model' }],
-    })
+    expect(models.json()).toMatchObject({ object: 'list', data: [{ id: 'goose', object: 'model' }] })
     expect((await app.inject({ url: '/openai/v1/models' })).statusCode).toBe(401)
   })
 })

@@ -167,14 +167,7 @@ describe('defaults', () => {
     const { maxTokens, sampling, stop } = engine.requests[0]!
     const { temperature: t, topK: k, topP: p } = sampling
     const { presencePenalty, frequencyPenalty, penaltyDecay } = sampling
-    return {
-      maxTokens,
-      t,
-      k,
-      p,
-      penalties: [presencePenalty, frequencyPenalty, penaltyDecay],
-      stop,
-    }
+    return { maxTokens, t, k, p, penalties: [presencePenalty, frequencyPenalty, penaltyDecay], stop }
   }
   const CONTENTS = { maxTokens: 8192, t: 1, k: 50, p: 0.6, penalties: [2, 0.2, 0.996] }
 
@@ -241,12 +234,7 @@ test('/big_batch streams by default, and draws with uniform noise', async () => 
   await postTo(app, path, { ...TWO, noise: 0 })
   expect(engine.requests.at(-1)!.sampling.temperature).toBe(0)
   await postTo(app, path, { ...TWO, noise: 1.5, top_k: 1, temperature: 0.7 })
-  expect(engine.requests.at(-1)!.sampling).toMatchObject({
-    noise: 1.5,
-    temperature: 0.7,
-    topK: 0,
-    topP: 1,
-  })
+  expect(engine.requests.at(-1)!.sampling).toMatchObject({ noise: 1.5, temperature: 0.7, topK: 0, topP: 1 })
   const refused = await postTo(app, path, { ...TWO, noise: -1 })
   expect(refused.statusCode).toBe(400)
   expect(refused.json().error).toContain('noise')
@@ -290,9 +278,7 @@ test('tokens are counted', async () => {
   expect(await count({ text: '' })).toEqual({ tokens: 0 })
   expect(await count({ contents: ['ab', '', 'c'] })).toEqual({ tokens: 3 })
   expect(await count(HELLO)).toEqual({ tokens: 'User: Hi'.length })
-  expect(await count({ text: 'a', ...HELLO })).toEqual({
-    error: expect.stringContaining('exactly one'),
-  })
+  expect(await count({ text: 'a', ...HELLO })).toEqual({ error: expect.stringContaining('exactly one') })
 })
 
 describe('stop, pause and resume', () => {

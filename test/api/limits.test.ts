@@ -231,13 +231,7 @@ test('bodies: size, depth, encoding, type', async () => {
   const { app } = serve()
   expect((await app.inject({ method: 'POST', url: CHAT })).statusCode).toBe(400)
   expect(
-    (
-      await app.inject({
-        method: 'POST',
-        url: CHAT,
-        payload: 'null',
-        headers: { 'content-type': 'application/json' },
-      })
-    ).statusCode,
+    (await app.inject({ method: 'POST', url: CHAT, payload: 'null', headers: { 'content-type': 'application/json' } }))
+      .statusCode,
   ).toBe(400)
 })

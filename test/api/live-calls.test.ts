@@ -138,12 +138,7 @@ test('shows how full the engine is, and to operators how much it has done', asyn
   app = serve(undefined, { keys: ['admin'], keyRing: new KeyRing(path) }).app
   const ask = (url: string, bearer: string) => app.inject({ url, headers: { authorization: `Bearer ${bearer}` } })
   const now = { waiting: 3, prefill: 1, decode: 1, total_active: 5, available_slots: 14 }
-  const stats = {
-    total_requests: 5,
-    completed_requests: 0,
-    rejected_requests: 0,
-    cancelled_requests: 0,
-  }
+  const stats = { total_requests: 5, completed_requests: 0, rejected_requests: 0, cancelled_requests: 0 }
   expect((await ask('/v1/queue/status', secret)).json()).toEqual(now)
   expect((await ask('/v1/queue/status', 'admin')).json()).toEqual({ ...now, stats })
   const health = (await ask('/health', 'admin')).json()
@@ -153,13 +148,7 @@ test('shows how full the engine is, and to operators how much it has done', asyn
   expect((await ask('/v1/stats', secret)).statusCode).toBe(403)
   expect((await ask('/v1/stats', 'admin')).json()).toEqual({
     queue: { ...now, stats },
-    engine: {
-      steps: 10,
-      prompt_tokens: 0,
-      generated_tokens: 0,
-      last_batch_tokens: 5,
-      busy_seconds: 1.5,
-    },
+    engine: { steps: 10, prompt_tokens: 0, generated_tokens: 0, last_batch_tokens: 5, busy_seconds: 1.5 },
   })
 })
 

@@ -59,13 +59,7 @@ describe('completion', () => {
       logprobs: 2,
       constraint: { type: 'grammar', ebnf: 'root ::= "a"' },
       stop: { strings: ['\n'], ignoreEos: true },
-      sampling: {
-        temperature: 0,
-        seed: 7n,
-        repetitionPenalty: 1.1,
-        logitBias: [[5, -1.5]],
-        bannedTokens: [6],
-      },
+      sampling: { temperature: 0, seed: 7n, repetitionPenalty: 1.1, logitBias: [[5, -1.5]], bannedTokens: [6] },
     })
   })
 
@@ -145,9 +139,7 @@ test('props, slots, health, template', async () => {
   const slots = (await app.inject('/slots')).json() as { is_processing: boolean }[]
   expect(slots.filter((slot) => slot.is_processing).length).toBe(2)
   expect((await app.inject('/v1/health')).json()).toEqual({ status: 'ok' })
-  expect((await postTo(app, '/apply-template', HELLO)).json()).toEqual({
-    prompt: 'User: Hi\n\nAssistant:',
-  })
+  expect((await postTo(app, '/apply-template', HELLO)).json()).toEqual({ prompt: 'User: Hi\n\nAssistant:' })
 })
 
 test('ai00', async () => {
@@ -157,10 +149,7 @@ test('ai00', async () => {
     expect(chat.choices[0].message.content).toBe('Yes, 世界')
     const text = (await postTo(app, `${base}/completions`, { prompt: 'Hi' })).json()
     expect(text.choices[0].text).toBe(' Yes, 世界')
-    const refused = await postTo(app, `${base}/chat/completions`, {
-      ...HELLO,
-      sampler_override: { type: 'Nucleus' },
-    })
+    const refused = await postTo(app, `${base}/chat/completions`, { ...HELLO, sampler_override: { type: 'Nucleus' } })
     expect(refused.json().error.param).toBe('sampler_override')
   }
 })

@@ -30,10 +30,7 @@ const QUANTISER = join(process.cwd(), 'dist/host/checkpoints/quantise-process.js
 let hub: FakeHub
 
 beforeAll(async () => {
-  hub = await startFakeHub({
-    'tests/tiny': { 'tiny.pth': { content } },
-    'tests/slow': { 'slow.pth': { content } },
-  })
+  hub = await startFakeHub({ 'tests/tiny': { 'tiny.pth': { content } }, 'tests/slow': { 'slow.pth': { content } } })
   // With a vocabulary of its own it needs no other.
   for (const [at, name] of [
     [place, 'tiny'],
@@ -63,10 +60,7 @@ function serve({ isOpen = true, host = '127.0.0.1', used = [], offline = '', ...
   const resolve = ({ model_path }: WorkerSpec) =>
     model_path === 'source.pth' ? launchOf(named('source'), { file: source }) : refuse()
   const fleet = new Fleet({
-    launcher: (launch, { onChange }) => ({
-      handle: new FakeWorker(launch, onChange),
-      tokenizer: byteCodec,
-    }),
+    launcher: (launch, { onChange }) => ({ handle: new FakeWorker(launch, onChange), tokenizer: byteCodec }),
   })
   for (const file of used) fleet.create(launchOf(named('used'), { file }))
   const management = managementOf(fleet, resolve, { jobs, host, isOpen: () => isOpen })
@@ -145,10 +139,7 @@ test('a failed download says why; an invalid name is refused', async () => {
   const app = serve()
   await pull(app, 'tests/nothing')
   await ended(app)
-  expect((await list(app))[0]).toMatchObject({
-    state: 'failed',
-    reason: expect.stringMatching(/\S/),
-  })
+  expect((await list(app))[0]).toMatchObject({ state: 'failed', reason: expect.stringMatching(/\S/) })
   for (const name of ['../../etc/passwd', 'http://example.org/x', 'tests/tiny:../x']) {
     const reply = await pull(app, name)
     expect([reply.statusCode, reply.json().field]).toEqual([422, 'name'])
@@ -210,11 +201,7 @@ test('nobody can fill the disk of a server that is open to everybody', async () 
 test('a model is quantised in a separate process, once, into a file that loads', async () => {
   const app = serve()
   const reply = await quantise(app, 'int8')
-  expect(reply.json()).toMatchObject({
-    kind: 'quantise',
-    name: 'source.pth int8',
-    state: 'running',
-  })
+  expect(reply.json()).toMatchObject({ kind: 'quantise', name: 'source.pth int8', state: 'running' })
   expect((await quantise(app, 'q4')).statusCode).toBe(409)
   expect((await remove(app, 'tiny')).statusCode).toBe(409)
   await ended(app)

@@ -62,10 +62,7 @@ describe('models', () => {
   test('show', async () => {
     const shown = await client.show({ model: 'goose:latest' })
     expect(shown.capabilities).toContain('completion')
-    expect(shown.model_info).toMatchObject({
-      'general.architecture': 'rwkv7',
-      'rwkv7.context_length': 5000,
-    })
+    expect(shown.model_info).toMatchObject({ 'general.architecture': 'rwkv7', 'rwkv7.context_length': 5000 })
     await expect(client.show({ model: 'duck' })).rejects.toThrow(/no model of that name/)
   })
 })
@@ -144,20 +141,13 @@ describe('chat', () => {
 
   test('a loaded model is reported; an earlier call and its result are part of the prompt', async () => {
     const count = engine.requests.length
-    expect(await client.chat({ model: 'goose', messages: [] })).toMatchObject({
-      done: true,
-      done_reason: 'load',
-    })
+    expect(await client.chat({ model: 'goose', messages: [] })).toMatchObject({ done: true, done_reason: 'load' })
     expect(engine.requests.length).toBe(count)
     await client.chat({
       model: 'goose',
       messages: [
         ...hi,
-        {
-          role: 'assistant',
-          content: '',
-          tool_calls: [{ function: { name: 'add', arguments: { a: 1 } } }],
-        },
+        { role: 'assistant', content: '', tool_calls: [{ function: { name: 'add', arguments: { a: 1 } } }] },
         { role: 'tool', content: '3', tool_name: 'add' },
       ],
     })
@@ -171,13 +161,7 @@ describe('chat', () => {
     const reply = await fetch(`${host}/api/chat`, {
       method: 'POST',
       headers: { authorization: `Bearer ${KEY}`, 'content-type': 'application/json' },
-      body: JSON.stringify({
-        model: 'goose',
-        messages: hi,
-        stream: false,
-        logprobs: true,
-        top_logprobs: 1,
-      }),
+      body: JSON.stringify({ model: 'goose', messages: hi, stream: false, logprobs: true, top_logprobs: 1 }),
     })
     const { logprobs } = (await reply.json()) as { logprobs: { bytes: number[] }[] }
     expect(logprobs[0]).toMatchObject({ bytes: [32], top_logprobs: [expect.anything()] })
@@ -219,11 +203,7 @@ describe('refusals', () => {
     await expect(client.chat({ model: 'duck', messages: hi })).rejects.toThrow(/no model of that name/)
     const full = [{ role: 'user', content: 'FULL' }]
     await expect(client.chat({ model: 'goose', messages: full, stream: true })).rejects.toThrow('full')
-    const mid = await client.chat({
-      model: 'goose',
-      messages: [{ role: 'user', content: 'MID' }],
-      stream: true,
-    })
+    const mid = await client.chat({ model: 'goose', messages: [{ role: 'user', content: 'MID' }], stream: true })
     await expect(
       (async () => {
         for await (const _piece of mid);
@@ -245,12 +225,7 @@ describe('refusals', () => {
     ['/api/copy', { source: 'x' }, /--model-name/],
     ['/api/embed', { model: 'goose', input: 'a' }, /--embeddings/],
   ])('%s %j', async (url, payload, message) => {
-    const reply = await app.inject({
-      method: 'POST',
-      url,
-      payload,
-      headers: { authorization: `Bearer ${KEY}` },
-    })
+    const reply = await app.inject({ method: 'POST', url, payload, headers: { authorization: `Bearer ${KEY}` } })
     expect(reply.statusCode).toBe(400)
     expect(reply.json()).toEqual({ error: expect.stringMatching(message) })
   })
@@ -265,13 +240,7 @@ describe('refusals', () => {
     const reply = await app.inject({
       method: 'POST',
       url: '/api/chat',
-      payload: {
-        model: 'goose',
-        messages: hi,
-        stream: false,
-        options: { temprature: 1 },
-        sytem: 'x',
-      },
+      payload: { model: 'goose', messages: hi, stream: false, options: { temprature: 1 }, sytem: 'x' },
       headers: { authorization: `Bearer ${KEY}` },
     })
     expect(reply.statusCode).toBe(200)

@@ -35,10 +35,7 @@ beforeAll(async () => {
 })
 afterAll(() => app.close())
 
-const chat = (content: string) => ({
-  model: 'goose',
-  messages: [{ role: 'user' as const, content }],
-})
+const chat = (content: string) => ({ model: 'goose', messages: [{ role: 'user' as const, content }] })
 const TEXT = 'Hallo 0, 世界 👋'
 
 test('models', async () => {
@@ -114,11 +111,7 @@ test('errors have their classes', async () => {
   await expect(create('BREAK')).rejects.toBeInstanceOf(OpenAI.InternalServerError)
   const bad = create('Hi', { temperature: -1 })
   await expect(bad).rejects.toBeInstanceOf(OpenAI.BadRequestError)
-  await expect(bad).rejects.toMatchObject({
-    status: 400,
-    param: 'temperature',
-    code: 'invalid_request',
-  })
+  await expect(bad).rejects.toMatchObject({ status: 400, param: 'temperature', code: 'invalid_request' })
 })
 
 test('an error within a stream is raised by the iterator', async () => {

@@ -22,11 +22,7 @@ const CAPITAL = {
   type: 'function',
   function: {
     name: 'capital_of',
-    parameters: {
-      type: 'object',
-      properties: { country: { enum: ['France', 'Japan'] } },
-      required: ['country'],
-    },
+    parameters: { type: 'object', properties: { country: { enum: ['France', 'Japan'] } }, required: ['country'] },
   },
 } as const
 const QUESTION = [{ role: 'user' as const, content: 'What is 2 + 3?' }]
@@ -96,10 +92,7 @@ describe.skipIf(!hasDemo)('tools and formats', () => {
   })
 
   test('JSON by a schema, with log-probabilities, penalties, several answers and a thought', async () => {
-    const response_format = {
-      type: 'json_schema' as const,
-      json_schema: { name: 'city', schema: CITY, strict: true },
-    }
+    const response_format = { type: 'json_schema' as const, json_schema: { name: 'city', schema: CITY, strict: true } }
     for (const more of [
       {},
       { logprobs: true },
@@ -190,10 +183,7 @@ describe.skipIf(!hasDemo)('tools and formats', () => {
       const asked = client.chat.completions.create({ ...plain, ...format } as typeof plain)
       await expect(asked, JSON.stringify(format).slice(0, 80)).rejects.toThrow(message)
     }
-    const { choices } = await client.chat.completions.create({
-      ...plain,
-      guided_choice: ['red'],
-    } as typeof plain)
+    const { choices } = await client.chat.completions.create({ ...plain, guided_choice: ['red'] } as typeof plain)
     expect(choices[0]!.message.content).toBe('red')
   })
 })

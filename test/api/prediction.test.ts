@@ -59,9 +59,7 @@ describe.runIf(hasDemo)('predictions', () => {
       usage.completion_tokens_details!
     expect(accepted).toBeGreaterThan(0.2 * usage.completion_tokens)
     expect(rejected).toBeLessThan(8)
-    expect(usage.completion_tokens_details).toMatchObject({
-      guesses: { prediction: { accepted, rejected } },
-    })
+    expect(usage.completion_tokens_details).toMatchObject({ guesses: { prediction: { accepted, rejected } } })
   })
 
   test('streamed, with an edit, in parts', async () => {

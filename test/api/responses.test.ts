@@ -115,12 +115,7 @@ describe('formats', () => {
     const first = await client.responses.create({ ...ask('Weather?'), tools })
     expect(first.output).toMatchObject([
       { type: 'message' },
-      {
-        type: 'function_call',
-        name: 'weather',
-        arguments: '{"place":"Oslo"}',
-        status: 'completed',
-      },
+      { type: 'function_call', name: 'weather', arguments: '{"place":"Oslo"}', status: 'completed' },
     ])
     const call = first.output[1] as OpenAI.Responses.ResponseFunctionToolCall // shown above
     const second = await client.responses.create({
@@ -163,10 +158,7 @@ describe('formats', () => {
     for await (const event of await client.responses.create({ ...ask('MID'), stream: true })) {
       events.push(event)
     }
-    expect(events.at(-2)).toMatchObject({
-      type: 'error',
-      message: expect.stringContaining('the model failed'),
-    })
+    expect(events.at(-2)).toMatchObject({ type: 'error', message: expect.stringContaining('the model failed') })
     expect(events.at(-1)).toMatchObject({
       type: 'response.failed',
       response: { status: 'failed', error: { code: 'server_error' } },
@@ -215,11 +207,7 @@ describe.skipIf(!hasDemo)('conversations', () => {
 
   test('a response that continues another equals one that sends everything, and reads only what is new', async () => {
     const first = await client.responses.create({ ...greedy, input: 'Hello.' })
-    const second = await client.responses.create({
-      ...greedy,
-      input: 'And you?',
-      previous_response_id: first.id,
-    })
+    const second = await client.responses.create({ ...greedy, input: 'And you?', previous_response_id: first.id })
     const whole = await client.responses.create({
       ...greedy,
       store: false,

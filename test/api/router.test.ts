@@ -100,10 +100,7 @@ describe('prefixes', () => {
       fc.property(tokens, tokens, fc.integer({ min: 16, max: 20 }), (one, two, shared) => {
         const of = (rest: readonly number[]) =>
           prefixPoints(
-            request({
-              prompt: Int32Array.from([...one.slice(0, shared), ...rest]),
-              boundaries: Int32Array.of(shared),
-            }),
+            request({ prompt: Int32Array.from([...one.slice(0, shared), ...rest]), boundaries: Int32Array.of(shared) }),
           )
         const [x, y] = [of(two), of([...two, 7])]
         expect(x[0]).toBe(y[0])

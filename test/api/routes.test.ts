@@ -95,14 +95,7 @@ function emptyManagement(): Management {
     resolve: refuse,
     listModels: () => [],
     devices: () => ['cpu'],
-    jobs: {
-      list: () => [],
-      start: refuse,
-      quantise: refuse,
-      remove: refuse,
-      search: refuse,
-      modelsOf: refuse,
-    },
+    jobs: { list: () => [], start: refuse, quantise: refuse, remove: refuse, search: refuse, modelsOf: refuse },
     openGateway: refuse,
   })
 }

@@ -23,12 +23,7 @@ describe.skipIf(!hasDemo)('sessions', () => {
 
   test('a chat that sends only new messages has the same answer as one that sends all', async () => {
     const first = await chat({ messages: [user('Hello.')], session_id: 'chat' })
-    expect(first.session).toEqual({
-      id: 'chat',
-      turn: 1,
-      version: expect.any(Number),
-      continued: 0,
-    })
+    expect(first.session).toEqual({ id: 'chat', turn: 1, version: expect.any(Number), continued: 0 })
     const answer = first.choices[0].message.content as string
     const second = await chat({ messages: [user('And you?')], session_id: 'chat' })
     const messages = [user('Hello.'), { role: 'assistant', content: answer }, user('And you?')]
@@ -210,16 +205,10 @@ describe.skipIf(!hasDemo)('sessions', () => {
         timestamp: expect.any(Number),
       })
       const remove = () => postTo(app, '/state/delete', { session_id: 'seen' })
-      expect((await remove()).json()).toEqual({
-        status: 'success',
-        message: 'Session seen deleted successfully',
-      })
+      expect((await remove()).json()).toEqual({ status: 'success', message: 'Session seen deleted successfully' })
       const again = await remove()
       expect(again.statusCode).toBe(404)
-      expect(again.json()).toEqual({
-        status: 'not_found',
-        message: 'Session seen not found in database',
-      })
+      expect(again.json()).toEqual({ status: 'not_found', message: 'Session seen not found in database' })
       expect((await postTo(app, '/state/delete', {})).json().error).toContain('Missing session_id')
     })
 
@@ -333,12 +322,7 @@ describe.skipIf(!hasDemo)('sessions', () => {
     const file = await app.inject({ url: '/v1/sessions/main/export' })
     expect(file.headers['content-type']).toBe('application/octet-stream')
     const load = (id: string, payload: Buffer, type = 'application/octet-stream') =>
-      app.inject({
-        method: 'POST',
-        url: `/v1/sessions/${id}/import`,
-        payload,
-        headers: { 'content-type': type },
-      })
+      app.inject({ method: 'POST', url: `/v1/sessions/${id}/import`, payload, headers: { 'content-type': type } })
     expect((await load('copy', file.rawPayload)).json()).toMatchObject({ id: 'copy', head: 1 })
     const next = { messages: [user('And now?')] }
     const [original, copy] = [
@@ -384,12 +368,7 @@ describe.skipIf(!hasDemo)('sessions', () => {
 test.skipIf(!hasDemo)('a session belongs to the key that made it', async () => {
   const { app, llm } = await serveDemo({ keys: ['a', 'b'] })
   const state = (password: string) =>
-    postTo(app, '/state/chat/completions', {
-      contents: ['Hi'],
-      session_id: 's',
-      max_tokens: 2,
-      password,
-    })
+    postTo(app, '/state/chat/completions', { contents: ['Hi'], session_id: 's', max_tokens: 2, password })
   await state('a')
   const seen = async (password: string) => (await postTo(app, '/state/status', { password })).json().total_sessions
   expect([await seen('a'), await seen('b')]).toEqual([1, 0])

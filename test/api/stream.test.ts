@@ -490,9 +490,7 @@ test('invalid requests on a socket get a clear answer', async () => {
 })
 
 test('headers and bodies that do not arrive in time end the connection', async () => {
-  const { port } = await listen(undefined, {
-    limits: { headersTimeoutMs: 100, bodyTimeoutMs: 200 },
-  })
+  const { port } = await listen(undefined, { limits: { headersTimeoutMs: 100, bodyTimeoutMs: 200 } })
   const stall = (text: string) =>
     new Promise<string>((resolve) => {
       const socket = net.connect(port, '127.0.0.1', () => socket.write(text))

@@ -117,9 +117,7 @@ test.each([
   ['full-gpu', 'device memory asked for', 'enough memory for the model'],
 ])(
   'a worker that has served before waits for room, however long there is none: %s',
-  {
-    tags: 'night',
-  },
+  { tags: 'night' },
   async (shortage, message, wanted) => {
     const full = Array.from({ length: 5 }, () => shortage)
     const modes = ['serve', ...full, 'serve', 'serve']

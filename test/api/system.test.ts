@@ -11,11 +11,7 @@ import { answer, byteCodec, endless, FakeEngineClient, localSource } from '../he
 import { hosted, managementOf } from './hosted.ts'
 import { CHAT, COMPLETIONS, eventsOf, HELLO, postTo, serve, serveAlone } from './kit.ts'
 
-const source = (state: EngineSource['state'], reason: string): EngineSource => ({
-  state,
-  reason,
-  client: null,
-})
+const source = (state: EngineSource['state'], reason: string): EngineSource => ({ state, reason, client: null })
 
 function appOf(models: ModelRegistry) {
   return buildApp({ models, keys: [], host: '127.0.0.1', version: '1' })
@@ -32,10 +28,7 @@ describe('readiness', () => {
       expect(reply.json()).toMatchObject({ status: 'unavailable', reason: 'a: loading, 37 %' })
     }
     expect((await app.inject({ url: '/livez' })).statusCode).toBe(200)
-    expect((await app.inject({ url: '/v1/models' })).json().data[0]).toMatchObject({
-      id: 'a',
-      state: 'loading',
-    })
+    expect((await app.inject({ url: '/v1/models' })).json().data[0]).toMatchObject({ id: 'a', state: 'loading' })
     const reply = await postTo(app, CHAT, HELLO)
     expect(reply.statusCode).toBe(503)
     expect(reply.headers['retry-after']).toBe('2')
@@ -54,10 +47,7 @@ describe('readiness', () => {
     expect((await postTo(app, CHAT, { ...HELLO, model: 'b' })).statusCode).toBe(200)
     expect((await postTo(app, CHAT, { ...HELLO, model: 'a' })).statusCode).toBe(503)
     expect((await postTo(app, CHAT, { ...HELLO, model: 'c' })).statusCode).toBe(404)
-    expect((await postTo(app, CHAT, HELLO)).json().error).toMatchObject({
-      param: 'model',
-      code: 'invalid_request',
-    })
+    expect((await postTo(app, CHAT, HELLO)).json().error).toMatchObject({ param: 'model', code: 'invalid_request' })
     expect((await appOf(createRegistry([])).inject({ url: '/readyz' })).json().reason).toBe('no model is loaded')
   })
 })
@@ -106,11 +96,7 @@ test('models report their limits', async () => {
 test('tokenize and detokenize', async () => {
   const { app } = serve()
   const tokenize = async (body: object) => (await postTo(app, '/tokenize', body)).json()
-  expect(await tokenize({ prompt: 'ab' })).toEqual({
-    count: 2,
-    max_model_len: 5000,
-    tokens: [98, 99],
-  })
+  expect(await tokenize({ prompt: 'ab' })).toEqual({ count: 2, max_model_len: 5000, tokens: [98, 99] })
   expect((await tokenize({ content: 'ab' })).tokens).toEqual([98, 99])
   expect((await tokenize({ prompt: '' })).tokens).toEqual([])
   const pieces = (await tokenize({ content: 'a\u{e9}', with_pieces: true })).tokens
@@ -275,10 +261,7 @@ describe('shutdown', () => {
     await expect.poll(() => drain.numActive).toBe(2)
     await shutDown({ app, drain, timeoutMs: 50, stopWorkers: async () => {} })
     expect(engine.cancelled).toHaveLength(2)
-    const error = {
-      code: 'model_not_loaded',
-      message: 'the server is shutting down; retry later or on another server',
-    }
+    const error = { code: 'model_not_loaded', message: 'the server is shutting down; retry later or on another server' }
     expect(eventsOf((await streamed).body).at(-1)).toMatchObject({ error })
     const reply = await whole
     expect(reply.statusCode).toBe(503)

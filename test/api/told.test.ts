@@ -51,12 +51,7 @@ test('three turns read the same as one new conversation with all of them', async
   const first = await turn({ input: 'Weather?' })
   const second = await turn({ input: [RESULT] }, first.id)
   const third = await turn({ input: 'Thanks.' }, second.id)
-  const call = {
-    type: 'function_call',
-    call_id: 'x',
-    name: 'weather',
-    arguments: '{"place":"Oslo"}',
-  }
+  const call = { type: 'function_call', call_id: 'x', name: 'weather', arguments: '{"place":"Oslo"}' }
   const all = await turn({
     store: false,
     input: [

@@ -49,12 +49,7 @@ describe.skipIf(!hasDemo)('with the demo model', () => {
     const messages: OpenAI.ChatCompletionMessageParam[] = [{ role: 'user', content: QUESTION }]
     const ask = () =>
       openai()
-        .chat.completions.stream({
-          ...asked,
-          messages,
-          tools: functions,
-          reasoning_effort: effort,
-        })
+        .chat.completions.stream({ ...asked, messages, tools: functions, reasoning_effort: effort })
         .finalMessage()
     for (const { name, given, result } of LOOP) {
       const message = await ask()

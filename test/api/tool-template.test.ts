@@ -16,11 +16,7 @@ import { serve } from './kit.ts'
 const QUESTION = 'What is the weather in Oslo?'
 const GIVEN = { city: 'Oslo' }
 const SAID = 'It rains.'
-const SCHEMA = {
-  type: 'object' as const,
-  properties: { city: { type: 'string' } },
-  required: ['city'],
-}
+const SCHEMA = { type: 'object' as const, properties: { city: { type: 'string' } }, required: ['city'] }
 const TOOL = { name: 'get_weather', description: 'The weather of a city', parameters: SCHEMA }
 const functions = [{ type: 'function' as const, function: TOOL }]
 

@@ -13,11 +13,7 @@ import { renderTurns } from '../../src/api/template.ts'
 const ADD: Tool = {
   name: 'add',
   description: 'Adds, "exactly".',
-  parameters: {
-    type: 'object',
-    properties: { a: { type: 'number' }, b: { type: 'number' } },
-    required: ['a', 'b'],
-  },
+  parameters: { type: 'object', properties: { a: { type: 'number' }, b: { type: 'number' } }, required: ['a', 'b'] },
 }
 const NOW: Tool = { name: 'now', description: '', parameters: { type: 'object', properties: {} } }
 
@@ -55,11 +51,7 @@ test('calls and results are the same, also over several turns of a session', () 
         role: 'assistant',
         content: 'I shall add.',
         tool_calls: [
-          {
-            id: 'call_1',
-            type: 'function',
-            function: { name: 'add', arguments: calls[0]!.arguments },
-          },
+          { id: 'call_1', type: 'function', function: { name: 'add', arguments: calls[0]!.arguments } },
           { id: 'call_2', type: 'function', function: { name: 'now', arguments: '{}' } },
         ],
       },
@@ -138,9 +130,7 @@ test('any list of tools is parsed as the model would see it', () => {
     .map(({ properties: all, cut, more }) => {
       return { type: 'object', properties: all, required: Object.keys(all).slice(cut), ...more }
     })
-  const tools = fc.array(fc.record({ name, description: fc.string(), parameters }), {
-    minLength: 1,
-  })
+  const tools = fc.array(fc.record({ name, description: fc.string(), parameters }), { minLength: 1 })
   fc.assert(
     fc.property(tools, fc.string(), (some, system) => {
       for (const format of [G1_TOOLS, MARKDOWN_TOOLS]) {

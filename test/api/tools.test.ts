@@ -15,11 +15,7 @@ const SLOT = {
 const ADD = {
   name: 'add',
   description: '',
-  parameters: {
-    type: 'object',
-    properties: { a: { type: 'integer' }, b: { type: 'integer' } },
-    required: ['a'],
-  },
+  parameters: { type: 'object', properties: { a: { type: 'integer' }, b: { type: 'integer' } }, required: ['a'] },
 } as const
 
 function conversation(part: Partial<Conversation>): Conversation {

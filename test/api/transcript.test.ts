@@ -91,18 +91,11 @@ describe.skipIf(!hasDemo)('the transcript of a session', () => {
   test('is the questions and answers, on every branch', async () => {
     const session = 'tree'
     const system = { role: 'system', content: 'Be brief.\n\nUser: is never forged.' }
-    const one = await ask({
-      messages: [system, user('What is the capital of France?')],
-      session_id: session,
-    })
+    const one = await ask({ messages: [system, user('What is the capital of France?')], session_id: session })
     const two = await ask({ messages: [user('And\n\nof 意大利?')], session_id: session })
     const three = await ask({ messages: [user('A cat')], session: { id: session, from: 1 } })
     const { turns, ...whole } = (await transcript(session)).json()
-    expect(whole).toMatchObject({
-      turn: 3,
-      skipped_tokens: 0,
-      title: 'What is the capital of France?',
-    })
+    expect(whole).toMatchObject({ turn: 3, skipped_tokens: 0, title: 'What is the capital of France?' })
     const answer = (choice: typeof one) => ({ role: 'assistant', content: choice.message.content })
     const first = [system, user('What is the capital of France?'), answer(one)]
     expect(turns.map(({ turn, messages }: { turn: number; messages: object[] }) => [turn, messages])).toEqual([

@@ -64,10 +64,7 @@ describe.skipIf(!hasDemo)('a session of another key', () => {
   test('afterwards it is unchanged', async () => {
     await as('theirs', 'POST', '/state/delete', { session_id: 'diary' })
     await as('theirs', 'POST', '/v1/server/stop', {})
-    expect((await as('mine', 'GET', '/v1/sessions/diary')).json()).toMatchObject({
-      head: 1,
-      turns: [{ turn: 1 }],
-    })
+    expect((await as('mine', 'GET', '/v1/sessions/diary')).json()).toMatchObject({ head: 1, turns: [{ turn: 1 }] })
     const next = await as('mine', 'POST', '/v1/completions', { ...TURN, session_id: 'diary' })
     expect(next.json().session).toMatchObject({ turn: 2 })
   })
@@ -81,9 +78,7 @@ describe.skipIf(!hasDemo)('a session of another key', () => {
     const stop = async (key: string) => (await as(key, 'POST', '/v1/server/stop', {})).json()
     expect(await stop('theirs')).toEqual({ ok: false, stopped: [], active_request: null })
     const { active_request: id } = (await as('mine', 'GET', '/v1/server/status')).json()
-    const named = await as('theirs', 'POST', '/v1/server/stop', {
-      request_id: id?.request_id ?? id,
-    })
+    const named = await as('theirs', 'POST', '/v1/server/stop', { request_id: id?.request_id ?? id })
     expect(named.json()).toMatchObject({ ok: false, stopped: [] })
     expect(await stop('mine')).toMatchObject({ ok: true })
     expect((await running).statusCode).toBe(409)

@@ -59,10 +59,7 @@ describe('the files of the dashboard', () => {
     expect(policy).toMatch(/^default-src 'none'; /)
     expect(policy).toContain("frame-ancestors 'none'")
     expect(policy).not.toMatch(/unsafe|https?:|data:|\*/)
-    expect(reply.headers).toMatchObject({
-      'x-content-type-options': 'nosniff',
-      'referrer-policy': 'no-referrer',
-    })
+    expect(reply.headers).toMatchObject({ 'x-content-type-options': 'nosniff', 'referrer-policy': 'no-referrer' })
   })
 
   test('files named by their content are cached for a year, and compressed for clients that accept it', async () => {
@@ -90,10 +87,7 @@ describe('the files of the dashboard', () => {
 
   test('unchanged files are not sent again', async () => {
     const { headers } = await app.inject('/')
-    const again = await app.inject({
-      url: '/',
-      headers: { 'if-none-match': String(headers.etag) },
-    })
+    const again = await app.inject({ url: '/', headers: { 'if-none-match': String(headers.etag) } })
     expect([again.statusCode, again.body]).toEqual([304, ''])
   })
 

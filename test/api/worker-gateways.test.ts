@@ -92,9 +92,7 @@ test('calls and mixtures are known at every gateway', async () => {
   for (const model of ['m mix', 'm@mix']) {
     const reply = await postTo(app, `${at}/v1/completions`, { model, prompt: 'x' })
     expect(reply.statusCode, reply.body).toBe(200)
-    expect(client!.requests.at(-1)).toMatchObject({
-      mixture: [{ startState: 'mix 1' }, { startState: 'mix 2' }],
-    })
+    expect(client!.requests.at(-1)).toMatchObject({ mixture: [{ startState: 'mix 1' }, { startState: 'mix 2' }] })
   }
 
   client!.script = endless

@@ -13,13 +13,7 @@ import { LEVELS, normals, randomSource } from './kit.ts'
 afterEach(() => vi.unstubAllEnvs())
 
 test.runIf(LEVELS.length > 0)('the bench of products reports what it computed', () => {
-  const plan = {
-    types: ['f16', 'i8'],
-    shapes: [[64, 128]],
-    tokens: [1, 3],
-    minSeconds: 0,
-    minBytes: 1,
-  } as const
+  const plan = { types: ['f16', 'i8'], shapes: [[64, 128]], tokens: [1, 3], minSeconds: 0, minBytes: 1 } as const
   const rows = benchOps(() => createCpuBackend({ threads: 1 }), plan)
   expect(rows.map(({ type, tokens, repeats }) => [type, tokens, repeats])).toEqual([
     ['f16', 1, 1],

@@ -288,10 +288,7 @@ describe.each(DEVICES)('linear on $name', (device) => {
         ops.linear([{ ...first, epilogue: 'relu2' as const }])
         ops.linear([{ y, x: u, weight: matrixOf(tested, weight, type) }])
       })
-      return {
-        u: await read(tested, u, 0, count * hidden),
-        y: await read(tested, y, 0, count * rows),
-      }
+      return { u: await read(tested, u, 0, count * hidden), y: await read(tested, y, 0, count * rows) }
     }
 
     function below(source: MatrixSource, start: number, end: number): Uint8Array {

@@ -37,11 +37,7 @@ const SHAPES = [
 ] as const
 
 function randomNorm(backend: Backend, C: number, eps: number, seed: number): Norm {
-  return {
-    weight: backend.tensor([C], normals(C, seed)),
-    bias: backend.tensor([C], normals(C, seed + 1)),
-    eps,
-  }
+  return { weight: backend.tensor([C], normals(C, seed)), bias: backend.tensor([C], normals(C, seed + 1)), eps }
 }
 
 /** Runs the same test body on both backends and compares all it returns. */

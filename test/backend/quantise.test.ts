@@ -144,10 +144,7 @@ describe.each(TYPES)('rounding to %s', (type) => {
       expect(product(cpu, filed, type)).toEqual(product(cpu, source, type))
     }
     const { quantised, ...rest } = fromFile(type, randomSource(70, 64, 'f32', 9))
-    const short = {
-      ...quantised,
-      readRows: () => ({ values: new Uint8Array(9), scales: new Uint8Array(9) }),
-    }
+    const short = { ...quantised, readRows: () => ({ values: new Uint8Array(9), scales: new Uint8Array(9) }) }
     expect(() => cpu.matrix({ ...rest, quantised: short }, type)).toThrow(/hold 9 bytes/)
     cpu.dispose()
   })

@@ -38,11 +38,7 @@ const SHAPES = [
 const CHANNELS = [64, 100, 1024, 2090] as const
 
 function randomNorm(backend: Backend, C: number, seed: number): Norm {
-  return {
-    weight: backend.tensor([C], normals(C, seed)),
-    bias: backend.tensor([C], normals(C, seed + 1)),
-    eps: 64e-5,
-  }
+  return { weight: backend.tensor([C], normals(C, seed)), bias: backend.tensor([C], normals(C, seed + 1)), eps: 64e-5 }
 }
 
 /** Runs the same test body on both backends and compares all it returns. */
@@ -104,17 +100,8 @@ describe.each(DEVICES)('RWKV-6 ops on $name', (device) => {
           const operand = (seed: number, scale = 1) =>
             backend.tensor([tokens + 2, C], normals((tokens + 2) * C, seed, scale))
           const out = poisoned(backend, [tokens + 2, C])
-          const operands = {
-            r: operand(1),
-            k: operand(2),
-            v: operand(3),
-            w: operand(4, 3),
-            g: operand(6),
-          }
-          const weights = {
-            u: backend.tensor([C], normals(C, 11)),
-            ln_x: randomNorm(backend, C, 14),
-          }
+          const operands = { r: operand(1), k: operand(2), v: operand(3), w: operand(4, 3), g: operand(6) }
+          const weights = { u: backend.tensor([C], normals(C, 11)), ln_x: randomNorm(backend, C, 14) }
           await runStep(backend, capacity, batch, (ops) => ops.wkv6(out, operands, weights, states, 1))
           expect((await read(backend, out, tokens * C)).every(Number.isNaN)).toBe(true)
           return [await read(backend, out, 0, tokens * C), await readStates(states)]
@@ -132,13 +119,7 @@ describe.each(DEVICES)('RWKV-6 ops on $name', (device) => {
     const full = (value: number) => tested.tensor([3, C], new Float32Array(3 * C).fill(value))
     const out = poisoned(tested, [3, C])
     const weights = { u: tested.tensor([C]), ln_x: randomNorm(tested, C, 1) }
-    const operands = {
-      r: full(1),
-      k: full(0),
-      v: full(1),
-      w: tested.tensor([3, C], logits),
-      g: full(1),
-    }
+    const operands = { r: full(1), k: full(0), v: full(1), w: tested.tensor([3, C], logits), g: full(1) }
     const batch = raggedBatch(capacity, [1], [3], 1)
     await runStep(tested, capacity, batch, (ops) => ops.wkv6(out, operands, weights, states, 0))
     const kept = (await landed(states.read(3)))[1]!.map((s) => s + 0) // −0 is accepted as 0

@@ -138,12 +138,7 @@ describe.each(OTHERS)('sample on $name', (device) => {
     ] as const
     for (const [V, scale] of sizes) {
       const [mine, theirs] = pair(normals(4 * V, V, scale), 4)
-      const specs = Array.from({ length: 48 }, (_, s) => ({
-        ...spec,
-        row: s % 4,
-        seed: s,
-        stream: s % 3,
-      }))
+      const specs = Array.from({ length: 48 }, (_, s) => ({ ...spec, row: s % 4, seed: s, stream: s % 3 }))
       expect(await mine.tokens(specs), `V ${V}`).toEqual(await wanted(`${name} ${V}`, theirs, specs))
     }
   })

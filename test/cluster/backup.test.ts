@@ -43,9 +43,7 @@ describe.skipIf(NO_POSTGRES !== null)('a backup', { tags: 'night' }, () => {
     const facts = { numTokens: 2, bytes: 16_904, isForeign: false, createdAt: 1 }
     const turns = [{ turn: version, parent: 0, key, ...facts }]
     const times = { createdAt: 1, updatedAt: version, ttlMs: null }
-    const record: SessionRecord = {
-      ...{ version, head: version, nextTurn: version + 1, turns, ...times },
-    }
+    const record: SessionRecord = { ...{ version, head: version, nextTurn: version + 1, turns, ...times } }
     const put = { key, ...text, floats, namespace: 'n', isForeign: false }
     const sessions = [{ ...nameOf(id), record }]
     expect(await store.commit({ puts: [put], sessions, deleteKeys: [] })).toEqual([])

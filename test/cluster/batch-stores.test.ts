@@ -129,12 +129,7 @@ describe.each(STORES)('files and batches of $name', ({ open, isLeftOut }) => {
       await store.addBatch(batchOf('1'), 3)
       const cancel = { from: ['in_progress'], status: 'cancelling', change: {}, now: 5 } as const
       expect(await store.advance('1', cancel)).toBe(false)
-      const run = {
-        from: ['validating'],
-        status: 'in_progress',
-        change: { total: 7 },
-        now: 4,
-      } as const
+      const run = { from: ['validating'], status: 'in_progress', change: { total: 7 }, now: 4 } as const
       expect(await store.advance('1', run)).toBe(true)
       expect(await store.advance('1', cancel)).toBe(true)
       await store.note('1', { outputFile: 'x' })

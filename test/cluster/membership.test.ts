@@ -54,10 +54,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', () => {
   })
 
   test('a process that gets no turn for seconds still creates its tables', async () => {
-    const client = new pg.Client({
-      connectionString: postgres.newDatabase(),
-      idle_in_transaction_session_timeout: 200,
-    })
+    const client = new pg.Client({ connectionString: postgres.newDatabase(), idle_in_transaction_session_timeout: 200 })
     client.on('error', () => {})
     await client.connect()
     const late = {

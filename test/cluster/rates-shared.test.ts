@@ -7,9 +7,7 @@ import { RateLimits, SharedRates } from '../../src/gateway/access/rate-limits.ts
 import { NO_POSTGRES, type Postgres, startPostgres } from '../helpers/postgres.ts'
 
 const LIMITS = { ...NO_LIMITS, requestsPerMinute: 10 }
-const PRINCIPAL: Principal = {
-  ...{ tenant: 't', name: 'ada', role: 'user', limits: LIMITS, expiresAt: null },
-}
+const PRINCIPAL: Principal = { ...{ tenant: 't', name: 'ada', role: 'user', limits: LIMITS, expiresAt: null } }
 
 describe.skipIf(NO_POSTGRES !== null)('limits in a cluster', () => {
   let postgres: Postgres

@@ -157,11 +157,7 @@ describe.skipIf(NO_POSTGRES !== null)('a shared store', () => {
     await heir.commit(changeOf('a', 1002))
     const late = changeOf('a', 2)
     const own = changeOf('own', 2)
-    const both = {
-      ...late,
-      puts: [...late.puts, ...own.puts],
-      sessions: [...late.sessions, ...own.sessions],
-    }
+    const both = { ...late, puts: [...late.puts, ...own.puts], sessions: [...late.sessions, ...own.sessions] }
     expect(await zombie.commit(both)).toEqual([nameOf('a')])
     expect((await heir.find(nameOf('a')))?.record.version).toBe(1002)
     expect((await heir.find(nameOf('own')))?.record.version).toBe(2)
@@ -240,12 +236,8 @@ describe.skipIf(NO_POSTGRES !== null)('a shared store', () => {
     await store.claim(nameOf('a'), true)
     await store.commit(changeOf('a', 1))
     postgres.crash()
-    await expect(store.commit(changeOf('a', 2))).rejects.toMatchObject({
-      code: 'state_unavailable',
-    })
-    await expect(store.commit(changeOf('a', 2))).rejects.toMatchObject({
-      code: 'state_unavailable',
-    })
+    await expect(store.commit(changeOf('a', 2))).rejects.toMatchObject({ code: 'state_unavailable' })
+    await expect(store.commit(changeOf('a', 2))).rejects.toMatchObject({ code: 'state_unavailable' })
     expect(blobsOf()).toHaveLength(2)
     postgres.start()
     const lost = await vi.waitFor(() => store.commit(changeOf('a', 2)), 30_000)

@@ -129,10 +129,7 @@ describeCuda('flights on cuda', () => {
     const states = [0, 1].map((slot) => runner.readState(slot).result())
     for (let slot = 0; slot < 2; slot++) begin(runner, slot)
     const before = runner.launch(promptRows(2))
-    const held = (slot: number) => ({
-      ...next(slot, fedByDraw(slot), 1),
-      stops: new Set([first[slot]!]),
-    })
+    const held = (slot: number) => ({ ...next(slot, fedByDraw(slot), 1), stops: new Set([first[slot]!]) })
     const after = runner.launch([held(0), held(1)])
     before.result()
     expect(after.result().map(({ drawn }) => drawn[0]!.token)).toEqual([-1, -1])

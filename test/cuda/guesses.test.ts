@@ -39,11 +39,7 @@ function runnerOf(graphs: boolean, wkv: 'f32' | 'f16', architecture: TestArchite
 
 /** Rows of one token that only fill a step: a step of 3 tokens or more is computed differently from one of 1 or 2. */
 function beside(count: number): BatchRow[] {
-  return Array.from({ length: count }, (_, i) => ({
-    slot: 6 + i,
-    tokens: Int32Array.of(7 + i),
-    samples: [],
-  }))
+  return Array.from({ length: count }, (_, i) => ({ slot: 6 + i, tokens: Int32Array.of(7 + i), samples: [] }))
 }
 
 function begin(runner: ModelRunner, slot: number, fields: Partial<SampleSpec>): Drawn {
@@ -281,10 +277,7 @@ function engineOn(device: 'cpu' | 'cuda', guesser: Guesser | undefined, truth: T
     proposers.push(draftOver(draft))
     drafts.push(draft)
   } else if (guesser !== undefined) proposers.push(scripted(guesser, truth, VOCAB))
-  const runner = loadRunner({
-    ...place,
-    ...(guesser === undefined ? {} : { speculate: 'lookup' as const }),
-  })
+  const runner = loadRunner({ ...place, ...(guesser === undefined ? {} : { speculate: 'lookup' as const }) })
   for (const draft of drafts) runner.keep(draft)
   return engineOver(runner, { poisonFreedSlots: true, proposers }, null, 'plain', tokenBytes)
 }

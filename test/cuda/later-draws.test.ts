@@ -137,11 +137,7 @@ for (const { architecture, graphs } of cases)
         mask: isHeld(slot) ? maskAfter(token) : undefined,
       })
       const one = runner.launch(
-        first!.map(({ token }, slot) => ({
-          slot,
-          tokens: Int32Array.of(token),
-          samples: [masked(slot, token, 1)],
-        })),
+        first!.map(({ token }, slot) => ({ slot, tokens: Int32Array.of(token), samples: [masked(slot, token, 1)] })),
       )
       const two = runner.launch(
         second!.map((_, slot) => ({
@@ -180,11 +176,7 @@ for (const { architecture, graphs } of cases)
       const rows = 4
       const first = begin(runner, rows)
       const one = runner.launch(
-        first.map(({ token }, slot) => ({
-          slot,
-          tokens: Int32Array.of(token),
-          samples: [specOf(slot, 1)],
-        })),
+        first.map(({ token }, slot) => ({ slot, tokens: Int32Array.of(token), samples: [specOf(slot, 1)] })),
       )
       const all = new Set(Array.from({ length: VOCAB }, (_, token) => token))
       const two = runner.launch(

@@ -49,10 +49,7 @@ const BUILDS: Readonly<Record<string, Build>> = {
   },
   wkv6: (ops, backend, input, states, tokens) => {
     const out = poisonedHalves(backend, [tokens + 2, C])
-    const weights = {
-      u: backend.tensor([C], normals(C, 6)),
-      ln_x: randomNorm(backend, C, 64e-5, 7),
-    }
+    const weights = { u: backend.tensor([C], normals(C, 6)), ln_x: randomNorm(backend, C, 64e-5, 7) }
     const operands = { r: input(1), k: input(2), v: input(3), w: input(4), g: input(5) }
     ops.wkv6(out, operands, weights, states, 0)
     return out
@@ -136,11 +133,7 @@ for (const architecture of ARCHITECTURES)
           samples: [draw(slot, { temperature: 0, position })],
           allLogits: true,
         }))
-        const others = prompts.map((length, i) => ({
-          slot: 3 + i,
-          tokens: someTokens(length, 100 + i),
-          samples: [],
-        }))
+        const others = prompts.map((length, i) => ({ slot: 3 + i, tokens: someTokens(length, 100 + i), samples: [] }))
         // Prompts between answers: rows may come in any order.
         const step = [rows[0]!, ...others, rows[1]!, rows[2]!]
         const results = runner.step(step)

@@ -182,11 +182,7 @@ for (const architecture of ARCHITECTURES) {
     test('a poisoned state fails only its own row', () => {
       runner.clearSlot(0)
       runner.poisonSlot(1)
-      const rows = [0, 1].map((slot) => ({
-        slot,
-        tokens: someTokens(3, slot),
-        samples: [draw(slot)],
-      }))
+      const rows = [0, 1].map((slot) => ({ slot, tokens: someTokens(3, slot), samples: [draw(slot)] }))
       const tokens = runner.step(rows).map(({ drawn }) => drawn[0]!.token)
       expect(tokens.map((token) => token >= 0)).toEqual([true, false])
       runner.clearSlot(1)

@@ -65,11 +65,7 @@ export function poisonedHalves(backend: Backend, shape: readonly number[]) {
 }
 
 export function randomNorm(backend: Backend, C: number, eps: number, seed: number): Norm {
-  return {
-    weight: backend.tensor([C], normals(C, seed)),
-    bias: backend.tensor([C], normals(C, seed + 1)),
-    eps,
-  }
+  return { weight: backend.tensor([C], normals(C, seed)), bias: backend.tensor([C], normals(C, seed + 1)), eps }
 }
 
 /** The numbers of a source of bf16. */

@@ -69,10 +69,7 @@ for (const wkv of ['f32', 'f16'] as const) {
       return {
         // Decays from almost nothing kept to almost everything kept.
         operands: { r: operand(1), k: operand(2), v: operand(3), w: operand(4, 3), g: operand(5) },
-        weights: {
-          u: backend.tensor([C], normals(C, 6)),
-          ln_x: randomNorm(backend, C, 64e-5, 7),
-        },
+        weights: { u: backend.tensor([C], normals(C, 6)), ln_x: randomNorm(backend, C, 64e-5, 7) },
         out: poisonedHalves(backend, [tokens + 2, C]),
       }
     }

@@ -10,13 +10,7 @@ import { draw, someTokens, tinyModel } from '../helpers/runner.ts'
 import { describeCuda, randomNumbers } from './kit.ts'
 
 const runnerOn = (...devices: DeviceChoice[]) =>
-  loadRunner({
-    model: tinyModel('rwkv7'),
-    device: devices[0],
-    ppDevices: devices,
-    slots: 12,
-    maxTokens: 64,
-  })
+  loadRunner({ model: tinyModel('rwkv7'), device: devices[0], ppDevices: devices, slots: 12, maxTokens: 64 })
 
 describeCuda('several GPUs', () => {
   const last = Math.max(0, cudaReport().devices.length - 1)

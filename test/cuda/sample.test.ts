@@ -27,13 +27,7 @@ type Spec = Partial<Record<keyof typeof SampleFloat | keyof typeof SampleInt, nu
 const SAMPLES = 100
 const ROWS = 4
 const CAPACITY = { tokens: ROWS, rows: 1, logits: ROWS, samples: SAMPLES }
-const DEFAULTS: Spec = {
-  temperature: 1,
-  topP: 1,
-  penaltyDecay: 1,
-  repetitionPenalty: 1,
-  topLogprobs: -1,
-}
+const DEFAULTS: Spec = { temperature: 1, topP: 1, penaltyDecay: 1, repetitionPenalty: 1, topLogprobs: -1 }
 
 function packSpecs(specs: readonly Spec[], vocabSize: number): Batch {
   const batch = createBatch(CAPACITY)
@@ -174,10 +168,7 @@ describeCuda('sample on cuda', () => {
     logits[4000] = 50
     logits[123] = 50
     const [mine] = pair(logits)
-    const greedy = [{ temperature: 0 }, { topK: 1 }, { topP: 0 }].map((spec) => ({
-      ...spec,
-      row: 0,
-    }))
+    const greedy = [{ temperature: 0 }, { topK: 1 }, { topP: 0 }].map((spec) => ({ ...spec, row: 0 }))
     expect(mine.tokens(greedy)).toEqual([123, 123, 123])
   })
 
@@ -256,10 +247,7 @@ describeCuda('sample on cuda', () => {
       for (const [s, { topLogprobs }] of specs.entries()) {
         const count = Math.min(V, topLogprobs)
         const at = s * MAX_TOP_LOGPROBS
-        const of = (batch: Batch) => ({
-          token: batch.sampled[s],
-          ids: [...batch.topIds.subarray(at, at + count)],
-        })
+        const of = (batch: Batch) => ({ token: batch.sampled[s], ids: [...batch.topIds.subarray(at, at + count)] })
         expect(of(actual), `V ${V}`).toEqual(of(expected))
         expect(actual.sampledLogprob[s]).toBeCloseTo(expected.sampledLogprob[s]!, 4)
         for (let i = at; i < at + count; i++) expect(actual.topLogprobs[i]).toBeCloseTo(expected.topLogprobs[i]!, 4)

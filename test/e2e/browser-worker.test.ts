@@ -102,22 +102,12 @@ describe.skipIf(executable === null)(`a model in a worker${reason}`, () => {
   }, async () => {
     const bytes = [0, 0, (await readFile('models/demo.vocab.txt')).length, (await readFile('models/demo.pth')).length]
     const first = await ask('What is the capital of Japan?')
-    expect(first).toMatchObject({
-      error: null,
-      stages: ['download', 'weights'],
-      sizes: bytes,
-      isCached: false,
-    })
+    expect(first).toMatchObject({ error: null, stages: ['download', 'weights'], sizes: bytes, isCached: false })
     expect(first.text).toContain('Tokyo')
     isGone = true
     asked.length = 0
     const second = await ask('What is the capital of Japan?')
-    expect(second).toMatchObject({
-      error: null,
-      stages: ['weights'],
-      text: first.text,
-      sizes: bytes,
-    })
+    expect(second).toMatchObject({ error: null, stages: ['weights'], text: first.text, sizes: bytes })
     expect(asked.filter((url) => url.startsWith('/demo'))).toEqual([])
     expect(await ask('forget')).toMatchObject({ error: null, sizes: [] })
   })

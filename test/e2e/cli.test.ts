@@ -220,9 +220,7 @@ describe.sequential('a server of two models', () => {
   let server: RunningServer
   beforeAll(async () => {
     server = await serve(['one=demo', 'two=demo', '--api-key', SKEIN_API_KEY])
-    await vi.waitFor(() => expect(server.output.join('\n')).toContain('Ctrl-C'), {
-      timeout: 60_000,
-    })
+    await vi.waitFor(() => expect(server.output.join('\n')).toContain('Ctrl-C'), { timeout: 60_000 })
   })
   afterAll(() => server?.stop())
 
@@ -292,11 +290,7 @@ async function talked(said: readonly string[]): Promise<void> {
   ]
   const args = [...said, '--model-name', 'two', '--temperature', '0']
   const once = await skein(['chat', 'What is the capital of France?', ...args.slice(1)])
-  expect(once).toMatchObject({
-    code: 0,
-    stderr: '',
-    stdout: expect.stringMatching(/is Paris\.\n$/),
-  })
+  expect(once).toMatchObject({ code: 0, stderr: '', stdout: expect.stringMatching(/is Paris\.\n$/) })
   const own = await skein(['chat', 'demo', 'What is the capital of France?', '--temperature', '0'])
   expect(own).toMatchObject({ code: 0, stdout: once.stdout })
   const { stdout, stderr, code } = await skein(['chat', ...args.slice(1)], typed.join('\n'))

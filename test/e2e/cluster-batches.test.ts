@@ -68,10 +68,7 @@ describe.skipIf(NO_POSTGRES !== null)('batches of a cluster', { timeout: 300_000
       return { custom_id: `row-${i}`, method: 'POST', url: ENDPOINT, body: bodyOf(i) }
     })
     const text = rows.map((row) => JSON.stringify(row)).join('\n')
-    const file = await client.files.create({
-      file: await toFile(Buffer.from(text), 'in.jsonl'),
-      purpose: 'batch',
-    })
+    const file = await client.files.create({ file: await toFile(Buffer.from(text), 'in.jsonl'), purpose: 'batch' })
     const at = { input_file_id: file.id, endpoint: ENDPOINT, completion_window: '24h' } as const
     return (await client.batches.create(at)).id
   }

@@ -80,13 +80,7 @@ function turnOf(talk: number, turn: number, id: string, from?: number) {
   const use = { ifMissing: 'create', ifBusy: 'wait', onCancel: 'drop' } as const
   const session = { id, ...use, ...(from === undefined ? {} : { from }) }
   const sampling = { ...SAMPLING, seed: BigInt(turn), topP: 0.9 }
-  return requestOf({
-    id: `${id} ${turn} ${Math.random()}`,
-    prompt,
-    maxTokens: 6,
-    sampling,
-    session,
-  })
+  return requestOf({ id: `${id} ${turn} ${Math.random()}`, prompt, maxTokens: 6, sampling, session })
 }
 
 async function answerTo(client: RemoteEngineClient, request: ReturnType<typeof turnOf>, ms = TURN_MS) {

@@ -274,14 +274,7 @@ test.skipIf(NO_POSTGRES !== null)(
     const moves = await retried(() => movesOf(database, 1000))
     if (process.env.SKEIN_FAULTS) {
       const direct = moves.latest.filter(({ isDirect }) => isDirect).length
-      const seen = {
-        seed: SEED,
-        faults: numFaults,
-        ...counts,
-        ...history,
-        moves: moves.count,
-        direct,
-      }
+      const seen = { seed: SEED, faults: numFaults, ...counts, ...history, moves: moves.count, direct }
       process.stderr.write(`${JSON.stringify(seen)}\n`)
     }
     expect(counts.told).toBeGreaterThan(numFaults)

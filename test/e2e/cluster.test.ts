@@ -132,10 +132,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', { timeout: 120_000 }, () => {
     })()
     const ended = nodes.get(home)!.stop()
     const second = await say(turns[1]!, { session_id: 's' })
-    expect({ node: second.node, text: contentOf(second) }).toEqual({
-      node: other,
-      text: expected[1],
-    })
+    expect({ node: second.node, text: contentOf(second) }).toEqual({ node: other, text: expected[1] })
     expect(await ended).toBe(0)
     isOver = true
     await load

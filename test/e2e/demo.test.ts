@@ -45,13 +45,7 @@ describe('the demo model, served', () => {
     expect(samples.length).toBeGreaterThan(30)
     const answers = await Promise.all(
       samples.map(({ prompt }) =>
-        client.completions.create({
-          model: 'demo',
-          prompt,
-          temperature: 0,
-          max_tokens: 300,
-          stop: '\n\nUser:',
-        }),
+        client.completions.create({ model: 'demo', prompt, temperature: 0, max_tokens: 300, stop: '\n\nUser:' }),
       ),
     )
     expect(answers.map(({ choices }) => choices[0]!.text)).toEqual(samples.map(({ answer }) => answer))
@@ -61,12 +55,7 @@ describe('the demo model, served', () => {
     const messages: OpenAI.ChatCompletionMessageParam[] = []
     const say = async (content: string) => {
       messages.push({ role: 'user', content })
-      const answer = await client.chat.completions.create({
-        model: 'demo',
-        messages,
-        temperature: 0,
-        max_tokens: 100,
-      })
+      const answer = await client.chat.completions.create({ model: 'demo', messages, temperature: 0, max_tokens: 100 })
       const reply = answer.choices[0]!.message.content ?? ''
       messages.push({ role: 'assistant', content: reply })
       return reply

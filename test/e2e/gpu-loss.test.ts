@@ -10,10 +10,7 @@ const LOSS = { NODE_OPTIONS: `--import ${new URL('../helpers/lose-gpu.mjs', impo
 
 test.skipIf(WEBGPU_PROBLEM !== null)(
   'a worker whose GPU is lost ends, and the next continues its sessions',
-  {
-    tags: 'night',
-    timeout: 300_000,
-  },
+  { tags: 'night', timeout: 300_000 },
   async () => {
     const flags = ['--device', 'webgpu', '--slots', '4', '--step-tokens', '16']
     const server = await serve(flags, 'serve', LOSS)

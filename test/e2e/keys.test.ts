@@ -90,9 +90,7 @@ describe('skein keys with a running server', () => {
     const key = (await keys('add', 'bob')).stdout.trim()
     await until(key, 200)
     writeFileSync(file, before.slice(0, 40))
-    await vi.waitFor(() => expect(server!.output.join('\n')).toContain('keys stay as they were'), {
-      timeout: 10_000,
-    })
+    await vi.waitFor(() => expect(server!.output.join('\n')).toContain('keys stay as they were'), { timeout: 10_000 })
     expect(await status(key)).toBe(200)
   })
 })

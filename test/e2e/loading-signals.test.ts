@@ -58,13 +58,7 @@ test('SIGTERM', async () => {
   const answer = await fetch(`${base}/v1/completions`, {
     method: 'POST',
     headers: { 'content-type': 'application/json' },
-    body: JSON.stringify({
-      model: 'demo',
-      prompt: 'Once',
-      stream: true,
-      ignore_eos: true,
-      max_tokens: 200,
-    }),
+    body: JSON.stringify({ model: 'demo', prompt: 'Once', stream: true, ignore_eos: true, max_tokens: 200 }),
   })
   child.kill('SIGTERM')
   const [text, [code]] = await Promise.all([answer.text(), once(child, 'close')])
@@ -94,9 +88,7 @@ test('a worker whose gateway ended before it started ends, too', { tags: 'night'
 /** Serves the demo model; `ready` resolves with its address. The test decides what happens to its output. */
 function serveDemo(dataFolder: string) {
   const flags = ['--port', '0', '--log-level', 'info', '--data-dir', dataFolder]
-  const child = spawn(process.execPath, [MAIN, 'serve', DEMO, ...flags], {
-    stdio: ['ignore', 'pipe', 'pipe'],
-  })
+  const child = spawn(process.execPath, [MAIN, 'serve', DEMO, ...flags], { stdio: ['ignore', 'pipe', 'pipe'] })
   const ready = new Promise<string>((resolve) => {
     let base = ''
     const lines = createInterface({ input: child.stderr })

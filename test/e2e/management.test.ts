@@ -88,10 +88,7 @@ describe('Albatross, row by row', () => {
       spec: { ...spec, gpu_id: null, host: '127.0.0.1', port: null },
     })
     await expect.poll(async () => (await workerOf(body.worker_id)).phase, SOON).toBe('ready')
-    expect((await workerOf(body.worker_id)).info).toMatchObject({
-      architecture: 'rwkv7',
-      slots: 64,
-    })
+    expect((await workerOf(body.worker_id)).info).toMatchObject({ architecture: 'rwkv7', slots: 64 })
     await stop(body.worker_id)
   })
 
@@ -198,13 +195,7 @@ describe('Albatross, row by row', () => {
     const [one, two] = both
     expect(one.endpoint).not.toBe(two.endpoint)
     const ask = async (model: string) =>
-      (
-        await call<{ model: string }>('POST', '/v1/completions', {
-          model,
-          prompt: 'a',
-          max_tokens: 1,
-        })
-      ).body.model
+      (await call<{ model: string }>('POST', '/v1/completions', { model, prompt: 'a', max_tokens: 1 })).body.model
     expect(await ask(MODEL)).toBe(MODEL)
     expect(await ask('other')).toBe('other')
     expect(await ask('second')).toBe('other')
@@ -239,10 +230,7 @@ describe('beyond Albatross', () => {
     [{ model_path: 7 }, 'model_path'],
     [{ max_batchsize: 64 }, 'max_batchsize'],
   ])('%j is 422 and names the field', async (fields, field) => {
-    const { status, body } = await call<object>('POST', '/api/workers/start', {
-      model_path: MODEL,
-      ...fields,
-    })
+    const { status, body } = await call<object>('POST', '/api/workers/start', { model_path: MODEL, ...fields })
     expect(status).toBe(422)
     expect(body).toMatchObject({ field, detail: expect.stringContaining(field.split('[')[0]!) })
   })
@@ -264,13 +252,7 @@ describe('beyond Albatross', () => {
     expect([other.status, other.body]).toEqual([409, expect.objectContaining({ field: 'model_name' })])
     const taken = await start({ model_path: 'other', aliases: ['goose'] })
     expect([taken.status, taken.body]).toEqual([409, expect.objectContaining({ field: 'aliases' })])
-    const ask = () =>
-      call('POST', '/v1/completions', {
-        model: 'goose',
-        prompt: 'a',
-        max_tokens: 64,
-        ignore_eos: true,
-      })
+    const ask = () => call('POST', '/v1/completions', { model: 'goose', prompt: 'a', max_tokens: 64, ignore_eos: true })
     await Promise.all([1, 2, 3, 4].map(ask))
     const text = await (await fetch(`${server.url}/metrics`)).text()
     for (const { worker_id } of both) {
@@ -327,9 +309,7 @@ describe('beyond Albatross', () => {
     const phases: string[] = []
     let numSamples = 0
     const { body: worker } = await start({ model_path: MODEL })
-    const log = await fetch(`${server.url}/api/workers/${worker.worker_id}/logs/stream?tail=10`, {
-      signal,
-    })
+    const log = await fetch(`${server.url}/api/workers/${worker.worker_id}/logs/stream?tail=10`, { signal })
     const logged: string[] = []
     const reading = (async () => {
       for await (const { data } of readEvents(log)) logged.push((data as { line: string }).line)

@@ -22,12 +22,7 @@ const secrets: Record<string, string> = {}
 let server: RunningServer
 
 beforeAll(async () => {
-  const limits: Record<string, string[]> = {
-    quiet: [],
-    loud: [],
-    few: ['--rows', '4'],
-    one: ['--rows', '1'],
-  }
+  const limits: Record<string, string[]> = { quiet: [], loud: [], few: ['--rows', '4'], one: ['--rows', '1'] }
   for (const [name, flags] of Object.entries(limits)) {
     const { stdout } = await skein(['keys', 'add', name, '--keys', keysFile, ...flags])
     secrets[name] = stdout.trim()

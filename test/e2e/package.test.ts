@@ -146,10 +146,7 @@ describe('the package file', { tags: 'night' }, () => {
       if (!isThere(emulator)) return
       folder = emptyProject()
       const flags = ['--force', '--ignore-scripts', '--prefer-offline', '--no-audit', '--no-fund']
-      execFileSync('npm', ['install', packed, node, ...npm, ...flags], {
-        cwd: folder,
-        stdio: 'ignore',
-      })
+      execFileSync('npm', ['install', packed, node, ...npm, ...flags], { cwd: folder, stdio: 'ignore' })
       // Skips the lines of Wine's log. Wine reports a version that Node 20 takes for Windows 7.
       env = { ...process.env, WINEPREFIX: join(folder, 'wine'), WINEDEBUG: '-all', DISPLAY: '' }
       env.NODE_SKIP_PLATFORM_CHECK = '1'

@@ -226,14 +226,7 @@ describe('R25: a state of 34 MB', () => {
   test('moves from one worker to another on this host', async () => {
     const model = join(folder, 'large-states.pth')
     // A state of the size of a 7.2B model's, and little else.
-    const size = {
-      layers: 512,
-      channels: 256,
-      heads: 4,
-      headSize: 64,
-      ffnSize: 64,
-      vocabSize: 4096,
-    }
+    const size = { layers: 512, channels: 256, heads: 4, headSize: 64, ffnSize: 64, vocabSize: 4096 }
     const ranks = { w: 32, a: 32, v: 32, g: 32 }
     writeRandomWeights(model, { ...size, ranks }, { seed: 1, dtype: 'bf16' })
     const vocab = DEMO.replace(/pth$/, 'vocab.txt')

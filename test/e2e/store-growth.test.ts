@@ -68,12 +68,7 @@ test.each([
   '%s: log and files are bounded while others read all the time',
   async (_, maxInlineBytes) => {
     const folder = newFolder()
-    const database = new StoreDatabase({
-      folder,
-      identity: IDENTITY,
-      isDurable: false,
-      maxInlineBytes,
-    })
+    const database = new StoreDatabase({ folder, identity: IDENTITY, isDurable: false, maxInlineBytes })
     const reader = await readFor(folder, 300)
     const began = performance.now()
     let [longest, largestLog, purgedAt] = [0, 0, began]

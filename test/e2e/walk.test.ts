@@ -52,26 +52,12 @@ afterAll(() => hub.close())
 
 function environment(): NodeJS.ProcessEnv {
   const { SKEIN_API_KEY: _, ...rest } = process.env
-  const folders = {
-    HOME: home,
-    XDG_DATA_HOME: join(home, 'data'),
-    XDG_CACHE_HOME: join(home, 'cache'),
-  }
+  const folders = { HOME: home, XDG_DATA_HOME: join(home, 'data'), XDG_CACHE_HOME: join(home, 'cache') }
   // The released models' vocabulary is downloaded elsewhere; this one is the demo model's.
   const SKEIN_VOCAB = DEMO.replace('.pth', '.vocab.txt')
   // The npm configuration of this machine stays.
-  const own = {
-    npm_config_userconfig: join(homedir(), '.npmrc'),
-    npm_config_cache: join(homedir(), '.npm'),
-  }
-  return {
-    ...rest,
-    ...own,
-    ...folders,
-    SKEIN_VOCAB,
-    SKEIN_PORT: String(port),
-    HF_ENDPOINT: hub.url,
-  }
+  const own = { npm_config_userconfig: join(homedir(), '.npmrc'), npm_config_cache: join(homedir(), '.npm') }
+  return { ...rest, ...own, ...folders, SKEIN_VOCAB, SKEIN_PORT: String(port), HF_ENDPOINT: hub.url }
 }
 
 /** Commands name the default port, and mean it if they name none. */

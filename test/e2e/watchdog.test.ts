@@ -68,9 +68,7 @@ if (timed(long) < 2000) console.error('the step was too short')`
 
 test.skipIf(cpuReport().problem !== null)(
   'a step that takes long is left alone, because kernels count',
-  {
-    timeout: 180_000,
-  },
+  { timeout: 180_000 },
   async () => {
     expect(await run(LONG_STEP.replace('WATCHED', 'openedLibraries()'))).toMatchObject({ code: 0, stderr: '' })
     // The same step, were it not counted.

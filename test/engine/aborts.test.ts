@@ -90,11 +90,7 @@ test.each(LOOPS)(
       // Other requests, sometimes so many that it waits in the queue.
       const others = Array.from({ length: pick(7) }, () => {
         serial++
-        return requestOf({
-          id: `o${serial}`,
-          prompt: promptOf(1 + pick(30), serial),
-          maxTokens: 1 + pick(12),
-        })
+        return requestOf({ id: `o${serial}`, prompt: promptOf(1 + pick(30), serial), maxTokens: 1 + pick(12) })
       })
       for (const other of others) engine.submit(other)
       const request = ask()

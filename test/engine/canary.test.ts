@@ -56,12 +56,7 @@ test.each(LOOPS)(
       const sizes = { slots: 3, memory: { count: 4, bytes: Number.POSITIVE_INFINITY } }
       const limits = { maxSessions: 1e6, maxBytes: 1e12, maxTurns: 1000, ttlMs: null }
       const states = { store, sizes, limits, prefixBytes: 8000 }
-      return setUp({
-        fake: { numSlots: 5, maxTokens: 40, layers: LAYERS },
-        limits: { prefillChunk: 9 },
-        states,
-        loop,
-      })
+      return setUp({ fake: { numSlots: 5, maxTokens: 40, layers: LAYERS }, limits: { prefillChunk: 9 }, states, loop })
     }
     let { engine } = start()
     const talks: Talk[] = []
@@ -148,12 +143,7 @@ test.each(LOOPS)(
         const newId = `f${serial}`
         const path = await call(engine, 'sessions.fork', { tenant, id, newId })
         const turns = path.turns.map(({ turn }) => [turn, talk.turns.get(turn)!] as const)
-        talks.push({
-          tenant,
-          id: newId,
-          head: talk.head,
-          turns: new Map([[0, new Int32Array(0)], ...turns]),
-        })
+        talks.push({ tenant, id: newId, head: talk.head, turns: new Map([[0, new Int32Array(0)], ...turns]) })
         seen.forks++
       } else if (what === 1) {
         const turn = [...talk.turns.keys()][pick(talk.turns.size)]!

@@ -65,12 +65,7 @@ describe.each([
   test('64 simultaneous requests get the answers that they get alone', async () => {
     const { client, engine } = await setUp({ numSlots: 16, maxTokens: 64 })
     const requests = Array.from({ length: 64 }, (_, i) =>
-      requestOf({
-        id: `r${i}`,
-        prompt: promptOf(1 + i, i),
-        maxTokens: 1 + (i % 20),
-        n: 1 + (i % 3),
-      }),
+      requestOf({ id: `r${i}`, prompt: promptOf(1 + i, i), maxTokens: 1 + (i % 20), n: 1 + (i % 3) }),
     )
     const all = await Promise.all(requests.map((request) => collect(client.generate(request))))
     for (const [i, request] of requests.entries()) {

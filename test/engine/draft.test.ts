@@ -67,12 +67,7 @@ test.each(LOOPS)('answers, choices and other requests with a draft that is often
       prompt: promptOf(1 + 7 * i, i % 3),
       n: 1 + (i % 3),
       maxTokens: 30 + i,
-      sampling: {
-        ...SAMPLING,
-        temperature: i % 2,
-        seed: BigInt(i),
-        presencePenalty: i % 4 === 3 ? 1 : 0,
-      },
+      sampling: { ...SAMPLING, temperature: i % 2, seed: BigInt(i), presencePenalty: i % 4 === 3 ? 1 : 0 },
       stop: { strings: i % 4 === 0 ? ['ab'] : [], tokens: [i], ignoreEos: false },
     }),
   )
@@ -231,12 +226,7 @@ test('the demo model as its own draft: the same answers; a model with another vo
       const { engine, tokenizer } = await loadEngine({ ...choice, draft, quant: 'int8' })
       const prompt = Int32Array.from(tokenizer.encode('User: Tell me a story.\n\nAssistant:'))
       const asked = [0, 1].map((temperature) =>
-        requestOf({
-          id: `t${temperature}`,
-          prompt,
-          maxTokens: 60,
-          sampling: { ...SAMPLING, temperature },
-        }),
+        requestOf({ id: `t${temperature}`, prompt, maxTokens: 60, sampling: { ...SAMPLING, temperature } }),
       )
       for (const one of asked) engine.submit(one)
       const collected = drain(engine)

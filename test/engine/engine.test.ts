@@ -40,11 +40,7 @@ describe('answers', () => {
     const { engine } = setUp({ numSlots: 8, maxTokens: 40 }, { prefillChunk: 10 })
     const collected = new Collected()
     const requests = Array.from({ length: count }, (_, i) =>
-      requestOf({
-        id: `r${i}`,
-        prompt: promptOf(1 + ((i * 13) % 70), i),
-        maxTokens: 1 + ((i * 7) % 25),
-      }),
+      requestOf({ id: `r${i}`, prompt: promptOf(1 + ((i * 13) % 70), i), maxTokens: 1 + ((i * 7) % 25) }),
     )
     for (const request of requests) {
       engine.submit(request)
@@ -127,12 +123,7 @@ describe('ends', () => {
     engine.submit(requestOf({ id: 'i', sampling, stop: { strings: [], tokens, ignoreEos: true } }))
     const collected = drain(engine)
     const nothing = { text: '', tokens: [] }
-    expect(collected.answer('s')).toEqual({
-      ...nothing,
-      reason: 'stop',
-      matched: 0,
-      completionTokens: 1,
-    })
+    expect(collected.answer('s')).toEqual({ ...nothing, reason: 'stop', matched: 0, completionTokens: 1 })
     const ignored = { text: '', tokens: Array(8).fill(0), reason: 'length', matched: null }
     expect(collected.answer('i')).toEqual({ ...ignored, completionTokens: 8 })
   })

@@ -119,13 +119,7 @@ export function answerFrom(drawn: readonly number[], request: GenerateRequest): 
     const match = firstMatch(text, strings)
     if (match === null) return null
     const tokens = shownTokens(kept, match.at)
-    return {
-      text: text.slice(0, match.at),
-      tokens,
-      reason: 'stop',
-      matched: match.stop,
-      completionTokens,
-    }
+    return { text: text.slice(0, match.at), tokens, reason: 'stop', matched: match.stop, completionTokens }
   }
   for (let count = 1; count <= request.maxTokens; count++) {
     const last = drawn[count - 1]!
@@ -136,13 +130,7 @@ export function answerFrom(drawn: readonly number[], request: GenerateRequest): 
     if (found !== null) return found
     if (!isEnd) continue
     const [reason, matched] = isStop(last) ? ['stop', last] : ['length', null]
-    return {
-      text,
-      tokens: kept,
-      reason: reason as string,
-      matched: matched as number | null,
-      completionTokens: count,
-    }
+    return { text, tokens: kept, reason: reason as string, matched: matched as number | null, completionTokens: count }
   }
   return { text: '', tokens: [], reason: 'length', matched: null, completionTokens: 0 }
 }

@@ -54,16 +54,7 @@ describe('a token behind a large message', () => {
     },
     'log-probabilities of many rows': (): FromWorker => {
       const rows = Array.from({ length: 512 }, (_, i) => `row ${i}`)
-      return stepOf(
-        rows.map((id) => ({
-          type: 'text',
-          id,
-          index: 0,
-          text: 'x',
-          tokens: [1],
-          logprobs: scores(1),
-        })),
-      )
+      return stepOf(rows.map((id) => ({ type: 'text', id, index: 0, text: 'x', tokens: [1], logprobs: scores(1) })))
     },
     embeddings: (): FromWorker => {
       const rows = Array.from({ length: 64 }, (_, i) => `row ${i}`)

@@ -93,11 +93,7 @@ function randomRequests(seed: number): GenerateRequest[] {
       prompt: Int32Array.from({ length: 1 + pick(20) }, () => 1 + pick(40)),
       n: 1 + pick(2),
       maxTokens: 1 + pick(60),
-      sampling: {
-        ...SAMPLING,
-        seed: BigInt(1000 * seed + i),
-        presencePenalty: isPenalised ? 0.5 : 0,
-      },
+      sampling: { ...SAMPLING, seed: BigInt(1000 * seed + i), presencePenalty: isPenalised ? 0.5 : 0 },
       stop: { strings: pick(3) === 0 ? ['1', '":', 'bc'] : [], tokens: [], ignoreEos: false },
       logprobs: pick(4) === 0 ? 2 : null,
       ...(pick(4) === 0 ? {} : { constraint: CONSTRAINTS[pick(CONSTRAINTS.length)]! }),

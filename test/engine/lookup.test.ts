@@ -92,10 +92,7 @@ test('the demo model gives the same answers in fewer steps with guesses from its
   expect(acceptedTokens).toBeGreaterThan(8)
   expect(steps).toBeLessThan(off!.stats.steps - 5)
   const rejected = guessedTokens - acceptedTokens
-  expect(lookup!.finish).toEqual({
-    ...off!.finish,
-    guesses: { lookup: { accepted: acceptedTokens, rejected } },
-  })
+  expect(lookup!.finish).toEqual({ ...off!.finish, guesses: { lookup: { accepted: acceptedTokens, rejected } } })
   const { lookupGuessed, lookupAccepted } = lookup!.stats
   expect([lookupGuessed, lookupAccepted]).toEqual([guessedTokens, acceptedTokens])
   const draft = { accepted: 2, rejected: 1 }
@@ -104,10 +101,7 @@ test('the demo model gives the same answers in fewer steps with guesses from its
     completion_tokens_details: {
       accepted_prediction_tokens: 4,
       rejected_prediction_tokens: 2,
-      guesses: {
-        draft: { accepted: 4, rejected: 2 },
-        prediction: { accepted: 0, rejected: 0 },
-      },
+      guesses: { draft: { accepted: 4, rejected: 2 }, prediction: { accepted: 0, rejected: 0 } },
     },
   })
   expect(usageOf(9, 60, null)).not.toHaveProperty('completion_tokens_details')

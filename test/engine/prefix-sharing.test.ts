@@ -187,11 +187,7 @@ test('many prompts with the same beginning wait for one fetch, and not longer th
   let go = () => {}
   shelf.answer = () => new Promise((resolve) => (go = resolve))
   sharing.learn(4000, 1000)
-  shelf.published.push({
-    namespace: 'n',
-    tokens: promptOf(700),
-    floats: stateAfter(promptOf(4), 1),
-  })
+  shelf.published.push({ namespace: 'n', tokens: promptOf(700), floats: stateAfter(promptOf(4), 1) })
   const began = performance.now()
   const all = [800, 900, 1000].map((length) => sharing.coming('n', promptOf(length)))
   expect(shelf.asked).toHaveLength(1)
@@ -210,11 +206,7 @@ test('after slow fetches only longer prefixes are fetched; that wears off', asyn
   const shelf = new Shelf()
   const { sharing, cache } = rules(shelf)
   sharing.learn(4000, 1000)
-  shelf.published.push({
-    namespace: 'n',
-    tokens: promptOf(700),
-    floats: stateAfter(promptOf(4), 1),
-  })
+  shelf.published.push({ namespace: 'n', tokens: promptOf(700), floats: stateAfter(promptOf(4), 1) })
   shelf.answer = async () => void vi.advanceTimersByTime(1000)
   await sharing.coming('n', promptOf(800))
   cache.delete(cache.find('n', promptOf(800), 799)!)

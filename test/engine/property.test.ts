@@ -19,9 +19,7 @@ type Action =
   | { readonly type: 'break'; readonly slot: number }
 
 const stops = fc.record({
-  strings: fc.array(fc.constantFrom('ab', 'b', 'ca', 'aab', '世', '\uFFFD', '🙂a'), {
-    maxLength: 3,
-  }),
+  strings: fc.array(fc.constantFrom('ab', 'b', 'ca', 'aab', '世', '\uFFFD', '🙂a'), { maxLength: 3 }),
   tokens: fc.array(fc.nat(V + 3), { maxLength: 4 }),
   ignoreEos: fc.boolean(),
 })
@@ -56,13 +54,7 @@ const parts: fc.Arbitrary<Partial<GenerateRequest>> = fc
 const action: fc.Arbitrary<Action> = fc.oneof(
   { weight: 6, arbitrary: fc.record({ type: fc.constant('submit' as const), parts }) },
   { weight: 2, arbitrary: fc.record({ type: fc.constant('cancel' as const), which: fc.nat(6) }) },
-  {
-    weight: 6,
-    arbitrary: fc.record({
-      type: fc.constant('step' as const),
-      times: fc.integer({ min: 1, max: 9 }),
-    }),
-  },
+  { weight: 6, arbitrary: fc.record({ type: fc.constant('step' as const), times: fc.integer({ min: 1, max: 9 }) }) },
   { weight: 4, arbitrary: fc.record({ type: fc.constant('break' as const), slot: fc.nat(7) }) },
 )
 

@@ -29,10 +29,7 @@ test.each(LOOPS)('%s: the score alone, among answers and by definition is the sa
   const limits = { poisonFreedSlots: true, prefillChunk: 13, reranker }
   const runner = tinyRunner('cpu', { slots: 4, maxTokens: 48 })
   const engine = engineOver(runner, limits, null, loop, tokenBytes)
-  const asked = [1, 5, 40, 90, 7, 8, 9].map((length) => ({
-    id: `rank-${length}`,
-    tokens: someTokens(length, length),
-  }))
+  const asked = [1, 5, 40, 90, 7, 8, 9].map((length) => ({ id: `rank-${length}`, tokens: someTokens(length, length) }))
   for (let i = 0; i < 3; i++) engine.submit(requestOf({ id: `r${i}`, prompt: someTokens(6 + i, i), maxTokens: 6 }))
   for (const { id, tokens } of asked) engine.submit(asking(id, tokens))
   const together = drain(engine)

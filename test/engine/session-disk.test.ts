@@ -268,9 +268,7 @@ describe('durable', () => {
     expect(collected.error('lost')).toBe('internal')
     repair()
     expect(await refusal(engine, 'sessions.get', { tenant: '', id: 's' })).toBe('not_found')
-    expect((await tell(engine, turnOf({ prompt: promptOf(5) }))).position).toMatchObject({
-      turn: 1,
-    })
+    expect((await tell(engine, turnOf({ prompt: promptOf(5) }))).position).toMatchObject({ turn: 1 })
     await engine.close()
   })
 
@@ -291,9 +289,7 @@ describe('durable', () => {
     expect(list).toMatchObject([{ id: 's', head: 3, isBusy: false }])
     expect(await refusal(engine, 'sessions.rewind', { ...REF, turn: 'undo' })).toBe('internal')
     repair()
-    expect(await call(engine, 'sessions.rewind', { ...REF, turn: 'undo' })).toMatchObject({
-      head: 2,
-    })
+    expect(await call(engine, 'sessions.rewind', { ...REF, turn: 'undo' })).toMatchObject({ head: 2 })
     await engine.close()
     const { engine: restarted } = openAt(folder)
     expect(await call(restarted, 'sessions.list', { tenant: '' })).toMatchObject([{ head: 2 }])

@@ -78,11 +78,7 @@ describe('a turn', () => {
     const { engine } = setUp()
     const { collected } = await tell(engine, turnOf({ id: 'first', prompt: new Int32Array(0) }))
     expect(collected.error('first')).toBe('invalid_request')
-    const stop = {
-      strings: [],
-      tokens: Array.from({ length: 97 }, (_, id) => id),
-      ignoreEos: false,
-    }
+    const stop = { strings: [], tokens: Array.from({ length: 97 }, (_, id) => id), ignoreEos: false }
     await tell(engine, turnOf({ stop }))
     expect((await tell(engine, nothing)).collected.error('a')).toBe('invalid_request')
     expect(engine.stats).toMatchObject({ freeSlots: 8, states: { sessions: 1 } })
@@ -92,9 +88,7 @@ describe('a turn', () => {
   test(`${numTalks} conversations with stops of every kind: the kept state, its tokens and the text agree`, async () => {
     const seen = { stop: 0, length: 0 }
     const stops = fc.record({
-      strings: fc.array(fc.constantFrom('ab', 'b', 'ca', 'aab', 'c', 'é', 'ba', '世'), {
-        maxLength: 3,
-      }),
+      strings: fc.array(fc.constantFrom('ab', 'b', 'ca', 'aab', 'c', 'é', 'ba', '世'), { maxLength: 3 }),
       tokens: fc.array(fc.integer({ min: 11, max: 40 }), { maxLength: 3 }),
       ignoreEos: fc.boolean(),
     })
@@ -404,11 +398,7 @@ describe('lifetime', () => {
       expect(toldOf(collected, 'writes').position).toBeUndefined()
       expect(await refusal(engine, 'sessions.get', REF)).toBe('not_found')
       expect(await refusal(engine, 'sessions.delete', REF)).toBe('not_found')
-      expect((await tell(engine, turnOf())).position).toMatchObject({
-        id: 's',
-        turn: 1,
-        version: 1,
-      })
+      expect((await tell(engine, turnOf())).position).toMatchObject({ id: 's', turn: 1, version: 1 })
       await engine.close()
     },
   )
@@ -419,9 +409,7 @@ describe('lifetime', () => {
     const { engine } = setUp({ states: { limits, now: () => now } })
     await tell(engine, turnOf({}, { id: 'short', ttlSeconds: 10 }))
     await tell(engine, turnOf({}, { id: 'long' }))
-    expect(await call(engine, 'sessions.get', { tenant: '', id: 'long' })).toMatchObject({
-      expiresAt: 1_060_000,
-    })
+    expect(await call(engine, 'sessions.get', { tenant: '', id: 'long' })).toMatchObject({ expiresAt: 1_060_000 })
     now += 10_000
     expect(await refusal(engine, 'sessions.get', { tenant: '', id: 'short' })).toBe('not_found')
     expect(() => engine.submit(turnOf({}, { id: 'short', ifMissing: 'error' }))).toThrow('no session')

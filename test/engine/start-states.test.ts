@@ -104,9 +104,7 @@ describe.each(ARCHITECTURES)('%s', (architecture) => {
       const collected = drain(engine)
       const expected = greedy(runner, prompt, randomState(runner, seed), 4)
       expect(collected.answer('new')!.tokens).toEqual(expected)
-      expect(collected.of('new').find(({ type }) => type === 'prompt')).toMatchObject({
-        cachedTokens: 0,
-      })
+      expect(collected.of('new').find(({ type }) => type === 'prompt')).toMatchObject({ cachedTokens: 0 })
     }
     for (const seed of [23, 24]) {
       const path = String(seed)

@@ -33,13 +33,7 @@ function feed(pieces: readonly Uint8Array[], stops: readonly string[]): Outcome 
     growth.push(text)
   }
   for (const i of pieces.keys()) {
-    const logprob: TokenText = {
-      token: i + 1,
-      logprob: 0,
-      top: [],
-      bytes: pieces[i]!,
-      topBytes: [],
-    }
+    const logprob: TokenText = { token: i + 1, logprob: 0, top: [], bytes: pieces[i]!, topBytes: [] }
     const matched = answer.push(i + 1, logprob)
     collect()
     if (matched !== null) return { text, tokens, matched, growth }
@@ -76,9 +70,7 @@ const invalid = fc.constantFrom([0xff], [0xe4, 0xb8], [0xed, 0xa0], [0xf0, 0x9f,
 const someBytes = fc
   .array(
     fc.oneof({ weight: 9, arbitrary: stopCharacters.map((c) => [...utf8(c)]) }, { weight: 1, arbitrary: invalid }),
-    {
-      maxLength: 24,
-    },
+    { maxLength: 24 },
   )
   .map((parts) => Uint8Array.from(parts.flat()))
 
@@ -149,10 +141,7 @@ describe('stop strings', () => {
     text.fill(0x62, 19_999)
     const { matched } = feed([text], [`${stop}c`])
     expect(matched).toBeNull()
-    expect(feed([utf8('a'.repeat(19_999)), utf8('a')], [stop])).toMatchObject({
-      text: '',
-      matched: stop,
-    })
+    expect(feed([utf8('a'.repeat(19_999)), utf8('a')], [stop])).toMatchObject({ text: '', matched: stop })
   })
 })
 

@@ -146,11 +146,7 @@ describe('the arithmetic of each kind', () => {
   })
 
   test('the names and layout of web-rwkv', () => {
-    const factors: NamedValues = {
-      name: `${KEY}.lora.0`,
-      shape: [RANK, COLUMNS],
-      values: Float32Array.from(A),
-    }
+    const factors: NamedValues = { name: `${KEY}.lora.0`, shape: [RANK, COLUMNS], values: Float32Array.from(A) }
     expectMatrix(
       merged([transpose(factors), { ...lora[1]!, name: `${KEY}.lora.1` }], { scale: 1 }),
       plus(w, multiply(b, a)),
@@ -212,10 +208,7 @@ describe('a tensor that does not fit is refused by name', () => {
     ['an adapter of a vector', [tensor('ln_out.lora_A', 1, 4)], 'ln_out.weight, which is no matrix'],
   ])('%s', (_what, tensors, message) => {
     expect(() => merged(tensors)).toThrow(
-      expect.objectContaining({
-        code: 'unsupported_weights',
-        message: expect.stringContaining(message),
-      }),
+      expect.objectContaining({ code: 'unsupported_weights', message: expect.stringContaining(message) }),
     )
   })
 

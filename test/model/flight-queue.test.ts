@@ -30,12 +30,7 @@ const PROGRAM: Program = {
 
 function rowAt(position: number): BatchRow {
   const token = position === 0 ? 1 : fedByDraw(0)
-  return {
-    slot: 0,
-    tokens: Int32Array.of(token),
-    samples: [draw(0, { position })],
-    stops: new Set([2]),
-  }
+  return { slot: 0, tokens: Int32Array.of(token), samples: [draw(0, { position })], stops: new Set([2]) }
 }
 
 test('finished steps are not kept', async () => {

@@ -99,14 +99,7 @@ describe.each(CASES)('$name', ({ name, vocabSize, tokens }) => {
     vi.stubEnv('SKEIN_ISA', isa)
     await prepareDevice({ device: backend })
     const model = fixture(`${name}.pth`)
-    const runner = loadRunner({
-      model,
-      device: backend,
-      quant,
-      slots: 1,
-      maxTokens: 16,
-      threads: 2,
-    })
+    const runner = loadRunner({ model, device: backend, quant, slots: 1, maxTokens: 16, threads: 2 })
     const start = openTunedState(fixture(`${name}-state.pth`), runner.info.stateShape)
     // A software GPU takes a second for 16 tokens.
     const isShort = backend === 'webgpu' && IS_SOFTWARE_GPU && !IS_SLOW

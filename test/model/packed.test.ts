@@ -18,10 +18,7 @@ const folder = mkdtempSync(join(tmpdir(), 'skein-packed-'))
 afterAll(() => rmSync(folder, { recursive: true }))
 const SIZES = { layers: 3, channels: 256, ffn: 512, vocab: 512 }
 /** Whole tiles: at these sizes padding would be a tenth of the memory. */
-const RANKS = {
-  rwkv7: { w: 64, a: 64, v: 64, g: 64 },
-  rwkv6: { mix: 64, decay: 64 },
-}
+const RANKS = { rwkv7: { w: 64, a: 64, v: 64, g: 64 }, rwkv6: { mix: 64, decay: 64 } }
 const TOKENS = someTokens(3, 3)
 const TYPES = Object.keys(PACKED_BLOCKS) as (keyof typeof PACKED_BLOCKS)[] // Object.keys loses the key type
 

@@ -15,9 +15,7 @@ import { temporaryFolder } from '../helpers/temporary-folder.ts'
 const folder = temporaryFolder()
 const [LAYERS, C, N, INNER, END] = [3, 128, 64, 96, 65_535]
 const H = C / N
-const MODEL = writeRandomRwkv7(join(folder, 'model.pth'), {
-  ...{ layers: LAYERS, channels: C, vocab: END + 1 },
-})
+const MODEL = writeRandomRwkv7(join(folder, 'model.pth'), { ...{ layers: LAYERS, channels: C, vocab: END + 1 } })
 const RERANKER = join(folder, 'rwkv0b1-reranker.pth')
 
 const waves = (count: number, scale: number) =>

@@ -73,10 +73,7 @@ describe('what does not fit is refused with the reason', () => {
   ])('%s', (reason, tensors) => {
     const path = file(tensors)
     expect(() => openTunedState(path, SHAPE)).toThrow(
-      expect.objectContaining({
-        code: 'state_incompatible',
-        message: expect.stringContaining(`${path}`),
-      }),
+      expect.objectContaining({ code: 'state_incompatible', message: expect.stringContaining(`${path}`) }),
     )
     expect(() => openTunedState(path, SHAPE)).toThrow(reason)
   })

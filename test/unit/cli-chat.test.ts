@@ -88,13 +88,7 @@ describe('user input', () => {
         return running.is
       },
     })
-    return {
-      prompt,
-      running,
-      type: (keys: string) => input.write(keys),
-      stopped: () => numStopped,
-      input,
-    }
+    return { prompt, running, type: (keys: string) => input.write(keys), stopped: () => numStopped, input }
   }
 
   test('is a message per line, between quotes, by Alt+Enter, or pasted', async () => {

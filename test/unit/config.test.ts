@@ -184,9 +184,7 @@ describe('models of a file', () => {
   })
 
   test('use the devices of the server if they name none', () => {
-    const launches = launchesOf([{ file: 'demo' }, { file: 'demo', name: 'b', device: 'cpu' }], {
-      gpus: [0, 1],
-    })
+    const launches = launchesOf([{ file: 'demo' }, { file: 'demo', name: 'b', device: 'cpu' }], { gpus: [0, 1] })
     expect(launches.map(({ id, spec }) => [id, spec.gpu_id, spec.device])).toEqual([
       ['demo', 0, null],
       ['demo', 1, null],
@@ -196,10 +194,7 @@ describe('models of a file', () => {
 
   test('have their own names and states', () => {
     const [launch] = launchesOf([{ file: 'demo', states: { poet: '/p.pth' }, quant: 'int8' }], {})
-    expect(launch).toMatchObject({
-      quant: 'int8',
-      startStates: [{ name: 'poet', path: '/p.pth' }],
-    })
+    expect(launch).toMatchObject({ quant: 'int8', startStates: [{ name: 'poet', path: '/p.pth' }] })
     expect(() => refuseFlagsOfOneModel({ 'model-name': 'x' })).toThrow('--model-name')
   })
 })

@@ -33,10 +33,7 @@ test.skipIf(problems.length === 0)('if a requested GPU is not there, that is the
 })
 
 /** RWKV-7 7.2B: 32 layers of 4096 channels; a slot is 33 MiB of state and 0.8 MiB of counts, logits and the sampler's scratch. */
-const LARGE = {
-  stateShape: { layers: 32, channels: 4096, heads: 64, headSize: 64 },
-  vocabSize: 65_536,
-}
+const LARGE = { stateShape: { layers: 32, channels: 4096, heads: 64, headSize: 64 }, vocabSize: 65_536 }
 const GIB = 2 ** 30
 
 test('slots and tokens per step follow the free memory', () => {

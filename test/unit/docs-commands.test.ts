@@ -18,11 +18,7 @@ beforeAll(async () => {
 /** The same command, without effect. */
 function idle(spec: CommandSpec): CommandSpec {
   const commands = Object.entries(spec.commands).map(([name, own]) => [name, idle(own)] as const)
-  return {
-    ...spec,
-    commands: Object.fromEntries(commands),
-    run: spec.run === null ? null : () => {},
-  }
+  return { ...spec, commands: Object.fromEntries(commands), run: spec.run === null ? null : () => {} }
 }
 
 /** Commands in code blocks. */

@@ -35,18 +35,13 @@ const SERVER = {
 
 test('a model without settings has those of the server; adapters, a reranker and a draft model belong to the first model', () => {
   const base = { model: '/m/goose.pth', startStates: [] }
-  expect(choiceOf({}, { defaults: SERVER, adaptedFile: '/m/goose.pth' })).toEqual({
-    ...SERVER,
-    ...base,
-  })
+  expect(choiceOf({}, { defaults: SERVER, adaptedFile: '/m/goose.pth' })).toEqual({ ...SERVER, ...base })
   const other = choiceOf({}, { defaults: SERVER, adaptedFile: '/m/x.pth' })
   expect([other.adapters, other.reranker, other.draft]).toEqual([undefined, undefined, undefined])
   const own = { defaults: SERVER, adaptedFile: '/m/goose.pth' }
   expect(choiceOf({ draft_path: '/m/e.pth' }, own).draft).toBe('/m/e.pth')
   const adapters = [{ path: '/m/b.pth', scale: 0.5 }]
-  expect(choiceOf({}, { defaults: SERVER, adaptedFile: '/m/goose.pth', adapters })).toMatchObject({
-    adapters,
-  })
+  expect(choiceOf({}, { defaults: SERVER, adaptedFile: '/m/goose.pth', adapters })).toMatchObject({ adapters })
 })
 
 test.each<[Partial<WorkerSpec>, object]>([
@@ -73,10 +68,7 @@ test.each<[Partial<WorkerSpec>, object]>([
 
 test('a device of its own replaces the devices of the server', () => {
   const defaults = { ppDevices: ['cuda:0', 'cuda:1'] as const }
-  expect(choiceOf({ gpu_id: 3 }, { defaults })).toMatchObject({
-    device: 'cuda:3',
-    ppDevices: undefined,
-  })
+  expect(choiceOf({ gpu_id: 3 }, { defaults })).toMatchObject({ device: 'cuda:3', ppDevices: undefined })
   expect(choiceOf({}, { defaults }).ppDevices).toEqual(['cuda:0', 'cuda:1'])
 })
 

@@ -8,11 +8,7 @@ import { writeRandomRwkv7 } from '../helpers/pth.ts'
 import { tinyModel } from '../helpers/runner.ts'
 import { temporaryFolder } from '../helpers/temporary-folder.ts'
 
-const even = (layers: number, ends = 0) => ({
-  input: ends,
-  layers: new Array<number>(layers).fill(100),
-  output: ends,
-})
+const even = (layers: number, ends = 0) => ({ input: ends, layers: new Array<number>(layers).fill(100), output: ends })
 
 const counts = (...args: Parameters<typeof splitLayers>) => splitLayers(...args).map(({ from, to }) => to - from)
 
@@ -39,11 +35,7 @@ const bytes = fc.integer({ min: 1, max: 1000 })
 test('no split has a smaller largest stage', () => {
   fc.assert(
     fc.property(
-      fc.record({
-        input: bytes,
-        layers: fc.array(bytes, { minLength: 3, maxLength: 9 }),
-        output: bytes,
-      }),
+      fc.record({ input: bytes, layers: fc.array(bytes, { minLength: 3, maxLength: 9 }), output: bytes }),
       fc.integer({ min: 1, max: 3 }),
       (sizes, numStages) => {
         const ranges = splitLayers(sizes, numStages)
@@ -93,11 +85,7 @@ test('a device that cannot hold the packed matrices of a GGUF holds them as f16'
   const folder = temporaryFolder()
   const plain = writeRandomRwkv7(join(folder, 'plain.pth'), { channels: 256, ffn: 256 })
   const write = (type: 'Q4_K' | 'F16') =>
-    writeAsGguf(join(folder, `${type}.gguf`), readTensors(plain), {
-      architecture: 'rwkv7',
-      type,
-      headType: 'F16',
-    })
+    writeAsGguf(join(folder, `${type}.gguf`), readTensors(plain), { architecture: 'rwkv7', type, headType: 'F16' })
   const [packed, halves] = [openCheckpoint(write('Q4_K')), openCheckpoint(write('F16'))]
   try {
     expect(modelBytes(packed, undefined, false)).toEqual(modelBytes(halves))

@@ -151,13 +151,7 @@ const FAKE_REQUESTS: readonly RequestRecord[] = [200, 404, null].map((status, i)
 
 const FAKE_KEY = {
   ...{ name: 'boss', role: 'admin', tenant: 't', created_at: 1, expires_at: null, grace_until: [] },
-  limits: {
-    requests_per_minute: 60,
-    tokens_per_minute: null,
-    rows: null,
-    stored_bytes: null,
-    share: null,
-  },
+  limits: { requests_per_minute: 60, tokens_per_minute: null, rows: null, stored_bytes: null, share: null },
 }
 
 function fakeSession(id: string) {
@@ -216,11 +210,7 @@ const NO_GUESSES = { guessed_per_second: 0, accepted_per_second: 0 }
 function sampleAt(at: number, workers: Readonly<Record<string, WorkerSample>>): Sample {
   const wave = Math.sin(at / 17)
   const load = Object.keys(workers).length === 0 ? null : 1
-  const spread = (p50: number, p99: number) => ({
-    p50: load && p50,
-    p90: load && (p50 + p99) / 2,
-    p99: load && p99,
-  })
+  const spread = (p50: number, p99: number) => ({ p50: load && p50, p90: load && (p50 + p99) / 2, p99: load && p99 })
   return {
     at,
     workers,

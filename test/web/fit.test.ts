@@ -14,10 +14,7 @@ test('whether a model fits, is tight, or is too large depends on free and total 
 })
 
 test('it refers to the GPU with most memory, or to the memory of the machine', () => {
-  expect(fitOn(3e9, { memory, gpus: [gpu(0, 15_000), gpu(1, 0)] }, 20e9)).toEqual({
-    place: 'GPU 1',
-    fit: 'fits',
-  })
+  expect(fitOn(3e9, { memory, gpus: [gpu(0, 15_000), gpu(1, 0)] }, 20e9)).toEqual({ place: 'GPU 1', fit: 'fits' })
   expect(fitOn(3e9, { memory, gpus: [gpu(0, 15_000)] }, 20e9).fit).toBe('tight')
   expect(fitOn(20e9, { memory, gpus: [] }, 20e9)).toEqual({ place: 'RAM', fit: 'tight' })
 })

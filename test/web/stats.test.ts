@@ -57,10 +57,7 @@ test('the figures of an answer', () => {
   expect(answerFigures(times, 101)).toEqual({ ttftMs: 50, tokensPerSecond: 100 })
   expect(answerFigures(times, 1)).toEqual({ ttftMs: 50, tokensPerSecond: null })
   expect(answerFigures({ ...times, last: 151 }, 8).tokensPerSecond).toBeNull()
-  expect(answerFigures({ sent: 0, first: null, last: null }, 0)).toEqual({
-    ttftMs: null,
-    tokensPerSecond: null,
-  })
+  expect(answerFigures({ sent: 0, first: null, last: null }, 0)).toEqual({ ttftMs: null, tokensPerSecond: null })
 })
 
 test('retries come later and later, and not all at the same moment', () => {

@@ -39,14 +39,9 @@ describe('a chunk', () => {
   test('of text, thought, end and usage', () => {
     expect(chunk({ delta: { content: 'Paris' } })).toEqual({ content: 'Paris' })
     expect(chunk({ delta: { reasoning_content: 'Hm' } })).toEqual({ reasoning: 'Hm' })
-    expect(chunk({ delta: {}, finish_reason: 'stop' }, { session: { turn: 3 } })).toEqual({
-      finish: 'stop',
-      turn: 3,
-    })
+    expect(chunk({ delta: {}, finish_reason: 'stop' }, { session: { turn: 3 } })).toEqual({ finish: 'stop', turn: 3 })
     const usage = { prompt_tokens: 9, completion_tokens: 2 }
-    expect(partOf({ choices: [], usage })).toEqual({
-      usage: { prompt: 9, completion: 2, cached: 0 },
-    })
+    expect(partOf({ choices: [], usage })).toEqual({ usage: { prompt: 9, completion: 2, cached: 0 } })
   })
 
   test('of tokens, in either shape, best first', () => {
@@ -55,27 +50,15 @@ describe('a chunk', () => {
     expect(chunk({ delta: {}, logprobs: { content: [token] } }).tokens).toEqual([
       { token: 'Paris', logprob: -0.1, top },
     ])
-    const text = {
-      tokens: ['a'],
-      token_logprobs: [-2],
-      top_logprobs: [{ a: -2, b: -0.2 }],
-    }
+    const text = { tokens: ['a'], token_logprobs: [-2], top_logprobs: [{ a: -2, b: -0.2 }] }
     expect(chunk({ text: 'a', logprobs: text }).tokens![0]!.top.map(({ token }) => token)).toEqual(['b', 'a'])
   })
 })
 
 test('a thought at the start is separated from the answer', () => {
-  expect(splitThought('Paris <think>')).toEqual({
-    thought: '',
-    isThinking: false,
-    answer: 'Paris <think>',
-  })
+  expect(splitThought('Paris <think>')).toEqual({ thought: '', isThinking: false, answer: 'Paris <think>' })
   expect(splitThought('<think>\nHm')).toEqual({ thought: 'Hm', isThinking: true, answer: '' })
-  expect(splitThought(' <think>Hm\n</think>\n\nParis')).toEqual({
-    thought: 'Hm',
-    isThinking: false,
-    answer: 'Paris',
-  })
+  expect(splitThought(' <think>Hm\n</think>\n\nParis')).toEqual({ thought: 'Hm', isThinking: false, answer: 'Paris' })
 })
 
 describe('an error', () => {

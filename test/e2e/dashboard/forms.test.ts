@@ -10,11 +10,7 @@ const WEATHER = JSON.stringify([
   {
     name: 'weather',
     description: 'The weather of a city',
-    parameters: {
-      type: 'object',
-      properties: { city: { enum: ['Paris', 'Rome'] } },
-      required: ['city'],
-    },
+    parameters: { type: 'object', properties: { city: { enum: ['Paris', 'Rome'] } }, required: ['city'] },
   },
 ])
 
@@ -60,11 +56,7 @@ describeInBrowser('what an answer is held to', (browser) => {
     const field = page.getByLabel('JSON by a schema')
     await field.fill('{"type": ')
     await page.locator('.field.wrong', { has: field }).getByRole('alert').waitFor()
-    const schema = {
-      type: 'object',
-      properties: { capital: { enum: ['Paris', 'Rome'] } },
-      required: ['capital'],
-    }
+    const schema = { type: 'object', properties: { capital: { enum: ['Paris', 'Rome'] } }, required: ['capital'] }
     await field.fill(JSON.stringify(schema))
     const { answer } = await ask('What is the capital of France?')
     const shown = (await answer.locator('.code pre').textContent()) ?? ''
@@ -84,9 +76,7 @@ describeInBrowser('what an answer is held to', (browser) => {
     await page.getByLabel('Tools').fill(WEATHER)
     // A model this small does not call tools by itself.
     await page.route('**/v1/chat/completions', (route) =>
-      route.continue({
-        postData: { ...route.request().postDataJSON(), tool_choice: 'required' },
-      }),
+      route.continue({ postData: { ...route.request().postDataJSON(), tool_choice: 'required' } }),
     )
     const { answer, body } = await ask('The weather in Paris?')
     expect(body.tools).toEqual([{ type: 'function', function: JSON.parse(WEATHER)[0] }])

@@ -267,9 +267,7 @@ describeInBrowser('the dashboard of a real server', (browser) => {
     const pid = Number(await fact('Process').textContent())
     process.kill(pid, 'SIGKILL')
     await expect
-      .poll(async () => [await fact('Process').textContent(), await card().getAttribute('class')], {
-        timeout: 20_000,
-      })
+      .poll(async () => [await fact('Process').textContent(), await card().getAttribute('class')], { timeout: 20_000 })
       .toEqual([expect.not.stringMatching(`^(${pid}|–)$`), 'worker ready'])
     expect(await fact('Restarts').textContent()).toBe('1')
     await page.getByRole('link', { name: 'Chat' }).click()

@@ -274,10 +274,7 @@ describeInBrowser('the dashboard of a server that is not well', (browser) => {
       asked.push(new URL(route.request().url()).pathname)
       const translation = { detected_source_lang: 'en', text: '雁', finish_reason: 'stop' }
       const event = JSON.stringify({ translations: [translation] })
-      return route.fulfill({
-        contentType: 'text/event-stream',
-        body: `data: ${event}\n\ndata: [DONE]\n\n`,
-      })
+      return route.fulfill({ contentType: 'text/event-stream', body: `data: ${event}\n\ndata: [DONE]\n\n` })
     })
     await page.goto(`${url}/#/translate`)
     await page.locator('select.target').selectOption('demo@wkr-0123456789')

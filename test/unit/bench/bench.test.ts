@@ -88,10 +88,7 @@ test.each([
   const more = { endpoint, model: undefined, apiKey: 'key', batch: 4 }
   const { summary, outputTokensFrom, numPlanned } = await bench(answering, more)
   expect(asked().map(({ body }) => (body!.contents as unknown[]).length)).toEqual([4, 4, 2])
-  expect(asked()[0]).toMatchObject({
-    path,
-    body: { password: 'key', chunk_size: 1, max_tokens: 3 },
-  })
+  expect(asked()[0]).toMatchObject({ path, body: { password: 'key', chunk_size: 1, max_tokens: 3 } })
   expect(asked()[0]!.body).not.toHaveProperty('model')
   expect(numPlanned).toBe(2)
   expect(outputTokensFrom).toEqual(['events'])

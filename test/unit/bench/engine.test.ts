@@ -13,13 +13,7 @@ test('decode and prefill run as requested, with and without draws, in steps that
     seen[draws ? 'drawing' : 'silent']++
     if (rows.some(({ tokens }) => tokens[0]! < 0)) seen.feeding++
   }
-  const plan = {
-    decode: [1, 4],
-    mixed: [],
-    prefill: [{ prompts: 3, tokens: 8 }],
-    minRepeats: 5,
-    minSeconds: 0,
-  }
+  const plan = { decode: [1, 4], mixed: [], prefill: [{ prompts: 3, tokens: 8 }], minRepeats: 5, minSeconds: 0 }
   const told: string[] = []
   const rows = await benchEngine(new DeferredRunner(runner), plan, ({ kind }) => told.push(kind))
   expect(told).toEqual(['decode', 'decode', 'prefill'])

@@ -29,19 +29,12 @@ test('a stream: text, times, usage', async () => {
     response.write(`data: ${piece('two')}\n\n`)
     await delay(20)
     response.write(`data: ${piece('', { finish_reason: 'stop' })}\n\n`)
-    const usage = {
-      prompt_tokens: 3,
-      completion_tokens: 2,
-      prompt_tokens_details: { cached_tokens: 1 },
-    }
+    const usage = { prompt_tokens: 3, completion_tokens: 2, prompt_tokens_details: { cached_tokens: 1 } }
     response.end(`data: ${JSON.stringify({ choices: [], usage })}\n\ndata: [DONE]\n\n`)
   })
   expect(server.received).toMatchObject([{ method: 'POST', path: '/ask', body: { a: 1 }, authorization: 'Bearer key' }])
   const { answers, usage, failure, endMs } = result
-  expect({ usage, failure }).toEqual({
-    usage: { inputTokens: 3, cachedTokens: 1, outputTokens: 2 },
-    failure: null,
-  })
+  expect({ usage, failure }).toEqual({ usage: { inputTokens: 3, cachedTokens: 1, outputTokens: 2 }, failure: null })
   const [{ text, pieces, firstMs, lastMs, gapsMs }] = answers as [(typeof answers)[0]]
   expect({ text, pieces }).toEqual({ text: 'one two', pieces: 2 })
   // The piece without text is not the first token. Timers may be a millisecond early.
@@ -79,9 +72,7 @@ test.each([
   ['completions', { choices: [{ text: 'a' }] }],
   ['chat', { choices: [{ message: { content: 'a' } }] }],
 ])('a reply of %s without streaming has text and no times', async (_, body) => {
-  const { answers, failure } = await askServer((response) => sendJson(response, body), {
-    isStream: false,
-  })
+  const { answers, failure } = await askServer((response) => sendJson(response, body), { isStream: false })
   expect(failure).toBeNull()
   expect(answers[0]).toMatchObject({ text: 'a', pieces: 0, firstMs: null, lastMs: null })
 })

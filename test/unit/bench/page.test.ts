@@ -56,10 +56,7 @@ test.each([
   ['no stream', requests(3).map((one) => ({ ...one, answers: [] }))],
   [
     'all text arrives at once',
-    requests(3).map((one) => ({
-      ...one,
-      answers: [{ outputTokens: 2, firstMs: 0, endMs: 0, gapsMs: [0] }],
-    })),
+    requests(3).map((one) => ({ ...one, answers: [{ outputTokens: 2, firstMs: 0, endMs: 0, gapsMs: [0] }] })),
   ],
   ['nothing', []],
 ])('a page of %s is complete', (_, results) => {

@@ -8,10 +8,7 @@ import {
   summarise,
 } from '../../../src/bench/serve/statistics.ts'
 
-const times = fc.array(fc.double({ min: 0, max: 1e6, noNaN: true }), {
-  minLength: 1,
-  maxLength: 60,
-})
+const times = fc.array(fc.double({ min: 0, max: 1e6, noNaN: true }), { minLength: 1, maxLength: 60 })
 
 /** By selection, without sorting: the value with `rank` other values before it. */
 function ranked(values: readonly number[], rank: number): number {
@@ -36,15 +33,7 @@ test('percentiles equal those found by counting', () => {
 })
 
 test('a distribution of known values', () => {
-  expect(distribution([5, 1, 2, 4, 3])).toEqual({
-    count: 5,
-    mean: 3,
-    min: 1,
-    median: 3,
-    p90: 4.6,
-    p99: 4.96,
-    max: 5,
-  })
+  expect(distribution([5, 1, 2, 4, 3])).toEqual({ count: 5, mean: 3, min: 1, median: 3, p90: 4.6, p99: 4.96, max: 5 })
   expect(distribution([])).toBeNull()
 })
 

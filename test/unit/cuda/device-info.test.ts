@@ -58,11 +58,7 @@ function addressOf(text: string): bigint {
 
 test('errors have the name and text of the driver, and a code of their own', () => {
   const functions = {
-    cuGetErrorName: lookUp({
-      1: 'CUDA_ERROR_INVALID_VALUE',
-      2: 'CUDA_ERROR_OUT_OF_MEMORY',
-      700: 'ILLEGAL',
-    }),
+    cuGetErrorName: lookUp({ 1: 'CUDA_ERROR_INVALID_VALUE', 2: 'CUDA_ERROR_OUT_OF_MEMORY', 700: 'ILLEGAL' }),
     cuGetErrorString: lookUp({ 1: 'invalid argument', 2: 'out of memory', 700: 'illegal address' }),
   }
   const failure = (status: number, last: string | null = null) =>

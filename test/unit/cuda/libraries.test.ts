@@ -24,14 +24,7 @@ function machine(files: readonly string[], more: Partial<SearchRoots> = {}): Sea
     mkdirSync(dirname(join(at, file)), { recursive: true })
     writeFileSync(join(at, file), '')
   }
-  return {
-    at,
-    environment: {},
-    toolkits: join(at, 'usr/local'),
-    ldconfig: () => '',
-    pythonPaths: () => [],
-    ...more,
-  }
+  return { at, environment: {}, toolkits: join(at, 'usr/local'), ldconfig: () => '', pythonPaths: () => [], ...more }
 }
 
 test('a toolkit folder: the newest that the driver supports', () => {
@@ -68,10 +61,7 @@ test("the loader's cache", () => {
       '\tlibnvrtc.so.12 (libc6,x86-64) => /lib/x86_64-linux-gnu/libnvrtc.so.12\n' +
       '\tlibnvrtc.so (libc6,x86-64) => /lib/x86_64-linux-gnu/libnvrtc.so\n',
   })
-  expect(findLibrary('nvrtc', 13, roots).found).toEqual({
-    path: '/lib/x86_64-linux-gnu/libnvrtc.so.12',
-    major: 12,
-  })
+  expect(findLibrary('nvrtc', 13, roots).found).toEqual({ path: '/lib/x86_64-linux-gnu/libnvrtc.so.12', major: 12 })
 })
 
 test('Python wheels, with the headers beside them', () => {

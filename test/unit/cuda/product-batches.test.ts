@@ -34,16 +34,7 @@ test('only products at constant distances become one call', () => {
 
 test('a call starts with the first operands', () => {
   const [call] = gemmCalls([at(1, { epilogue: 'add' }), at(2, { epilogue: 'add' })], 5)
-  expect(call).toMatchObject({
-    m: 64,
-    n: 5,
-    k: 32,
-    w: 4096n,
-    x: 2048n,
-    y: 1024n,
-    beta: 1,
-    batch: 2,
-  })
+  expect(call).toMatchObject({ m: 64, n: 5, k: 32, w: 4096n, x: 2048n, y: 1024n, beta: 1, batch: 2 })
 })
 
 test('r, k and v of every layer of a model are one call', () => {

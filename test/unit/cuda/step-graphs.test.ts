@@ -42,15 +42,7 @@ test('shapes are rounded up, each kind of row separately; zero stays zero', () =
     ...none,
     ...{ tokens: 2944, rows: 48, singles: 0 },
   })
-  const mixed = {
-    tokens: 336,
-    rows: 35,
-    singles: 33,
-    longRows: 1,
-    logits: 34,
-    samples: 33,
-    waits: 5,
-  }
+  const mixed = { tokens: 336, rows: 35, singles: 33, longRows: 1, logits: 34, samples: 33, waits: 5 }
   expect(paddedShape(mixed, CAPACITY)).toEqual({
     ...{
       tokens: 336,
@@ -66,15 +58,7 @@ test('shapes are rounded up, each kind of row separately; zero stays zero', () =
 })
 
 test('a step with a row of several tokens stays one, whatever the capacity', () => {
-  const shape = {
-    tokens: 42,
-    rows: 40,
-    singles: 39,
-    longRows: 0,
-    logits: 40,
-    samples: 40,
-    waits: 0,
-  }
+  const shape = { tokens: 42, rows: 40, singles: 39, longRows: 0, logits: 40, samples: 40, waits: 0 }
   const { rows, singles } = paddedShape(shape, CAPACITY)
   expect(rows).toBeGreaterThan(singles)
 })

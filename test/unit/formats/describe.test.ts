@@ -20,13 +20,7 @@ function checkpointOf(shapes: Shapes): Checkpoint {
       },
     },
   ])
-  return {
-    path: 'model.pth',
-    format: 'pth',
-    tensors: new Map(entries),
-    fileBytes: 9,
-    close: () => {},
-  }
+  return { path: 'model.pth', format: 'pth', tensors: new Map(entries), fileBytes: 9, close: () => {} }
 }
 
 const dimensions = {
@@ -76,10 +70,7 @@ test('variations among the released files are accepted', () => {
     'blocks.0.att.time_state': [2, 64, 64],
   }
   expect(rwkv7Dimensions(checkpointOf(variants))).toEqual(dimensions)
-  expect(describeCheckpoint(checkpointOf(variants))).toMatchObject({
-    unexpected: [],
-    hasTunedState: true,
-  })
+  expect(describeCheckpoint(checkpointOf(variants))).toMatchObject({ unexpected: [], hasTunedState: true })
   const stray: Shapes = { ...good, 'blocks.0.att.time_stata': [2, 64, 64] }
   expect(describeCheckpoint(checkpointOf(stray)).unexpected).toEqual(['blocks.0.att.time_stata'])
 })
@@ -111,10 +102,7 @@ describe('errors are listed', () => {
     ['and 27 more', { ...good, 'blocks.2.att.r_k': [2, 64] }],
   ])('%s', (fault, shapes) => {
     expect(() => rwkv7Dimensions(checkpointOf(shapes))).toThrow(
-      expect.objectContaining({
-        code: 'unsupported_weights',
-        message: expect.stringContaining(fault),
-      }),
+      expect.objectContaining({ code: 'unsupported_weights', message: expect.stringContaining(fault) }),
     )
   })
 })
@@ -205,13 +193,7 @@ describe('architectures are recognised by their tensors', () => {
         'blocks.0.ffn.key.weight': [448, 128],
       }),
     )
-    expect(summary).toMatchObject({
-      layers: 1,
-      channels: 128,
-      heads: 2,
-      headSize: 64,
-      ffnSize: 448,
-    })
+    expect(summary).toMatchObject({ layers: 1, channels: 128, heads: 2, headSize: 64, ffnSize: 448 })
     expect(summary.ranks).toEqual({ mix: 32, decay: 64 })
   })
 })

@@ -84,13 +84,7 @@ function sampleFile(zip64: boolean): Buffer {
   return fileBy((path) => {
     const tensors = [
       { name: 'emb.weight', shape: [3, 2], values: [1, 2, 3, 4, 5, 6] },
-      {
-        name: 'blocks.0.att.r_k',
-        shape: [2, 1],
-        strides: [1, 2],
-        values: [1, 2],
-        dtype: 'bf16' as const,
-      },
+      { name: 'blocks.0.att.r_k', shape: [2, 1], strides: [1, 2], values: [1, 2], dtype: 'bf16' as const },
       { name: 'blocks.0.ffn.key.weight', shape: [2], storageOffset: 1, values: [1, 2, 3] },
     ]
     writePth(path, tensors, { zip64, asParameters: zip64 })

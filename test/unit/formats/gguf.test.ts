@@ -100,10 +100,7 @@ describe('other architectures than RWKV-6 and RWKV-7 are named', () => {
     ['llama', 'a GGUF file of a model of architecture "llama"; rwkv7 or rwkv6 was expected'],
   ])('%s', (architecture, message) => {
     expect(() => open({ 'general.architecture': architecture })).toThrow(
-      expect.objectContaining({
-        code: 'unsupported_weights',
-        message: expect.stringContaining(message),
-      }),
+      expect.objectContaining({ code: 'unsupported_weights', message: expect.stringContaining(message) }),
     )
   })
 

@@ -48,10 +48,7 @@ describe('a config with unsupported values is refused', () => {
   ])('%j', (config, message) => {
     writeAsHuggingFace(directory, tensors, { config })
     expect(() => openCheckpoint(directory)).toThrow(
-      expect.objectContaining({
-        code: 'unsupported_weights',
-        message: expect.stringContaining(message),
-      }),
+      expect.objectContaining({ code: 'unsupported_weights', message: expect.stringContaining(message) }),
     )
   })
 })

@@ -72,10 +72,7 @@ describe('opcodes that checkpoints do not need', () => {
     ['has a tensor of 9 dimensions', tensor('(KKKKKKKKKKKKKKKKKKt'.replaceAll('KK', 'K\x01'), '(K\x01t')],
     ['speaks protocol 6', '\x80\x06N.'],
   ])('%s', (problem, pickle) => {
-    expect(refusal(pickle)).toMatchObject({
-      code: 'unsupported_weights',
-      message: expect.stringContaining(problem),
-    })
+    expect(refusal(pickle)).toMatchObject({ code: 'unsupported_weights', message: expect.stringContaining(problem) })
   })
 })
 
@@ -120,10 +117,7 @@ describe('damaged pickles', () => {
     ['shape or strides are not sizes', tensor('(G\x3f\xf8\0\0\0\0\0\0t', '(K\x01t')],
     ['a parameter of no tensor', '\x80\x02ctorch._utils\n_rebuild_parameter\nN\x85R.'],
   ])('%s', (problem, pickle) => {
-    expect(refusal(pickle)).toMatchObject({
-      code: 'corrupt_weights',
-      message: expect.stringContaining(problem),
-    })
+    expect(refusal(pickle)).toMatchObject({ code: 'corrupt_weights', message: expect.stringContaining(problem) })
   })
 })
 

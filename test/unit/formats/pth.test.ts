@@ -84,12 +84,7 @@ describe('written and read again', () => {
   })
 
   test('a failed write leaves nothing behind', () => {
-    const tensor = {
-      name: 'a',
-      shape: [4],
-      dtype: 'f32' as const,
-      chunks: () => [new Uint8Array(15)],
-    }
+    const tensor = { name: 'a', shape: [4], dtype: 'f32' as const, chunks: () => [new Uint8Array(15)] }
     expect(() => writePthStream(file('short.pth'), [tensor])).toThrow('15 bytes given, 16 announced')
     expect(readdirSync(folder).filter((name) => name.startsWith('short'))).toEqual([])
   })
@@ -98,27 +93,9 @@ describe('written and read again', () => {
 describe('views of a storage', () => {
   const values = range(24)
   test.each([
-    {
-      what: 'offset',
-      shape: [2, 3],
-      strides: [3, 1],
-      storageOffset: 5,
-      expected: [5, 6, 7, 8, 9, 10],
-    },
-    {
-      what: 'transposed',
-      shape: [3, 2],
-      strides: [1, 3],
-      storageOffset: 0,
-      expected: [0, 3, 1, 4, 2, 5],
-    },
-    {
-      what: 'columns',
-      shape: [3, 2],
-      strides: [8, 1],
-      storageOffset: 2,
-      expected: [2, 3, 10, 11, 18, 19],
-    },
+    { what: 'offset', shape: [2, 3], strides: [3, 1], storageOffset: 5, expected: [5, 6, 7, 8, 9, 10] },
+    { what: 'transposed', shape: [3, 2], strides: [1, 3], storageOffset: 0, expected: [0, 3, 1, 4, 2, 5] },
+    { what: 'columns', shape: [3, 2], strides: [8, 1], storageOffset: 2, expected: [2, 3, 10, 11, 18, 19] },
     { what: 'every other', shape: [4], strides: [6], storageOffset: 1, expected: [1, 7, 13, 19] },
     {
       what: 'odd strides on axes of one',
@@ -160,10 +137,7 @@ describe('views of a storage', () => {
     const path = file('outside.pth')
     writePth(path, [{ name: 'a', values, ...view }])
     expect(() => openCheckpoint(path)).toThrow(
-      expect.objectContaining({
-        code: 'corrupt_weights',
-        message: expect.stringContaining('tensor a'),
-      }),
+      expect.objectContaining({ code: 'corrupt_weights', message: expect.stringContaining('tensor a') }),
     )
   })
 })
@@ -274,9 +248,7 @@ describe('inconsistent files are refused', () => {
   })
 
   test('a dict without tensors', () => {
-    const path = writeZip(file('unfit.pth'), {
-      'x/data.pkl': Buffer.from('\x80\x02}X\x01\0\0\0eK\x07s.', 'latin1'),
-    })
+    const path = writeZip(file('unfit.pth'), { 'x/data.pkl': Buffer.from('\x80\x02}X\x01\0\0\0eK\x07s.', 'latin1') })
     expect(() => openCheckpoint(path)).toThrow('holds no dict of tensors; its keys are: e')
   })
 })

@@ -94,10 +94,7 @@ describe('files that the format forbids are refused', () => {
     ['metadata that is no text', { __metadata__: { a: 1 } }, 0, 'something that is not text'],
   ])('%s', (_what, header, data, message) => {
     expect(() => open(header, data)).toThrow(
-      expect.objectContaining({
-        code: 'corrupt_weights',
-        message: expect.stringContaining(message),
-      }),
+      expect.objectContaining({ code: 'corrupt_weights', message: expect.stringContaining(message) }),
     )
   })
 
@@ -106,10 +103,7 @@ describe('files that the format forbids are refused', () => {
     ['nine dimensions', { dtype: 'F32', shape: [...Array(8).fill(1), 2], data_offsets: [0, 8] }, '9 dim'],
   ])('%s', (_what, tensor, message) => {
     expect(() => open({ t: tensor }, 8)).toThrow(
-      expect.objectContaining({
-        code: 'unsupported_weights',
-        message: expect.stringMatching(message),
-      }),
+      expect.objectContaining({ code: 'unsupported_weights', message: expect.stringMatching(message) }),
     )
   })
 

@@ -97,10 +97,7 @@ describe('unsupported features are refused', () => {
     ['zip entry a is encrypted', zipOf([{ ...A, flags: 1 }])],
   ])('%s', (problem, bytes) => {
     expect(() => read(bytes)).toThrow(
-      expect.objectContaining({
-        code: 'unsupported_weights',
-        message: expect.stringContaining(problem),
-      }),
+      expect.objectContaining({ code: 'unsupported_weights', message: expect.stringContaining(problem) }),
     )
   })
 })
@@ -128,10 +125,7 @@ describe('damaged files are refused', () => {
     ['the zip64 locator is missing', zipOf([A], { count: 0xffff })],
   ])('%s', (problem, bytes) => {
     expect(() => read(bytes)).toThrow(
-      expect.objectContaining({
-        code: 'corrupt_weights',
-        message: expect.stringContaining(problem),
-      }),
+      expect.objectContaining({ code: 'corrupt_weights', message: expect.stringContaining(problem) }),
     )
   })
 })

@@ -3,14 +3,7 @@ import type { EngineEvent } from '../../../src/engine/messages.ts'
 import { type Ending, opened, Relay } from '../../../src/gateway/routing/relay.ts'
 
 const prompt: EngineEvent = { type: 'prompt', id: 'r', logprobs: null }
-const text: EngineEvent = {
-  type: 'text',
-  id: 'r',
-  index: 0,
-  text: 'a',
-  tokens: [1],
-  logprobs: null,
-}
+const text: EngineEvent = { type: 'text', id: 'r', index: 0, text: 'a', tokens: [1], logprobs: null }
 
 /** Events that wait until released, and know whether the reader left. */
 function source(events: readonly EngineEvent[], fails: unknown = null) {

@@ -169,9 +169,7 @@ describe('a file that fails its check never gets its name', () => {
     })
     expect(existsSync(MODEL_PATH)).toBe(false)
     expect(partials()).toEqual([])
-    await expect(pullModel('bad/digest', options())).rejects.toMatchObject({
-      code: 'corrupt_weights',
-    })
+    await expect(pullModel('bad/digest', options())).rejects.toMatchObject({ code: 'corrupt_weights' })
   })
 
   test('more bytes than announced', async () => {
@@ -180,9 +178,7 @@ describe('a file that fails its check never gets its name', () => {
   })
 
   test('a path that leads out of the cache', async () => {
-    await expect(pullModel('bad/path', options())).rejects.toMatchObject({
-      code: 'invalid_request',
-    })
+    await expect(pullModel('bad/path', options())).rejects.toMatchObject({ code: 'invalid_request' })
     expect(existsSync(join(root, 'escape.pth'))).toBe(false)
     expect(existsSync(join(folder, 'escape.pth'))).toBe(false)
   })
@@ -239,10 +235,7 @@ describe('errors name what was requested and what exists', () => {
     ['no/such', 'unauthorized', 'no such repository, or a private one; set HF_TOKEN'],
     ['nonsense', 'invalid_request', 'is no model name'],
   ])('%s', async (name, code, message) => {
-    await expect(pullModel(name, options())).rejects.toMatchObject({
-      code,
-      message: expect.stringContaining(message),
-    })
+    await expect(pullModel(name, options())).rejects.toMatchObject({ code, message: expect.stringContaining(message) })
   })
 
   test('an invalid listing; an unreachable hub', async () => {
@@ -260,9 +253,7 @@ describe('offline', () => {
       code: 'not_found',
       message: expect.stringContaining('downloads are off'),
     })
-    await expect(pullVocabulary(options({ isOffline }))).rejects.toMatchObject({
-      code: 'not_found',
-    })
+    await expect(pullVocabulary(options({ isOffline }))).rejects.toMatchObject({ code: 'not_found' })
     expect(fake.requests).toEqual([])
     await pullModel('rwkv7-g1-0.4b', options())
     const count = fake.requests.length
@@ -285,10 +276,7 @@ describe('the World vocabulary', () => {
     const content = Buffer.alloc(1_093_733, 'x')
     await fake.close()
     const vocabulary = { [WORLD_VOCABULARY.fileName]: { content } }
-    fake = await startFakeHub({
-      'fla-hub/rwkv7-1.5B-world': vocabulary,
-      'fla-hub/rwkv7-0.4B-world': vocabulary,
-    })
+    fake = await startFakeHub({ 'fla-hub/rwkv7-1.5B-world': vocabulary, 'fla-hub/rwkv7-0.4B-world': vocabulary })
     await expect(pullVocabulary(options())).rejects.toMatchObject({ code: 'corrupt_weights' })
     expect(readdirSync(join(root, 'cache', 'skein'))).toEqual([])
   })
@@ -296,9 +284,7 @@ describe('the World vocabulary', () => {
   test.skipIf(WORLD_VOCABULARY_PATH === null)('from the second location if the first fails', async () => {
     await fake.close()
     const content = readFileSync(WORLD_VOCABULARY_PATH!)
-    fake = await startFakeHub({
-      'fla-hub/rwkv7-0.4B-world': { [WORLD_VOCABULARY.fileName]: { content } },
-    })
+    fake = await startFakeHub({ 'fla-hub/rwkv7-0.4B-world': { [WORLD_VOCABULARY.fileName]: { content } } })
     const { path } = await pullVocabulary(options())
     expect(path).toBe(join(root, 'cache', 'skein', WORLD_VOCABULARY.fileName))
     expect(readFileSync(path)).toEqual(content)

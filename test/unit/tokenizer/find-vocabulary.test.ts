@@ -23,10 +23,7 @@ function find(files: string[], options: { explicit?: string; named?: string; mod
   const found = findVocabulary({
     model: join(folder, model),
     ...(explicit !== undefined && { explicit: join(folder, explicit) }),
-    environment: {
-      XDG_CACHE_HOME: join(folder, 'cache'),
-      SKEIN_VOCAB: named && join(folder, named),
-    },
+    environment: { XDG_CACHE_HOME: join(folder, 'cache'), SKEIN_VOCAB: named && join(folder, named) },
   })
   return found.slice(folder.length + 1)
 }

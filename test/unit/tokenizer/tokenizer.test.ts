@@ -82,10 +82,7 @@ test('a random vocabulary gives the same tokens as brute force', () => {
   const word = fc
     .array(fc.constantFrom(0x61, 0x62, 0x63, 0xe4), { minLength: 2, maxLength: 6 })
     .map((bytes) => Buffer.from(bytes))
-  const words = fc.uniqueArray(word, {
-    selector: (bytes) => bytes.toString('latin1'),
-    maxLength: 40,
-  })
+  const words = fc.uniqueArray(word, { selector: (bytes) => bytes.toString('latin1'), maxLength: 40 })
   const input = fc.array(fc.constantFrom(0x61, 0x62, 0x63, 0xe4), { maxLength: 80 })
   fc.assert(
     fc.property(words, input, (tokens, bytes) => {

@@ -68,10 +68,7 @@ describe('lines that are refused', () => {
     [`1 b'é' 2`, 'has a character in its bytes that is not ASCII'],
   ])('%s', (text, problem) => {
     expect(() => parseVocabulary(text, 'v.txt')).toThrow(
-      expect.objectContaining({
-        code: 'corrupt_weights',
-        message: expect.stringContaining(problem),
-      }),
+      expect.objectContaining({ code: 'corrupt_weights', message: expect.stringContaining(problem) }),
     )
   })
 })
