@@ -1,5 +1,5 @@
 /** Refusals of the operating system are reported with a hint. A file in the way fails for root too. */
-import { mkdtempSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -44,4 +44,19 @@ test('a missing model folder and a missing file of keys are reported', async () 
   await server.stop()
   expect(server.output.join('\n')).toMatch(/--model-dir: there is no folder .*none/)
   expect(server.output.join('\n')).toMatch(/--keys: there is no file .*keys\.json; skein keys add/)
+})
+
+test('a model whose numbers are not finite ends the start, with the reason', async () => {
+  const path = join(folder, 'nan.safetensors')
+  await skein(['convert', 'demo', path])
+  const bytes = readFileSync(path)
+  const start = 8 + Number(bytes.readBigUInt64LE(0))
+  const header = JSON.parse(bytes.toString('utf8', 8, start)) as Record<string, { data_offsets: [number, number] }>
+  const [from, to] = header['ln_out.weight']!.data_offsets
+  bytes.fill(Buffer.of(0xc0, 0x7f), start + from, start + to) // NaN in bf16
+  writeFileSync(path, bytes)
+  const { code, stderr } = await skein(['serve', path, '--port', '0', '--no-store'])
+  expect(stderr).toMatch(/^skein: the numbers of the model's first token are not finite: its file is damaged/m)
+  expect(stderr).toMatch(/"crashes":1/)
+  expect(code).toBe(1)
 })

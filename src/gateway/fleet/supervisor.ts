@@ -59,6 +59,15 @@ export interface SupervisorOptions {
   readonly onChange?: () => void
 }
 
+/** As the engine words it. Of a worker that has served the device may be the cause; before that it is the model. */
+const NOT_FINITE = /output was not finite/
+
+function brokenModel(cause: SkeinError): SkeinError {
+  const message =
+    "the numbers of the model's first token are not finite: its file is damaged (fetch it again), or they are too large for f16 (try --quant bf16 or f32)"
+  return new SkeinError('corrupt_weights', message, { cause })
+}
+
 /** Loading errors that would occur again with the same files on the same machine. */
 const PERMANENT: readonly ErrorCode[] = [
   'unsupported_weights',
@@ -173,7 +182,8 @@ export class Supervisor implements WorkerHandle {
       if (this.#stopping.signal.aborted) break
       hasServed ||= end.servedMs > 0
       if (end.servedMs >= healthyMs) this.#crashes = 0
-      const { message, code } = end.error
+      const error = !hasServed && NOT_FINITE.test(end.error.message) ? brokenModel(end.error) : end.error
+      const { message, code } = error
       // A full disk, a lack of descriptors, or a GPU that another program has filled meanwhile passes, and nobody
       // would restart the worker afterwards.
       const isShort = code === 'state_unavailable' || code === 'out_of_memory' || SHORTAGE.test(message)
@@ -182,8 +192,8 @@ export class Supervisor implements WorkerHandle {
       waits = waitsForRoom ? waits + 1 : 0
       if (!waitsForRoom) this.#crashes++
       if (isHopeless || this.#crashes >= maxCrashes) {
-        this.#giveUp(isHopeless ? '' : `${this.#crashes} times in a row; `, end.error)
-        return end.error
+        this.#giveUp(isHopeless ? '' : `${this.#crashes} times in a row; `, error)
+        return error
       }
       this.restarts++
       const pauseMs = this.#pauseMs(this.#crashes + waits)

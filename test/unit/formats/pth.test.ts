@@ -68,13 +68,16 @@ describe('written and read again', () => {
     expect(() => entry.read(0, 9)).toThrow(RangeError)
   })
 
-  test('parameters, a compiled model, a model inside a training checkpoint', () => {
-    const path = file('wrapped.pth')
-    const tensors = [{ name: 'emb.weight', shape: [2], values: [1, 2] }]
-    const options = { namePrefix: '_orig_mod.', asParameters: true, rootKey: 'state_dict' }
-    writePth(path, tensors, options)
-    expect(floatsOf(path, 'emb.weight')).toEqual([1, 2])
-  })
+  test.each(['_orig_mod.', 'module.', '_forward_module.'])(
+    'parameters of a wrapped model (%s) inside a training checkpoint',
+    (namePrefix) => {
+      const path = file('wrapped.pth')
+      const tensors = [{ name: 'emb.weight', shape: [2], values: [1, 2] }]
+      const options = { namePrefix, asParameters: true, rootKey: 'state_dict' }
+      writePth(path, tensors, options)
+      expect(floatsOf(path, 'emb.weight')).toEqual([1, 2])
+    },
+  )
 
   test('the suffix .pth may be omitted', () => {
     writeRandomRwkv7(file('named.pth'))

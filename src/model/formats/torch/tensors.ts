@@ -15,8 +15,8 @@ import { isKind, type PickleDict, type PickleTensor, type PickleValue } from './
 const MAX_GATHER_BYTES = 2 ** 31 - 1
 /** Names of the model among the other things that training scripts save. */
 const ROOT_KEYS = ['model', 'state_dict', 'module']
-/** torch.compile puts it before every name. */
-const COMPILED_PREFIX = '_orig_mod.'
+/** Before every name: of torch.compile, DataParallel, and Lightning with DeepSpeed. */
+const PREFIXES = /^(?:_orig_mod|module|_forward_module)\./
 
 /** Where the bytes of a storage lie: a range inside the file. */
 export interface StoragePlace {
@@ -33,7 +33,7 @@ export function torchTensors(
   const reader = new StorageReader(source)
   const tensors = new Map<string, TensorEntry>()
   for (const [key, tensor] of findTensors(source, root)) {
-    const name = key.startsWith(COMPILED_PREFIX) ? key.slice(COMPILED_PREFIX.length) : key
+    const name = key.replace(PREFIXES, '')
     if (tensors.has(name)) throw corrupt(source, `it holds ${quote(name)} twice`)
     const placed = checkTensor(source, name, tensor, storages(tensor.storage.key))
     tensors.set(name, tensorEntry(reader, name, tensor, placed))
