@@ -1,13 +1,22 @@
 /** Ollama's own client, unchanged, against a listening gateway. */
 import type { AddressInfo } from 'node:net'
+import { setTimeout as delay } from 'node:timers/promises'
 import { Ollama } from 'ollama'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import type { EngineEvent } from '../../src/engine/messages.ts'
 import { answer, FAKE_INFO } from '../helpers/fake-engine.ts'
 import { postTo, serve } from './kit.ts'
 
 const KEY = 'sk-right'
 const promptOf = ({ prompt }: { readonly prompt: Int32Array }) =>
   Buffer.from(prompt.map((token) => token - 1)).toString()
+
+async function* slowly(events: Iterable<EngineEvent>) {
+  for (const event of events) {
+    if (event.type === 'finish') await delay(30)
+    yield event
+  }
+}
 
 const { app, engine } = serve(
   (request) => {
@@ -19,6 +28,7 @@ const { app, engine } = serve(
       const error = { code: 'kernel_failed', message: 'broke' } as const
       return [...[...answer(request, 'ab')].slice(0, 3), { type: 'error', id: request.id, error }]
     }
+    if (text.includes('SLOW')) return slowly(answer(request, ' Yes, 世界'))
     if (text.endsWith('<think')) return answer(request, '>\nHm.\n</think>\nYes, 世界')
     return answer(request, ' Yes, 世界')
   },
@@ -184,6 +194,10 @@ describe('generate', () => {
     const raw = await client.generate({ model: 'goose', prompt: 'Hi', raw: true })
     expect(raw).toMatchObject({ response: ' Yes, 世界', prompt_eval_count: 2 })
     expect(promptOf(last())).toBe('Hi')
+    for (const isRaw of [false, true]) {
+      const slow = await client.generate({ model: 'goose', prompt: 'SLOW', raw: isRaw })
+      expect(slow.eval_duration).toBeGreaterThan(20e6)
+    }
     await client.generate({ model: 'goose', prompt: 'a', suffix: 'c' })
     expect(promptOf(last())).toContain('✿suffix✿c✿middle✿a')
   })

@@ -6,7 +6,7 @@ import type { PreparedChat } from '../chat/reply.ts'
 import { notRead, type UnreadFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls } from '../live-calls.ts'
-import { type Fill, fill, fillWhole, fimPrompt, toFill } from '../openai/fim.ts'
+import { type Fill, fill, fimPrompt, toFill } from '../openai/fim.ts'
 import { present } from '../openai/sampling.ts'
 import { type Call, json, post, type Reply, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'
@@ -99,18 +99,17 @@ async function plainJob(call: Call<GenerateBody>): Promise<Fill> {
   })
 }
 
-function objectWith(head: object, response: string, rest: object): object {
+function objectWith(head: object, response: string, rest: object) {
   return { ...head, created_at: new Date().toISOString(), response, ...rest }
 }
 
 async function plainWhole(job: Fill, head: object): Promise<object> {
-  const figures = new Figures()
-  const { text, promptTokens, reason, completionTokens } = await fillWhole(job)
-  figures.read(promptTokens)
-  return objectWith(head, text, figures.end(reason, completionTokens))
+  let whole = { response: '' }
+  for await (const part of plainStreamed(job, head)) whole = { ...part, response: whole.response + part.response }
+  return whole
 }
 
-async function* plainStreamed(job: Fill, head: object): AsyncGenerator<object> {
+async function* plainStreamed(job: Fill, head: object): AsyncGenerator<{ response: string }> {
   const figures = new Figures()
   const run = fill(job)
   let step = await run.next()

@@ -148,7 +148,7 @@ export async function* fill({ model, request, signal }: Fill): AsyncGenerator<st
   return filled
 }
 
-export async function fillWhole(job: Fill): Promise<Filled> {
+async function fillWhole(job: Fill): Promise<Filled> {
   const run = fill(job)
   let step = await run.next()
   while (!step.done) step = await run.next()
