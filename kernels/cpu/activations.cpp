@@ -9,6 +9,16 @@ namespace skein {
 
 namespace {
 
+int32_t sum_of(vi x) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_epi32(reinterpret_cast<__m512i>(x));
+#else
+  int32_t sum = 0;
+  for (int lane = 0; lane < kLanes; lane++) sum += x[lane];
+  return sum;
+#endif
+}
+
 /// Stores the integers of a group in the order that the inner products read; returns their sum.
 int32_t store_group(const vi (&q)[kGroup / kLanes], Quantised* to) {
   vi total = {};
@@ -18,11 +28,9 @@ int32_t store_group(const vi (&q)[kGroup / kLanes], Quantised* to) {
     const __m128i bytes = _mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(q[i]));
     std::memcpy(to + i * kLanes, &bytes, sizeof bytes);
   }
-  return _mm512_reduce_add_epi32(reinterpret_cast<__m512i>(total));
 #elif defined(SK_DOTS)
   for (int64_t i = 0; i < kGroup; i++)
     to[i] = static_cast<Quantised>(q[i / kLanes][i % kLanes]);
-  return vaddvq_s32(reinterpret_cast<int32x4_t>(total));
 #else
   for (int64_t i = 0; i < kGroup; i += 4) {
     const auto at = [&](int64_t k) { return static_cast<Quantised>(q[k / kLanes][k % kLanes]); };
@@ -31,10 +39,8 @@ int32_t store_group(const vi (&q)[kGroup / kLanes], Quantised* to) {
     to[i + 2] = at(i + 1);
     to[i + 3] = at(i + 3);
   }
-  int32_t sum = 0;
-  for (int lane = 0; lane < kLanes; lane++) sum += total[lane];
-  return sum;
 #endif
+  return sum_of(total);
 }
 
 /// Stores the integers of a group as bytes in their order, where tokens keep them so.
@@ -90,8 +96,10 @@ void store_fine(const vi (&q)[kGroup / kLanes], FineQuad* to) {
     const vi upper = (part + 128) >> 8, lower = part - (upper << 8);
     const __m128i u = _mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(upper));
     const __m128i l = _mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(lower));
-    const __m128i quads[] = {_mm_unpacklo_epi32(u, l), _mm_unpackhi_epi32(u, l)};
-    std::memcpy(to, quads, sizeof quads);
+    // Not as one array, which GCC 12 would load before both of its halves are stored.
+    __m128i* quads = reinterpret_cast<__m128i*>(to);
+    _mm_storeu_si128(quads, _mm_unpacklo_epi32(u, l));
+    _mm_storeu_si128(quads + 1, _mm_unpackhi_epi32(u, l));
     to += kLanes / 4;
   }
 }
@@ -124,9 +132,7 @@ int32_t half_sum(const vi (&q)[kGroup / kLanes], int64_t half) {
   constexpr int64_t kVectors = 16 / kLanes;
   vi total = q[half * kVectors];
   for (int64_t i = 1; i < kVectors; i++) total += q[half * kVectors + i];
-  int32_t sum = 0;
-  for (int lane = 0; lane < kLanes; lane++) sum += total[lane];
-  return sum;
+  return sum_of(total);
 }
 
 }  // namespace

@@ -284,10 +284,12 @@ class Ranking {
       return x.logit != y.logit ? x.logit > y.logit : x.id < y.id;
     });
     const float best = scratch_.best();
-    for (Candidate& one : found) {
-      float terms[kScan];
-      exponentials(&one.logit, 1, best, factor_, terms);
-      one.weight = terms[0];
+    for (size_t i = 0; i < found.size(); i += kScan) {
+      const size_t num = std::min<size_t>(kScan, found.size() - i);
+      float logits[kScan], terms[kScan];
+      for (size_t j = 0; j < num; j++) logits[j] = found[i + j].logit;
+      exponentials(logits, static_cast<int64_t>(num), best, factor_, terms);
+      for (size_t j = 0; j < num; j++) found[i + j].weight = terms[j];
     }
     return found;
   }
