@@ -23,8 +23,11 @@ const NO_FLIGHT = 0
 /** Number of past steps whose durations predict the next one. */
 const REMEMBERED = 8
 
-/** Milliseconds, on average. What the engine does takes 0.2 to 0.4; a new request waits for one more step where steps overlap; those of 10 to 16 ms gained nothing. */
-const SHORT_MS = 8
+/**
+ * Milliseconds, on average. What the engine does takes 0.2 to 0.4. Where steps overlap, a new request waits for one
+ * more of them.
+ */
+const SHORT_MS = 20
 
 /**
  * How long before the end of a step it is looked at again: timers are late by a millisecond or two. A device whose next
