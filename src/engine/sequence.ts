@@ -60,9 +60,7 @@ export class LiveRequest {
   numFed = 0
   /** Rows with prompt tokens in flight. */
   numChunksSent = 0
-  /**
-   * States on their way into its slots, or waiting to be copied out. The request is not stepped before they are done.
-   */
+  /** States on their way into its slots, or waiting to be copied out. It is not stepped before they are done. */
   numTransfers = 0
   /** Cancelled: nothing more of it is launched. */
   isLeaving = false

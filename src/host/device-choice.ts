@@ -13,7 +13,7 @@ import { type CudaBackend, createCudaBackend } from '../backend/cuda/cuda.ts'
 import { CudaDevice } from '../backend/cuda/device/device.ts'
 import { isCapable } from '../backend/cuda/driver/device-info.ts'
 import { kindOf } from '../backend/cuda/kinds/kinds.ts'
-import { cudaReport } from '../backend/cuda/report.ts'
+import { cudaReport, hasUsableCuda } from '../backend/cuda/report.ts'
 import { createReferenceBackend } from '../backend/reference/reference.ts'
 import { webgpuReport } from '../backend/webgpu/adapter.ts'
 import type { Quantise } from '../backend/webgpu/resources.ts'
@@ -171,8 +171,7 @@ export function scoresOf({ device }: BackendOptions) {
 
 /** Prepares a GPU that cuda cannot use. Software adapters are slower than the CPU kernels. */
 async function prepareBest(options: BackendOptions, testedOf?: () => Tested): Promise<void> {
-  const { hasCard, problems } = cudaReport()
-  if (hasCard && problems.length === 0) return
+  if (hasUsableCuda()) return
   // Nothing needs to be loaded.
   if (!hasGraphics(HERE)) return
   const { adapters } = await webgpuReport()

@@ -40,6 +40,12 @@ export function cudaReport(): CudaReport {
   return { devices, hasCard, ...lookForLibraries(driverMajor, MACHINE) }
 }
 
+/** Whether a card, its driver and all libraries are there. */
+export function hasUsableCuda(): boolean {
+  const { hasCard, problems } = cudaReport()
+  return hasCard && problems.length === 0
+}
+
 /** Finds the libraries that a driver of this CUDA major version needs. */
 export function lookForLibraries(driverMajor: number, roots: SearchRoots) {
   const [compiler, product] = [findLibrary('nvrtc', driverMajor, roots), findLibrary('cublasLt', driverMajor, roots)]

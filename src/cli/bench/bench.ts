@@ -2,7 +2,7 @@
 import { cpus } from 'node:os'
 import { measureMachine } from '../../backend/cpu/cpu.ts'
 import { Gemm } from '../../backend/cuda/gemm/gemm.ts'
-import { cudaReport } from '../../backend/cuda/report.ts'
+import { hasUsableCuda } from '../../backend/cuda/report.ts'
 import { type DeviceSpeed, measureSpeed } from '../../backend/cuda/speed.ts'
 import { measureWebgpu } from '../../backend/webgpu/speed.ts'
 import { type BenchPlan, type BenchRow, benchEngine, type MachineLimits, rooflineSeconds } from '../../bench/engine.ts'
@@ -165,11 +165,6 @@ async function measureLimits(
   } finally {
     found.dispose()
   }
-}
-
-function hasUsableCuda(): boolean {
-  const { hasCard, problems } = cudaReport()
-  return hasCard && problems.length === 0
 }
 
 function pairs(given: readonly string[], flag: string, sign: string, example: string): [number, number][] {

@@ -57,7 +57,6 @@ export const SIGNATURES = {
   cuMemcpyDtoDAsync_v2: [I, [P, P, S, P]],
   cuMemcpyPeerAsync: [I, [P, P, P, P, S, P]],
   cuMemsetD8Async: [I, [P, 'uint32', S, P]],
-  cuMemsetD32Async: [I, [P, U, S, P]],
   cuModuleLoadData: [I, [P, P]],
   cuModuleUnload: [I, [P]],
   cuModuleGetFunction: [I, [P, P, 'string']],
