@@ -111,6 +111,8 @@ export interface Auth {
   check(authorization: string | undefined): Principal
   /** The same for a `password` in a body. Without one, the header is checked again, to throw its error. */
   checkPassword(password: unknown, authorization?: string): Principal
+  /** A caller that another member of the cluster has let in, as its key is now. Throws `unauthorized` if it is gone. */
+  checkForwarded(caller: Principal): Principal
 }
 
 /** `keys` are secrets of the command line, with the role admin; `named` may change at any time. */
@@ -142,6 +144,13 @@ export function createAuth(keys: readonly string[], named: NamedKeys | null = nu
       const message = 'no API key; send it as the field password, or in the header Authorization: Bearer <key>'
       throw new SkeinError('unauthorized', message)
     },
+    checkForwarded(caller) {
+      // Members share named keys; those of a command line are known to their own server alone.
+      if (named === null || caller.tenant === PUBLIC_TENANT || caller.name === COMMAND_LINE) return caller
+      const key = named.keys.find(({ id }) => id === caller.tenant)
+      if (key !== undefined) return ofNamed({ key, isOver: false })
+      throw new SkeinError('unauthorized', 'the API key was revoked')
+    },
   }
 }
 
@@ -156,10 +165,13 @@ function bearerOf(authorization: string | undefined): string | undefined {
   return /^Bearer +(\S+) *$/i.exec(authorization ?? '')?.[1]
 }
 
+/** No named key has a space in its name. */
+const COMMAND_LINE = 'command line'
+
 function ofCommandLine(secret: string): Principal {
   // Identifies the key without revealing it, because the tenant is part of stored states.
   const tenant = `key-${digest(`tenant ${secret}`).toString('hex').slice(0, 24)}`
-  return { tenant, name: 'command line', role: 'admin', limits: NO_LIMITS, expiresAt: null }
+  return { tenant, name: COMMAND_LINE, role: 'admin', limits: NO_LIMITS, expiresAt: null }
 }
 
 function ofNamed({ key, isOver }: FollowedKey): Principal {
@@ -175,10 +187,15 @@ export function checkRole({ role }: Principal, needed: Role = 'user'): void {
   throw new SkeinError('forbidden', `this needs a key with the role ${needed}; yours is ${role}`)
 }
 
-/** Whether a header still gives this role: a key may be revoked or expire while a stream that it opened runs. */
-export function isLetIn(auth: Auth, authorization: string | undefined, role: Role): boolean {
+/** Whether a request's key still gives this role: it may be revoked or expire while a stream that it opened runs. */
+export function isLetIn(
+  auth: Auth,
+  authorization: string | undefined,
+  forwarded: Principal | null,
+  role: Role,
+): boolean {
   try {
-    checkRole(auth.check(authorization), role)
+    checkRole(forwarded === null ? auth.check(authorization) : auth.checkForwarded(forwarded), role)
     return true
   } catch {
     return false

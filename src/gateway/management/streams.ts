@@ -72,13 +72,13 @@ export class Feeds {
     this.#bounds = bounds
   }
 
-  open({ headers }: FastifyRequest, reply: FastifyReply): Feed {
+  open({ headers, member }: Pick<FastifyRequest, 'headers' | 'member'>, reply: FastifyReply): Feed {
     reply.hijack()
     // All headers that hooks have set are strings.
     const feed = new Feed(reply.raw, reply.getHeaders() as Record<string, string>, this.#bounds)
     this.#open.add(feed)
     const recheck = setInterval(() => {
-      if (!isLetIn(this.#auth, headers.authorization, ROLE)) feed.end()
+      if (!isLetIn(this.#auth, headers.authorization, member?.principal ?? null, ROLE)) feed.end()
     }, RECHECK_MS)
     feed.onClose(() => {
       clearInterval(recheck)

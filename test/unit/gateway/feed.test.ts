@@ -3,8 +3,12 @@
  */
 import { createServer, type Server, type ServerResponse } from 'node:http'
 import { type AddressInfo, connect, type Socket } from 'node:net'
+import type { FastifyReply } from 'fastify'
 import { afterEach, expect, test } from 'vitest'
-import { Feed } from '../../../src/gateway/management/streams.ts'
+import { createAuth } from '../../../src/gateway/access/auth.ts'
+import { KeyIndex, type NamedKeys } from '../../../src/gateway/access/key-index.ts'
+import { addKey, NO_LIMITS } from '../../../src/gateway/access/keys.ts'
+import { Feed, Feeds } from '../../../src/gateway/management/streams.ts'
 
 const BUFFER_BYTES = 64 * 1024
 /** Longer than a process waits for its turn on a busy machine. */
@@ -13,13 +17,10 @@ const PATIENT_MS = 60_000
 let server: Server
 afterEach(() => server.close())
 
-/** A watcher and its response; it is disconnected when it has read nothing for this long. */
-async function watched(streamStallMs: number): Promise<{ feed: Feed; response: ServerResponse; socket: Socket }> {
+/** A watcher, and the response to it. */
+async function answered(): Promise<{ response: ServerResponse; socket: Socket }> {
   return new Promise((resolve) => {
-    server = createServer((_request, response) => {
-      const bounds = { streamBufferBytes: BUFFER_BYTES, streamStallMs }
-      resolve({ feed: new Feed(response, { 'x-test': 'yes' }, bounds), response, socket })
-    })
+    server = createServer((_request, response) => resolve({ response, socket }))
     let socket: Socket
     server.listen(0, '127.0.0.1', () => {
       const { port } = server.address() as AddressInfo
@@ -28,6 +29,14 @@ async function watched(streamStallMs: number): Promise<{ feed: Feed; response: S
       socket.write('GET / HTTP/1.1\r\nhost: x\r\n\r\n')
     })
   })
+}
+
+const boundsOf = (streamStallMs: number) => ({ streamBufferBytes: BUFFER_BYTES, streamStallMs })
+
+/** The watcher is disconnected when it has read nothing for this long. */
+async function watched(streamStallMs: number) {
+  const { response, socket } = await answered()
+  return { feed: new Feed(response, { 'x-test': 'yes' }, boundsOf(streamStallMs)), response, socket }
 }
 
 const SAMPLE = { type: 'sample', sample: 'x'.repeat(16_000) }
@@ -75,4 +84,21 @@ test('a watcher that catches up in time continues', async () => {
   expect(feed.isOver).toBe(false)
   socket.destroy()
   await expect.poll(() => feed.isOver).toBe(true)
+})
+
+test('a feed that another member of a cluster has let in goes on until its key is revoked', async () => {
+  const { response } = await answered()
+  const asked = { name: 'ops', role: 'operator', expiresAt: null, limits: NO_LIMITS } as const
+  const { keys, key } = addKey([], asked, Date.now())
+  const index = new KeyIndex()
+  index.replace(keys)
+  // Feeds only look keys up.
+  const auth = createAuth([], index as unknown as NamedKeys)
+  const reply = { raw: response, hijack() {}, getHeaders: () => ({}) } as unknown as FastifyReply
+  const principal = { tenant: key.id, ...asked }
+  const feed = new Feeds(auth, boundsOf(PATIENT_MS)).open({ headers: {}, member: { principal, mayTake: false } }, reply)
+  await new Promise((resolve) => setTimeout(resolve, 2500))
+  expect(feed.isOver).toBe(false)
+  index.replace([])
+  await expect.poll(() => feed.isOver, { timeout: 5000 }).toBe(true)
 })
