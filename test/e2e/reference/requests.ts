@@ -345,6 +345,7 @@ const OLLAMA_EMBEDDINGS: readonly ExampleRequest[] = [
     title: 'One text to a vector',
     body: { model: 'demo', prompt: 'Paris' },
     varies: true,
+    showsFirst: true,
   },
 ]
 
@@ -361,7 +362,7 @@ const LLAMA: readonly ExampleRequest[] = [
     body: { messages: [QUESTION] },
   },
   { route: 'GET /props', title: 'What is served', varies: true },
-  { route: 'GET /slots', title: 'How many slots are busy', varies: true },
+  { route: 'GET /slots', title: 'How many slots are busy', varies: true, showsFirst: true },
   { route: 'GET /v1/health', title: 'Readiness' },
 ]
 
@@ -552,7 +553,7 @@ const SERVER: readonly ExampleRequest[] = [
     keeps: { worker: 'worker_id' },
     varies: true,
   },
-  { route: 'GET /api/workers', title: 'The workers', varies: true },
+  { route: 'GET /api/workers', title: 'The workers', varies: true, showsFirst: true },
   {
     route: 'GET /api/workers/{id}/proxy/{path}',
     title: 'Any route of one worker',
