@@ -152,6 +152,11 @@ export interface ModelFetcher {
   progress(id: string): FetchProgress | null
 }
 
+/** What may stand behind a model's name: its start states and the mixtures of them. */
+export function stateNames({ client, mixtures = [] }: ModelEntry): string[] {
+  return [...(client?.info.startStates ?? []), ...mixtures]
+}
+
 /** `param` is the field that the weights came in. */
 export function weighted(states: readonly (string | null)[], weights: readonly number[], param: string): MixedState[] {
   const total = weights.reduce((sum, weight) => sum + weight, 0)

@@ -1,6 +1,6 @@
 /**
  * Reads the configuration file and makes its schema from the settings. The whole file is valid, or it is refused with
- * the name of the wrong field; no field is ignored. This module knows neither flags nor variables (resolve.ts).
+ * the name of the wrong field; no field is ignored. This module knows neither flags nor variables (serve-settings.ts).
  */
 import { readFileSync, statSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'

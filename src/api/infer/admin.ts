@@ -2,7 +2,14 @@
 
 import { invalid, SkeinError } from '../../errors.ts'
 import { type Static, type TSchema, Type } from '../../files/schema-types.ts'
-import type { AdapterFile, MixtureAdmin, ModelAdmin, ModelEntry, ModelRegistry } from '../models.ts'
+import {
+  type AdapterFile,
+  type MixtureAdmin,
+  type ModelAdmin,
+  type ModelEntry,
+  type ModelRegistry,
+  stateNames,
+} from '../models.ts'
 import { unsupported } from '../openai/parameters.ts'
 import { present } from '../openai/sampling.ts'
 import { type Call, get, json, operators, post, type Route } from '../route.ts'
@@ -86,9 +93,9 @@ function change<T extends TSchema>(
 const removeBody = Type.Object({ model_viewname: Maybe(ViewName) })
 
 /** The model, and the model with each of its states and mixtures. */
-function namesOf({ id, client, mixtures = [] }: ModelEntry): string[] {
-  const states = [...(client?.info.startStates ?? []), ...mixtures]
-  return [id, ...states.map((state) => `${id} ${state}`)]
+function namesOf(entry: ModelEntry): string[] {
+  const { id } = entry
+  return [id, ...stateNames(entry).map((state) => `${id} ${state}`)]
 }
 
 function loadRoute(last: LastLoaded): Route {

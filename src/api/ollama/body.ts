@@ -15,6 +15,7 @@ import {
   present,
   type SamplingDefaults,
   type SamplingFields,
+  Stop,
   toSampling,
   toStop,
   usualNumbers,
@@ -30,13 +31,7 @@ function optionFields(limits: RequestLimits) {
     seed: Maybe(BoundedInteger(-(2 ** 63), 2 ** 64)),
     num_predict: Maybe(BoundedInteger(-2, limits.maxTokens)),
     ...localNumberFields(),
-    stop: Maybe(
-      OneOf(
-        `a string or a list of at most ${limits.stops} strings`,
-        Type.String(),
-        Type.Array(Type.String(), { maxItems: limits.stops }),
-      ),
-    ),
+    stop: Maybe(Stop(limits)),
   }
 }
 

@@ -6,7 +6,7 @@ import { createHash } from 'node:crypto'
 import type { EngineInfo } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
 import { Type } from '../../files/schema-types.ts'
-import type { ModelEntry, ModelRegistry, ServedModel } from '../models.ts'
+import { type ModelRegistry, type ServedModel, stateNames } from '../models.ts'
 import { get, json, post, type Route } from '../route.ts'
 import { Maybe } from '../schema.ts'
 
@@ -62,11 +62,11 @@ interface Named {
 
 /** Names that a request may use, of models that answer. */
 function namesOf(models: ModelRegistry): Named[] {
-  return models.list().flatMap((entry: ModelEntry) => {
-    const { id, created, client, aliases = [], mixtures = [] } = entry
+  return models.list().flatMap((entry) => {
+    const { id, created, client, aliases = [] } = entry
     if (client === null) return []
     const { info } = client
-    const states = [...(info.startStates ?? []), ...mixtures].map((state) => `${id}@${state}`)
+    const states = stateNames(entry).map((state) => `${id}@${state}`)
     return [id, ...aliases, ...states].map((name) => ({ id: name, created, info }))
   })
 }

@@ -2,7 +2,7 @@
 import type { EmbeddingTask, Pooling } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
 import type { RequestLimits } from '../limits.ts'
-import type { ModelEntry, ModelRegistry } from '../models.ts'
+import { type ModelEntry, type ModelRegistry, stateNames } from '../models.ts'
 import { get, json, type Route } from '../route.ts'
 
 export const modelRoutes: readonly Route[] = [
@@ -30,9 +30,8 @@ function found(models: ModelRegistry, name: string): Named {
 /** Names that `model` may be: the models, what else they are called, and each with each of its states and mixtures. */
 function allNames(models: ModelRegistry): Named[] {
   return models.list().flatMap((entry) => {
-    const { id, aliases = [], mixtures = [], client } = entry
-    const states = [...(client?.info.startStates ?? []), ...mixtures]
-    const names = [...aliases, ...states.map((state) => `${id}@${state}`)]
+    const { id, aliases = [] } = entry
+    const names = [...aliases, ...stateNames(entry).map((state) => `${id}@${state}`)]
     return [entry, ...names.map((name) => ({ ...entry, id: name, root: id }))]
   })
 }

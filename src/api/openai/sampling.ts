@@ -79,7 +79,6 @@ function usualOf({ fields }: SamplingParameter): readonly SamplingUsualField[] {
 }
 
 export function samplingFields(limits: RequestLimits) {
-  const stopList = `a string or a list of at most ${limits.stops} strings`
   return {
     model: Maybe(Type.String()),
     stream: Maybe(Type.Boolean()),
@@ -90,7 +89,7 @@ export function samplingFields(limits: RequestLimits) {
     ...numberFields(),
     repeat_last_n: RepeatLastN,
     seed: Maybe(BoundedInteger(-(2 ** 63), 2 ** 64)),
-    stop: Maybe(OneOf(stopList, Type.String(), Type.Array(Type.String(), { maxItems: limits.stops }))),
+    stop: Maybe(Stop(limits)),
     stop_token_ids: Maybe(Type.Array(TokenId, { maxItems: limits.stops })),
     stop_tokens: Maybe(StopTokens(limits)),
     ignore_eos: Maybe(Type.Boolean()),
@@ -106,6 +105,11 @@ export function samplingFields(limits: RequestLimits) {
     ...urgencyFields(),
     cache: Maybe(Type.Unsafe<'use' | 'no-store'>({ type: 'string', enum: ['use', 'no-store', null] })),
   }
+}
+
+export function Stop({ stops }: RequestLimits) {
+  const list = Type.Array(Type.String(), { maxItems: stops })
+  return OneOf(`a string or a list of at most ${stops} strings`, Type.String(), list)
 }
 
 /** RWKV servers' one list for both: ids and strings, mixed as one likes. */

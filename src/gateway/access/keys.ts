@@ -15,26 +15,6 @@ export const KEY_ROLES: readonly Role[] = ROLES
 export const KEY_PRIORITIES = PRIORITIES
 export const KEY_TIMEOUTS = [0.001, LONGEST_TIMEOUT] as const
 
-/** Limits of one key; null: no limit of its own. */
-export interface KeyLimits {
-  readonly requestsPerMinute: number | null
-  /** Prompt and answer tokens together. */
-  readonly tokensPerMinute: number | null
-  /** Sequences that run at once, over all its requests. */
-  readonly rows: number | null
-  /** Bytes of the states of its sessions. */
-  readonly storedBytes: number | null
-  /** Share of a busy machine, relative to 1 for other keys. */
-  readonly share: number | null
-  /**
-   * Priority of its requests, and the highest that a request may ask for. Higher ones go first and preempt lower ones.
-   * Absent or null: 0.
-   */
-  readonly priority?: number | null
-  /** Default and maximum of the time that a request may take. Absent or null: no limit. */
-  readonly timeoutSeconds?: number | null
-}
-
 export const NO_LIMITS: KeyLimits = {
   requestsPerMinute: null,
   tokensPerMinute: null,
@@ -65,15 +45,25 @@ const KeyRecordSchema = Type.Object(
     role: Type.Union([Type.Literal('user'), Type.Literal('operator'), Type.Literal('admin')]),
     createdAt: Milliseconds,
     expiresAt: OrNull(Milliseconds),
+    /** Null: no limit of its own. */
     limits: Type.Object(
       {
         requestsPerMinute: OrNull(Count),
+        /** Prompt and answer tokens together. */
         tokensPerMinute: OrNull(Count),
+        /** Sequences that run at once, over all its requests. */
         rows: OrNull(Count),
+        /** Bytes of the states of its sessions. */
         storedBytes: OrNull(Count),
+        /** Share of a busy machine, relative to 1 for other keys. */
         share: OrNull(Type.Number({ minimum: 0.01, maximum: 100 })),
         // Keys of older servers lack these fields.
+        /**
+         * Priority of its requests, and the highest that a request may ask for. Higher ones go first and preempt lower
+         * ones. Absent or null: 0.
+         */
         priority: Type.Optional(OrNull(Type.Integer({ minimum: PRIORITIES[0], maximum: PRIORITIES[1] }))),
+        /** Default and maximum of the time that a request may take. Absent or null: no limit. */
         timeoutSeconds: Type.Optional(OrNull(Type.Number({ exclusiveMinimum: 0, maximum: LONGEST_TIMEOUT }))),
       },
       { additionalProperties: false },
@@ -85,6 +75,7 @@ const KeyRecordSchema = Type.Object(
 )
 
 export type KeyRecord = Static<typeof KeyRecordSchema>
+export type KeyLimits = KeyRecord['limits']
 
 const KeyListSchema = Type.Object(
   { version: Type.Literal(1), keys: Type.Array(KeyRecordSchema) },

@@ -8,7 +8,7 @@ import type { UrgencyFields } from '../../api/schema.ts'
 import type { EngineClient } from '../../engine/client.ts'
 import type { EngineEvent, GenerateRequest } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
-import { wrapClient } from '../routing/wrap-client.ts'
+import { changedModels, wrapClient } from '../routing/wrap-client.ts'
 import type { KeyLimits } from './keys.ts'
 
 interface Urgency {
@@ -27,7 +27,7 @@ type OwnLimits = Pick<KeyLimits, 'priority' | 'timeoutSeconds'>
  */
 export function urgentModels(models: ModelRegistry, route: Route, body: unknown, limits: OwnLimits): ModelRegistry {
   const urgency = urgencyOf(asks(route) ? (body as UrgencyFields) : {}, limits)
-  return { list: () => models.list(), get: (name) => urgent(models.get(name), urgency) }
+  return changedModels(models, (model) => urgent(model, urgency))
 }
 
 /** Whether the route asks the engine: its schema has the fields, so that the body was checked for them. */

@@ -71,8 +71,8 @@ function tooMuch(whose: string, before: number, bytes: number): Error {
 }
 
 /** Fastify turns errors while a body is read into 400 unless they have a status. */
-function withStatus(error: SkeinError): Error {
-  return Object.assign(error, { statusCode: error.status })
+export function withStatus(error: SkeinError, statusCode: number = error.status): Error {
+  return Object.assign(error, { statusCode })
 }
 
 /** A tenant, or the address of a caller without a key. */

@@ -9,7 +9,7 @@ import { SkeinError } from '../../errors.ts'
 import { runTask, taskPlace } from '../../threads/pool.ts'
 import { turns } from '../../threads/turns.ts'
 import type { Auth } from '../access/auth.ts'
-import { type BodyBounds, readBody } from './body-memory.ts'
+import { type BodyBounds, readBody, withStatus } from './body-memory.ts'
 import { type JsonBounds, JsonScan } from './json-scan.ts'
 import { type JsonText, readForm, readJson } from './read-body.ts'
 
@@ -93,18 +93,19 @@ function isFormOfPage({ headers }: FastifyRequest): boolean {
 
 function wrongType(): Error {
   const message = 'expected the header Content-Type: application/json'
-  return Object.assign(new SkeinError('invalid_request', message), { statusCode: 415 })
+  return withStatus(new SkeinError('invalid_request', message), 415)
 }
 
 function noKeyYet({ strangerBodyBytes }: BodyBounds): Error {
   const message = `a body of more than ${strangerBodyBytes / 1024} KiB needs an API key before it: send the header Authorization: Bearer <key>, or password as the first field`
-  const error = new SkeinError('unauthorized', message)
-  return Object.assign(error, { statusCode: error.status })
+  return withStatus(new SkeinError('unauthorized', message))
 }
 
 function wrongEncoding(): Error {
-  const error = new SkeinError('invalid_request', 'compressed bodies are not accepted; send the body uncompressed')
-  return Object.assign(error, { statusCode: 415 })
+  return withStatus(
+    new SkeinError('invalid_request', 'compressed bodies are not accepted; send the body uncompressed'),
+    415,
+  )
 }
 
 /** A validation error with its schema (Ajv's `verbose` option). */

@@ -3,6 +3,7 @@
  * object that may hold a caller's key. It keeps no text and does not validate.
  */
 import { SkeinError } from '../../errors.ts'
+import { withStatus } from './body-memory.ts'
 
 export interface JsonBounds {
   readonly jsonDepth: number
@@ -83,7 +84,7 @@ export class JsonScan {
       } else if (byte === QUOTE) break
       else if (byte === OPEN_OBJECT || byte === OPEN_LIST) {
         if (++nodes > jsonNodes) throw tooMany(jsonNodes, NODES)
-        if (++depth > jsonDepth) throw refused('invalid_request', `the body nests deeper than ${jsonDepth} levels`)
+        if (++depth > jsonDepth) throw tooDeep(jsonDepth)
         this.#isKeys = false
       } else if (byte === CLOSE_OBJECT || byte === CLOSE_LIST) depth--
       else if (byte === COLON && depth === 1) this.#colon()
@@ -178,13 +179,11 @@ function textOf(bytes: Uint8Array): string | null {
   }
 }
 
-function tooMany(most: number, what: string): Error {
-  const message = `the body holds more than ${most} ${what}; send it in several requests`
-  return refused('too_large', message)
+function tooDeep(most: number): Error {
+  return withStatus(new SkeinError('invalid_request', `the body nests deeper than ${most} levels`))
 }
 
-/** Fastify turns errors while a body is read into 400 unless they have a status. */
-function refused(code: 'invalid_request' | 'too_large', message: string): Error {
-  const error = new SkeinError(code, message)
-  return Object.assign(error, { statusCode: error.status })
+function tooMany(most: number, what: string): Error {
+  const message = `the body holds more than ${most} ${what}; send it in several requests`
+  return withStatus(new SkeinError('too_large', message))
 }

@@ -17,7 +17,7 @@ import { sparedSlots } from '../http/batch-rows.ts'
 import { isWorthRetrying } from '../http/errors.ts'
 import { Forwarder } from './forward.ts'
 import { CODE_HEADER } from './headers.ts'
-import type { ModelNode, Nodes } from './nodes.ts'
+import { type ModelNode, type Nodes, watchNode } from './nodes.ts'
 import { modelNamed, type NamedModel } from './where.ts'
 
 interface ClusterRowOptions {
@@ -26,8 +26,6 @@ interface ClusterRowOptions {
   readonly models: ModelRegistry
   readonly seal: CallerSeal
 }
-
-const ALIVE_CHECK_MS = 1000
 
 export class ClusterRows implements RowRunner {
   readonly #options: ClusterRowOptions
@@ -62,11 +60,7 @@ export class ClusterRows implements RowRunner {
     signal: AbortSignal,
   ): Promise<Answer> {
     const { seal, nodes } = this.#options
-    const gone = new AbortController()
-    const timer = setInterval(() => {
-      if (!nodes().isAlive(id)) gone.abort()
-    }, ALIVE_CHECK_MS)
-    const leave = nodes().take(id)
+    const watched = watchNode(nodes, id, signal)
     try {
       const message = await this.#forwarder.send(
         url,
@@ -80,15 +74,14 @@ export class ClusterRows implements RowRunner {
           },
           body: Buffer.from(JSON.stringify(row.body)),
         },
-        AbortSignal.any([signal, gone.signal]),
+        watched.signal,
       )
       return { message, text: await text(message) }
     } catch (error) {
       nodes().avoid(id)
       throw new SkeinError('model_not_loaded', `node ${id} did not answer`, { cause: error })
     } finally {
-      clearInterval(timer)
-      leave()
+      watched.end()
     }
   }
 

@@ -13,7 +13,7 @@ import type { EngineCalls, SessionRef } from '../../engine/messages.ts'
 import { isErrorCode, SkeinError } from '../../errors.ts'
 import type { CallerSeal } from '../access/caller-seal.ts'
 import { withTurnOrigin } from '../routing/turn-origin.ts'
-import { wrapClient } from '../routing/wrap-client.ts'
+import { changedModels, wrapClient } from '../routing/wrap-client.ts'
 import { Forwarder, NotAnswered, shortBody } from './forward.ts'
 import { CODE_HEADER } from './headers.ts'
 
@@ -44,8 +44,9 @@ export class ClusterNode {
 
   /** A client that called this node directly knows no other, so this node takes over the sessions it asks for. */
   modelsFor({ member }: FastifyRequest, models: ModelRegistry): ModelRegistry {
-    const taking = member === null || member.mayTake ? takingModels(models, this.#letGo) : models
-    return member?.origin === undefined ? taking : withTurnOrigin(taking, member.origin)
+    const isTaking = member === null || member.mayTake
+    const own = isTaking ? changedModels(models, (model) => taking(model, this.#letGo)) : models
+    return member?.origin === undefined ? own : withTurnOrigin(own, member.origin)
   }
 
   mount(app: FastifyInstance): void {
@@ -150,10 +151,6 @@ export function pauseAfter(waitedMs: number): number {
  * release it, and then owns it. Requests from gateways are told where the session is instead, unless they say that this
  * node should take it.
  */
-function takingModels(models: ModelRegistry, letGo: LetGo): ModelRegistry {
-  return { list: () => models.list(), get: (name) => taking(models.get(name), letGo) }
-}
-
 function taking(model: ServedModel, letGo: LetGo): ServedModel {
   const { client, id } = model
   const generate: EngineClient['generate'] = (request, signal) => {

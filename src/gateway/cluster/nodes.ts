@@ -144,6 +144,36 @@ export class Nodes {
   }
 }
 
+const ALIVE_CHECK_MS = 1000
+
+/**
+ * Counts a request to a node until `end`. The signal also aborts when the node's lease expires: a machine that hangs never
+ * answers.
+ */
+export function watchNode(
+  nodes: () => Nodes,
+  node: string,
+  signal: AbortSignal,
+): { readonly signal: AbortSignal; readonly end: () => void } {
+  const controller = new AbortController()
+  const onAbort = () => controller.abort(signal.reason)
+  if (signal.aborted) onAbort()
+  else signal.addEventListener('abort', onAbort, { once: true })
+  const timer = setInterval(() => {
+    if (!nodes().isAlive(node)) controller.abort(new Error(`node ${node} is gone`))
+  }, ALIVE_CHECK_MS)
+  const leave = nodes().take(node)
+  let hasEnded = false
+  const end = () => {
+    if (hasEnded) return
+    hasEnded = true
+    clearInterval(timer)
+    signal.removeEventListener('abort', onAbort)
+    leave()
+  }
+  return { signal: controller.signal, end }
+}
+
 const NONE: ReadonlySet<string> = new Set()
 
 /** Builds the nodes of a list again whenever the list is replaced. */

@@ -13,7 +13,7 @@ import type { Drain } from '../http/drain.ts'
 import { type Forwarder, headersToNode, NotAnswered, type Outgoing, shortBody } from './forward.ts'
 import { bytesOf, endCutStream, giveBack } from './give-back.ts'
 import { CODE_HEADER, DRAINING_HEADER, OWNER_HEADER } from './headers.ts'
-import type { Nodes } from './nodes.ts'
+import { type Nodes, watchNode } from './nodes.ts'
 import { type Failure, RequestRoute, type SessionOwners, type Step } from './route.ts'
 import { type Asked, askedOf, modelNamed, wayOf } from './where.ts'
 
@@ -43,8 +43,6 @@ export interface FrontCounts {
 const PASSED_BY = [421, 429, 503]
 /** The same for a start state or mixture that this gateway does not know, because another node may. */
 const UNSURE = [...PASSED_BY, 404]
-
-const ALIVE_CHECK_MS = 1000
 
 /** An answer to be returned if no other node has a better one. */
 interface Refusal {
@@ -133,7 +131,7 @@ export class Passage {
     const { request } = this.#exchange
     const { id, url } = step.node
     let message: IncomingMessage
-    const watched = this.#watch(id)
+    const watched = watchNode(this.#options.nodes, id, this.#exchange.signal)
     try {
       message = await this.#forwarder.send(
         url,
@@ -157,28 +155,6 @@ export class Passage {
     }
     const refusal = await refusalOf(message)
     return { failure: failureOf(refusal, nodes), refusal }
-  }
-
-  /** Aborts when the client disconnects or the node's lease expires: a hanging machine never answers. */
-  #watch(node: string): { readonly signal: AbortSignal; readonly end: () => void } {
-    const { signal } = this.#exchange
-    const controller = new AbortController()
-    const onAbort = () => controller.abort(signal.reason)
-    signal.addEventListener('abort', onAbort, { once: true })
-    const timer = setInterval(() => {
-      if (this.#options.nodes().isAlive(node)) return
-      controller.abort(new Error(`node ${node} is gone`))
-    }, ALIVE_CHECK_MS)
-    const leave = this.#options.nodes().take(node)
-    let hasEnded = false
-    const end = () => {
-      if (hasEnded) return
-      hasEnded = true
-      clearInterval(timer)
-      signal.removeEventListener('abort', onAbort)
-      leave()
-    }
-    return { signal: controller.signal, end }
   }
 
   /**

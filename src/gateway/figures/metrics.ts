@@ -9,6 +9,7 @@ import type { ModelRegistry } from '../../api/models.ts'
 import type { EngineEvent, GenerateRequest } from '../../engine/messages.ts'
 import { type EngineMetric, type EngineStats, METRICS } from '../../engine/stats.ts'
 import { type ErrorCode, SkeinError } from '../../errors.ts'
+import type { Percentiles } from '../contract.ts'
 import { createOriginPolicy } from '../http/origin.ts'
 import type { RequestTally } from '../http/request-end.ts'
 import type { Observer, Watch } from '../routing/observed.ts'
@@ -256,11 +257,7 @@ export class RecentValues {
   }
 
   /** Nearest-rank percentiles; null without values. */
-  percentiles(now = performance.now()): {
-    readonly p50: number | null
-    readonly p90: number | null
-    readonly p99: number | null
-  } {
+  percentiles(now = performance.now()): Percentiles {
     const oldest = Math.floor(now / 1000) - SECONDS
     // Sorted as numbers by V8 itself: with a function that compares, thousands of values take several milliseconds.
     const values = Float64Array.from(this.#seconds.flatMap(({ at, values: of }) => (at >= oldest ? of : []))).sort()

@@ -15,7 +15,7 @@ import type { SealedCaller } from '../access/caller-seal.ts'
 import type { RateLimits } from '../access/rate-limits.ts'
 import { asks, urgentModels } from '../access/urgency.ts'
 import { type Complaint, describeInvalid, parseForms } from '../body/body.ts'
-import { readBody } from '../body/body-memory.ts'
+import { readBody, withStatus } from '../body/body-memory.ts'
 import { refuseIfFull } from '../routing/registry.ts'
 import type { Drain } from './drain.ts'
 import type { Limits } from './limits.ts'
@@ -178,7 +178,7 @@ function checkType({ headers }: FastifyRequest, { takesBytes, takesForm }: Route
   const [sent = ''] = (headers['content-type'] ?? '').split(';', 1)
   if (sent.trim().toLowerCase() === type) return
   const message = `the body is a file: send the header Content-Type: ${type} (curl: ${curl})`
-  throw Object.assign(new SkeinError('invalid_request', message), { statusCode: 415 })
+  throw withStatus(new SkeinError('invalid_request', message), 415)
 }
 
 function choose(entries: readonly Entry[], body: unknown): Entry {

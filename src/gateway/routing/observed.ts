@@ -6,7 +6,7 @@ import type { ModelRegistry, ServedModel } from '../../api/models.ts'
 import type { EngineClient } from '../../engine/client.ts'
 import type { EngineCall, EngineCalls, EngineEvent, GenerateRequest } from '../../engine/messages.ts'
 import { type Ending, opened, Relay } from './relay.ts'
-import { wrapClient } from './wrap-client.ts'
+import { changedModels, wrapClient } from './wrap-client.ts'
 
 export interface Watch {
   /** The request to send to the engine instead. */
@@ -26,7 +26,7 @@ export interface Observer {
 
 /** Observers begin in order. */
 export function observedModels(models: ModelRegistry, observers: readonly Observer[]): ModelRegistry {
-  return { list: () => models.list(), get: (name) => observed(models.get(name), observers) }
+  return changedModels(models, (model) => observed(model, observers))
 }
 
 function observed(model: ServedModel, observers: readonly Observer[]): ServedModel {

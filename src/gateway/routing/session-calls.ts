@@ -25,16 +25,16 @@ export class SessionCalls {
     this.#choose = choose
     this.#handlers = {
       'sessions.list': (params, ready) => this.#list(params, ready),
-      'sessions.get': (params) => this.#atHome('sessions.get', params, params),
+      'sessions.get': (params) => this.#atHome('sessions.get', params),
       'sessions.fork': (params) => this.#fork(params),
-      'sessions.rewind': (params) => this.#atHome('sessions.rewind', params, params),
+      'sessions.rewind': (params) => this.#atHome('sessions.rewind', params),
       'sessions.delete': (params, ready) => this.#delete(params, ready),
-      'sessions.release': (params) => this.#atHome('sessions.release', params, params),
-      'sessions.export': (params) => this.#atHome('sessions.export', params, params),
-      'sessions.tokens': (params) => this.#atHome('sessions.tokens', params, params),
-      'sessions.share': (params) => this.#atHome('sessions.share', params, params),
-      'sessions.open': (params) => this.#atHome('sessions.open', params, params),
-      'sessions.import': (params) => this.#atHome('sessions.import', params, params),
+      'sessions.release': (params) => this.#atHome('sessions.release', params),
+      'sessions.export': (params) => this.#atHome('sessions.export', params),
+      'sessions.tokens': (params) => this.#atHome('sessions.tokens', params),
+      'sessions.share': (params) => this.#atHome('sessions.share', params),
+      'sessions.open': (params) => this.#atHome('sessions.open', params),
+      'sessions.import': (params) => this.#atHome('sessions.import', params),
       'startStates.add': refuseStartState,
       'startStates.remove': refuseStartState,
     }
@@ -51,10 +51,9 @@ export class SessionCalls {
   /** Does not move a session that is in use, nor one whose worker is only a little busier. */
   async #atHome<M extends EngineCall>(
     method: M,
-    ref: SessionRef,
-    params: EngineCalls[M]['params'],
+    params: EngineCalls[M]['params'] & SessionRef,
   ): Promise<EngineCalls[M]['result']> {
-    const home = this.#homes.of({ tenant: ref.tenant, id: ref.id })
+    const home = this.#homes.of({ tenant: params.tenant, id: params.id })
     const worker = await this.#homes.enter(home, this.#choose)
     try {
       return await engineOf(worker).call(method, params)
@@ -87,7 +86,7 @@ export class SessionCalls {
 
   /** Releases it on the other workers, so that none still lists it. Its home stays, for requests that wait there. */
   async #delete(params: SessionRef, ready: readonly Replica[]): Promise<null> {
-    await this.#atHome('sessions.delete', params, params)
+    await this.#atHome('sessions.delete', params)
     const { worker } = this.#homes.of(params)
     const others = ready.filter((replica) => replica !== worker)
     const release = (replica: Replica) => replica.engine?.call('sessions.release', params)

@@ -2,22 +2,21 @@
  * Requests that may be repeated although they were answered, because the answer was lost. If the earlier turn is still
  * the last of its session, the later one replaces it, so that the conversation has it once.
  */
-import type { ModelRegistry, ServedModel } from '../../api/models.ts'
-import type { EngineClient } from '../../engine/client.ts'
+import type { ModelRegistry } from '../../api/models.ts'
 import type { Observer } from './observed.ts'
-import { wrapClient } from './wrap-client.ts'
+import { changedModels, wrapClient } from './wrap-client.ts'
 
 /** `origin` identifies the request across its repetitions. */
 export function withTurnOrigin(models: ModelRegistry, origin: string): ModelRegistry {
-  const asking = (model: ServedModel): ServedModel => {
-    const generate: EngineClient['generate'] = (request, signal) => {
-      const { session } = request
-      const own = session === undefined ? request : { ...request, session: { ...session, origin } }
-      return model.client.generate(own, signal)
-    }
-    return wrapClient(model, { generate })
-  }
-  return { list: () => models.list(), get: (name) => asking(models.get(name)) }
+  return changedModels(models, (model) =>
+    wrapClient(model, {
+      generate: (request, signal) => {
+        const { session } = request
+        const own = session === undefined ? request : { ...request, session: { ...session, origin } }
+        return model.client.generate(own, signal)
+      },
+    }),
+  )
 }
 
 const CONTINUED_HEADER = 'x-session-continued'
