@@ -6,6 +6,8 @@
 const TOKENS = NT * DEEP;
 const ROWS = R * ACROSS;
 const THREADS = ACROSS * DEEP;
+/** One is read while the other is written. */
+const BUFFERS = 2u;
 /** Pieces of a row of weights, as decode() makes them: of a step, and of all rows. */
 const PIECES = KQ / QUADS;
 const ALL_PIECES = ROWS * PIECES;

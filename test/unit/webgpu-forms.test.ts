@@ -54,14 +54,15 @@ test.each([
 ] as const)('tiles of %s in %i bytes without matrices: every operand is brought', (type, sharedBytes) => {
   const work = { blocks: 512, columns: 4096, type, isSoftware: false, sharedBytes, isByDots: false }
   const { file, constants, tokens, blocks } = formFor(work, 512)
-  const { R, ACROSS, DEEP, KQ, BUFFERS, PADDING, INPUTS, WEIGHTS_EACH } = constants as Record<string, number>
+  const { R, ACROSS, DEEP, KQ, PADDING, INPUTS, WEIGHTS_EACH } = constants as Record<string, number>
   const threads = ACROSS! * DEEP!
   expect(file).toBe('linear-wide')
   expect(INPUTS! * threads).toBe(tokens * KQ!)
   expect(Number.isInteger(INPUTS)).toBe(true)
   // Pieces are of four or of eight inputs.
   expect(WEIGHTS_EACH! * threads * (type === 'f32' ? 4 : 8)).toBeGreaterThanOrEqual(8 * blocks * 4 * KQ!)
-  expect(16 * BUFFERS! * KQ! * (tokens + PADDING! + R! * (ACROSS! + PADDING!))).toBeLessThanOrEqual(sharedBytes)
+  // Two buffers.
+  expect(16 * 2 * KQ! * (tokens + PADDING! + R! * (ACROSS! + PADDING!))).toBeLessThanOrEqual(sharedBytes)
   // Jobs begin at multiples of 16 blocks, and 32 threads are 8 by 4.
   expect([16 % blocks, ACROSS! % 8, DEEP! % 4]).toEqual([0, 0, 0])
 })

@@ -66,12 +66,12 @@ function narrowInSoftware(tokens: number): Form {
 
 /** 16 by 16 threads, of 4 outputs by 4 tokens each; KQ quads of inputs at a time. Shared memory of 16 KB has no room for padding. */
 function tiles(type: HeldType, sharedBytes: number): Form {
-  const [NT, R, ACROSS, DEEP, KQ, BUFFERS] = [4, 4, 16, 16, 4, 2]
+  const [NT, R, ACROSS, DEEP, KQ] = [4, 4, 16, 16, 4]
   const [tokens, rows] = [NT * DEEP, R * ACROSS]
   const PADDING = sharedBytes > 16_384 ? 2 : 0
   const pieces = (rows * KQ) / (type === 'f32' ? 1 : 2)
   const each = { INPUTS: (tokens * KQ) / THREADS, WEIGHTS_EACH: Math.ceil(pieces / THREADS) }
-  const constants = { NT, R, NT4: NT / 4, FOURS: R / 4, ACROSS, DEEP, KQ, BUFFERS, PADDING, ...each }
+  const constants = { NT, R, NT4: NT / 4, FOURS: R / 4, ACROSS, DEEP, KQ, PADDING, ...each }
   return { file: 'linear-wide', constants, tokens, blocks: rows / BLOCK_ROWS }
 }
 
