@@ -261,6 +261,8 @@ export interface Program {
   readonly flights?: ProgramFlights
   /** Work that can be done before the first step, so that no request waits for it. */
   preparations?(): Preparation[]
+  /** Compiles side by side what the preparations, or one step, would compile one after the other. */
+  compile?(step?: Batch): Promise<void>
   /** The number of tokens that a step is padded to, where it is: up to there more tokens cost nothing. */
   stepSize?(tokens: number): number
   /** Where steps are replayed as graphs: whether they are. May be turned off between steps. */

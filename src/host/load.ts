@@ -139,7 +139,10 @@ async function engineOver(
       'unsupported_weights',
       `the vocabulary has ${tokenizer.vocabSize} ids but ${choice.model} has ${runner.info.vocabSize} embedding rows; give the model's own vocabulary with --vocab`,
     )
-  if (warmUp !== undefined) runner.warmUp(warmUp)
+  if (warmUp !== undefined) {
+    await runner.compile()
+    runner.warmUp(warmUp)
+  }
   const numInFlight = new Int32Array(new SharedArrayBuffer(4))
   const store = await openStoreOf(choice, runner, tokenizer, numInFlight)
   try {

@@ -4,9 +4,8 @@
  */
 /// <reference types="@webgpu/types" />
 import { assert, SkeinError } from '../../errors.ts'
-import { longCall } from '../../threads/work-done.ts'
 import { describeAdapter, hasDots, hasSubgroups, type Matrices, matricesOf, type OpenedDevice } from './adapter.ts'
-import { type Constants, readSource } from './source.ts'
+import { type Constants, Kernel, readSource } from './source.ts'
 
 /** Values of GPUBufferUsage, which Node has no global for. */
 export const USAGE = { mapRead: 1, copySrc: 4, copyDst: 8, uniform: 64, storage: 128 } as const
@@ -22,6 +21,9 @@ const FIRST_ARENA_BYTES = 1 << 20
 const BUFFER_UNIT = 16
 /** Tensors begin at multiples of so many numbers: vectors of four never straddle. */
 const TENSOR_UNIT = 16
+
+/** Buffers that results have come by way of and that wait for the next: as many as states are read at once. */
+const MOST_STAGING = 4
 
 const DIRECTIVES = /^(?:enable|diagnostic)\b.*;$/gm
 
@@ -60,7 +62,9 @@ export class WebgpuDevice {
   #isDisposed = false
   #bytes = 0
   readonly #buffers = new Set<GPUBuffer>()
-  readonly #pipelines = new Map<string, GPUComputePipeline>()
+  /** The smallest first. */
+  #staging: GPUBuffer[] = []
+  readonly #kernels = new Map<string, Kernel>()
   readonly #layouts = new Map<string, GPUBindGroupLayout>()
 
   constructor(opened: OpenedDevice, without: readonly Feature[] = []) {
@@ -139,6 +143,7 @@ export class WebgpuDevice {
   reset(): void {
     this.flush()
     for (const buffer of this.#buffers) this.free(buffer)
+    this.#staging = []
     this.unwritten.clear()
     this.#arena = this.#firstArena()
     this.#arenaEnd = 0
@@ -214,7 +219,7 @@ export class WebgpuDevice {
   async read(ranges: readonly (readonly [GPUBuffer, number, number])[]): Promise<ArrayBuffer> {
     this.check()
     const size = ranges.reduce((sum, [, , bytes]) => sum + bytes, 0)
-    const staging = this.buffer(size, USAGE.mapRead | USAGE.copyDst)
+    const staging = this.#stagingOf(size)
     let at = 0
     for (const [buffer, offset, bytes] of ranges) {
       this.encoder.copyBufferToBuffer(buffer, offset, staging, at, bytes)
@@ -224,8 +229,21 @@ export class WebgpuDevice {
     try {
       return await this.mapped(staging, size)
     } finally {
-      this.free(staging)
+      this.#keepStaging(staging)
     }
+  }
+
+  /** Memory that the host and the device see takes long to get, the more the larger it is. */
+  #stagingOf(size: number): GPUBuffer {
+    const index = this.#staging.findIndex((one) => one.size >= size)
+    return index < 0 ? this.buffer(size, USAGE.mapRead | USAGE.copyDst) : this.#staging.splice(index, 1)[0]!
+  }
+
+  #keepStaging(buffer: GPUBuffer): void {
+    if (!this.#buffers.has(buffer)) return
+    this.#staging.push(buffer)
+    this.#staging.sort((a, b) => a.size - b.size)
+    if (this.#staging.length > MOST_STAGING) this.free(this.#staging.shift()!)
   }
 
   /** A copy of what a staging buffer holds when all before is done. */
@@ -245,7 +263,7 @@ export class WebgpuDevice {
     return copy
   }
 
-  // Pipelines.
+  // Kernels.
 
   layout(access: readonly Access[]): GPUBindGroupLayout {
     const key = access.join()
@@ -264,15 +282,15 @@ export class WebgpuDevice {
     return layout
   }
 
-  /** The kernel of a file, compiled at first use, with the accesses of its bind groups. */
-  pipeline(
+  /** The kernel of a file, with the accesses of its bind groups. */
+  kernel(
     file: string,
     groups: readonly (readonly Access[])[],
     { constants = {}, files = {} }: KernelVariant = {},
-  ): GPUComputePipeline {
+  ): Kernel {
     const key = JSON.stringify([file, groups, constants, files])
-    let pipeline = this.#pipelines.get(key)
-    if (pipeline === undefined) {
+    let kernel = this.#kernels.get(key)
+    if (kernel === undefined) {
       const values = { WG: this.threads, ...constants }
       const lines = Object.entries(values).map(([name, value]) => `const ${name} = ${value}u;`)
       const source = readSource(file, files, values)
@@ -284,11 +302,10 @@ export class WebgpuDevice {
       const module = this.gpu.createShaderModule({ label, code })
       const bindGroupLayouts = groups.map((access) => this.layout(access))
       const layout = this.gpu.createPipelineLayout({ bindGroupLayouts })
-      const compute = { module, entryPoint: 'main' }
-      pipeline = longCall(() => this.gpu.createComputePipeline({ label, layout, compute }))
-      this.#pipelines.set(key, pipeline)
+      kernel = new Kernel(this.gpu, { label, layout, compute: { module, entryPoint: 'main' } })
+      this.#kernels.set(key, kernel)
     }
-    return pipeline
+    return kernel
   }
 
   bindGroup(access: readonly Access[], buffers: readonly (GPUBuffer | GPUBufferBinding)[]): GPUBindGroup {

@@ -4,6 +4,7 @@ import { assert } from '../../errors.ts'
 import type { Batch, Capacity } from '../batch.ts'
 import type { Access, KernelVariant, WebgpuDevice } from './device.ts'
 import type { Halves, HalvesOf, Keeper } from './products/halves.ts'
+import type { Kernel } from './source.ts'
 import type { WebgpuStatePool } from './states.ts'
 
 /** The sizes of a step that launches depend on. */
@@ -11,14 +12,14 @@ export type StepShape = Pick<Batch, 'numTokens' | 'numRows' | 'numLogits' | 'num
 
 export interface Launch {
   readonly bindings: GPUBindGroup
-  /** Where outputs are written as f16, too. */
-  readonly kept?: GPUBindGroup
   /** Which kernel, and its workgroups; null where the step has nothing for it. */
   plan(step: StepShape): Planned | null
 }
 
 export interface Planned {
-  readonly pipeline: GPUComputePipeline
+  readonly kernel: Kernel
+  /** Where the kernel writes its outputs rounded, too. */
+  readonly kept?: GPUBindGroup
   readonly x: number
   readonly y: number
 }
@@ -43,7 +44,7 @@ export interface Recorder {
   /** Parameters of one launch, in the order of the kernel's struct. */
   params(words: readonly Word[]): GPUBufferBinding
   bind(access: readonly Access[], params: GPUBufferBinding, buffers: readonly GPUBuffer[]): GPUBindGroup
-  kernel(file: string, access: readonly Access[], variant?: KernelVariant): GPUComputePipeline
+  kernel(file: string, access: readonly Access[], variant?: KernelVariant): Kernel
 }
 
 /** Tokens beyond one a row from which on three kernels, of which one goes token by token, are faster than one. */

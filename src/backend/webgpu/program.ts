@@ -8,10 +8,11 @@ import type { Ops, Preparation, Program, ProgramFlights } from '../backend.ts'
 import { type Batch, type Capacity, MAX_TOP_LOGPROBS } from '../batch.ts'
 import { type Flight, flightOf } from '../flight.ts'
 import { USAGE, type WebgpuDevice } from './device.ts'
-import type { StepShape } from './launch.ts'
+import type { Launch, Planned, StepShape } from './launch.ts'
 import { LEAST_WIDE } from './products/forms.ts'
 import { COMMON } from './recorder.ts'
 import { OUTPUT_WORDS, Recording } from './recording.ts'
+import type { Kernel } from './source.ts'
 import { StepBuffer } from './step-buffer.ts'
 
 /** Launches of a prompt's step after which the device begins with them, while the host records the rest. */
@@ -21,6 +22,11 @@ const FLIGHTS = 2
 /** Numbers of tokens that may have kernels of their own: all up to a matrix, then its multiples, then powers of two. */
 const MATRIX = 8
 const MOST_APART = 128
+/** Sizes of steps whose plans are kept. */
+const MOST_PLANS = 64
+
+/** What a step runs, in order. */
+type Plan = readonly (readonly [Launch, Planned])[]
 
 export class WebgpuProgram implements Program {
   readonly flights: ProgramFlights
@@ -30,7 +36,9 @@ export class WebgpuProgram implements Program {
   readonly #step: StepBuffer
   /** Where each flight's draws come down, in turn. */
   readonly #images: readonly GPUBuffer[]
-  readonly #takeDraws: GPUComputePipeline
+  readonly #takeDraws: Kernel
+  /** By the sizes of the step. */
+  readonly #plans = new Map<number, Plan>()
   #common: {
     readonly key: string
     readonly kernels: GPUBindGroup
@@ -53,25 +61,54 @@ export class WebgpuProgram implements Program {
     this.#images = Array.from({ length: max }, () =>
       device.buffer(4 * OUTPUT_WORDS * Math.max(1, samples), USAGE.mapRead | USAGE.copyDst),
     )
-    this.#takeDraws = device.pipeline('take-draws', [COMMON])
+    this.#takeDraws = device.kernel('take-draws', [COMMON])
     this.flights = { max, feedsDraws: isFed, launch: (batch) => this.#launch(batch) }
   }
 
-  /** Kernels of steps of all sizes: each is compiled when a step first needs it, which holds that step and all behind it. */
-  preparations(): Preparation[] {
+  /** Decode steps and prompts, of sizes that together have every kernel. */
+  #steps(): StepShape[] {
     const { tokens, rows, logits, samples } = this.#capacity
-    const of = (numTokens: number, numRows: number) => () =>
-      this.#compile({
-        ...{ numTokens, numRows },
-        numLogits: Math.min(numTokens, logits),
-        numSamples: Math.min(numTokens, samples),
-      })
-    const decode = sizesTo(rows).map((size) => ({ rows: size, run: of(size, size) }))
-    return [...decode, ...sizesTo(tokens).map((size) => ({ rows: 0, run: of(size, 1) }))]
+    const of = (numTokens: number, numRows: number): StepShape => ({
+      ...{ numTokens, numRows },
+      numLogits: Math.min(numTokens, logits),
+      numSamples: Math.min(numTokens, samples),
+    })
+    return [...sizesTo(rows).map((size) => of(size, size)), ...sizesTo(tokens).map((size) => of(size, 1))]
   }
 
-  #compile(step: StepShape): void {
-    for (const launch of this.#recording.launches) launch.plan(step)
+  #kernelsOf(steps: readonly StepShape[]): Set<Kernel> {
+    return new Set([this.#takeDraws, ...steps.flatMap((step) => this.#planOf(step).map(([, { kernel }]) => kernel))])
+  }
+
+  async compile(step?: StepShape): Promise<void> {
+    const kernels = this.#kernelsOf(step === undefined ? this.#steps() : [step])
+    await Promise.all([...kernels].map((kernel) => kernel.compile()))
+  }
+
+  /** A kernel that a step is the first to need holds that step and all behind it. */
+  preparations(): Preparation[] {
+    return this.#steps().map((step) => ({
+      rows: step.numRows === step.numTokens ? step.numRows : 0,
+      run: () => {
+        for (const { pipeline } of this.#kernelsOf([step])) assert(pipeline, 'a kernel')
+      },
+    }))
+  }
+
+  #planOf(step: StepShape): Plan {
+    const { rows, logits, samples } = this.#capacity
+    const key =
+      ((step.numTokens * (rows + 1) + step.numRows) * (logits + 1) + step.numLogits) * (samples + 1) + step.numSamples
+    let plan = this.#plans.get(key)
+    if (plan === undefined) {
+      plan = this.#recording.launches.flatMap((launch) => {
+        const planned = launch.plan(step)
+        return planned === null ? [] : [[launch, planned] as const]
+      })
+      if (this.#plans.size >= MOST_PLANS) this.#plans.clear()
+      this.#plans.set(key, plan)
+    }
+    return plan
   }
 
   run(): void {
@@ -87,17 +124,15 @@ export class WebgpuProgram implements Program {
     const { kernels, draws } = this.#bindings()
     let pass = this.#device.encoder.beginComputePass()
     if (feedsDraws(batch)) {
-      pass.setPipeline(this.#takeDraws)
+      pass.setPipeline(this.#takeDraws.pipeline)
       pass.setBindGroup(0, draws)
       pass.dispatchWorkgroups(1)
     }
     pass.setBindGroup(0, kernels)
-    let last: GPUComputePipeline | null = null
+    let last: Kernel | null = null
     let kept: GPUBindGroup | undefined
     let left = batch.numTokens < LEAST_WIDE ? Number.POSITIVE_INFINITY : FIRST_LAUNCHES
-    for (const launch of this.#recording.launches) {
-      const planned = launch.plan(batch)
-      if (planned === null) continue
+    for (const [{ bindings }, { kernel, x, y, kept: keptIn }] of this.#planOf(batch)) {
       if (left-- === 0) {
         pass.end()
         this.#device.flush()
@@ -106,12 +141,12 @@ export class WebgpuProgram implements Program {
         last = null
         kept = undefined
       }
-      if (planned.pipeline !== last) pass.setPipeline(planned.pipeline)
-      last = planned.pipeline
-      pass.setBindGroup(1, launch.bindings)
-      if (launch.kept && launch.kept !== kept) pass.setBindGroup(2, launch.kept)
-      kept = launch.kept ?? kept
-      pass.dispatchWorkgroups(planned.x, planned.y)
+      if (kernel !== last) pass.setPipeline(kernel.pipeline)
+      last = kernel
+      pass.setBindGroup(1, bindings)
+      if (keptIn && keptIn !== kept) pass.setBindGroup(2, keptIn)
+      kept = keptIn ?? kept
+      pass.dispatchWorkgroups(x, y)
     }
     pass.end()
     const image = this.#images[this.#numLaunched++ % this.#images.length]!

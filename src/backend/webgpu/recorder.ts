@@ -1,4 +1,4 @@
-/** What ops are recorded with: parameters, bindings and pipelines of launches, made once. Knows no ops. */
+/** What ops are recorded with: parameters, bindings and kernels of launches, made once. Knows no ops. */
 /// <reference types="@webgpu/types" />
 import { SkeinError } from '../../errors.ts'
 import type { Capacity } from '../batch.ts'
@@ -13,7 +13,7 @@ import {
   keepingNone,
   LEAST_BY_MATRICES,
 } from './products/halves.ts'
-import type { Constants } from './source.ts'
+import type { Constants, Kernel } from './source.ts'
 
 /** Of every kernel: the arena and the step. */
 export const COMMON: readonly Access[] = ['write', 'read']
@@ -91,9 +91,9 @@ export class Launches implements Recorder {
     return this.device.bindGroup([PARAMS, ...access], [params, ...buffers])
   }
 
-  kernel(file: string, access: readonly Access[], variant?: KernelVariant): GPUComputePipeline {
+  kernel(file: string, access: readonly Access[], variant?: KernelVariant): Kernel {
     const groups = [COMMON, [PARAMS, ...access]]
-    return this.device.pipeline(file, variant && isKeeping(variant) ? [...groups, ['write']] : groups, variant)
+    return this.device.kernel(file, variant && isKeeping(variant) ? [...groups, ['write']] : groups, variant)
   }
 
   addLater(make: () => Launch): void {
@@ -129,7 +129,7 @@ export class Launches implements Recorder {
     variant: KernelVariant,
   ): Launch {
     const access = buffers.map(([one]) => one)
-    const pipeline = this.kernel(file, access, variant)
+    const kernel = this.kernel(file, access, variant)
     const bindings = this.bind(
       access,
       this.params(words),
@@ -139,7 +139,7 @@ export class Launches implements Recorder {
       bindings,
       plan(step) {
         const [x, y] = grid(step)
-        return x > 0 && y > 0 ? { pipeline, x, y } : null
+        return x > 0 && y > 0 ? { kernel, x, y } : null
       },
     }
   }
@@ -161,40 +161,42 @@ export class Launches implements Recorder {
       const isOfFew = keeper.keeps('halves')
       const plain = this.#launchOf(file, words('halves'), buffers, grid, keepingNone(isOfFew ? few : variant))
       const kernel = this.#lazily(file, access, () => keeper.variant(variant, 'halves'))
+      const bound = keeper.bound('halves')
       return {
         ...plain,
-        ...keeper.bound('halves'),
         plan(step) {
           if (keeper.keeps('bytes') && isFew(step)) return null
           const planned = plain.plan(step)
-          return planned && keeper.keeps('halves') && !isFew(step) ? { ...planned, pipeline: kernel() } : planned
+          return planned && keeper.keeps('halves') && !isFew(step)
+            ? { ...planned, kernel: kernel(), ...bound }
+            : planned
         },
       }
     })
     this.addLater(() => {
       if (!keeper.keeps('bytes')) return NOTHING
       const kernel = this.#lazily(file, access, () => keeper.variant(few, 'bytes'))
+      const bound = keeper.bound('bytes')
       return {
         bindings: this.bind(
           access,
           this.params(words('bytes')),
           buffers.map(([, buffer]) => buffer),
         ),
-        ...keeper.bound('bytes'),
         plan(step) {
           const [x, y] = grid(step)
-          return isFew(step) && x > 0 && y > 0 ? { pipeline: kernel(), x, y } : null
+          return isFew(step) && x > 0 && y > 0 ? { kernel: kernel(), x, y, ...bound } : null
         },
       }
     })
   }
 
-  /** Compiled when first needed. */
-  #lazily(file: string, access: readonly Access[], variant: () => KernelVariant): () => GPUComputePipeline {
-    let pipeline: GPUComputePipeline | undefined
+  /** Made when first needed. */
+  #lazily(file: string, access: readonly Access[], variant: () => KernelVariant): () => Kernel {
+    let kernel: Kernel | undefined
     return () => {
-      pipeline ??= this.kernel(file, access, variant())
-      return pipeline
+      kernel ??= this.kernel(file, access, variant())
+      return kernel
     }
   }
 

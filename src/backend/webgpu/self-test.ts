@@ -158,6 +158,7 @@ async function play(backend: Backend, rows: readonly number[], weights: Weights)
     ops.sample(logits, penalties)
   })
   const batch = batchOf(capacity, rows)
+  await program.compile?.(batch)
   const tokens: number[] = []
   for (let step = 0; step < (numTokens < LEAST_WIDE ? 2 : 1); step++) {
     const flight = program.flights?.launch(batch)

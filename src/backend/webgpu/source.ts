@@ -1,5 +1,10 @@
-/** Kernel sources: the .wgsl files of kernels/webgpu with what they include, and with their repeated lines written out. */
+/**
+ * Kernels, and their sources: the .wgsl files of kernels/webgpu with what they include, and with their repeated lines written
+ * out. Knows no device.
+ */
+/// <reference types="@webgpu/types" />
 import { assert } from '../../errors.ts'
+import { longCall } from '../../threads/work-done.ts'
 import { readKernelFile } from './kernel-files.ts'
 
 export type Constants = Readonly<Record<string, number>>
@@ -37,4 +42,27 @@ function repeat(code: string, constants: Constants): string {
       return repeat(copies.join(''), constants)
     },
   )
+}
+
+/** A compute shader of its own layout. */
+export class Kernel {
+  readonly #gpu: GPUDevice
+  readonly #descriptor: GPUComputePipelineDescriptor
+  #pipeline: GPUComputePipeline | null = null
+
+  constructor(gpu: GPUDevice, descriptor: GPUComputePipelineDescriptor) {
+    this.#gpu = gpu
+    this.#descriptor = descriptor
+  }
+
+  /** Compiled here and now if it is not: whoever asks waits for that. */
+  get pipeline(): GPUComputePipeline {
+    this.#pipeline ??= longCall(() => this.#gpu.createComputePipeline(this.#descriptor))
+    return this.#pipeline
+  }
+
+  /** Beside others, in threads of the driver. What fails here fails again, and is reported, where it is needed. */
+  async compile(): Promise<void> {
+    this.#pipeline ??= await this.#gpu.createComputePipelineAsync(this.#descriptor).catch(() => null)
+  }
 }

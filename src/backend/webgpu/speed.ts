@@ -38,7 +38,7 @@ export async function measureWebgpu(index: number): Promise<WebgpuSpeed> {
     for (let at = 0; at < bytes; at += block.byteLength) device.write(values, at, block)
     const bindings = device.bindGroup(access, [out, values])
     const run = (file: string, constants: Readonly<Record<string, number>>, x: number, y: number) => {
-      const pipeline = device.pipeline(file, [access], { constants })
+      const pipeline = device.kernel(file, [access], { constants }).pipeline
       return (times: number) => {
         const pass = device.encoder.beginComputePass()
         pass.setPipeline(pipeline)

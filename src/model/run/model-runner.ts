@@ -184,6 +184,11 @@ export class ModelRunner implements Runner {
     return this.launch(rows).result()
   }
 
+  /** Makes the warm-up shorter, where kernels can be compiled side by side. */
+  async compile(): Promise<void> {
+    await this.#program.compile?.()
+  }
+
   /** Before the first request, while all slots are free; a step works without it, at first use more slowly. */
   warmUp(options: WarmUp = {}): void {
     warmUp(this, this.#program, options)

@@ -22,6 +22,7 @@ export class Halves {
   #most = 0
   readonly #places = new Map<string, number>()
   #buffer: GPUBuffer | undefined
+  #bindings: GPUBindGroup | undefined
 
   constructor(device: WebgpuDevice) {
     this.#device = device
@@ -49,6 +50,12 @@ export class Halves {
   get buffer(): GPUBuffer {
     this.#buffer ??= this.#device.buffer(16 * this.#most, USAGE.storage)
     return this.#buffer
+  }
+
+  /** For kernels that write into it. */
+  get bindings(): GPUBindGroup {
+    this.#bindings ??= this.#device.bindGroup(['write'], [this.buffer])
+    return this.#bindings
   }
 
   dispose(): void {
@@ -146,11 +153,10 @@ export class Keeper {
     return this.#places[as].size > 0
   }
 
-  /** What a launch of the op has besides its bindings. */
+  /** What launches that keep have besides their bindings. */
   bound(as: KeptAs): { readonly kept?: GPUBindGroup } {
-    const { device, halves } = this.#recorder
     const of = this.#into[as]
-    return of !== null && this.keeps(as) ? { kept: device.bindGroup(['write'], [halves[of].buffer]) } : {}
+    return of !== null && this.keeps(as) ? { kept: this.#recorder.halves[of].bindings } : {}
   }
 
   /** A kernel that keeps what it writes so. As bytes: OUTPUTS of KEPT_FOURS vectors of four of a workgroup. */

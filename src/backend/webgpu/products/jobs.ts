@@ -1,7 +1,7 @@
 /** What a launch multiplies, and its parameters. */
 /// <reference types="@webgpu/types" />
 import type { Epilogue, LinearJob } from '../../backend.ts'
-import type { Launch, Planned, Recorder, StepShape } from '../launch.ts'
+import type { Launch, Planned, Recorder } from '../launch.ts'
 import { BLOCK_ROWS, type Part, tensorOf, UNIT, type WebgpuMatrix } from '../resources.ts'
 import type { ByDots, Keeper, KeptAs } from './halves.ts'
 
@@ -59,18 +59,8 @@ export function isOfVectors({ matrix }: Product): boolean {
   return matrix.columns % UNIT[matrix.type] === 0 && matrix.rows % 4 === 0
 }
 
-/** Keeps the plan as long as the number of tokens is the same. */
 export function planner(ofLogits: boolean, planFor: (count: number) => Planned | null): Launch['plan'] {
-  let planned: Planned | null = null
-  let plannedFor = 0
-  return (step: StepShape) => {
-    const count = ofLogits ? step.numLogits : step.numTokens
-    if (count !== plannedFor) {
-      planned = planFor(count)
-      plannedFor = count
-    }
-    return planned
-  }
+  return ({ numLogits, numTokens }) => planFor(ofLogits ? numLogits : numTokens)
 }
 
 /** Of a launch; those of a job begin at a whole workgroup's. */

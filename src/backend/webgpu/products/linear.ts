@@ -9,6 +9,7 @@ import type { Matrices } from '../adapter.ts'
 import type { Access } from '../device.ts'
 import type { Recorder } from '../launch.ts'
 import { BLOCK_ROWS, tensorOf, WebgpuMatrix } from '../resources.ts'
+import type { Kernel } from '../source.ts'
 import { besideForm, type Form, formFor, gridOf, matrixForm, type Work } from './forms.ts'
 import {
   eightsOf,
@@ -109,7 +110,7 @@ function recordGroup(
     plan: planner(ofLogits, (count) => {
       if (count === 0 || isByMatrices(count) || isFew(count) || (isTaken && count === 1)) return null
       const form = formFor(work, count)
-      return { pipeline: kernels(form), ...gridOf(form, count, work.blocks) }
+      return { kernel: kernels(form), ...gridOf(form, count, work.blocks) }
     }),
   })
   return along !== null && along.length > 0
@@ -147,19 +148,19 @@ function recordByMatrices(recording: Recorder, matrices: Matrices, group: Produc
   if (kept === null) recordHalves(recording, matrices, sources, by)
   const access = ['read', 'read', 'read'] as const
   const kernels = kernelsOf(recording, group, access)
-  recording.addLater(() => ({
-    bindings: recording.bind(access, recording.params(jobWords(recording, group, ofLogits, { sources, keeper })), [
-      buffer,
-      buffer,
-      recording.halves[of].buffer,
-    ]),
-    ...keeper.bound('halves'),
-    plan: planner(ofLogits, (count) => {
-      if (count < LEAST_BY_MATRICES) return null
-      const form = matrixForm(matrices, work, count)
-      return { pipeline: kernels(form, keeper.keeps('halves') ? keeper : null), ...gridOf(form, count, work.blocks) }
-    }),
-  }))
+  recording.addLater(() => {
+    const params = recording.params(jobWords(recording, group, ofLogits, { sources, keeper }))
+    const bound = keeper.bound('halves')
+    return {
+      bindings: recording.bind(access, params, [buffer, buffer, recording.halves[of].buffer]),
+      plan: planner(ofLogits, (count) => {
+        if (count < LEAST_BY_MATRICES) return null
+        const form = matrixForm(matrices, work, count)
+        const kernel = kernels(form, keeper.keeps('halves') ? keeper : null)
+        return { kernel, ...gridOf(form, count, work.blocks), ...bound }
+      }),
+    }
+  })
 }
 
 /** Tokens up to which each workgroup rounds the inputs of its dot products, where no op before has. */
@@ -190,14 +191,14 @@ function recordDots(
   recording.addLater(() => {
     const rounded = recording.halves[of].buffer
     const params = recording.params(jobWords(recording, group, ofLogits, { sources, keeper, as: 'bytes' }))
+    const bound = keeper.bound('bytes')
     return {
       bindings: recording.bind(access, params, [buffer, buffer, rounded, rounded]),
-      ...keeper.bound('bytes'),
       plan: planner(ofLogits, (count) => {
         if (!isFor(count)) return null
         const isKeeping = keeper.keeps('bytes')
         const form = formFor(work, count, isKeeping)
-        return { pipeline: kernels(form, isKeeping ? keeper : null), ...gridOf(form, count, work.blocks) }
+        return { kernel: kernels(form, isKeeping ? keeper : null), ...gridOf(form, count, work.blocks), ...bound }
       }),
     }
   })
@@ -232,14 +233,14 @@ function recordBeside(
     const variant = isKeeping ? keeper.variant({ constants, files }, 'bytes') : keepingNone({ constants, files })
     const own = beside.reduce((sum, { part }) => sum + Math.ceil(part.rows / BLOCK_ROWS), 0)
     const y = own + Math.ceil(work.blocks / blocks)
-    let pipeline: GPUComputePipeline | undefined
+    const bound = keeper.bound('bytes')
+    let kernel: Kernel | undefined
     return {
       bindings: recording.bind(access, recording.params(words), [buffer, buffer, rounded, rounded, others]),
-      ...keeper.bound('bytes'),
       plan: planner(ofLogits, (count) => {
         if (count !== 1) return null
-        pipeline ??= recording.kernel(file, access, variant)
-        return { pipeline, x: 1, y }
+        kernel ??= recording.kernel(file, access, variant)
+        return { kernel, x: 1, y, ...bound }
       }),
     }
   })
@@ -256,13 +257,13 @@ function recordRounding(
   const sources = sourcesOf(recording, group, ofLogits, (columns) => [0, room * roundedVectors(columns)])
   const groupsEach = Math.ceil(work.columns / 8 / recording.device.threads)
   const words = [Number(ofLogits), groupsEach, 0, 0, ...sourceWords(sources)]
-  let pipeline: GPUComputePipeline | undefined
+  let kernel: Kernel | undefined
   recording.addLater(() => ({
     bindings: recording.bind(['write'], recording.params(words), [recording.halves.rounded.buffer]),
     plan: planner(ofLogits, (count) => {
       if (!isRounded(count)) return null
-      pipeline ??= recording.kernel('linear-round', ['write'], { files: { ORDER: `dots-${work.type}-order` } })
-      return { pipeline, x: groupsEach * sources.length, y: count }
+      kernel ??= recording.kernel('linear-round', ['write'], { files: { ORDER: `dots-${work.type}-order` } })
+      return { kernel, x: groupsEach * sources.length, y: count }
     }),
   }))
   return sources
@@ -328,14 +329,14 @@ function recordHalves(recording: Recorder, { side }: Matrices, sources: readonly
   const all = [Number(ofLogits), 0, 0, 0, ...sourceWords(sources)]
   const most = Math.max(...sources.map(({ eights }) => eights))
   const { threads } = recording.device
-  let pipeline: GPUComputePipeline | undefined
+  let kernel: Kernel | undefined
   recording.addLater(() => ({
     bindings: recording.bind(access, recording.params(all), [recording.halves.rounded.buffer]),
     plan: planner(ofLogits, (count) => {
       if (count < LEAST_BY_MATRICES) return null
-      pipeline ??= recording.kernel('linear-halves', access, { constants: { SIDE: side } })
+      kernel ??= recording.kernel('linear-halves', access, { constants: { SIDE: side } })
       const eights = Math.ceil(count / side) * side * most
-      return { pipeline, x: Math.min(MOST_GROUPS, Math.ceil(eights / threads)), y: sources.length }
+      return { kernel, x: Math.min(MOST_GROUPS, Math.ceil(eights / threads)), y: sources.length }
     }),
   }))
 }
@@ -344,24 +345,21 @@ function kernelsOf(recording: Recorder, group: readonly Product[], access: reado
   const { type } = group[0]!.matrix
   const OPERANDS = isOfVectors(group[0]!) ? 'linear-vectors' : 'linear-numbers'
   const isRounded = access.length > 2
-  const made = new Map<string, GPUComputePipeline>()
-  return ({ file, constants }: Form, keeper: Keeper | null = null): GPUComputePipeline => {
+  const made = new Map<string, Kernel>()
+  return ({ file, constants }: Form, keeper: Keeper | null = null): Kernel => {
     const name = `${file} ${Object.values(constants).join()} ${keeper !== null}`
-    let pipeline = made.get(name)
-    if (pipeline === undefined) {
+    let kernel = made.get(name)
+    if (kernel === undefined) {
       const isDots = file === 'linear-dots'
+      const STEPS_OF = constants.BUFFERS === 2 ? 'matrix-steps-ahead' : 'matrix-steps'
       const files = isDots
         ? { OPERANDS, WEIGHTS: `dots-${type}`, INPUTS: isRounded ? 'dots-ahead' : 'dots-shared', BESIDE: 'beside-none' }
-        : {
-            OPERANDS,
-            WEIGHTS: `weights-${type}`,
-            STEPS_OF: constants.BUFFERS === 2 ? 'matrix-steps-ahead' : 'matrix-steps',
-          }
+        : { OPERANDS, WEIGHTS: `weights-${type}`, ...(file === 'linear-matrix' && { STEPS_OF }) }
       const variant = { constants, files }
       const kept = keeper?.variant(variant, isDots ? 'bytes' : 'halves') ?? keepingNone(variant)
-      pipeline = recording.kernel(file, access, kept)
-      made.set(name, pipeline)
+      kernel = recording.kernel(file, access, kept)
+      made.set(name, kernel)
     }
-    return pipeline
+    return kernel
   }
 }
