@@ -18,6 +18,21 @@ describeInBrowser('the first words of a conversation', (browser) => {
   })
   afterAll(() => server?.stop())
 
+  test('on a small phone an empty conversation begins at its top, also after a long one', async () => {
+    const { page } = await openPage(browser(), { viewport: { width: 360, height: 640 } })
+    await page.goto(`${server.url}/#/playground`)
+    const scrolled = () => page.locator('.exchanges').evaluate((list) => list.scrollTop)
+    const starters = page.locator('.starters li button')
+    await starters.nth(3).waitFor()
+    expect(await scrolled()).toBe(0)
+    await starters.nth(3).click()
+    await page.locator('.answer[aria-busy=false]').waitFor()
+    await page.locator('.pane-head .button').last().click()
+    await starters.first().waitFor()
+    expect(await scrolled()).toBe(0)
+    await page.context().close()
+  })
+
   test.each(['en-GB', 'zh-CN'] as const)('the demo model answers each that is offered, in %s', async (locale) => {
     const { page, faults } = await openPage(browser(), { locale })
     await page.goto(`${server.url}/#/playground`)

@@ -99,15 +99,16 @@ function Exchanges({ pane, onFork }: ExchangesProps) {
   const path = pane.path()
   // The list grows with each piece of the last answer.
   const last = path.at(-1)?.answer.value
-  useEffect(() => end.update(), [last, path.length])
+  const isEmpty = path.length === 0
+  useEffect(() => (isEmpty ? undefined : end.update()), [last, path.length])
   // A new question, or another conversation.
-  useEffect(() => end.return(), [pane, pane.exchanges.value.length])
+  useEffect(() => (isEmpty ? undefined : end.return()), [pane, pane.exchanges.value.length])
   const leaf = newestLeaf(pane.exchanges.value, pane.head.value)
   return (
     // A region that scrolls must be reachable by keyboard.
     // biome-ignore lint/a11y/noNoninteractiveTabindex: see above
-    <div ref={end.attach} class="exchanges" tabIndex={0} onScroll={end.onScroll}>
-      {path.length === 0 && <Starters pane={pane} />}
+    <div key={String(isEmpty)} ref={end.attach} class="exchanges" tabIndex={0} onScroll={end.onScroll}>
+      {isEmpty && <Starters pane={pane} />}
       {path.map((exchange) => (
         <ExchangeView key={exchange.id} pane={pane} exchange={exchange} onFork={onFork} />
       ))}
