@@ -145,23 +145,30 @@ export class Engine {
     const opening = isFull && numOpening > 0 ? this.#opening() : []
     if (isFull && !waiting.isUnderPart(request, maxWaiting, opening)) throw lineFull(maxWaiting)
     this.#outcomes.live.set(request.id, live)
-    if (request.constraint !== undefined) void this.#openGrammar(live, request.constraint)
-    else this.#open(live)
+    if (request.constraint !== undefined) {
+      void this.#openGrammar(live, request.constraint)
+      return
+    }
+    try {
+      this.#open(live)
+    } catch (error) {
+      this.#outcomes.live.delete(live.id)
+      throw error
+    }
   }
 
   /** Puts the request into the waiting line once its grammar is compiled. */
   async #openGrammar(live: LiveRequest, constraint: Constraint): Promise<void> {
     const matchers = this.#matchers
+    // It may be cancelled meanwhile.
+    const isWanted = () => this.#outcomes.live.get(live.id) === live
     try {
-      const isWanted = () => this.#outcomes.live.get(live.id) === live
       const grammar = await matchers.compile(constraint, { tenant: live.request.tenant ?? '', isWanted })
-      // The request may have been cancelled meanwhile.
       if (!isWanted()) return
       live.rules = matchers.rules(grammar, mayForce(live.request))
       this.#open(live)
     } catch (error) {
-      const isLive = this.#outcomes.live.get(live.id) === live || live.request.session !== undefined
-      if (isLive && this.#failure === null) this.#outcomes.fail(live, SkeinError.from(error))
+      if (isWanted() && this.#failure === null) this.#outcomes.fail(live, SkeinError.from(error))
     }
     this.onWake()
   }
@@ -326,17 +333,9 @@ export class Engine {
   }
 
   #open(live: LiveRequest): void {
-    try {
-      if (live.request.session === undefined) this.#joinLine(live)
-      else
-        this.#states!.open(live, {
-          ready: () => this.#joinLine(live),
-          fail: (error) => this.#outcomes.fail(live, error),
-        })
-    } catch (error) {
-      this.#outcomes.live.delete(live.id)
-      throw error
-    }
+    const opening = { ready: () => this.#joinLine(live), fail: (error: SkeinError) => this.#outcomes.fail(live, error) }
+    if (live.request.session === undefined) opening.ready()
+    else this.#states!.open(live, opening)
   }
 
   /** Any failure in here ends the engine. */

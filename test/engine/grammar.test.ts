@@ -281,6 +281,21 @@ test('an invalid grammar is refused, and the next valid one is not', async () =>
   expect(collected.answer('c')?.text).toBe('12')
 })
 
+test('a request of a session that is cancelled while its grammar is compiled is not told that it is invalid', async () => {
+  const fake = new FakeRunner({ vocabSize: JSON_V, numSlots: 8, maxTokens: 32 })
+  const kept = engineOver(fake, {}, DEFAULT_STATE_OPTIONS, 'plain', jsonTokens, grammars)
+  const session = { id: 's', ifMissing: 'create', ifBusy: 'wait', onCancel: 'drop' } as const
+  kept.submit(constrained({ type: 'grammar', ebnf: 'root ::= "a' }, { session }))
+  kept.cancel('c')
+  // Its id is free again.
+  kept.submit(requestOf({ id: 'c', prompt: Int32Array.of(5), maxTokens: 3 }))
+  await new Promise(setImmediate)
+  const collected = drain(kept)
+  expect(collected.error('c')).toBeNull()
+  expect(collected.answer('c')?.completionTokens).toBe(3)
+  kept.dispose()
+})
+
 test('random answers by random schemas are valid', async () => {
   const ajv = new Ajv2020({ strict: false })
   const numRuns = process.env.SKEIN_SLOW ? 10_000 : 60
