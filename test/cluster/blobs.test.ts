@@ -1,7 +1,8 @@
 /**
  * Blob storages: a folder, a bucket of an S3 double, and one of a real server if there is one. All run the same tests.
  */
-import { mkdtempSync } from 'node:fs'
+import { execFileSync } from 'node:child_process'
+import { mkdtempSync, readdirSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
@@ -88,4 +89,16 @@ test('an invalid address, and a bucket without keys, are refused with a message'
   for (const url of ['/folder', 'file://host/folder', 'http://x', 's3://', ''])
     expect(() => openBlobs(url, {})).toThrow('names no storage')
   expect(() => openBlobs('s3://bucket/x', {})).toThrow('AWS_ACCESS_KEY_ID')
+})
+
+test('a file that the system takes only a part of is no blob', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'skein-blobs-'))
+  const code = `
+    import { openBlobs } from '${new URL('../../dist/state/shared/open-blobs.js', import.meta.url)}'
+    const parts = [new Uint8Array(400_000), new Uint8Array(3_000_000)]
+    await openBlobs('file://${folder}').put('abc', parts).then(() => console.log('kept'), ({ code }) => console.log(code))
+  `
+  const command = 'ulimit -f 1024; exec "$0" --input-type=module -e "$1"'
+  expect(execFileSync('sh', ['-c', command, process.execPath, code], { encoding: 'utf8' })).toBe('EFBIG\n')
+  expect(readdirSync(join(folder, 'ab'))).toEqual([])
 })

@@ -35,7 +35,8 @@ export class FolderBlobs implements Blobs {
     const temporary = join(folder, `${name}.${randomBytes(4).toString('hex')}.tmp`)
     try {
       await withFile(temporary, 'wx', async (file) => {
-        await file.writev(parts.filter(({ length }) => length > 0) as Uint8Array[])
+        // On a disk that is nearly full the system takes a part of what it is given, and refuses only the next.
+        for (const part of parts) for (let at = 0; at < part.length; ) at += (await file.write(part, at)).bytesWritten
         await file.sync()
       })
       await rename(temporary, this.#path(name))
