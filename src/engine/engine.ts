@@ -10,7 +10,7 @@ import { setImmediate } from 'node:timers/promises'
 import { SkeinError } from '../errors.ts'
 import type { Constraint } from '../grammar/constraint.ts'
 import { Matchers, type StartThread } from '../grammar/matchers.ts'
-import { MAX_TOP_LOGPROBS, type Runner } from '../model/runner.ts'
+import type { Runner } from '../model/runner.ts'
 import { grammarTokens, type TokenBytes } from './answer/answer-text.ts'
 import { Ranking } from './answer/ranking.ts'
 import { Flights } from './flights.ts'
@@ -128,16 +128,13 @@ export class Engine {
    */
   submit(request: GenerateRequest): void {
     if (this.#failure !== null) throw this.#failure
-    const { numSlots, maxPromptTokens, maxWaiting, model, embeddingTasks, ranks } = this.info
-    const maxTopLogprobs = Math.min(MAX_TOP_LOGPROBS, model.vocabSize)
-    const hasSessions = this.#states !== null && this.#tokenBytes.encode !== undefined
-    const ofRequests = { maxPromptTokens, maxTopLogprobs, hasSessions, embeddingTasks, ranks }
-    checkRequest(request, { vocabSize: model.vocabSize, numSlots, ...ofRequests })
+    checkRequest(request, this.info, this.#states !== null && this.#tokenBytes.encode !== undefined)
     if (this.#outcomes.live.has(request.id)) {
       throw new SkeinError('invalid_request', `id ${request.id} is in use by a live request`)
     }
     const live = new LiveRequest(request, this.#tokenBytes)
     this.startStates.begin(live)
+    const { maxWaiting } = this.info
     const { waiting, running } = this.#scheduler
     const numOpening = this.#outcomes.live.size - waiting.numNew - running.length
     const isFull = this.#scheduler.numWaitingWith(live.numSlots) + numOpening > maxWaiting

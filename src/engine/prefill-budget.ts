@@ -4,13 +4,7 @@
  * changes when a prompt is read, never what is computed. Knows no rows.
  */
 import type { Runner } from '../model/runner.ts'
-
-interface PrefillLimits {
-  /** Always this many prompt tokens; null: as many as the target allows. */
-  readonly prefillChunk: number | null
-  /** The requested target; null: a default for the runner. */
-  readonly itlTargetMs: number | null
-}
+import type { EngineLimits } from './limits.ts'
 
 /** How long a step may take, which is how long answers wait between two tokens. */
 interface ItlTarget {
@@ -71,8 +65,13 @@ export class PrefillBudget {
   /** Milliseconds that a scored token took in each of the last two steps that had some. */
   #scoring: readonly [number, number]
 
-  /** `most`: tokens of a step. */
-  constructor({ prefillChunk, itlTargetMs }: PrefillLimits, suits: ItlTarget, most: number, vocabSize = 0) {
+  /** `suits`: the target where none is asked for. `most`: tokens of a step. */
+  constructor(
+    { prefillChunk, itlTargetMs }: Pick<EngineLimits, 'prefillChunk' | 'itlTargetMs'>,
+    suits: ItlTarget,
+    most: number,
+    vocabSize = 0,
+  ) {
     this.#scoring = [FIRST_SCORING_MS * vocabSize, FIRST_SCORING_MS * vocabSize]
     this.#prefillChunk = prefillChunk
     this.#target = itlTargetMs === null ? suits : { ...suits, leastMs: itlTargetMs, mostMs: itlTargetMs }

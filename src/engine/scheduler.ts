@@ -23,6 +23,7 @@ import type { LiveRequest, Sequence } from './sequence.ts'
 import { Places, type SlotPool } from './slots.ts'
 import type { Speculation } from './speculation/speculation.ts'
 import type { StateTransfers } from './state-transfers.ts'
+import type { States } from './states.ts'
 
 /** Tokens that are certain beside a row's first, for each row of the step; and those of one row that is long by itself. */
 const LEAST_CERTAIN = 1 / 8
@@ -40,19 +41,6 @@ export interface PlannedRow {
   readonly numPrompt: number
   /** Prompt tokens that the slot has consumed after the row. */
   readonly fedTo: number
-}
-
-/** The part of kept states that the scheduler needs. */
-interface KeptStates {
-  /**
-   * Called at admission, when slots are free: the state that a request begins with; null for the empty one. `isBusy`:
-   * answers are being generated.
-   */
-  startOf(live: LiveRequest, isBusy: boolean): Start | null
-  /** Slots that hold kept states; they can be taken back. */
-  readonly numKeptSlots: number
-  /** Frees this many of them, now or as soon as their states are elsewhere. */
-  giveUpSlots(count: number): void
 }
 
 /** Tokens of answers and of prompts; a mixture counts once per slot. */
@@ -88,7 +76,7 @@ export class Scheduler {
   readonly #slots: SlotPool
   readonly #transfers: StateTransfers
   readonly prefill: PrefillBudget
-  readonly #states: KeptStates | null
+  readonly #states: States | null
   readonly #speculation: Speculation
   readonly #places: Places
 
@@ -97,7 +85,7 @@ export class Scheduler {
     slots: SlotPool,
     transfers: StateTransfers,
     prefill: PrefillBudget,
-    states: KeptStates | null,
+    states: States | null,
     speculation: Speculation,
     /** Bytes of memory for states that have left their slots. */
     preemptBytes: number,

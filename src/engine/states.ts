@@ -176,7 +176,10 @@ export class States {
     return this.#turns.mover.close(isSound)
   }
 
-  /** At admission: the state of the session's turn, or the longest kept prefix of the prompt. */
+  /**
+   * At admission, when slots are free: the state of the session's turn, or the longest kept prefix of the prompt; null:
+   * the empty state. `isBusy`: answers are being generated.
+   */
   startOf(live: LiveRequest, isBusy: boolean): Start | null {
     const start = this.#turns.startOf(live)
     if (start === null) return this.#prefixOf(live, isBusy)

@@ -5,8 +5,9 @@
  */
 import { SkeinError } from '../errors.ts'
 import { checkConstraint } from '../grammar/check.ts'
+import { MAX_TOP_LOGPROBS } from '../model/runner.ts'
 import {
-  type EmbeddingTask,
+  type EngineInfo,
   type GenerateRequest,
   MAX_NOTE_BYTES,
   type MixedState,
@@ -14,25 +15,10 @@ import {
   type SessionUse,
 } from './messages.ts'
 
-/** Limits of this engine that a request can break. */
-export interface RequestLimits {
-  readonly vocabSize: number
-  readonly numSlots: number
-  readonly maxPromptTokens: number
-  /** Largest k of log-probabilities. */
-  readonly maxTopLogprobs: number
-  /** This engine keeps sessions. */
-  readonly hasSessions: boolean
-  /** Heads for embeddings. */
-  readonly embeddingTasks?: readonly EmbeddingTask[] | undefined
-  /** There is a reranker. */
-  readonly ranks?: true | undefined
-}
-
-/** Throws invalid_request or too_large. */
-export function checkRequest(request: GenerateRequest, limits: RequestLimits): void {
+/** Throws invalid_request or too_large. `hasSessions`: this engine keeps sessions. */
+export function checkRequest(request: GenerateRequest, limits: EngineInfo, hasSessions: boolean): void {
   demand(request.id !== '', 'id', 'must not be empty')
-  if (request.session !== undefined) checkSession(request, request.session, limits)
+  if (request.session !== undefined) checkSession(request, request.session, hasSessions)
   const { prompt, promptAtBeginning, session } = request
   const mayBeEmpty = session !== undefined
   demand(mayBeEmpty || promptAtBeginning === undefined, 'promptAtBeginning', 'is for sessions')
@@ -49,13 +35,14 @@ export function checkRequest(request: GenerateRequest, limits: RequestLimits): v
     demand(request.embedding === undefined, 'isRanked', 'goes with no embedding')
     checkReadOnly(request, 'isRanked')
   }
-  checkSampling(request.sampling, limits.vocabSize)
+  checkSampling(request.sampling, limits.model.vocabSize)
   checkStops(request)
   if (request.constraint !== undefined) checkConstraint(request.constraint, 'schema')
 }
 
-/** A session may have an unfed tail to go on from, so its prompt may be empty; session-turns.ts knows. */
-function checkPrompt(prompt: Int32Array, mayBeEmpty: boolean, { maxPromptTokens, vocabSize }: RequestLimits): void {
+/** A session may have an unfed tail to go on from, so its prompt may be empty; sessions/writers.ts knows. */
+function checkPrompt(prompt: Int32Array, mayBeEmpty: boolean, { maxPromptTokens, model }: EngineInfo): void {
+  const { vocabSize } = model
   demand(mayBeEmpty || prompt.length > 0, 'prompt', 'must have at least one token')
   if (prompt.length > maxPromptTokens) {
     const message = `the prompt has ${prompt.length} tokens, more than the limit of ${maxPromptTokens}; shorten it or raise maxPromptTokens`
@@ -68,7 +55,7 @@ function checkPrompt(prompt: Int32Array, mayBeEmpty: boolean, { maxPromptTokens,
 function checkSession(
   request: GenerateRequest,
   { id, from, ttlSeconds, note = '' }: SessionUse,
-  { hasSessions }: RequestLimits,
+  hasSessions: boolean,
 ): void {
   if (!hasSessions) {
     const message = 'this engine keeps no sessions'
@@ -92,11 +79,12 @@ function checkBoundaries({ boundaries }: GenerateRequest): void {
   demand(isAscending ?? true, 'boundaries', 'must be ascending lengths of prefixes')
 }
 
-function checkCounts(request: GenerateRequest, limits: RequestLimits): void {
+function checkCounts(request: GenerateRequest, { numSlots, model }: EngineInfo): void {
   const { n, maxTokens, logprobs, promptLogprobs } = request
+  const most = Math.min(MAX_TOP_LOGPROBS, model.vocabSize)
   demand(Number.isInteger(n) && n >= 1, 'n', `must be an integer of at least 1, not ${n}`)
-  if (n > limits.numSlots) {
-    const message = `n = ${n} choices need as many slots, more than the ${limits.numSlots} of this engine; lower n or load the model with more slots`
+  if (n > numSlots) {
+    const message = `n = ${n} choices need as many slots, more than the ${numSlots} of this engine; lower n or load the model with more slots`
     throw new SkeinError('too_large', message, { param: 'n' })
   }
   demand(
@@ -105,13 +93,13 @@ function checkCounts(request: GenerateRequest, limits: RequestLimits): void {
     `must be an integer of at least 0, not ${maxTokens}`,
   )
   for (const [param, k] of Object.entries({ logprobs, promptLogprobs })) {
-    const isValid = k === null || (Number.isInteger(k) && k >= 0 && k <= limits.maxTopLogprobs)
-    demand(isValid, param, `must be an integer from 0 to ${limits.maxTopLogprobs}, not ${k}`)
+    const isValid = k === null || (Number.isInteger(k) && k >= 0 && k <= most)
+    demand(isValid, param, `must be an integer from 0 to ${most}, not ${k}`)
   }
 }
 
 /** It is all that the request asks for, and each of its tokens is read here. */
-function checkEmbedding(request: GenerateRequest, { embeddingTasks = [] }: RequestLimits): void {
+function checkEmbedding(request: GenerateRequest, { embeddingTasks = [] }: EngineInfo): void {
   const { embeddingTask: task } = request
   const isHere = task === undefined || embeddingTasks.includes(task)
   demand(isHere, 'embeddingTask', `is no head of this model, which has [${embeddingTasks}]`)
@@ -128,7 +116,7 @@ function checkReadOnly({ n, maxTokens, promptLogprobs, session, mixture, cache }
 function checkMixture(
   { n, promptLogprobs, session, startState }: GenerateRequest,
   mixture: readonly MixedState[],
-  { numSlots }: RequestLimits,
+  { numSlots }: EngineInfo,
 ): void {
   demand(mixture.length > 0, 'mixture', 'must have at least one state')
   const areFloats = mixture.every(({ weight }) => isFloat(weight))

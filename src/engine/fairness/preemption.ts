@@ -306,15 +306,11 @@ function goesSooner(a: Candidate, b: Candidate): boolean {
   const keys = ({ unit, standing }: Candidate) => [
     -priorityOf(unit),
     standing.numHeld / standing.share,
-    numRowsOf(unit),
+    unit.sequences[0]!.numRows,
   ]
   const [ofA, ofB] = [keys(a), keys(b)]
   const at = ofA.findIndex((key, i) => key !== ofB[i])
   return at !== -1 && ofA[at]! > ofB[at]!
-}
-
-function numRowsOf({ sequences }: Preempted): number {
-  return sequences[0]!.numRows
 }
 
 /** The parts of a running request that can leave by themselves. */

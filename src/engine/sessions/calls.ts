@@ -291,21 +291,18 @@ function unknownTurn(id: string, turn: number, { turns }: SessionRecord): SkeinE
   return new SkeinError('not_found', `session ${id} has no turn ${turn}; kept are: ${kept}`)
 }
 
-async function exportTurn({ state }: Turn, { turns, identity }: CallContext): Promise<Uint8Array> {
+async function exportTurn({ state }: Turn, { turns: { mover }, identity }: CallContext): Promise<Uint8Array> {
+  const { tiers } = mover
   const { isForeign } = state
   state.users++
   try {
-    await inMemory(state, turns)
+    if (tiers.isInMemory(state)) await mover.copiedOut(state)
+    else await tiers.bring(state)
     const snapshot = { ...state.text!, state: state.arrays! }
     return await inTurns(encoding(snapshot, identity, { namespace: '', isForeign }))
   } finally {
-    turns.mover.unuse(state)
+    mover.unuse(state)
   }
-}
-
-async function inMemory(state: KeptState, { mover }: SessionTurns): Promise<void> {
-  if (mover.tiers.isInMemory(state)) await mover.copiedOut(state)
-  else await mover.tiers.bring(state)
 }
 
 /** Describes a session from its record: another process, or none, writes to it. */

@@ -3,7 +3,7 @@
  * kept/state-mover.ts knows where states are. Nothing here waits: what the store sends arrives between steps.
  */
 import { assert, SkeinError } from '../../errors.ts'
-import { type Runner, stateBytesOf } from '../../model/runner.ts'
+import { type Runner, type StateData, stateBytesOf } from '../../model/runner.ts'
 import type { KeptState, Session } from '../../state/kept-state.ts'
 import { Sessions } from '../../state/sessions.ts'
 import { joinTokens } from '../../state/snapshot.ts'
@@ -196,29 +196,25 @@ export class SessionTurns implements SessionShelf {
 
   /** The state of a turn: the slot's own where every token it has consumed belongs to the answer. */
   #keep(sequence: Sequence, { namespace, parent }: Use): KeptState {
-    const { owner, drawn, numFed } = sequence
+    const { owner, drawn, numFed, slot, saved } = sequence
+    const { tiers } = this.mover
     const isForeign = parent?.state.isForeign === true
     const { count, rest } = answerTokens(sequence, this.#tokenBytes)
     const restTokens = rest === '' ? [] : this.#tokenBytes.encode!(rest) // submit has checked it
-    const textAt = (consumed: number) => ({
-      tokens: joinTokens(owner.prompt, drawn.slice(0, consumed)),
-      tail: joinTokens(drawn.slice(consumed, count), restTokens),
-    })
+    const keep = (consumed: number, slot: number | null, state: StateData | null) => {
+      const tokens = joinTokens(owner.prompt, drawn.slice(0, consumed))
+      const text = { tokens, tail: joinTokens(drawn.slice(consumed, count), restTokens) }
+      if (slot !== null) return tiers.keepSlot(slot, text, namespace, isForeign)
+      assert(state !== null, 'an answer without a state became a turn')
+      return tiers.keepCopy({ ...text, state }, namespace, isForeign)
+    }
     if (count >= numFed) {
-      const { slot, saved } = sequence
-      const text = textAt(numFed)
       sequence.slot = null
-      if (slot !== null) return this.mover.tiers.keepSlot(slot, text, namespace, isForeign)
-      assert(saved !== null, 'an answer without a state became a turn')
-      return this.mover.tiers.keepCopy({ ...text, state: saved }, namespace, isForeign)
+      return keep(numFed, slot, saved)
     }
     const checkpoint = this.#checkpoints.before(owner, count)
-    const text = textAt(checkpoint.count)
-    const { slot, state } = this.#checkpoints.claim(checkpoint.copy)
-    const { tiers } = this.mover
-    if (slot !== null) return tiers.keepSlot(slot, text, namespace, isForeign)
-    assert(state !== null, 'a copy from before a stop string was let go of')
-    return tiers.keepCopy({ ...text, state }, namespace, isForeign)
+    const copy = this.#checkpoints.claim(checkpoint.copy)
+    return keep(checkpoint.count, copy.slot, copy.state)
   }
 
   /** Until a turn is in the store, one before it may have been kept for it. */
@@ -248,9 +244,9 @@ export function answerTokens(sequence: Sequence, tokenBytes: TokenBytes): Answer
   const { drawn, finish, text } = sequence
   if (typeof finish?.matched === 'number') return { count: drawn.length - 1, rest: '' }
   if (typeof finish?.matched !== 'string') return { count: drawn.length, rest: '' }
-  const shown = decode(drawn, tokenBytes).slice(0, text.numReleased)
   let count = drawn.length
   let whole = decode(drawn, tokenBytes)
+  const shown = whole.slice(0, text.numReleased)
   // A stop string spans a few tokens, so this goes a few steps back.
   while (!shown.startsWith(whole)) {
     count--

@@ -7,8 +7,7 @@
  * the last tokens of the text. A lane whose answer is over keeps its state for a text that begins with the same tokens: the next
  * turn of a conversation, or another choice.
  */
-import type { BatchRow, Flight, RowResult, Runner, SampleSpec } from '../../model/runner.ts'
-import { fedByDraw } from '../../model/runner.ts'
+import { type BatchRow, type Flight, fedByDraw, type RowResult, type Runner, type SampleSpec } from '../../model/runner.ts'
 import { stopTokensOf } from '../answer/draw-numbers.ts'
 import type { GenerateRequest } from '../messages.ts'
 import type { Proposer, ProposerSource } from './proposer.ts'
@@ -36,11 +35,10 @@ export class Draft implements ProposerSource {
   readonly #lanes: readonly Lane[]
   /** Answers of the step being planned, and how many guesses each wants. */
   readonly #asked = new Map<DraftedAnswer, number>()
+  readonly mostAnswers: number
   #numDrafts = 0
   readonly #stepMs: number[] = []
   readonly #now: () => number
-
-  readonly mostAnswers: number
 
   /** Two slots of the runner for each answer that it drafts, or more where it drafts few at once. `now`: milliseconds. */
   constructor(runner: Runner, mostAnswers = Number.POSITIVE_INFINITY, now = () => performance.now()) {
