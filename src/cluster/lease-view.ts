@@ -23,10 +23,6 @@ export class LeaseView {
     return monotonicNow() >= Atomics.load(this.words, END)
   }
 
-  get leftMs(): number {
-    return Number(Atomics.load(this.words, END) - monotonicNow()) / 1e6
-  }
-
   /** Grows whenever the lease is extended after it had expired: others may have taken its sessions meanwhile. */
   get numLapses(): number {
     return Number(Atomics.load(this.words, LAPSES))

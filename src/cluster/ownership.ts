@@ -21,8 +21,6 @@ export interface Owner {
 /** A session as its new owner gets it. */
 export interface Taken {
   readonly fence: number
-  /** Number of publications of its record. */
-  readonly version: number
   /** The last published record, in JSON. Null: never published. */
   readonly record: unknown
   /** The previous owner. Null: none, or this worker. */
@@ -47,7 +45,7 @@ const TAKE = `
 const IS_FREE = `(s.owner is null or s.owner = $4 or not exists (
   select 1 from worker w where w.id = s.owner and w.expires > now()
 ))`
-const RETURNING = 'returning fence, version, record, nullif(former, $4) as former'
+const RETURNING = 'returning fence, record, nullif(former, $4) as former'
 
 /** Null: there is no such session, or another worker has it (see ownerOf). */
 export async function take(

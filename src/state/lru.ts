@@ -30,10 +30,6 @@ export class Lru<T> {
     return this.count > this.capacity.count || this.#bytes > this.capacity.bytes
   }
 
-  has(item: T): boolean {
-    return this.#items.has(item)
-  }
-
   /** Adds an item, or makes it the most recently used one. */
   touch(item: T, bytes: number): void {
     this.delete(item)
@@ -53,9 +49,5 @@ export class Lru<T> {
   oldest(mayGo: (item: T) => boolean = () => true): T | null {
     for (const item of this.#items.keys()) if (mayGo(item)) return item
     return null
-  }
-
-  items(): Iterable<T> {
-    return this.#items.keys()
   }
 }

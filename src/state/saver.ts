@@ -8,7 +8,7 @@ import { SkeinError } from '../errors.ts'
 import { type Barrier, type Commit, changeOf, commitOf, joined, partsOf, type Release } from './commit.ts'
 import type { KeptState, Session } from './kept-state.ts'
 import { tell, warn } from './store/failures.ts'
-import type { SessionName, Store } from './store/store.ts'
+import { nameKey, type SessionName, type Store } from './store/store.ts'
 
 /** Pause after a failed write, unless the store says another. */
 const RETRY_MS = 2000
@@ -129,8 +129,9 @@ export class Saver {
   }
 
   /** The claim to a session of that name is about to end: the store must not be asked for it before that. */
-  isEnding({ namespace, id }: SessionName): boolean {
-    const isIt = (name: SessionName) => isSame(name, { namespace, id })
+  isEnding(ending: SessionName): boolean {
+    const key = nameKey(ending)
+    const isIt = (name: SessionName) => nameKey(name) === key
     const sessions = [...this.#changed, ...(this.#commit?.sessions.keys() ?? [])]
     const releases = [...this.#releases, ...(this.#commit?.releases ?? [])]
     return sessions.some((session) => session.isDeleted && isIt(session)) || releases.some(({ name }) => isIt(name))
@@ -258,7 +259,8 @@ export class Saver {
 
   /** Removes sessions of a commit that other processes turned out to have. */
   #lose({ sessions }: Commit, names: readonly SessionName[]): Session[] {
-    const lost = [...sessions.keys()].filter((session) => names.some((name) => isSame(session, name)))
+    const keys = new Set(names.map(nameKey))
+    const lost = [...sessions.keys()].filter((session) => keys.has(nameKey(session)))
     this.#forget(lost, taken)
     return lost
   }
@@ -342,10 +344,6 @@ function settling(session: Session | null, resolve: () => void, reject: (error: 
     if (failure === null) resolve()
     else reject(failure)
   }
-}
-
-function isSame(a: SessionName, b: SessionName): boolean {
-  return a.namespace === b.namespace && a.id === b.id
 }
 
 export function taken({ id }: SessionName): SkeinError {

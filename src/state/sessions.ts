@@ -6,7 +6,7 @@
 
 import { SkeinError } from '../errors.ts'
 import { createKept, type KeptState, type Session, type Turn } from './kept-state.ts'
-import { expiresAt, type StoredSession } from './store/store.ts'
+import { expiresAt, type SessionName, type SessionRecord, type StoredSession } from './store/store.ts'
 import { type SessionLimits, Tenants } from './tenants.ts'
 
 interface SessionEvents {
@@ -38,14 +38,10 @@ export class Sessions {
 
   /** Adds a session as a store has it. Several turns, of several sessions, may refer to one state. */
   restore({ namespace, id, record }: StoredSession): void {
-    const { version, head, nextTurn, createdAt, updatedAt, ttlMs, turns } = record
-    const own = { isBusy: false, waiters: [], isDeleted: false, turns: new Map() }
-    const claimed = { claim: 'sure', lostBy: null } as const
-    const times = { createdAt, updatedAt, ttlMs }
-    const session: Session = { namespace, id, version, head, nextTurn, ...times, ...own, ...claimed }
-    this.#add(session)
-    for (const { turn, parent, createdAt: at, origin, note, ...facts } of turns) {
-      const state = this.#states.get(facts.key) ?? createKept({ namespace, ...facts }, 'saved')
+    const { turns, ...facts } = record
+    const session = this.#add({ namespace, id, ...facts })
+    for (const { turn, parent, createdAt: at, origin, note, ...ofState } of turns) {
+      const state = this.#states.get(ofState.key) ?? createKept({ namespace, ...ofState }, 'saved')
       this.#hold(session, { turn, parent, createdAt: at, state, origin, note })
     }
   }
@@ -89,24 +85,7 @@ export class Sessions {
   create(namespace: string, id: string, ttlMs: number | null = this.#limits.ttlMs): Session {
     this.#withoutExpired(() => this.tenants.refuseSession(namespace))
     const now = this.#now()
-    const session: Session = {
-      namespace,
-      id,
-      version: 0,
-      head: 0,
-      nextTurn: 1,
-      turns: new Map(),
-      createdAt: now,
-      updatedAt: now,
-      ttlMs,
-      isBusy: false,
-      waiters: [],
-      isDeleted: false,
-      claim: 'sure',
-      lostBy: null,
-    }
-    this.#add(session)
-    return session
+    return this.#add({ namespace, id, version: 0, head: 0, nextTurn: 1, createdAt: now, updatedAt: now, ttlMs })
   }
 
   /** As `tenants.refuseBytes`. */
@@ -275,9 +254,12 @@ export class Sessions {
     return true
   }
 
-  #add(session: Session): void {
+  #add(facts: SessionName & Omit<SessionRecord, 'turns'>): Session {
+    const unused = { isBusy: false, isDeleted: false, claim: 'sure', lostBy: null } as const
+    const session: Session = { ...facts, ...unused, waiters: [], turns: new Map() }
     this.tenants.add(session)
     this.#count++
+    return session
   }
 
   #remove(session: Session): void {

@@ -50,7 +50,13 @@ interface SnapshotContent extends Pick<Snapshot, 'tokens' | 'tail'> {
 }
 
 /** The file in parts, to be written one after the other, so that a large state is not copied. */
-export function snapshotParts(
+export function snapshotParts(content: SnapshotContent, identity: ModelIdentity, owner: SnapshotOwner): Uint8Array[] {
+  const parts = summedParts(content, identity, owner)
+  return [...parts, bytesIn(Uint32Array.of(parts.reduce(continueCrc, 0)))]
+}
+
+/** All but the checksum. */
+function summedParts(
   { tokens, tail, floats }: SnapshotContent,
   identity: ModelIdentity,
   owner: SnapshotOwner,
@@ -59,9 +65,7 @@ export function snapshotParts(
   assert(4 * numFloats === stateBytesOf(identity), 'a state of another shape')
   const header = { ...identity, ...owner, dtype: 'f32' } as const
   const start = encodeHeader({ ...header, numTokens: tokens.length, numTail: tail.length })
-  const parts = [start, ...[tokens, tail, ...floats].map(bytesIn)]
-  const sum = parts.reduce(continueCrc, 0)
-  return [...parts, bytesIn(Uint32Array.of(sum))]
+  return [start, ...[tokens, tail, ...floats].map(bytesIn)]
 }
 
 function encodeHeader(header: SnapshotHeader): Uint8Array {
@@ -86,13 +90,11 @@ export function encodeSnapshot(
 
 /** The whole file, a megabyte per step. The snapshot must not change meanwhile. */
 export function* encoding(
-  { tokens, tail, state }: Snapshot,
+  { state, ...text }: Snapshot,
   identity: ModelIdentity,
   owner: SnapshotOwner,
 ): Steps<Uint8Array<ArrayBuffer>> {
-  const header = { ...identity, ...owner, dtype: 'f32' } as const
-  const start = encodeHeader({ ...header, numTokens: tokens.length, numTail: tail.length })
-  const parts = [start, ...[tokens, tail, ...state].map(bytesIn)]
+  const parts = summedParts({ ...text, floats: state }, identity, owner)
   const size = parts.reduce((sum, part) => sum + part.length, 0)
   const file = new Uint8Array(size + CHECKSUM_BYTES[VERSION]!)
   let at = 0

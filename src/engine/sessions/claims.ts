@@ -7,7 +7,7 @@ import { SkeinError } from '../../errors.ts'
 import type { KeptState, Session } from '../../state/kept-state.ts'
 import { type Saver, taken } from '../../state/saver.ts'
 import type { Sessions } from '../../state/sessions.ts'
-import type { SessionName, Store, StoredSession } from '../../state/store/store.ts'
+import { nameKey, type SessionName, type Store, type StoredSession } from '../../state/store/store.ts'
 
 /** How long a request that waits for its session waits for another process to give it up, and how often it asks. */
 const HANDOVER_MS = 10_000
@@ -210,8 +210,8 @@ export class SessionClaims {
     return this.#sessions.find(namespace, id) !== null
   }
 
-  #inLine<T>({ namespace, id }: SessionName, work: () => Promise<T>): Promise<T> {
-    const key = `${namespace} ${id}`
+  #inLine<T>(name: SessionName, work: () => Promise<T>): Promise<T> {
+    const key = nameKey(name)
     const turn = (this.#lines.get(key) ?? Promise.resolve()).then(work)
     const last = turn
       .catch(() => {})

@@ -7,7 +7,14 @@
  * the last tokens of the text. A lane whose answer is over keeps its state for a text that begins with the same tokens: the next
  * turn of a conversation, or another choice.
  */
-import { type BatchRow, type Flight, fedByDraw, type RowResult, type Runner, type SampleSpec } from '../../model/runner.ts'
+import {
+  type BatchRow,
+  type Flight,
+  fedByDraw,
+  type RowResult,
+  type Runner,
+  type SampleSpec,
+} from '../../model/runner.ts'
 import { stopTokensOf } from '../answer/draw-numbers.ts'
 import type { GenerateRequest } from '../messages.ts'
 import type { Proposer, ProposerSource } from './proposer.ts'

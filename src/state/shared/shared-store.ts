@@ -19,6 +19,8 @@ import {
   type Claim,
   expiresAt,
   type ListPage,
+  MAX_INLINE_BYTES,
+  nameKey,
   readStored,
   type SessionName,
   type SessionRecord,
@@ -26,6 +28,7 @@ import {
   type StoreChange,
   type StoredSession,
   type Usage,
+  VERSION_GAP,
 } from '../store/store.ts'
 import type { Blobs } from './blobs.ts'
 import { type Coming, Handover } from './handover.ts'
@@ -63,9 +66,6 @@ export interface SharedStoreOptions {
   readonly maxInlineBytes?: number | undefined
 }
 
-const MAX_INLINE_BYTES = 2 ** 20
-/** More changes than a session has on their way to the store at once. */
-const GAP = 1000
 /** A session that nobody had a moment ago is somebody's now. */
 const TRIES = 5
 const SWEEP_CHECK_MS = 10 * 60_000
@@ -145,7 +145,7 @@ export class SharedStore {
 
   async claim(name: SessionName, mayCreate: boolean): Promise<Claim> {
     this.lease.check()
-    const gap = this.#options.isToldFirst ? GAP : 0
+    const gap = this.#options.isToldFirst ? VERSION_GAP : 0
     for (let i = 0; i < TRIES; i++) {
       const taken = await take(this.#database, this.#keyOf(name), { worker: this.owner, mayCreate, gap })
       if (taken !== null) {
@@ -314,10 +314,6 @@ export class SharedStore {
 
 /** Fence of a session that is not claimed here. */
 const NO_FENCE = 0
-
-function nameKey({ namespace, id }: SessionName): string {
-  return `${namespace} ${id}`
-}
 
 /** Longer than any write takes, by any clock: the storage's is not ours. */
 const AGE_MS = 24 * 3_600_000

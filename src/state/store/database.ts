@@ -25,6 +25,8 @@ import {
   type Claim,
   type ClaimAsk,
   type ListPage,
+  MAX_INLINE_BYTES,
+  nameKey,
   readStored,
   type SessionName,
   type StatePut,
@@ -46,8 +48,6 @@ export interface DatabaseOptions extends ConnectionOptions {
   /** Larger states are files. */
   readonly maxInlineBytes?: number | undefined
 }
-
-const MAX_INLINE_BYTES = 2 ** 20
 
 /** A state that can be referred to. */
 interface StagedState extends StateRow {
@@ -251,10 +251,7 @@ export class StoreDatabase {
   ): string[] {
     const keys = [...deleteKeys]
     for (const { record, ...name } of sessions) {
-      if (
-        unclaimed.some((one) => one.namespace === name.namespace && one.id === name.id) &&
-        this.#isMeanwhileOthers(name)
-      ) {
+      if (unclaimed.some((one) => nameKey(one) === nameKey(name)) && this.#isMeanwhileOthers(name)) {
         lost.push(name)
         keys.push(...(record?.turns ?? []).map(({ key }) => key))
         continue

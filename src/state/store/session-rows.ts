@@ -8,6 +8,7 @@ import {
   type SessionRecord,
   type StoredSession,
   type Usage,
+  VERSION_GAP,
 } from './store.ts'
 
 /** A state, or the name of its file. */
@@ -19,9 +20,6 @@ export interface StateRow {
 interface SessionRow extends SessionName {
   readonly record: string
 }
-
-/** More changes than a session has on their way to the store at once. */
-const GAP = 1000
 
 /** A condition on row `s`. */
 const UNCLAIMED_BY_OWNER = `NOT EXISTS (
@@ -154,7 +152,7 @@ export class SessionRows {
   leaveGap(owner: string): void {
     this.#run(
       `UPDATE sessions
-       SET record = json_set(record, '$.version', json_extract(record, '$.version') + ${GAP})
+       SET record = json_set(record, '$.version', json_extract(record, '$.version') + ${VERSION_GAP})
        WHERE (namespace, id) IN (SELECT namespace, id FROM claims WHERE owner = ?)`,
       owner,
     )

@@ -7,17 +7,18 @@ import { assert, SkeinError } from '../../errors.ts'
 import { modelKeyOf } from '../model-key.ts'
 import type { SharedStoreOptions } from '../shared/shared-store.ts'
 import type { ModelIdentity, Snapshot } from '../snapshot.ts'
-import type {
-  Claim,
-  LeaseSight,
-  ListPage,
-  PrefixStore,
-  SessionName,
-  StatePut,
-  Store,
-  StoreChange,
-  StoredSession,
-  Usage,
+import {
+  type Claim,
+  type LeaseSight,
+  type ListPage,
+  nameKey,
+  type PrefixStore,
+  type SessionName,
+  type StatePut,
+  type Store,
+  type StoreChange,
+  type StoredSession,
+  type Usage,
 } from './store.ts'
 import type {
   AskParams,
@@ -116,7 +117,7 @@ class ThreadedStore implements Store {
 
   async claim(name: SessionName, mayCreate: boolean): Promise<Claim> {
     const claim = await this.#reader.ask('claim', name, mayCreate)
-    if (claim.isUnclaimed) this.#unclaimed.set(keyOf(name), name)
+    if (claim.isUnclaimed) this.#unclaimed.set(nameKey(name), name)
     return claim
   }
 
@@ -144,9 +145,9 @@ class ThreadedStore implements Store {
     const number = this.#nextNumber()
     const puts = []
     for (const put of change.puts) puts.push(await this.#send(number, put))
-    const unclaimed = change.sessions.flatMap((name) => this.#unclaimed.get(keyOf(name)) ?? [])
+    const unclaimed = change.sessions.flatMap((name) => this.#unclaimed.get(nameKey(name)) ?? [])
     const lost = await this.#writer.ask('commit', { ...change, unclaimed, number, puts })
-    for (const name of [...unclaimed, ...(change.releases ?? [])]) this.#unclaimed.delete(keyOf(name))
+    for (const name of [...unclaimed, ...(change.releases ?? [])]) this.#unclaimed.delete(nameKey(name))
     return lost
   }
 
@@ -271,8 +272,4 @@ class StoreThread {
 
 function threadEnded(reason: string): SkeinError {
   return new SkeinError('state_unavailable', `the store's thread ended (${reason})`)
-}
-
-function keyOf({ namespace, id }: SessionName): string {
-  return `${namespace} ${id}`
 }

@@ -8,6 +8,14 @@ import { SkeinError } from '../../errors.ts'
 import type { ModelIdentity, Snapshot } from '../snapshot.ts'
 import { decodeSnapshot, viewSnapshot } from '../snapshot-file.ts'
 
+/** Larger states are not in the database. */
+export const MAX_INLINE_BYTES = 2 ** 20
+/**
+ * Numbers of versions that are skipped where the last ones of a dead process may have been told of and not written: more
+ * changes than a session has on their way to the store at once.
+ */
+export const VERSION_GAP = 1000
+
 /** A session as it is stored: plain JSON. Its turns refer to states in the store. */
 export interface SessionRecord {
   readonly version: number
@@ -39,6 +47,11 @@ export interface TurnRecord {
 export interface SessionName {
   readonly namespace: string
   readonly id: string
+}
+
+/** The two as one text; namespaces have no spaces. */
+export function nameKey({ namespace, id }: SessionName): string {
+  return `${namespace} ${id}`
 }
 
 export interface StoredSession extends SessionName {
