@@ -110,7 +110,7 @@ export class GrammarCompiler {
 
 function notUnderstood(complaint: string): SkeinError {
   const reason = complaint.replace(/but got$/, 'but it ends there')
-  return new SkeinError('invalid_request', `the grammar of the answer: ${reason.slice(0, 500)}`)
+  return wrong(reason.slice(0, 500))
 }
 
 /** The shortest text that a grammar requires is searched for at each token. */

@@ -4,7 +4,7 @@
  */
 import { SkeinError } from '../errors.ts'
 import type { JsonSchema } from './constraint.ts'
-import { checkPattern } from './pattern.ts'
+import { checkPattern, wrong } from './pattern.ts'
 
 const MAX_BYTES = 64 * 1024
 const MAX_DEPTH = 48
@@ -247,8 +247,4 @@ function isKnown(ref: string, root: unknown): boolean {
 function refused(at: string, keyword: string): SkeinError {
   const message = `${at}: answers cannot be held to ${JSON.stringify(keyword)}; leave it out of the schema`
   return new SkeinError('unsupported_parameter', message, { param: at.split('.')[0]! })
-}
-
-function wrong(at: string, message: string): SkeinError {
-  return new SkeinError('invalid_request', `${at}: ${message}`, { param: at.split('.')[0]! })
 }

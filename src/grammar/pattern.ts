@@ -7,7 +7,7 @@ const MAX_REPEATS = 1000
 const MAX_NESTED = 64
 
 /** Throws invalid_request; `param` is the field of the pattern. */
-export function checkPattern(pattern: string, param: string): string {
+export function checkPattern(pattern: string, param: string): void {
   if (pattern === '' || pattern.length > MAX_LENGTH)
     throw wrong(param, `expected a regular expression of 1 to ${MAX_LENGTH} characters`)
   try {
@@ -26,7 +26,6 @@ export function checkPattern(pattern: string, param: string): string {
     if (Math.max(Number(least), Number(most ?? 0)) > MAX_REPEATS)
       throw wrong(param, `repeats more than ${MAX_REPEATS} times`)
   }
-  return pattern
 }
 
 function depthOf(text: string): number {
@@ -38,6 +37,7 @@ function depthOf(text: string): number {
   return most
 }
 
-function wrong(at: string, message: string): SkeinError {
+/** `at`: the place in the field; the error is of the field. */
+export function wrong(at: string, message: string): SkeinError {
   return new SkeinError('invalid_request', `${at}: ${message}`, { param: at.split('.')[0]! })
 }

@@ -169,14 +169,13 @@ export class Trials {
     lane.trial = null
     if (trial !== null) {
       for (const tenant of tenantsOf(trial)) this.#used.set(tenant, (this.#used.get(tenant) ?? 0) + ms)
-      this.#settle(trial, ({ resolve, reject }) => (error === null ? resolve(ms) : reject(error)))
+      this.#trials.delete(trial.key)
+      for (const { resolve, reject } of trial.waiters) {
+        if (error === null) resolve(ms)
+        else reject(error)
+      }
     }
     this.#next()
-  }
-
-  #settle(trial: Trial, how: (waiter: Waiter) => void): void {
-    this.#trials.delete(trial.key)
-    trial.waiters.forEach(how)
   }
 }
 

@@ -5,7 +5,7 @@
 import { statSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import type { Logger } from 'pino'
-import { SkeinError } from '../errors.ts'
+import { invalid, SkeinError } from '../errors.ts'
 import type { WorkerSpec } from '../gateway/contract.ts'
 import type { Launch, Launcher } from '../gateway/fleet/launch.ts'
 import { Supervisor, type SupervisorOptions } from '../gateway/fleet/supervisor.ts'
@@ -155,8 +155,4 @@ class TokenizerCache {
     this.#known.set(path, { changedAt, tokenizer })
     return tokenizer
   }
-}
-
-function invalid(param: string, message: string): SkeinError {
-  return new SkeinError('invalid_request', `${param}: ${message}`, { param })
 }

@@ -8,8 +8,8 @@ import type { SourceType } from '../backend/weight-types.ts'
 import { SkeinError } from '../errors.ts'
 import { type Checkpoint, numElements, type TensorEntry } from './formats/format.ts'
 import { SCHEME_KEY, VERSION_KEY } from './formats/safetensors/quantised.ts'
-import { type WrittenTensor, writeSafetensors } from './formats/safetensors/writer.ts'
-import { converted, heldType } from './formats/tensor-values.ts'
+import { writeSafetensors } from './formats/safetensors/writer.ts'
+import { heldType, writtenTensor } from './formats/tensor-values.ts'
 import { writePth } from './formats/torch/pth-writer.ts'
 
 interface ConvertOptions {
@@ -17,8 +17,6 @@ interface ConvertOptions {
   readonly dtype?: SourceType | undefined
   readonly onProgress?: ((doneBytes: number, totalBytes: number) => void) | undefined
 }
-
-const PIECE_ELEMENTS = 4 << 20
 
 export function convertCheckpoint(
   checkpoint: Checkpoint,
@@ -31,8 +29,8 @@ export function convertCheckpoint(
   const totalBytes = entries.reduce((sum, entry) => sum + sizeOf(entry), 0)
   let doneBytes = 0
   const tensors = entries.map((entry) =>
-    writtenTensor(entry, typeOf(entry), (bytes) => {
-      doneBytes += bytes
+    writtenTensor(entry, typeOf(entry), (elements) => {
+      doneBytes += elements * BYTES_PER_ELEMENT[typeOf(entry)]
       onProgress?.(doneBytes, totalBytes)
     }),
   )
@@ -45,21 +43,6 @@ export function convertCheckpoint(
       return
   }
   throw new SkeinError('invalid_request', `${path} ends in neither .pth nor .safetensors`)
-}
-
-function writtenTensor(entry: TensorEntry, dtype: SourceType, onPiece: (bytes: number) => void): WrittenTensor {
-  const { name, shape } = entry
-  const count = numElements(entry)
-  function* chunks() {
-    for (let start = 0; start < count; start += PIECE_ELEMENTS) {
-      const end = Math.min(start + PIECE_ELEMENTS, count)
-      const stored = entry.read(start, end)
-      const bytes = dtype === entry.dtype ? stored : converted(entry, stored, dtype)
-      yield bytes
-      onPiece(bytes.byteLength)
-    }
-  }
-  return { name, shape, dtype, chunks }
 }
 
 /** Short texts that the file said of itself: its name, licence and the like. Of rounding nothing: it is undone here. */

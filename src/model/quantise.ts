@@ -11,7 +11,7 @@ import { quote } from './formats/byte-source.ts'
 import { type Checkpoint, numElements, type TensorEntry } from './formats/format.ts'
 import { quantisedSourceOf, SCALE_SUFFIX, SCHEME_KEY, VERSION, VERSION_KEY } from './formats/safetensors/quantised.ts'
 import { type WrittenBytes, type WrittenTensor, writeSafetensors } from './formats/safetensors/writer.ts'
-import { converted, heldType, matrixSource } from './formats/tensor-values.ts'
+import { heldType, matrixSource, writtenTensor } from './formats/tensor-values.ts'
 import { quantisedType } from './weights.ts'
 
 /** Rounds rows [start, end) of a source. */
@@ -40,7 +40,9 @@ export function quantiseCheckpoint(
   }
   const tensors = entries.flatMap((entry) => {
     const type = quantisedType(entry.name, scheme)
-    return type ? roundedTensors(entry, type, quantise, onPiece) : [plainTensor(entry, onPiece)]
+    if (type) return roundedTensors(entry, type, quantise, onPiece)
+    // In the file's type; a matrix that another scheme packed, in the type that loading would give it.
+    return writtenTensor(entry, heldType(entry), (elements) => onPiece(elements * BYTES_PER_ELEMENT[entry.dtype]))
   })
   writeSafetensors(path, tensors, { [SCHEME_KEY]: scheme, [VERSION_KEY]: VERSION })
 }
@@ -83,21 +85,4 @@ function roundedTensors(
     { name, shape: [rows, valueBytes(type, columns)], dtype: type === 'i8' ? 'i8' : 'u8', chunks },
     { name: name + SCALE_SUFFIX, shape: [rows, numScales(type, columns)], dtype: 'bf16', chunks: () => scales },
   ]
-}
-
-/** In the file's type; a matrix that another scheme packed, in the type that loading would give it. */
-function plainTensor(entry: TensorEntry, onPiece: (bytes: number) => void): WrittenTensor {
-  const { name, shape } = entry
-  const dtype = heldType(entry)
-  const count = numElements(entry)
-  const step = PIECE_BYTES / BYTES_PER_ELEMENT[entry.dtype]
-  function* chunks() {
-    for (let start = 0; start < count; start += step) {
-      const end = Math.min(start + step, count)
-      const stored = entry.read(start, end)
-      yield dtype === entry.dtype ? stored : converted(entry, stored, dtype)
-      onPiece((end - start) * BYTES_PER_ELEMENT[entry.dtype])
-    }
-  }
-  return { name, shape, dtype, chunks }
 }

@@ -6,6 +6,7 @@ import type { Backend, HostTable, Matrix, Norm, Table, Tensor } from '../backend
 import { BYTES_PER_ELEMENT } from '../backend/half.ts'
 import { isPacked, isRounded, type RoundedType, type WeightType } from '../backend/weight-types.ts'
 import { SkeinError } from '../errors.ts'
+import { sliced } from './formats/entry-views.ts'
 import { type Checkpoint, numElements, type TensorEntry } from './formats/format.ts'
 import {
   fileType,
@@ -158,20 +159,14 @@ export class WeightLoader {
 }
 
 function byteLength(entry: TensorEntry): number {
-  return entry.shape.reduce((product, n) => product * n, 1) * (entry.dtype === 'f32' ? 4 : 2)
+  return numElements(entry) * BYTES_PER_ELEMENT[entry.dtype]
 }
 
 /** The matrices of a tensor [n, rows, columns]. */
 function stackedParts(entry: TensorEntry): TensorEntry[] {
-  const [n = 0, ...shape] = entry.shape
-  if (shape.length !== 2) throw misshapen(entry, 'a stack of matrices')
-  const size = numElements({ shape })
-  return Array.from({ length: n }, (_, i) => ({
-    name: `${entry.name}[${i}]`,
-    shape,
-    dtype: entry.dtype,
-    read: (start, end) => entry.read(i * size + start, i * size + end),
-  }))
+  const { name, shape } = entry
+  if (shape.length !== 3) throw misshapen(entry, 'a stack of matrices')
+  return Array.from({ length: shape[0]! }, (_, i) => sliced(entry, `${name}[${i}]`, i))
 }
 
 /** The n matrices [rows, columns/n] of a tensor [rows, columns]. */
@@ -179,22 +174,19 @@ function columnParts(entry: TensorEntry, n: number): TensorEntry[] {
   const [rows = 0, columns = 0] = entry.shape
   if (entry.shape.length !== 2 || columns % n !== 0) throw misshapen(entry, `${n} matrices side by side`)
   const width = columns / n
+  const size = BYTES_PER_ELEMENT[entry.dtype]
   return Array.from({ length: n }, (_, i) => ({
     name: `${entry.name}[:, ${i * width}:]`,
     shape: [rows, width],
     dtype: entry.dtype,
-    read: (start, end) =>
-      readColumns(entry, columns, i * width, width).subarray(
-        start * BYTES_PER_ELEMENT[entry.dtype],
-        end * BYTES_PER_ELEMENT[entry.dtype],
-      ),
+    read: (start, end) => readColumns(entry, i * width, width).subarray(start * size, end * size),
   }))
 }
 
 /** A copy: low-rank factors are small. */
-function readColumns(entry: TensorEntry, columns: number, first: number, width: number) {
+function readColumns(entry: TensorEntry, first: number, width: number) {
   const size = BYTES_PER_ELEMENT[entry.dtype]
-  const rows = numElements(entry) / columns
+  const [rows, columns] = [entry.shape[0]!, entry.shape[1]!]
   const whole = entry.read(0, rows * columns)
   const part = new Uint8Array(rows * width * size)
   for (let row = 0; row < rows; row++) {

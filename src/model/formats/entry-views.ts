@@ -5,8 +5,9 @@
  */
 
 import { BYTES_PER_ELEMENT, decodeFloats, elementBits, encodeFloats } from '../../backend/half.ts'
-import type { TensorEntry } from './format.ts'
+import { numElements, type TensorEntry } from './format.ts'
 import { checkElements } from './read-buffer.ts'
+import { transpose } from './tensor-values.ts'
 
 export function renamed(entry: TensorEntry, name: string): TensorEntry {
   return { ...entry, name }
@@ -15,7 +16,7 @@ export function renamed(entry: TensorEntry, name: string): TensorEntry {
 /** Element `index` of a stack [n, …]. */
 export function sliced(entry: TensorEntry, name: string, index: number): TensorEntry {
   const shape = entry.shape.slice(1)
-  const size = countOf(shape)
+  const size = numElements({ shape })
   return {
     ...entry,
     name,
@@ -51,7 +52,7 @@ export class Transposer {
     if (axes < 2) return entry
     const [rows, columns] = [entry.shape[axes - 2]!, entry.shape[axes - 1]!]
     const shape = [...entry.shape.slice(0, -2), columns, rows]
-    const count = countOf(shape)
+    const count = numElements(entry)
     const size = BYTES_PER_ELEMENT[entry.dtype]
     const read = (start: number, end: number) => {
       checkElements(entry.name, start, end, count)
@@ -62,21 +63,12 @@ export class Transposer {
 
   #turn(entry: TensorEntry, rows: number, columns: number): Uint8Array {
     if (this.#held?.entry === entry) return this.#held.bytes
-    const from = elementBits(entry.read(0, countOf(entry.shape)), entry.dtype)
+    const from = elementBits(entry.read(0, numElements(entry)), entry.dtype)
     const to = from.slice()
     const matrix = rows * columns
-    for (let start = 0; start < from.length; start += matrix) {
-      for (let row = 0; row < rows; row++) {
-        for (let column = 0; column < columns; column++) {
-          to[start + column * rows + row] = from[start + row * columns + column]!
-        }
-      }
-    }
+    for (let at = 0; at < from.length; at += matrix)
+      to.set(transpose(from.subarray(at, at + matrix), rows, columns), at)
     this.#held = { entry, bytes: new Uint8Array(to.buffer) }
     return this.#held.bytes
   }
-}
-
-function countOf(shape: readonly number[]): number {
-  return shape.reduce((product, size) => product * size, 1)
 }

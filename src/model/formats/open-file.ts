@@ -1,5 +1,5 @@
 /** Opens the files of models. The system's own words, which name the path, are followed by what can be done. */
-import { closeSync, fstatSync, openSync, readSync, renameSync, rmSync, type Stats, statSync } from 'node:fs'
+import { closeSync, fstatSync, openSync, readSync, renameSync, rmSync, type Stats, statSync, writeSync } from 'node:fs'
 import { SkeinError } from '../../errors.ts'
 import { ParallelReader } from '../../files/parallel-read.ts'
 import type { ByteSource } from './byte-source.ts'
@@ -47,6 +47,11 @@ export function openToWrite(path: string): number {
   } catch (error) {
     throw refused('cannot write the model', error, 'name a folder that this user may write in')
   }
+}
+
+/** Behind what is written already. */
+export function writeFully(file: number, bytes: Uint8Array): void {
+  for (let done = 0; done < bytes.byteLength; ) done += writeSync(file, bytes, done)
 }
 
 /** Closes a complete file and gives it its name; where it cannot have it, a folder's, nothing is left. */

@@ -6,7 +6,7 @@
 import { BYTES_PER_ELEMENT } from '../../backend/half.ts'
 import type { SourceType } from '../../backend/weight-types.ts'
 import type { ByteSource } from './byte-source.ts'
-import type { TensorEntry } from './format.ts'
+import { numElements, type TensorEntry } from './format.ts'
 
 /** From here on memory that is read into faster is worth asking for. */
 const LARGE_BYTES = 1 << 20
@@ -49,13 +49,13 @@ interface PlacedTensor {
 export function placedEntry(buffer: ReadBuffer, tensor: PlacedTensor): TensorEntry {
   const { name, shape, dtype, offset } = tensor
   const size = BYTES_PER_ELEMENT[dtype]
-  const numElements = shape.reduce((product, length) => product * length, 1)
+  const count = numElements(tensor)
   return {
     name,
     shape,
     dtype,
     read: (start, end) => {
-      checkElements(name, start, end, numElements)
+      checkElements(name, start, end, count)
       return buffer.read(offset + start * size, (end - start) * size)
     },
   }

@@ -2,16 +2,9 @@
  * The tensors of an RWKV-6 checkpoint under their native names: which there are, of what shape, and how the sizes of
  * a model follow from them. Writers, `describe.ts` and the loader share this one list. Knows nothing of files.
  */
-import type { NamedShape } from './rwkv7-layout.ts'
+import { aroundBlocks, type Dimensions, type NamedShape, normTensors } from './rwkv7-layout.ts'
 
-export interface Rwkv6Dimensions {
-  readonly layers: number
-  readonly channels: number
-  /** channels = heads · headSize */
-  readonly heads: number
-  readonly headSize: number
-  readonly ffnSize: number
-  readonly vocabSize: number
+export interface Rwkv6Dimensions extends Dimensions {
   /** Inner sizes of the low-rank pairs. */
   readonly ranks: Rwkv6Ranks
 }
@@ -31,10 +24,7 @@ export const BONUS_ALIAS = 'time_first'
 
 /** Every tensor the model uses, in checkpoint order. */
 export function rwkv6Tensors(dimensions: Rwkv6Dimensions): NamedShape[] {
-  const { layers, channels: C, vocabSize: V } = dimensions
-  const tensors: NamedShape[] = [{ name: 'emb.weight', shape: [V, C] }]
-  for (let layer = 0; layer < layers; layer++) tensors.push(...blockTensors(dimensions, layer))
-  return [...tensors, ...normTensors('ln_out', C), { name: 'head.weight', shape: [V, C] }]
+  return aroundBlocks(dimensions, (layer) => blockTensors(dimensions, layer))
 }
 
 function blockTensors(dimensions: Rwkv6Dimensions, layer: number): NamedShape[] {
@@ -61,12 +51,5 @@ function blockTensors(dimensions: Rwkv6Dimensions, layer: number): NamedShape[] 
     ffn('key.weight', F, C),
     ffn('receptance.weight', C, C),
     ffn('value.weight', C, F),
-  ]
-}
-
-function normTensors(name: string, channels: number): NamedShape[] {
-  return [
-    { name: `${name}.weight`, shape: [channels] },
-    { name: `${name}.bias`, shape: [channels] },
   ]
 }

@@ -3,7 +3,7 @@
  * a model follow from them. Writers, `describe.ts` and the loader share this one list. Knows nothing of files.
  */
 
-export interface Rwkv7Dimensions {
+export interface Dimensions {
   readonly layers: number
   readonly channels: number
   /** channels = heads · headSize */
@@ -11,6 +11,9 @@ export interface Rwkv7Dimensions {
   readonly headSize: number
   readonly ffnSize: number
   readonly vocabSize: number
+}
+
+export interface Rwkv7Dimensions extends Dimensions {
   /** Inner sizes of the low-rank pairs. */
   readonly ranks: Rwkv7Ranks
 }
@@ -32,10 +35,17 @@ export interface NamedShape {
 
 /** Every tensor the model uses, in checkpoint order. */
 export function rwkv7Tensors(dimensions: Rwkv7Dimensions): NamedShape[] {
-  const { layers, channels: C, vocabSize: V } = dimensions
-  const tensors: NamedShape[] = [{ name: 'emb.weight', shape: [V, C] }]
-  for (let layer = 0; layer < layers; layer++) tensors.push(...blockTensors(dimensions, layer))
-  return [...tensors, ...normTensors('ln_out', C), { name: 'head.weight', shape: [V, C] }]
+  return aroundBlocks(dimensions, (layer) => blockTensors(dimensions, layer))
+}
+
+/** The blocks with what stands before and behind them in every version. */
+export function aroundBlocks(
+  { layers, channels: C, vocabSize: V }: Dimensions,
+  blockOf: (layer: number) => readonly NamedShape[],
+): NamedShape[] {
+  const blocks = Array.from({ length: layers }, (_, layer) => blockOf(layer)).flat()
+  const [emb, head] = ['emb.weight', 'head.weight'].map((name) => ({ name, shape: [V, C] }))
+  return [emb!, ...blocks, ...normTensors('ln_out', C), head!]
 }
 
 /** Tensors that a checkpoint may carry and the model does not use: value mixing of the first layer. */
@@ -92,7 +102,7 @@ function deepEmbedTensors(
   ]
 }
 
-function normTensors(name: string, channels: number): NamedShape[] {
+export function normTensors(name: string, channels: number): NamedShape[] {
   return [
     { name: `${name}.weight`, shape: [channels] },
     { name: `${name}.bias`, shape: [channels] },

@@ -10,6 +10,7 @@ import { quote } from './byte-source.ts'
 import { numElements, type TensorEntry } from './format.ts'
 import { packedSourceOf } from './gguf/packed-source.ts'
 import { quantisedSourceOf } from './safetensors/quantised.ts'
+import type { WrittenTensor } from './safetensors/writer.ts'
 
 /** The whole tensor as f32; for the small ones. */
 export function readFloats(entry: TensorEntry): Float32Array {
@@ -66,6 +67,27 @@ export function converted(
   return encodeFloats(values, to)
 }
 
+/** Read, and converted, in pieces; `onPiece` is told of their elements. */
+export function writtenTensor(
+  entry: TensorEntry,
+  dtype: SourceType,
+  onPiece: (elements: number) => void,
+): WrittenTensor {
+  const { name, shape } = entry
+  const count = numElements(entry)
+  function* chunks() {
+    for (let start = 0; start < count; start += PIECE_ELEMENTS) {
+      const end = Math.min(start + PIECE_ELEMENTS, count)
+      const stored = entry.read(start, end)
+      yield dtype === entry.dtype ? stored : converted(entry, stored, dtype)
+      onPiece(end - start)
+    }
+  }
+  return { name, shape, dtype, chunks }
+}
+
+const PIECE_ELEMENTS = 4 << 20
+
 /** The smallest magnitude that rounds to an infinite f16. */
 const F16_OVERFLOW = 65520
 
@@ -110,7 +132,7 @@ function matrixShape(entry: TensorEntry): readonly [rows: number, columns: numbe
 /** Rows and columns of a tile, which passes through memory of its own: rows of a matrix evict each other from the cache. */
 const TILE = 32
 
-function transpose(from: Uint16Array | Uint32Array, rows: number, columns: number): Uint16Array | Uint32Array {
+export function transpose(from: Uint16Array | Uint32Array, rows: number, columns: number): Uint16Array | Uint32Array {
   const empty = (count: number) => (from instanceof Uint16Array ? new Uint16Array(count) : new Uint32Array(count))
   const to = empty(from.length)
   const tile = empty(TILE * TILE)

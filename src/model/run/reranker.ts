@@ -54,12 +54,8 @@ function headOf(
   path: string,
 ): (x: Float32Array) => number {
   const inner = tensors.get('0.weight')?.shape[0] ?? 0
-  const read = (name: string, shape: readonly number[]): Float32Array => {
-    const entry = tensors.get(name)
-    if (entry !== undefined && String(entry.shape) === String(shape)) return readFloats(entry)
-    const found = entry === undefined ? 'is missing' : `has shape [${entry.shape.join(', ')}]`
-    const message = `${path}: reranker.head.${name} ${found}, expected [${shape.join(', ')}]`
-    throw new SkeinError('unsupported_weights', message, { param: 'reranker' })
+  const read = (name: string, shape: readonly number[]) => {
+    return readShaped(tensors.get(name), shape, `${path}: reranker.head.${name}`, { param: 'reranker' })
   }
   const weight = read('0.weight', [inner, channels])
   const bias = read('0.bias', [inner])
@@ -94,13 +90,9 @@ export function readEmbeddingHeads(checkpoint: Checkpoint): ReadonlyMap<Task, He
 function readHead({ path, tensors }: Checkpoint, task: Task): Head {
   const channels = tensors.get('emb.weight')?.shape[1] ?? 0
   const inner = tensors.get(`head.${task}_head.fc1.weight`)?.shape[0] ?? 0
-  const read = (part: string, shape: readonly number[]): Float32Array => {
+  const read = (part: string, shape: readonly number[]) => {
     const name = `head.${task}_head.${part}`
-    const entry = tensors.get(name)
-    if (entry !== undefined && String(entry.shape) === String(shape)) return readFloats(entry)
-    const found = entry === undefined ? 'is missing' : `has shape [${entry.shape.join(', ')}]`
-    const message = `${path}: ${name} ${found}, expected [${shape.join(', ')}]`
-    throw new SkeinError('unsupported_weights', message)
+    return readShaped(tensors.get(name), shape, `${path}: ${name}`)
   }
   const fc1 = read('fc1.weight', [inner, channels])
   const fc2 = read('fc2.weight', [channels, inner])
@@ -116,6 +108,18 @@ function readHead({ path, tensors }: Checkpoint, task: Task): Head {
       bias,
     )
   }
+}
+
+/** Throws unsupported_weights for one that is missing or has another shape. */
+function readShaped(
+  entry: TensorEntry | undefined,
+  shape: readonly number[],
+  title: string,
+  options: { readonly param?: string } = {},
+): Float32Array {
+  if (entry !== undefined && String(entry.shape) === String(shape)) return readFloats(entry)
+  const found = entry === undefined ? 'is missing' : `has shape [${entry.shape.join(', ')}]`
+  throw new SkeinError('unsupported_weights', `${title} ${found}, expected [${shape.join(', ')}]`, options)
 }
 
 /** matrix: [rows, x.length] */

@@ -2,11 +2,11 @@
  * Writes safetensors, streamed: the header is known from names and shapes, so a checkpoint larger than memory can be
  * written. Knows nothing of what the tensors mean.
  */
-import { closeSync, rmSync, writeSync } from 'node:fs'
+import { closeSync, rmSync } from 'node:fs'
 import type { SourceType } from '../../../backend/weight-types.ts'
 import { SkeinError } from '../../../errors.ts'
 import { quote } from '../byte-source.ts'
-import { openToWrite, putInPlace } from '../open-file.ts'
+import { openToWrite, putInPlace, writeFully } from '../open-file.ts'
 
 export interface WrittenTensor {
   readonly name: string
@@ -42,7 +42,7 @@ export function writeSafetensors(
   const partialPath = `${path}.${process.pid}.partial`
   const file = openToWrite(partialPath)
   try {
-    append(file, headerBytes(tensors, metadata))
+    writeFully(file, headerBytes(tensors, metadata))
     for (const tensor of tensors) appendTensor(file, tensor)
   } catch (error) {
     closeSync(file)
@@ -74,7 +74,7 @@ function headerBytes(tensors: readonly Written[], metadata: Readonly<Record<stri
 function appendTensor(file: number, tensor: Written): void {
   let written = 0
   for (const chunk of tensor.chunks()) {
-    append(file, chunk)
+    writeFully(file, chunk)
     written += chunk.byteLength
   }
   const expected = byteLength(tensor)
@@ -84,9 +84,4 @@ function appendTensor(file: number, tensor: Written): void {
 
 function byteLength({ shape, dtype }: Written): number {
   return shape.reduce((product, size) => product * size, DTYPES[dtype].bytes)
-}
-
-function append(file: number, bytes: Uint8Array): void {
-  let done = 0
-  while (done < bytes.byteLength) done += writeSync(file, bytes, done)
 }

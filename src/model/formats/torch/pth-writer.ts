@@ -8,7 +8,8 @@ import { closeSync, rmSync, writeSync } from 'node:fs'
 import { crc32 } from 'node:zlib'
 import { BYTES_PER_ELEMENT } from '../../../backend/half.ts'
 import type { SourceType } from '../../../backend/weight-types.ts'
-import { openToWrite, putInPlace } from '../open-file.ts'
+import { numElements } from '../format.ts'
+import { openToWrite, putInPlace, writeFully } from '../open-file.ts'
 import { contiguousStrides } from './tensors.ts'
 
 export interface PthTensor {
@@ -67,7 +68,7 @@ const FALSE = Buffer.of(0x89)
 const EMPTY_ORDERED_DICT = [global('collections', 'OrderedDict'), EMPTY_TUPLE, REDUCE]
 
 function storageElements(tensor: PthTensor): number {
-  return tensor.storageElements ?? tensor.shape.reduce((product, size) => product * size, 1)
+  return tensor.storageElements ?? numElements(tensor)
 }
 
 function pickleTensors(tensors: readonly PthTensor[], options: PthOptions): Buffer {
@@ -89,12 +90,12 @@ function pickleParameter(tensor: PthTensor, index: number): Buffer[] {
 
 function pickleTensor(tensor: PthTensor, index: number): Buffer[] {
   const storage = global('torch', STORAGE_NAMES[tensor.dtype])
-  const numElements = integer(storageElements(tensor))
+  const count = integer(storageElements(tensor))
   const strides = tensor.strides ?? contiguousStrides(tensor.shape)
   return [
     global('torch._utils', '_rebuild_tensor_v2'),
     MARK,
-    ...[MARK, text('storage'), storage, text(String(index)), text('cpu'), numElements, TUPLE],
+    ...[MARK, text('storage'), storage, text(String(index)), text('cpu'), count, TUPLE],
     op('Q'),
     integer(tensor.storageOffset ?? 0),
     ...[MARK, ...tensor.shape.map(integer), TUPLE],
@@ -205,11 +206,8 @@ export class ZipWriter {
   }
 
   #append(bytes: Uint8Array): void {
-    let done = 0
-    while (done < bytes.byteLength) {
-      done += writeSync(this.#file, bytes, done, bytes.byteLength - done, this.#position + done)
-    }
-    this.#position += done
+    writeFully(this.#file, bytes)
+    this.#position += bytes.byteLength
   }
 
   #isLarge(value: number): boolean {
