@@ -5,8 +5,8 @@ import { RunReporter } from './test/reporter.ts'
 
 /** A process of its own: for vi.mock, and for who imports files of tests, which must not have been imported there before. */
 const ALONE = ['test/model/best-device.test.ts', 'test/model/load.test.ts', 'test/cluster/engine-stores.test.ts']
-/** They have longer timeouts: a software GPU is slow, above all beside other tests. */
-const DEVICES = 'test/{backend,model}/**/*.test.ts'
+/** They have longer timeouts: a software GPU is slow, and the engine's run many random cases, above all beside other tests. */
+const DEVICES = 'test/{backend,engine,model}/**/*.test.ts'
 /** One file after another in the same processes: what one has loaded and compiled is there for the next. */
 const shared = { isolate: false, exclude: ALONE }
 

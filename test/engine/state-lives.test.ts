@@ -262,7 +262,7 @@ async function live(actions: readonly Action[], world: World, loop: Loop, seen: 
     }
     expect(engine.failure).toBeNull()
   }
-  const deadline = performance.now() + 10_000
+  const deadline = performance.now() + 120_000
   let numOpen = exports.length
   for (const one of exports) void one.catch(() => {}).finally(() => numOpen--)
   while (numOpen > 0 && performance.now() < deadline) {
