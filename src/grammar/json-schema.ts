@@ -237,11 +237,20 @@ function isKnown(ref: string, root: unknown): boolean {
   if (ref !== '#' && !ref.startsWith('#/')) return false
   let at: unknown = root
   for (const escaped of ref.split('/').slice(1)) {
-    const name = decodeURIComponent(escaped).replaceAll('~1', '/').replaceAll('~0', '~')
-    if (typeof at !== 'object' || at === null || !Object.hasOwn(at, name)) return false
+    const name = decoded(escaped)?.replaceAll('~1', '/').replaceAll('~0', '~')
+    if (name === undefined || typeof at !== 'object' || at === null || !Object.hasOwn(at, name)) return false
     at = (at as Record<string, unknown>)[name]
   }
   return typeof at === 'object' || typeof at === 'boolean'
+}
+
+/** Undefined where a "%" is followed by what no address has there. */
+function decoded(part: string): string | undefined {
+  try {
+    return decodeURIComponent(part)
+  } catch {
+    return undefined
+  }
 }
 
 function refused(at: string, keyword: string): SkeinError {

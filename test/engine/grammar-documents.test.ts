@@ -100,6 +100,10 @@ test('unclosed brackets are reported by position; brackets in strings are not', 
   )
 })
 
+test.each(['#/%', '#/$defs/%E0%A4', '#/$defs/a'])('a reference that leads nowhere is refused: %s', ($ref) => {
+  expect(() => checkSchema({ $ref, $defs: {} }, 'schema')).toThrow(expect.objectContaining({ code: 'invalid_request' }))
+})
+
 test('a regular expression with more open groups than the engine should recurse into is refused', () => {
   const check = (depth: number) =>
     checkConstraint({ type: 'regex', pattern: `${'(?:a'.repeat(depth)}${')'.repeat(depth)}[(]\\(` }, 'guided_regex')
