@@ -8,8 +8,11 @@ const MAX_GRAMMAR = 64 * 1024
 const MAX_OPTIONS = 2000
 /** Maximum depth of brackets, because the grammar engine recurses into each. */
 const MAX_NESTED = 64
-/** Strings, sets and comments of EBNF, in which brackets do not count; and brackets. */
-const NESTING = /"(?:\\.|[^"\\\n])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*|[()]/g
+/**
+ * Strings, sets and comments of EBNF, in which brackets do not count; and brackets. What has no end is passed over as a whole:
+ * looked through again from each of its characters, 64 KB would take seconds.
+ */
+const NESTING = /"(?:\\.|[^"\\\n])*"?|\[(?:\\[\s\S]?|[^\]\\])*\]?|#[^\n]*|[()]/g
 
 /** Throws invalid_request or unsupported_parameter; `param` is the field of the constraint. */
 export function checkConstraint(constraint: Constraint, param: string): void {
@@ -59,7 +62,7 @@ function checkCount(count: number, most: number, what: string, param: string): v
 }
 
 /** Strings, sets and comments, which stay unchanged; names, and dots. */
-const PARTS = /"(?:\\.|[^"\\\n])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*|[A-Za-z][A-Za-z0-9_-]*|\./g
+const PARTS = /"(?:\\.|[^"\\\n])*"?|\[(?:\\[\s\S]?|[^\]\\])*\]?|#[^\n]*|[A-Za-z][A-Za-z0-9_-]*|\./g
 const ANY = '[\\u0001-\\U0010FFFF]'
 
 /** Converts llama.cpp's grammars for the grammar engine, which knows no "." and no "-" in names. */

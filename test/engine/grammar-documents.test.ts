@@ -2,7 +2,7 @@
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import fc from 'fast-check'
 import { expect, test, vi } from 'vitest'
-import { checkConstraint } from '../../src/grammar/check.ts'
+import { checkConstraint, fromGbnf } from '../../src/grammar/check.ts'
 import { GrammarCompiler } from '../../src/grammar/compiler.ts'
 import type { Constraint, JsonSchema } from '../../src/grammar/constraint.ts'
 import { checkSchema } from '../../src/grammar/json-schema.ts'
@@ -102,6 +102,15 @@ test('unclosed brackets are reported by position; brackets in strings are not', 
 
 test.each(['#/%', '#/$defs/%E0%A4', '#/$defs/a'])('a reference that leads nowhere is refused: %s', ($ref) => {
   expect(() => checkSchema({ $ref, $defs: {} }, 'schema')).toThrow(expect.objectContaining({ code: 'invalid_request' }))
+})
+
+test.each(['[', '"\\', '[\\\n'])('a grammar of nothing but %j is looked through once', (part) => {
+  const ebnf = part.repeat(2 ** 17 / part.length)
+  const began = performance.now()
+  expect(fromGbnf(ebnf)).toHaveLength(ebnf.length)
+  checkConstraint({ type: 'grammar', ebnf: ebnf.slice(0, 2 ** 16) }, 'grammar')
+  // From each of its characters on it would be ten to a hundred seconds.
+  expect(performance.now() - began).toBeLessThan(3000)
 })
 
 test('a regular expression with more open groups than the engine should recurse into is refused', () => {
