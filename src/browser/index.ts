@@ -12,7 +12,6 @@
 import { CHAT_STOPS, renderChat, type ThinkMode, type Turn } from '../api/template.ts'
 import { testBackend } from '../backend/webgpu/self-test.ts'
 import { openWebgpuBackend, type WebgpuBackend } from '../backend/webgpu/webgpu.ts'
-import type { WeightType } from '../backend/weight-types.ts'
 import { identityOf } from '../engine/kept/identity.ts'
 import { SkeinError } from '../errors.ts'
 import { fingerprint } from '../model/formats/fingerprint.ts'
@@ -22,6 +21,7 @@ import { loadModel, testedOf } from '../model/run/load-model.ts'
 import { ModelRunner } from '../model/run/model-runner.ts'
 import type { ModelInfo } from '../model/runner.ts'
 import { readTunedState } from '../model/tuned-state.ts'
+import { weightTypeOf } from '../model/weights.ts'
 import { stopsOf, type TextOptions } from '../sampling.ts'
 import { TokenCodec } from '../tokenizer/codec.ts'
 import { parseVocabulary } from '../tokenizer/vocabulary.ts'
@@ -159,11 +159,6 @@ function createRunner(
     fingerprint: fingerprint(checkpoint),
     startState: readTunedState(checkpoint, model.stateShape),
   })
-}
-
-function weightTypeOf(quant: Quant = 'file'): WeightType | undefined {
-  if (quant === 'file') return undefined
-  return quant === 'int8' ? 'i8' : quant
 }
 
 function llmOf(home: StateHome, close: () => void): Llm {

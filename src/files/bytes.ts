@@ -21,6 +21,11 @@ export function parsedJson(text: string): unknown {
   }
 }
 
+/** Whether a value of JSON is an object, and no list. */
+export function isObject(value: unknown): value is Readonly<Record<string, unknown>> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
+}
+
 /** One character per byte; for short texts. */
 export function latin1Of(bytes: Uint8Array): string {
   return String.fromCharCode(...bytes)

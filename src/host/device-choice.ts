@@ -70,8 +70,7 @@ const MAX_REFERENCE_PARAMETERS = 50_000_000
 
 /** Parses a value of the flag; undefined if it is not valid. */
 export function parseDevice(text: string): DeviceChoice | undefined {
-  if (text === 'auto' || text === 'cpu' || text === 'reference') return text
-  if (text === 'webgpu') return text
+  if (text === 'auto' || text === 'cpu' || text === 'reference' || text === 'webgpu') return text
   const adapter = /^webgpu:(\d+)$/.exec(text)?.[1]
   if (adapter !== undefined) return `webgpu:${Number(adapter)}`
   const [, name = '', which] = /^([a-z]+)(?::(\d+|GPU-[0-9a-f-]+))?$/i.exec(text) ?? []

@@ -4,7 +4,6 @@
  */
 import { randomBytes } from 'node:crypto'
 import { freemem } from 'node:os'
-import type { WeightType } from '../backend/weight-types.ts'
 import { LocalEngineClient } from '../engine/client/local-client.ts'
 import type { EngineClient } from '../engine/client.ts'
 import { Engine } from '../engine/engine.ts'
@@ -29,7 +28,7 @@ import type { WarmUp } from '../model/run/warm-up.ts'
 import type { Runner } from '../model/runner.ts'
 import { readTunedState } from '../model/tuned-state.ts'
 import { openTunedState, readTunedStateAside } from '../model/tuned-state-file.ts'
-import type { LoadProgress } from '../model/weights.ts'
+import { type LoadProgress, weightTypeOf } from '../model/weights.ts'
 import type { MemberFacts } from '../state/shared/shared-store.ts'
 import { warn } from '../state/store/failures.ts'
 import type { Store } from '../state/store/store.ts'
@@ -38,7 +37,7 @@ import type { Tokenizer } from '../tokenizer/tokenizer.ts'
 import { DEMO_NAME } from './checkpoints/model-path.ts'
 import { checkModelFile, loadTokenizer, openModel } from './checkpoints/open-model.ts'
 import { prepareDevice, scoresOf } from './device-choice.ts'
-import type { ClusterChoice, EngineChoice, QuantChoice, RunnerChoice } from './model-choice.ts'
+import type { ClusterChoice, EngineChoice, RunnerChoice } from './model-choice.ts'
 import { placeModel } from './placement.ts'
 
 /** Share of free memory for cached prefixes if no size was given, and its limit. */
@@ -351,9 +350,4 @@ function statesOf(choice: EngineChoice, { hash }: Tokenizer, store: Store | null
       ttlMs: sessionTtlSeconds === undefined ? limits.ttlMs : 1000 * sessionTtlSeconds,
     },
   }
-}
-
-function weightTypeOf(quant: QuantChoice = 'file'): WeightType | undefined {
-  if (quant === 'file') return undefined
-  return quant === 'int8' ? 'i8' : quant
 }

@@ -26,6 +26,12 @@ export interface WeightOptions {
   readonly onProgress?: LoadProgress | undefined
 }
 
+/** The type that users name so; undefined: the file's own. */
+export function weightTypeOf(quant: 'file' | 'int8' | Exclude<WeightType, 'i8'> = 'file'): WeightType | undefined {
+  if (quant === 'file') return undefined
+  return quant === 'int8' ? 'i8' : quant
+}
+
 const LAYER_NORM_EPS = 1e-5
 
 export class WeightLoader {

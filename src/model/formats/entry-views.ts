@@ -5,9 +5,20 @@
  */
 
 import { BYTES_PER_ELEMENT, decodeFloats, elementBits, encodeFloats } from '../../backend/half.ts'
+import { type ByteSource, corrupt, quote } from './byte-source.ts'
 import { numElements, type TensorEntry } from './format.ts'
 import { checkElements } from './read-buffer.ts'
 import { transpose } from './tensor-values.ts'
+
+/** Throws corrupt_weights where two have one name. */
+export function byName(source: Pick<ByteSource, 'path'>, entries: Iterable<TensorEntry>): Map<string, TensorEntry> {
+  const tensors = new Map<string, TensorEntry>()
+  for (const entry of entries) {
+    if (tensors.has(entry.name)) throw corrupt(source, `holds ${quote(entry.name)} twice`)
+    tensors.set(entry.name, entry)
+  }
+  return tensors
+}
 
 export function renamed(entry: TensorEntry, name: string): TensorEntry {
   return { ...entry, name }

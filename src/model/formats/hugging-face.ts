@@ -7,7 +7,7 @@
 import { statSync } from 'node:fs'
 import { join } from 'node:path'
 import { SkeinError } from '../../errors.ts'
-import { parsedJson } from '../../files/bytes.ts'
+import { isObject, parsedJson } from '../../files/bytes.ts'
 import { type ByteSource, corrupt, quote, readBytes, unsupported } from './byte-source.ts'
 import { renamed } from './entry-views.ts'
 import type { Checkpoint, TensorEntry } from './format.ts'
@@ -140,10 +140,6 @@ function readJson(path: string): Json {
   } finally {
     source.close()
   }
-}
-
-function isObject(value: unknown): value is Json {
-  return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
 function isFile(path: string): boolean {

@@ -6,8 +6,7 @@
  */
 
 import { SkeinError } from '../../errors.ts'
-import { corrupt, quote } from './byte-source.ts'
-import { renamed, sliced, Transposer } from './entry-views.ts'
+import { byName, renamed, sliced, Transposer } from './entry-views.ts'
 import type { Checkpoint, TensorEntry } from './format.ts'
 
 export function withNativeNames(checkpoint: Checkpoint): Checkpoint {
@@ -15,14 +14,8 @@ export function withNativeNames(checkpoint: Checkpoint): Checkpoint {
   if (naming === 'native') return checkpoint
   const view = VIEWS[naming]
   const transposer = new Transposer()
-  const tensors = new Map<string, TensorEntry>()
-  for (const entry of checkpoint.tensors.values()) {
-    for (const native of view(entry, transposer)) {
-      if (tensors.has(native.name)) throw corrupt(checkpoint, `holds ${quote(native.name)} twice`)
-      tensors.set(native.name, native)
-    }
-  }
-  return { ...checkpoint, naming, tensors }
+  const natives = [...checkpoint.tensors.values()].flatMap((entry) => view(entry, transposer))
+  return { ...checkpoint, naming, tensors: byName(checkpoint, natives) }
 }
 
 type Tensors = ReadonlyMap<string, TensorEntry>

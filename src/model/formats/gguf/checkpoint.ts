@@ -5,7 +5,7 @@
  * their blocks (packed-source.ts).
  */
 import { type ByteSource, corrupt, quote, unsupported } from '../byte-source.ts'
-import { renamed, scaled, sliced, Transposer } from '../entry-views.ts'
+import { byName, renamed, scaled, sliced, Transposer } from '../entry-views.ts'
 import type { Checkpoint, CheckpointToken, TensorEntry } from '../format.ts'
 import { checkElements, placedEntry, ReadBuffer } from '../read-buffer.ts'
 import { unpackBlocks } from './blocks.ts'
@@ -20,21 +20,15 @@ export function openGguf(source: ByteSource): Checkpoint {
   const buffer = new ReadBuffer(source)
   const unpacked = new UnpackedBuffer()
   const transposer = new Transposer()
-  const tensors = new Map<string, TensorEntry>()
-  for (const tensor of gguf.tensors) {
-    const entry = tensorEntry(buffer, unpacked, tensor)
-    for (const native of nativeEntries(entry, facts, transposer)) {
-      if (tensors.has(native.name)) throw corrupt(source, `holds ${quote(native.name)} twice`)
-      tensors.set(native.name, native)
-    }
-  }
+  const entries = gguf.tensors.map((tensor) => tensorEntry(buffer, unpacked, tensor))
+  const natives = entries.flatMap((entry) => nativeEntries(entry, facts, transposer))
   const { path, size } = source
   const vocabulary = ggufVocabulary(source, gguf)
   return {
     path,
     format: 'gguf',
     naming: 'llama.cpp',
-    tensors,
+    tensors: byName(source, natives),
     metadata: gguf.values,
     ...(vocabulary ? { vocabulary } : {}),
     fileBytes: size,

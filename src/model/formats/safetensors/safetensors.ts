@@ -6,7 +6,7 @@
 
 import { BYTES_PER_ELEMENT } from '../../../backend/half.ts'
 import type { QuantisedType, SourceType } from '../../../backend/weight-types.ts'
-import { viewOf } from '../../../files/bytes.ts'
+import { isObject, viewOf } from '../../../files/bytes.ts'
 import { type ByteSource, checkRange, corrupt, quote, readBytes, unsupported } from '../byte-source.ts'
 import type { Checkpoint, TensorEntry } from '../format.ts'
 import { placedEntry, ReadBuffer } from '../read-buffer.ts'
@@ -147,10 +147,6 @@ function readMetadata(source: ByteSource, value: unknown): ReadonlyMap<string, s
     throw corrupt(source, 'its metadata holds something that is not text')
   }
   return new Map(entries)
-}
-
-function isObject(value: unknown): value is Json {
-  return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
 function isSizes(value: unknown): value is readonly number[] {
