@@ -128,13 +128,9 @@ export class LiveRequest {
     return this.numChunksSent === 0 || this.promptLogprobs === null
   }
 
-  get hasRows(): boolean {
-    return this.numChunksSent > 0 || this.sequences.some(({ numAwaited }) => numAwaited > 0)
-  }
-
   /** It has rows in flight, or states on their way out of slots or back. */
   get isOnItsWay(): boolean {
-    return this.hasRows || this.sequences.some(({ numMoves }) => numMoves > 0)
+    return this.numChunksSent > 0 || this.sequences.some(({ numAwaited, numMoves }) => numAwaited + numMoves > 0)
   }
 
   /** Prompt tokens were launched. */
