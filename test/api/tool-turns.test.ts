@@ -6,7 +6,7 @@ import { MARKDOWN_TOOLS } from '../../src/api/chat/markdown-tools.ts'
 import { renderConversation } from '../../src/api/chat/prepare.ts'
 import { G1_TOOLS, type ToolFormat } from '../../src/api/chat/tool-format.ts'
 import { readToolList } from '../../src/api/chat/tool-text.ts'
-import { ToolTurns } from '../../src/api/sessions/dialect.ts'
+import { ToolTurns } from '../../src/api/sessions/tool-turns.ts'
 import { messagesOf } from '../../src/api/sessions/transcript.ts'
 import { renderTurns } from '../../src/api/template.ts'
 

@@ -5,6 +5,7 @@ import { type Static, Type } from '../../files/schema-types.ts'
 import type { Constraint } from '../../grammar/constraint.ts'
 import { notRead, type UnreadFields } from '../fields.ts'
 import type { RequestLimits } from '../limits.ts'
+import { OTHER_SAMPLERS } from '../openai/parameters.ts'
 import { ignoredWindow, localNumberFields, present, type SamplingFields, usualNumbers } from '../openai/sampling.ts'
 import { AnyObject, BoundedInteger, Maybe, OneOf, TokenId, urgencyFields } from '../schema.ts'
 
@@ -43,16 +44,9 @@ export type CompletionBody = Static<ReturnType<typeof completionBody>>
 /** Fields that bound a call's time, choose a slot or filter the reply, and the numbers of samplers that are off. */
 export const UNREAD: UnreadFields = {
   harmless: [
+    ...OTHER_SAMPLERS.harmless,
     'cache_prompt',
-    'dry_allowed_length',
-    'dry_base',
-    'dry_penalty_last_n',
-    'dry_sequence_breakers',
-    'dynatemp_exponent',
     'id_slot',
-    'min_keep',
-    'mirostat_eta',
-    'mirostat_tau',
     'n_discard',
     'n_indent',
     'n_keep',
@@ -61,23 +55,15 @@ export const UNREAD: UnreadFields = {
     't_max_predict_ms',
     't_max_prompt_ms',
     'timings_per_token',
-    'xtc_threshold',
   ],
   refused: {
+    ...OTHER_SAMPLERS.refused,
     adaptive_target: [-1],
-    dry_multiplier: [0],
-    dynatemp_range: [0],
     lora: [[]],
-    mirostat: [0],
     n: [1],
     n_cmpl: [1],
     penalize_nl: [false],
     post_sampling_probs: [false],
-    tfs_z: [1],
-    top_n_sigma: [-1, 0],
-    typ_p: [1],
-    typical_p: [1],
-    xtc_probability: [0],
   },
   instead: { n: 'use /v1/completions', n_cmpl: 'use /v1/completions' },
   warned: {

@@ -34,7 +34,7 @@ const PATH = '/v1/completions'
 export function completionsRoute(limits: RequestLimits, live: LiveCalls): Route {
   const summary = 'Continue one or more prompts'
   const handle = async (call: Call<CompletionBody>): Promise<Reply> => {
-    const completion = { ...(await prepare(call)), live }
+    const completion = await prepare(call, live)
     if (call.body.stream === true) return { kind: 'events', events: streamed(completion) }
     return await whole(completion)
   }
@@ -42,6 +42,7 @@ export function completionsRoute(limits: RequestLimits, live: LiveCalls): Route 
 }
 
 interface Completion {
+  readonly live: LiveCalls
   readonly id: string
   readonly tenant: string
   readonly model: ServedModel
@@ -55,7 +56,7 @@ interface Completion {
   readonly signal: AbortSignal
 }
 
-async function prepare(call: Call<CompletionBody>): Promise<Completion> {
+async function prepare(call: Call<CompletionBody>, live: LiveCalls): Promise<Completion> {
   const { body, limits, signal } = call
   checkCombinations(body, true)
   checkFanOut(body, limits)
@@ -83,6 +84,7 @@ async function prepare(call: Call<CompletionBody>): Promise<Completion> {
   const prompts = await toPrompts(body, model, session !== null, signal)
   checkEcho(body, model, prompts, limits)
   return {
+    live,
     id,
     tenant: call.tenant,
     model,
@@ -97,16 +99,12 @@ async function prepare(call: Call<CompletionBody>): Promise<Completion> {
   }
 }
 
-interface LiveCompletion extends Completion {
-  readonly live: LiveCalls
-}
-
-function enter({ live, id, tenant, model, requests, n, signal }: LiveCompletion): LiveHandle {
+function enter({ live, id, tenant, model, requests, n, signal }: Completion): LiveHandle {
   const call = { id, tenant, path: PATH, model: model.id, numRows: n * requests.length }
   return live.enter({ ...call, canPause: false, startedAt: Date.now() }, signal)
 }
 
-async function whole(completion: LiveCompletion): Promise<Reply> {
+async function whole(completion: Completion): Promise<Reply> {
   const { model, requests, n } = completion
   const choices = choicesOf(completion, true)
   const read = new Read()
@@ -131,7 +129,7 @@ async function whole(completion: LiveCompletion): Promise<Reply> {
   return longJson(reply, await Promise.all(choices.map(({ scores }) => scores.json())))
 }
 
-async function* streamed(completion: LiveCompletion): AsyncGenerator<object> {
+async function* streamed(completion: Completion): AsyncGenerator<object> {
   const { model, requests, n, includeUsage } = completion
   const choices = choicesOf(completion, false)
   const head = headOf(completion)

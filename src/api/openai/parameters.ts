@@ -10,6 +10,31 @@
 import { SkeinError } from '../../errors.ts'
 import type { UnreadFields } from '../fields.ts'
 
+/** llama.cpp's samplers that are not here: numbers that mean nothing while they are off, and the values at which they are. */
+export const OTHER_SAMPLERS = {
+  harmless: [
+    'dry_allowed_length',
+    'dry_base',
+    'dry_penalty_last_n',
+    'dry_sequence_breakers',
+    'dynatemp_exponent',
+    'min_keep',
+    'mirostat_eta',
+    'mirostat_tau',
+    'xtc_threshold',
+  ],
+  refused: {
+    dry_multiplier: [0],
+    dynatemp_range: [0],
+    mirostat: [0],
+    tfs_z: [1],
+    top_n_sigma: [-1, 0],
+    typ_p: [1],
+    typical_p: [1],
+    xtc_probability: [0],
+  },
+} satisfies UnreadFields
+
 /** Accepted and ignored on every route of this dialect. */
 export const HARMLESS: readonly string[] = [
   'user',
@@ -23,16 +48,7 @@ export const HARMLESS: readonly string[] = [
   'skip_special_tokens',
   'spaces_between_special_tokens',
   'return_tokens_as_token_ids',
-  // Numbers of llama.cpp's samplers that are off, or refused as below.
-  'dry_allowed_length',
-  'dry_base',
-  'dry_penalty_last_n',
-  'dry_sequence_breakers',
-  'dynatemp_exponent',
-  'min_keep',
-  'mirostat_eta',
-  'mirostat_tau',
-  'xtc_threshold',
+  ...OTHER_SAMPLERS.harmless,
   // Where its prompts are kept.
   'cache_prompt',
   'id_slot',
@@ -73,19 +89,12 @@ export const NOT_IMPLEMENTED: Readonly<Record<string, readonly unknown[]>> = {
   truncate_prompt_tokens: [],
   use_beam_search: [false],
   // llama.cpp
+  ...OTHER_SAMPLERS.refused,
   n_probs: [0],
-  dry_multiplier: [0],
-  dynatemp_range: [0],
-  mirostat: [0],
   n_keep: [0],
   n_predict: [],
   repeat_penalty: [1],
-  tfs_z: [1],
   top_a: [0],
-  top_n_sigma: [-1, 0],
-  typ_p: [1],
-  typical_p: [1],
-  xtc_probability: [0],
   // RWKV servers
   force_reasoning: [false],
   global_penalty: [false],
