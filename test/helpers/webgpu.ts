@@ -27,15 +27,13 @@ async function shareDevice(): Promise<() => void> {
   const prototype = Object.getPrototypeOf(adapter) as GPUAdapter
   const { requestDevice } = prototype
   const compile = device.createComputePipeline.bind(device)
-  const compileBeside = device.createComputePipelineAsync.bind(device)
   // Dawn returns the same pipeline while a reference to it exists.
   const compiled: GPUComputePipeline[] = []
-  const keep = (pipeline: GPUComputePipeline) => {
+  device.createComputePipeline = (descriptor) => {
+    const pipeline = compile(descriptor)
     compiled.push(pipeline)
     return pipeline
   }
-  device.createComputePipeline = (descriptor) => keep(compile(descriptor))
-  device.createComputePipelineAsync = async (descriptor) => keep(await compileBeside(descriptor))
   device.destroy = () => {}
   const share = () => {
     prototype.requestDevice = async () => device

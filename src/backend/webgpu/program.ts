@@ -81,6 +81,8 @@ export class WebgpuProgram implements Program {
   }
 
   async compile(step?: StepShape): Promise<void> {
+    // SwiftShader compiles one at a time, and asking whether it has done so takes a core from it.
+    if (this.#device.isSoftware) return
     const kernels = this.#kernelsOf(step === undefined ? this.#steps() : [step])
     await Promise.all([...kernels].map((kernel) => kernel.compile()))
   }
