@@ -209,11 +209,11 @@ async function longPrompts() {
 /** Steps, seconds in them, and processor seconds so far. */
 async function usedBy(port, look) {
   const text = await (await fetch(`http://127.0.0.1:${port}/metrics`)).text()
-  const count = (name) => Number(new RegExp(`^skein_${name}(?:_total)?\\{.*\\} (\\S+)`, 'm').exec(text)?.[1] ?? 0)
+  const count = (name) => Number(new RegExp(`^skein_${name}\\{.*\\} (\\S+)`, 'm').exec(text)?.[1] ?? 0)
   const { gatewayRan, othersRan, loopRan, workerRan, loopWaited } = look()
   return {
-    steps: count('engine_steps'),
-    'in steps s': count('engine_busy_seconds'),
+    steps: count('engine_steps_total'),
+    'in steps s': count('engine_busy_seconds_total'),
     'gateway s': (gatewayRan + othersRan) / 1000,
     'worker loop s': loopRan / 1000,
     'it waited for a core s': loopWaited / 1000,

@@ -8,8 +8,14 @@ interface Row {
   readonly help: string
   /** Name of its metric after "skein_"; absent: it has none of its own. */
   readonly metric?: string
-  /** It only grows while the worker lives; others say how things are now. */
-  readonly isTotal?: true
+  readonly isTotal?: never
+}
+
+/** It only grows while the worker lives; others say how things are now. */
+interface TotalRow {
+  readonly help: string
+  readonly metric?: `${string}_total`
+  readonly isTotal: true
 }
 
 const ENGINE_ROWS = {
@@ -19,47 +25,47 @@ const ENGINE_ROWS = {
   preempted: { help: 'Answers whose slots other requests have for a while', metric: 'num_answers_preempted' },
   preemptions: {
     help: 'Times that an answer gave up its slot to another request',
-    metric: 'preemptions',
+    metric: 'preemptions_total',
     isTotal: true,
   },
   numSlots: { help: 'States the device has room for', metric: 'num_slots' },
   freeSlots: { help: 'States not in use', metric: 'num_slots_free' },
-  steps: { help: 'Steps since the worker started', metric: 'engine_steps', isTotal: true },
+  steps: { help: 'Steps since the worker started', metric: 'engine_steps_total', isTotal: true },
   promptTokens: { help: 'Prompt tokens read', isTotal: true },
   generatedTokens: { help: 'Tokens drawn', isTotal: true },
-  guessedTokens: { help: 'Tokens guessed before they were drawn', metric: 'guessed_tokens', isTotal: true },
-  acceptedTokens: { help: 'Guessed tokens that were drawn', metric: 'accepted_tokens', isTotal: true },
+  guessedTokens: { help: 'Tokens guessed before they were drawn', metric: 'guessed_tokens_total', isTotal: true },
+  acceptedTokens: { help: 'Guessed tokens that were drawn', metric: 'accepted_tokens_total', isTotal: true },
   grammarGuessed: {
     help: 'Tokens that a grammar left no choice about, which were not drawn',
-    metric: 'grammar_guessed_tokens',
+    metric: 'grammar_guessed_tokens_total',
     isTotal: true,
   },
   // They are always accepted, so the metric above says it.
   grammarAccepted: { help: 'Tokens that a grammar left no choice about', isTotal: true },
   predictionGuessed: {
     help: 'Guessed tokens from predictions in requests',
-    metric: 'prediction_guessed_tokens',
+    metric: 'prediction_guessed_tokens_total',
     isTotal: true,
   },
   predictionAccepted: {
     help: 'Guessed tokens from predictions that were drawn',
-    metric: 'prediction_accepted_tokens',
+    metric: 'prediction_accepted_tokens_total',
     isTotal: true,
   },
   lookupGuessed: {
     help: 'Guessed tokens that followed the same tokens earlier in the text',
-    metric: 'lookup_guessed_tokens',
+    metric: 'lookup_guessed_tokens_total',
     isTotal: true,
   },
   lookupAccepted: {
     help: 'Guessed tokens from the text before that were drawn',
-    metric: 'lookup_accepted_tokens',
+    metric: 'lookup_accepted_tokens_total',
     isTotal: true,
   },
-  draftGuessed: { help: 'Guessed tokens from the draft model', metric: 'draft_guessed_tokens', isTotal: true },
+  draftGuessed: { help: 'Guessed tokens from the draft model', metric: 'draft_guessed_tokens_total', isTotal: true },
   draftAccepted: {
     help: 'Guessed tokens from the draft model that were drawn',
-    metric: 'draft_accepted_tokens',
+    metric: 'draft_accepted_tokens_total',
     isTotal: true,
   },
   finishedStop: { help: 'Answers that a stop ended', isTotal: true },
@@ -71,7 +77,11 @@ const ENGINE_ROWS = {
     help: "Bytes of a GPU's memory that the model has taken: weights, states and work space; 0 on a CPU",
     metric: 'device_memory_bytes',
   },
-  busySeconds: { help: 'Seconds inside steps since the worker started', metric: 'engine_busy_seconds', isTotal: true },
+  busySeconds: {
+    help: 'Seconds inside steps since the worker started',
+    metric: 'engine_busy_seconds_total',
+    isTotal: true,
+  },
 } as const satisfies Rows
 
 /** Counters and gauges of kept states. */
@@ -84,21 +94,21 @@ const STATE_ROWS = {
   prefixes: { help: 'Prompt prefixes whose state is kept', metric: 'prefixes' },
   prefixBytes: { help: 'Bytes of the states of prompt prefixes', metric: 'prefix_bytes' },
   cachedTokens: { help: 'Prompt tokens not computed, thanks to kept states', isTotal: true },
-  prefixHits: { help: 'Prompts that continued from a kept prefix', metric: 'prefix_hits', isTotal: true },
+  prefixHits: { help: 'Prompts that continued from a kept prefix', metric: 'prefix_hits_total', isTotal: true },
   prefixMisses: {
     help: 'Prompts that found no kept prefix, except short ones',
-    metric: 'prefix_misses',
+    metric: 'prefix_misses_total',
     isTotal: true,
   },
   prefixFetches: {
     help: 'Prefixes read by another worker and fetched from there',
-    metric: 'prefix_fetches',
+    metric: 'prefix_fetches_total',
     isTotal: true,
   },
-  prefixesPublished: { help: 'Prefixes offered to other workers', metric: 'prefixes_published', isTotal: true },
-  saves: { help: 'States written to disk', metric: 'state_saves', isTotal: true },
-  failedSaves: { help: 'States that could not be written', metric: 'state_save_failures', isTotal: true },
-  loads: { help: 'States read back from disk', metric: 'state_loads', isTotal: true },
+  prefixesPublished: { help: 'Prefixes offered to other workers', metric: 'prefixes_published_total', isTotal: true },
+  saves: { help: 'States written to disk', metric: 'state_saves_total', isTotal: true },
+  failedSaves: { help: 'States that could not be written', metric: 'state_save_failures_total', isTotal: true },
+  loads: { help: 'States read back from disk', metric: 'state_loads_total', isTotal: true },
   storeFailing: { help: 'Workers that cannot write states at present', metric: 'store_failing' },
 } as const satisfies Rows
 
@@ -114,7 +124,7 @@ export type ProposerName = (typeof PROPOSERS)[number]
 
 export type GuessesBy = { readonly [name in ProposerName]?: GuessCounts }
 
-type Rows = Readonly<Record<string, Row>>
+type Rows = Readonly<Record<string, Row | TotalRow>>
 
 type Counts<R extends Rows> = { readonly [K in keyof R]: number }
 
@@ -132,13 +142,12 @@ export const METRICS: readonly EngineMetric[] = [
 export interface EngineMetric {
   readonly name: string
   readonly help: string
-  readonly isTotal?: true
   read(stats: EngineStats): number | undefined
 }
 
 function metricsOf<R extends Rows>(rows: R, part: (stats: EngineStats) => Counts<R> | undefined): EngineMetric[] {
-  return entriesOf(rows).flatMap(([key, { metric: name, ...row }]) =>
-    name === undefined ? [] : [{ ...row, name, read: (stats) => part(stats)?.[key] }],
+  return entriesOf(rows).flatMap(([key, { metric: name, help }]) =>
+    name === undefined ? [] : [{ name, help, read: (stats) => part(stats)?.[key] }],
   )
 }
 

@@ -143,6 +143,14 @@ describe('a gateway of a cluster', () => {
     expect((await post({ ...HELLO, model: 'gos' })).status).toBe(404)
   })
 
+  test('without a node it says so, and nothing of what only a node can do', async () => {
+    const { post } = await startCluster()
+    const reply = await post(HELLO)
+    expect(reply.status).toBe(503)
+    const message = 'no node of the cluster has a model; GET /api/cluster lists the nodes'
+    expect(await reply.json()).toMatchObject({ error: { code: 'model_not_loaded', message } })
+  })
+
   test('streams as the node does, and sends equal prompts to one node', async () => {
     const { post } = await startCluster('a', 'b', 'c')
     const first = await post({ ...HELLO, stream: true })

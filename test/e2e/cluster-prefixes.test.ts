@@ -59,12 +59,12 @@ describe.skipIf(NO_POSTGRES !== null)('a common prefix', { timeout: 120_000 }, (
     const [a, b] = nodes as [RunningServer, RunningServer]
     // The third prompt finds it where the first two diverge; the fifth is the second to do so.
     for (let last = 1; last <= 5; last++) await ask(a, last)
-    await expect.poll(() => metric(a, 'prefixes_published'), { timeout: 30_000 }).toBeGreaterThan(0)
+    await expect.poll(() => metric(a, 'prefixes_published_total'), { timeout: 30_000 }).toBeGreaterThan(0)
     const { text, cached } = await ask(b, 100)
     expect(text).toBe((await ask(solo, 100)).text)
     // On a busy machine it arrives a moment later, and the request has read the prefix itself.
     expect([0, 1024, 1500]).toContain(cached)
-    await expect.poll(() => metric(b, 'prefix_fetches'), { timeout: 30_000 }).toBeGreaterThan(0)
+    await expect.poll(() => metric(b, 'prefix_fetches_total'), { timeout: 30_000 }).toBeGreaterThan(0)
     expect((await ask(b, 101)).cached).toBeGreaterThanOrEqual(1024)
   })
 })

@@ -14,15 +14,14 @@ export interface InformedMember extends ClusterMember {
 }
 
 export function clusterRegistry(members: () => readonly InformedMember[]): ModelRegistry {
-  return registryOver(() => {
+  const models = () => {
     const names = [...new Set(members().map(({ model }) => model))].sort()
-    return names.map((id) =>
-      modelOf(
-        id,
-        members().filter(({ model }) => model === id),
-      ),
-    )
-  })
+    return names.map((id) => {
+      const own = members().filter(({ model }) => model === id)
+      return modelOf(id, own)
+    })
+  }
+  return registryOver(models, undefined, 'no node of the cluster has a model; GET /api/cluster lists the nodes')
 }
 
 function modelOf(id: string, members: readonly InformedMember[]): RegisteredModel {

@@ -69,9 +69,9 @@ export class Metrics {
   constructor(models: ModelRegistry, fleet: MeasuredFleet | null = null) {
     collectDefaultMetrics({ register: this.registry })
     const engines = () => (fleet === null ? enginesOf(models) : workersOf(fleet))
-    for (const { name, help, isTotal = false, read } of [...METRICS, SLOT_USE]) {
+    for (const { name, help, read } of [...METRICS, SLOT_USE]) {
       const values = () => engines().map(({ labels, stats }) => [labels, read(stats)] as const)
-      addReadMetric(this.registry, { name, help, isTotal, labelNames: ['model', 'worker'], read: values })
+      addReadMetric(this.registry, { name, help, labelNames: ['model', 'worker'], read: values })
     }
     if (fleet !== null) countFleet(this.registry, fleet)
   }

@@ -2,11 +2,9 @@
 import { Counter, Gauge, type LabelValues, type Registry } from 'prom-client'
 
 interface ReadMetric<Label extends string> {
-  /** Without the prefix. */
+  /** Without the prefix. One that ends in `_total` is a counter. */
   readonly name: string
   readonly help: string
-  /** A counter. By default one whose name ends in `_total` is. */
-  readonly isTotal?: boolean
   readonly labelNames?: readonly Label[]
   /** The value for each set of labels; null or undefined: none. */
   read(): Iterable<Read<Label>> | Promise<Iterable<Read<Label>>>
@@ -15,8 +13,8 @@ interface ReadMetric<Label extends string> {
 type Read<Label extends string> = readonly [labels: LabelValues<Label>, value: number | null | undefined]
 
 export function addReadMetric<Label extends string>(registry: Registry, metric: ReadMetric<Label>): void {
-  const { name, help, isTotal = name.endsWith('_total'), labelNames = [], read } = metric
-  ;new (isTotal ? Counter : Gauge)<Label>({
+  const { name, help, labelNames = [], read } = metric
+  ;new (name.endsWith('_total') ? Counter : Gauge)<Label>({
     name: `skein_${name}`,
     help,
     labelNames,

@@ -31,10 +31,11 @@ export function createRegistry(
   return registryOver(() => models, created)
 }
 
-/** A registry of models that come and go: `models` is called at every access. */
+/** A registry of models that come and go: `models` is called at every access. `none`: the error while there are none. */
 export function registryOver(
   models: () => readonly RegisteredModel[],
   created = Math.floor(Date.now() / 1000),
+  none = 'no model is loaded here; POST /api/workers/start starts one',
 ): ModelRegistry {
   return {
     list: () => models().map((model) => entryOf(model, created)),
@@ -47,7 +48,7 @@ export function registryOver(
       const isThere = ({ model, startState }: StartStateName) =>
         startState !== null && byId.get(model ?? '')?.source.client?.info.startStates?.includes(startState)
       const asked = names.find(isThere) ?? names[0]
-      const model = served(find(byId, asked.model), created)
+      const model = served(find(byId, asked.model, none), created)
       return asked.startState === null ? model : withStartState(model, asked.startState)
     },
   }
@@ -95,7 +96,11 @@ function hasOnlyFailed({ source: { workers } }: RegisteredModel): boolean {
   return workers !== undefined && workers.all === 0 && workers.failed > 0
 }
 
-function find(byId: ReadonlyMap<string, RegisteredModel>, name: string | null | undefined): RegisteredModel {
+function find(
+  byId: ReadonlyMap<string, RegisteredModel>,
+  name: string | null | undefined,
+  none: string,
+): RegisteredModel {
   const model = byId.get(name ?? '')
   if (model !== undefined) return model
   if (meansTheOnlyOne(name)) {
@@ -104,10 +109,7 @@ function find(byId: ReadonlyMap<string, RegisteredModel>, name: string | null | 
     const models = able.length > 0 ? able : all
     const [only] = models
     if (only !== undefined && models.length === 1) return only
-    if (models.length === 0)
-      throw new SkeinError('model_not_loaded', 'no model is loaded here; POST /api/workers/start starts one', {
-        param: 'model',
-      })
+    if (models.length === 0) throw new SkeinError('model_not_loaded', none, { param: 'model' })
     const message = `model: missing; ${models.length} models are served here, GET /v1/models lists their names`
     throw new SkeinError('invalid_request', message, { param: 'model' })
   }
