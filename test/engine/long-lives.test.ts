@@ -272,7 +272,10 @@ class Life {
   /** A turn that was left is one with the tokens that were drawn by then, or none. */
   async left(talk: Talk, request: GenerateRequest): Promise<void> {
     const { tenant, id, turns } = talk
-    const turn = (await this.infoOf(talk))?.head ?? 0
+    let info = await this.infoOf(talk)
+    // What it has become may still be on its way to the store.
+    for (; info?.isBusy; info = await this.infoOf(talk)) await setImmediate()
+    const turn = info?.head ?? 0
     if (turn === talk.head) return
     const tokens = await this.engine.call('sessions.tokens', { tenant, id, turn, start: 0, end: 1e9 })
     if (request.constraint === undefined) {
