@@ -14,7 +14,11 @@ test('a chat completion without streaming', async () => {
           "finish_reason": "stop",
           "index": 0,
           "logprobs": null,
-          "message": { "content": "Hé!", "refusal": null, "role": "assistant" },
+          "message": {
+            "content": "Hé!",
+            "refusal": null,
+            "role": "assistant",
+          },
         },
       ],
       "created": 0,
@@ -24,9 +28,13 @@ test('a chat completion without streaming', async () => {
       "system_fingerprint": "fp_feedc0ffee00",
       "usage": {
         "completion_tokens": 6,
-        "completion_tokens_details": { "reasoning_tokens": 0 },
+        "completion_tokens_details": {
+          "reasoning_tokens": 0,
+        },
         "prompt_tokens": 20,
-        "prompt_tokens_details": { "cached_tokens": 0 },
+        "prompt_tokens_details": {
+          "cached_tokens": 0,
+        },
         "total_tokens": 26,
       },
     }
@@ -42,7 +50,15 @@ test('a chat completion, streamed with usage', async () => {
     [
       {
         "choices": [
-          { "delta": { "content": "", "role": "assistant" }, "finish_reason": null, "index": 0, "logprobs": null },
+          {
+            "delta": {
+              "content": "",
+              "role": "assistant",
+            },
+            "finish_reason": null,
+            "index": 0,
+            "logprobs": null,
+          },
         ],
         "created": 0,
         "id": "chatcmpl-ID",
@@ -53,7 +69,14 @@ test('a chat completion, streamed with usage', async () => {
       },
       {
         "choices": [
-          { "delta": { "content": "H" }, "finish_reason": null, "index": 0, "logprobs": null },
+          {
+            "delta": {
+              "content": "H",
+            },
+            "finish_reason": null,
+            "index": 0,
+            "logprobs": null,
+          },
         ],
         "created": 0,
         "id": "chatcmpl-ID",
@@ -64,7 +87,14 @@ test('a chat completion, streamed with usage', async () => {
       },
       {
         "choices": [
-          { "delta": { "content": "é" }, "finish_reason": null, "index": 0, "logprobs": null },
+          {
+            "delta": {
+              "content": "é",
+            },
+            "finish_reason": null,
+            "index": 0,
+            "logprobs": null,
+          },
         ],
         "created": 0,
         "id": "chatcmpl-ID",
@@ -75,7 +105,14 @@ test('a chat completion, streamed with usage', async () => {
       },
       {
         "choices": [
-          { "delta": { "content": "!" }, "finish_reason": null, "index": 0, "logprobs": null },
+          {
+            "delta": {
+              "content": "!",
+            },
+            "finish_reason": null,
+            "index": 0,
+            "logprobs": null,
+          },
         ],
         "created": 0,
         "id": "chatcmpl-ID",
@@ -86,7 +123,12 @@ test('a chat completion, streamed with usage', async () => {
       },
       {
         "choices": [
-          { "delta": {}, "finish_reason": "length", "index": 0, "logprobs": null },
+          {
+            "delta": {},
+            "finish_reason": "length",
+            "index": 0,
+            "logprobs": null,
+          },
         ],
         "created": 0,
         "id": "chatcmpl-ID",
@@ -104,9 +146,13 @@ test('a chat completion, streamed with usage', async () => {
         "system_fingerprint": "fp_feedc0ffee00",
         "usage": {
           "completion_tokens": 6,
-          "completion_tokens_details": { "reasoning_tokens": 0 },
+          "completion_tokens_details": {
+            "reasoning_tokens": 0,
+          },
           "prompt_tokens": 20,
-          "prompt_tokens_details": { "cached_tokens": 0 },
+          "prompt_tokens_details": {
+            "cached_tokens": 0,
+          },
           "total_tokens": 26,
         },
       },

@@ -20,6 +20,7 @@ vi.mock('../../src/backend/cuda/report.ts', () => ({
     hasCard: machine.cuda !== 'none',
     problems: machine.cuda === 'usable' ? [] : [{ part: 'driver', message: 'no driver' }],
   }),
+  hasUsableCuda: () => machine.cuda === 'usable',
 }))
 vi.mock('../../src/backend/cuda/cuda.ts', () => ({ createCudaBackend: () => ({ name: 'cuda' }) }))
 vi.mock('../../src/backend/webgpu/adapter.ts', () => ({
