@@ -3,8 +3,16 @@ import { defineConfig } from 'vitest/config'
 import { IS_SLOW } from './test/helpers/slow.ts'
 import { RunReporter } from './test/reporter.ts'
 
-/** A process of its own: for vi.mock, and for who imports files of tests, which must not have been imported there before. */
-const ALONE = ['test/model/best-device.test.ts', 'test/model/load.test.ts', 'test/cluster/engine-stores.test.ts']
+/**
+ * A process of its own: for vi.mock, for a GPU that is made up, and for who imports files of tests, which must not have been
+ * imported there before.
+ */
+const ALONE = [
+  'test/model/best-device.test.ts',
+  'test/model/load.test.ts',
+  'test/unit/webgpu-ready.test.ts',
+  'test/cluster/engine-stores.test.ts',
+]
 /** They have longer timeouts: a software GPU is slow, and the engine's run many random cases, above all beside other tests. */
 const DEVICES = 'test/{backend,engine,model}/**/*.test.ts'
 /** One file after another in the same processes: what one has loaded and compiled is there for the next. */
