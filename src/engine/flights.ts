@@ -25,7 +25,7 @@ const REMEMBERED = 8
 
 /**
  * Milliseconds, on average. What the engine does takes 0.2 to 0.4. Where steps overlap, a new request waits for one
- * more of them.
+ * more of them. One row of 10 to 16 ms gains 0 to 6 % (docs/dev/cpu-kernels.md).
  */
 const SHORT_MS = 20
 

@@ -2,10 +2,8 @@
  * The fields that the lightning routes share, their defaults, and how they become the engine's settings. They are those of
  * the OpenAI routes (so nothing a client sends is ignored in silence) with the ranges and names of rwkv_lightning.
  */
-
 import type { GenerateRequest, StopParams } from '../../engine/messages.ts'
-import type { SkeinError } from '../../errors.ts'
-import { invalid } from '../../errors.ts'
+import { invalid, type SkeinError } from '../../errors.ts'
 import { type Static, type TSchema, Type } from '../../files/schema-types.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ModelRegistry, ServedModel } from '../models.ts'
