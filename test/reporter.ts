@@ -38,7 +38,7 @@ function secondTries(modules: readonly TestModule[]): string[] {
 function overBudget({ length }: readonly TestModule[], minutes: number): string[] {
   if (length < WHOLE_RUN || minutes <= BUDGET_MINUTES) return []
   const took = `${minutes.toFixed(1)} minutes, more than ${BUDGET_MINUTES}`
-  return [`the tests took ${took}: see docs/dev/house.md, "Tests that stay quick"`]
+  return [`the tests took ${took}: see docs/dev/loop.md, "A budget of eight minutes"`]
 }
 
 /** The longest files of a run of many, in seconds. */

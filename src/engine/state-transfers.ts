@@ -217,7 +217,7 @@ const MAX_BYTES = 2 ** 28
 /**
  * The memory of states that nobody reads any more, for the next copies. A state of a large model is tens of megabytes, and
  * many are copied a second: with new memory for each, the collector of garbage takes a quarter of the time
- * (docs/dev/house.md). Whoever still has a state that was given back finds arrays of length 0, never another's numbers.
+ * (docs/dev/states.md). Whoever still has a state that was given back finds arrays of length 0, never another's numbers.
  */
 export class StateMemory {
   /** Given back. */

@@ -48,7 +48,7 @@ describe('the files of the dashboard', () => {
     const reply = await app.inject('/docs/getting-started.md')
     expect(reply.headers['content-type']).toMatch(/^text\/markdown; charset=utf-8$/)
     expect(reply.body).toContain('# Getting started')
-    expect((await app.inject('/docs/dev/house.md')).statusCode).toBe(404)
+    expect((await app.inject('/docs/dev/adding.md')).statusCode).toBe(404)
   })
 
   test('the page may load only files of this server, and cannot be framed', async () => {

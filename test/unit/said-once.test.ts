@@ -1,4 +1,4 @@
-/** Generates the lists of docs/dev/house.md: which files name a fact that is defined once. */
+/** The table of docs/dev/adding.md: which files name a fact that is said once. */
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
