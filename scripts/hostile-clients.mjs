@@ -1,10 +1,11 @@
 /**
  * A thousand hostile clients against `skein serve` of the built files: node scripts/hostile-clients.mjs [clients]
- * [seconds]. Prints the gateway's memory, the gaps in another user's stream, the time of /livez, and whether SIGTERM is
+ * [seconds] […]. Prints the gateway's memory, the gaps in another user's stream, the time of /livez, and whether SIGTERM is
  * heard. The clients and the measuring parts are separate processes. On Linux SERVER_CORES=0,1 keeps the server on
  * these cores; `taskset -c 2-5` before the command keeps the others off them; CLIENT_NICE=19 gives the hostile clients
- * the lowest priority; ATTACK_ONLY=1 leaves out the quiet server before and SIGTERM after it. For the longest gaps and the slowest /livez it prints how long the gateway's loop and the
- * worker's threads ran meanwhile, and how long they waited for a core (/proc/PID/schedstat).
+ * the lowest priority; ATTACK_ONLY=1 leaves out the quiet server before and SIGTERM after it. Arguments after the
+ * seconds go to the server, such as --device webgpu. For the longest gaps and the slowest /livez it prints how long the
+ * gateway's loop and the worker's threads ran meanwhile, and how long they waited for a core (/proc/PID/schedstat).
  */
 import { fork } from 'node:child_process'
 import { once } from 'node:events'
@@ -29,7 +30,7 @@ else await main()
 
 async function main() {
   const XDG_DATA_HOME = mkdtempSync(join(tmpdir(), 'skein-hostile-'))
-  const args = ['--open-translate', '--api-key', Object.values(KEYS).join(',')]
+  const args = ['--open-translate', '--api-key', Object.values(KEYS).join(','), ...process.argv.slice(4)]
   const server = await startServer(args, { key: KEYS.alice, env: { XDG_DATA_HOME } })
   // What a server does once, soon after its start, is not what is measured.
   const settled = delay(8000)
