@@ -191,11 +191,16 @@ export class Matchers {
   }
 
   #startRows(thread: number): RowsThread {
+    let isReady = false
     const rows: RowsThread = this.#start(this.#optionsOfRows(thread), {
-      ready: () => {},
+      ready: () => {
+        isReady = true
+      },
       compiled: () => {},
       ended: () => {
-        if (this.#rows[thread] === rows) this.#blame(thread)
+        if (this.#rows[thread] !== rows) return
+        if (isReady) this.#blame(thread)
+        else this.#giveUp(thread)
       },
     })
     return rows
@@ -211,6 +216,12 @@ export class Matchers {
     const busy = this.#share().masks.busyTurnOf(thread)
     for (const matcher of this.#open.values()) if (matcher.turn === busy) matcher.fail()
     this.#restart(thread)
+  }
+
+  /** A thread that ends before it is ready would end again: its answers fail, and the next one starts another. */
+  #giveUp(thread: number): void {
+    this.#rows[thread] = null
+    for (const matcher of this.#open.values()) if (this.#threadOf(matcher) === thread) matcher.fail()
   }
 
   #restart(thread: number): void {

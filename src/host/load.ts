@@ -108,10 +108,7 @@ export async function loadEngine(
   const startStates = openStartStates(choice)
   const limits = { ...limitsOf(choice), ...embeddingsOf(choice) }
   await prepareDevice(choice, () => testedFor(choice))
-  // Loaded before the model, which takes the remaining memory.
-  const reranker = choice.reranker === undefined ? null : openReranker(choice, choice.reranker)
-  const draft = choice.draft === undefined ? null : loadDraft(choice, choice.draft, warmUp)
-  const runner = loadBeside([reranker, draft], choice, onProgress, warmUp)
+  const { reranker, draft, runner } = loadTogether(choice, onProgress, warmUp)
   try {
     if (draft !== null) checkDraft(draft, runner)
     const scoreRows = scoresOf(choice)
@@ -181,17 +178,19 @@ function openStartStates({ model, startStates = [] }: EngineChoice) {
   }
 }
 
-/** Loads the reranker and the draft model. */
-function loadBeside(
-  companions: readonly ({ dispose(): void } | null)[],
-  ...given: Parameters<typeof loadRunner>
-): ModelRunner {
+/** The reranker and the draft before the model, which keeps them and takes the remaining memory. */
+function loadTogether(choice: EngineChoice, onProgress: LoadProgress | undefined, warmUp: LoadReport | undefined) {
+  const beside: { dispose(): void }[] = []
   try {
-    const runner = loadRunner(...given)
-    for (const one of companions) if (one !== null) runner.keep(one)
-    return runner
+    const reranker = choice.reranker === undefined ? null : openReranker(choice, choice.reranker)
+    if (reranker !== null) beside.push(reranker)
+    const draft = choice.draft === undefined ? null : loadDraft(choice, choice.draft, warmUp)
+    if (draft !== null) beside.push(draft)
+    const runner = loadRunner(choice, onProgress, warmUp)
+    for (const one of beside) runner.keep(one)
+    return { reranker, draft, runner }
   } catch (error) {
-    for (const one of companions) one?.dispose()
+    for (const one of beside) one.dispose()
     throw error
   }
 }

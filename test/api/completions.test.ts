@@ -126,6 +126,10 @@ test('only streams need every token at once', async () => {
   const asks = [
     [COMPLETIONS, { prompt: 'x' }],
     ['/v1/chat/completions', { messages: [{ role: 'user', content: 'x' }] }],
+    ['/api/chat', { model: 'goose', messages: [{ role: 'user', content: 'x' }] }],
+    ['/api/generate', { model: 'goose', prompt: 'x' }],
+    ['/v1/messages', { model: 'goose', max_tokens: 9, messages: [{ role: 'user', content: 'x' }] }],
+    ['/v1/responses', { model: 'goose', input: 'x', store: false }],
     ['/translate/v1/batch-translate', { source_lang: 'en', target_lang: 'zh', text_list: ['x'] }],
   ] as const
   for (const [path, body] of asks) {

@@ -1,12 +1,13 @@
 /** EmbeddingRWKV's rerankers: a file of tensors below `reranker.` that reads the states of the model beside it. */
 
 import { join } from 'node:path'
-import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest'
 import { LocalEngineClient } from '../../src/engine/client/local-client.ts'
 import { buildApp } from '../../src/gateway/app.ts'
 import { createRegistry } from '../../src/gateway/routing/registry.ts'
 import { loadEngine, loadRunner } from '../../src/host/load.ts'
 import type { EngineChoice } from '../../src/host/model-choice.ts'
+import { ModelRunner } from '../../src/model/run/model-runner.ts'
 import { localSource } from '../helpers/fake-engine.ts'
 import { type NamedValues, readTensors } from '../helpers/formats.ts'
 import { writePth, writeRandomRwkv7 } from '../helpers/pth.ts'
@@ -182,6 +183,13 @@ describe.each(['reference', 'cpu'] as const)('on %s', (device) => {
       await expect.poll(() => engine.stats.freeSlots).toBe(2)
     },
   )
+})
+
+test('a reranker is given back when the draft beside it cannot be loaded', async () => {
+  const dispose = vi.spyOn(ModelRunner.prototype, 'dispose')
+  await expect(loadEngine({ ...choiceOn('reference'), draft: RERANKER })).rejects.toThrow(/a reranker, which reads/)
+  expect(dispose).toHaveBeenCalledOnce()
+  dispose.mockRestore()
 })
 
 test('files that do not fit are refused with the reason', async () => {

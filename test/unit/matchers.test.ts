@@ -18,10 +18,11 @@ interface Started {
 }
 
 /** Matchers whose threads only record messages. */
-function listening(numThreads: number) {
+function listening(numThreads: number, isWell = () => true) {
   const started: Started[] = []
-  const start: StartThread = ({ thread, memory, numRows }, { ended }) => {
+  const start: StartThread = ({ thread, memory, numRows }, { ready, ended }) => {
     const masks = new SharedMasks(numRows, VOCAB / 32, memory)
+    if (isWell()) ready()
     const one: Started = { masks, thread, posted: [], end: ended, hasEnded: false }
     started.push(one)
     const end = () => {
@@ -70,6 +71,19 @@ test('a thread that ends is restarted with its answers and their progress; other
   matchers.flush()
   expect(again!.posted.every(({ type }) => type === 'open')).toBe(true)
   expect(started[0]!.posted.at(-1)).toMatchObject({ type: 'advance' })
+  matchers.dispose()
+})
+
+test('a thread that ends at its start is not started again before the next answer', () => {
+  let isWell = false
+  const { started, matchers } = listening(1, () => isWell)
+  const matcher = matchers.open(GRAMMAR, false)
+  started[0]!.end('no memory')
+  expect([started.length, matcher.hasFailed]).toEqual([1, true])
+  matchers.close(matcher)
+  isWell = true
+  const next = matchers.open(GRAMMAR, false)
+  expect([started.length, next.hasFailed, rowsOf(started[1]!)]).toEqual([2, false, [next.row]])
   matchers.dispose()
 })
 
@@ -226,7 +240,8 @@ test('an answer that goes on in another thread has the same certain tokens there
   const constraint = { type: 'text', text: 'abcd' } as const
   const options = { tokens, vocabSize: VOCAB * 2, numRows: 400 }
   const masksOf: SharedMasks[] = []
-  const start: StartThread = ({ memory, thread }, { ended }) => {
+  const start: StartThread = ({ memory, thread }, { ready, ended }) => {
+    ready()
     const rows = new MatcherRows(binding, { ...options, memory, thread }, () => {})
     masksOf.push(new SharedMasks(options.numRows, (VOCAB * 2) / 32, memory))
     end = ended

@@ -100,6 +100,7 @@ async function prepare(call: Call<MessageBody>): Promise<PreparedChat> {
     maxTokens: maxTokensOf(body, limits, call),
     sampling: toSampling(fields, model),
     stop: toStop(fields, [], model, limits),
+    isGathered: body.stream !== true,
     tenant,
     model,
     thinking: thinkingFor(body, call),

@@ -110,6 +110,7 @@ export function chatSettings({ body, id, limits, signal, tenant }: Call<SharedBo
     maxTokens,
     ...samplingOf(options, model, limits),
     logprobs,
+    isGathered: body.stream === false,
     tenant,
     model,
     thinking: thinkOf(body.think),

@@ -72,6 +72,7 @@ async function prepare(call: ResponseCall): Promise<PreparedChat> {
     maxTokens: body.max_output_tokens ?? limits.defaultChatTokens,
     sampling,
     stop: toStop(fields, [], model, limits),
+    isGathered: body.stream !== true,
     tenant,
     model,
     thinking: thinkingFor(body),
