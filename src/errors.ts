@@ -105,8 +105,7 @@ export class SkeinError extends Error {
   /** Converts any thrown value; foreign errors become `internal`. */
   static from(error: unknown): SkeinError {
     if (error instanceof SkeinError) return error
-    const message = error instanceof Error ? error.message : String(error)
-    return new SkeinError('internal', message, { cause: error })
+    return new SkeinError('internal', error instanceof Error ? error.message : String(error), { cause: error })
   }
 }
 

@@ -153,11 +153,7 @@ interface Loaded {
   readonly tokenizer: Tokenizer
 }
 
-async function* pieces(
-  client: EngineClient,
-  request: GenerateRequest,
-  { signal, onTokens }: GenerateOptions,
-): AsyncIterable<string> {
+async function* pieces(client: EngineClient, request: GenerateRequest, { signal, onTokens }: GenerateOptions) {
   for await (const event of client.generate(request, signal)) {
     if (event.type !== 'text') continue
     onTokens?.(event.tokens.length)
@@ -215,11 +211,7 @@ async function* replyTo(model: Loaded, messages: string | readonly Message[], op
   yield* replyEvents(chat, signal)
 }
 
-async function* chatPieces(
-  model: Loaded,
-  messages: string | readonly Message[],
-  options: ChatOptions,
-): AsyncIterable<ReplyPiece> {
+async function* chatPieces(model: Loaded, messages: string | readonly Message[], options: ChatOptions) {
   for await (const event of replyTo(model, messages, options)) {
     if (event.type !== 'prompt') yield* event.pieces
   }

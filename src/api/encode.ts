@@ -76,9 +76,7 @@ export function boundariesAt(tokens: Int32Array, codec: TextCodec, ends: readonl
   let next = 0
   for (let i = 0; i < tokens.length && next < ends.length; i++) {
     bytes += codec.bytesOf(tokens[i]!).length
-    for (; next < ends.length && bytes >= ends[next]!; next++) {
-      lengths.add(bytes === ends[next] ? i + 1 : i)
-    }
+    for (; next < ends.length && bytes >= ends[next]!; next++) lengths.add(bytes === ends[next] ? i + 1 : i)
   }
   lengths.delete(0)
   return Int32Array.from(lengths)

@@ -49,9 +49,7 @@ export function conversationOf(
     if (!ROLES.includes(role)) throw invalid(`messages[${i}].role`, `expected one of ${ROLES.join(', ')}`)
     if (typeof content !== 'string') throw invalid(`messages[${i}].content`, 'expected a string')
   }
-  for (const [i, tool] of tools.entries()) {
-    checkGiven(tool, TOOL, `tools[${i}].`, Object.keys(TOOL))
-  }
+  for (const [i, tool] of tools.entries()) checkGiven(tool, TOOL, `tools[${i}].`, Object.keys(TOOL))
   refuseTwins(tools)
   return { messages: all, tools, choice: choiceOf(toolChoice, tools), parallel: true }
 }

@@ -95,9 +95,8 @@ export class LiveCalls {
       const message = 'request_id: a request of that id is paused; resume or stop it, or choose another'
       throw new SkeinError('conflict', message, { param: 'request_id' })
     }
-    if (this.#live.has(key)) {
+    if (this.#live.has(key))
       throw new SkeinError('conflict', 'request_id: a request of that id is under way', { param: 'request_id' })
-    }
     const entry: Entry = { call, controller: new AbortController(), ending: null }
     this.#live.set(key, entry)
     return {

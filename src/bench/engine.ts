@@ -138,12 +138,7 @@ function timerOf({ kind }: BenchCase, { feedsDraws }: Runner) {
 }
 
 /** Milliseconds from the end of one step to the end of the next; the runner is kept busy if it can overlap steps. */
-async function timeDecode(
-  runner: Runner,
-  { kind, batch, tokens }: BenchCase,
-  plan: Repeats,
-  draws: boolean,
-): Promise<number[]> {
+async function timeDecode(runner: Runner, { kind, batch, tokens }: BenchCase, plan: Repeats, draws: boolean) {
   const numSlots = kind === 'mixed' ? batch + 1 : batch
   for (let slot = 0; slot < numSlots; slot++) runner.clearSlot(slot)
   const prompt = Array.from({ length: tokens }, (_, t) => someToken(runner, batch, t))
@@ -181,12 +176,7 @@ async function timeDecode(
 /**
  * Milliseconds in which every row takes a step, if steps in flight hold different rows and wait for their own draws.
  */
-async function timeDecodeInParts(
-  runner: Runner,
-  { kind, batch, tokens }: BenchCase,
-  plan: Repeats,
-  draws: boolean,
-): Promise<number[]> {
+async function timeDecodeInParts(runner: Runner, { kind, batch, tokens }: BenchCase, plan: Repeats, draws: boolean) {
   const slots = Array.from({ length: batch }, (_, slot) => slot)
   const numParts = Math.min(runner.maxFlights, batch)
   const prompt = Array.from({ length: tokens }, (_, t) => someToken(runner, batch, t))
@@ -222,12 +212,7 @@ async function timeDecodeInParts(
 }
 
 /** Milliseconds of all prompts from the start to the first token, in steps of the runner's token budget. */
-async function timePrefill(
-  runner: Runner,
-  { batch, tokens }: BenchCase,
-  plan: Repeats,
-  draws: boolean,
-): Promise<number[]> {
+async function timePrefill(runner: Runner, { batch, tokens }: BenchCase, plan: Repeats, draws: boolean) {
   const prompts = Array.from({ length: batch }, (_, slot) =>
     Array.from({ length: tokens }, (_, t) => someToken(runner, slot, t)),
   )

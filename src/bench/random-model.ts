@@ -211,9 +211,8 @@ class RandomSource {
     const start = Math.floor(this.#random() * POOL_SIZE)
     const block = encodeFloats(this.#block(distribution, start, Math.min(count, POOL_SIZE)), dtype)
     const size = BYTES_PER_ELEMENT[dtype]
-    for (let done = 0; done < count; done += POOL_SIZE) {
+    for (let done = 0; done < count; done += POOL_SIZE)
       yield block.subarray(0, Math.min(count - done, POOL_SIZE) * size)
-    }
   }
 
   #block(distribution: Distribution, start: number, count: number): Float32Array {

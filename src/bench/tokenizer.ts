@@ -81,9 +81,8 @@ function mixedText(): string {
   }
   const passage = (pieces: readonly string[], separator: string) => {
     const picked: string[] = []
-    for (let bytes = 0; bytes < PASSAGE_BYTES; bytes += Buffer.byteLength(picked.at(-1)!)) {
+    for (let bytes = 0; bytes < PASSAGE_BYTES; bytes += Buffer.byteLength(picked.at(-1)!))
       picked.push(pieces[random(pieces.length)]! + separator)
-    }
     return picked.join('')
   }
   const { english, chinese, code } = PIECES

@@ -134,11 +134,7 @@ async function fetchPieces(url: string, options: StoreOptions): Promise<Piece[]>
   return pieces
 }
 
-async function fetchEach(
-  url: string,
-  { onProgress, signal }: StoreOptions,
-  take: (piece: Piece) => void,
-): Promise<void> {
+async function fetchEach(url: string, { onProgress, signal }: StoreOptions, take: (piece: Piece) => void) {
   const reply = await fetch(url, signal ? { signal } : {})
   if (!reply.ok || reply.body === null)
     throw new SkeinError('not_found', `${url} cannot be fetched: HTTP ${reply.status}`)

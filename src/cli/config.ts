@@ -69,9 +69,7 @@ function examine(settings: ServeSettings): Found {
     withPlace(`models[${i}].file`, () => checkModelFile(own))
   }
   const { model } = choice
-  if (models.length === 0 && model !== null) {
-    withPlace('model', () => checkModelFile({ ...choice, model }))
-  }
+  if (models.length === 0 && model !== null) withPlace('model', () => checkModelFile({ ...choice, model }))
   const numNamed = readKeys(keyFilePath(args)).length
   const auth = resolveAuth({ ...access, numNamed })
   const holdsSecret = [...values.values()].some(({ setting, origin }) => setting.isSecret && origin === 'file')
@@ -143,9 +141,8 @@ function plain(value: unknown): string {
 function printFound(settings: ServeSettings, { models, access, notes }: Found): void {
   const { file } = settings
   process.stdout.write(`config   ${file?.path ?? 'no file'}\n`)
-  for (const { name, file: path, workers } of models) {
+  for (const { name, file: path, workers } of models)
     process.stdout.write(`model    ${name}: ${path}${workers > 1 ? `, ${workers} workers` : ''}\n`)
-  }
   if (models.length === 0) process.stdout.write('model    none\n')
   process.stdout.write(`access   ${access}\n\n`)
   printTable([['setting', 'value', 'from'], ...listed(settings).map(({ field, value, from }) => [field, value, from])])

@@ -101,8 +101,7 @@ async function workersOf(server: ServerAddress): Promise<readonly WorkerRecord[]
 export async function ask({ url, apiKey }: ServerAddress, method: string, path: string): Promise<unknown> {
   const headers: Record<string, string> = apiKey ? { authorization: `Bearer ${apiKey}` } : {}
   const response = await fetch(`${url}${path}`, { method, headers }).catch(() => {
-    const message = `no server answers at ${url}; start one with \`skein serve\``
-    throw new SkeinError('model_not_loaded', message)
+    throw new SkeinError('model_not_loaded', `no server answers at ${url}; start one with \`skein serve\``)
   })
   // Management API errors have a `detail`, others a `message`.
   const body = (await response.json().catch(() => null)) as Refusal | null

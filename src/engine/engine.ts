@@ -129,9 +129,8 @@ export class Engine {
   submit(request: GenerateRequest): void {
     if (this.#failure !== null) throw this.#failure
     checkRequest(request, this.info, this.#states !== null && this.#tokenBytes.encode !== undefined)
-    if (this.#outcomes.live.has(request.id)) {
+    if (this.#outcomes.live.has(request.id))
       throw new SkeinError('invalid_request', `id ${request.id} is in use by a live request`)
-    }
     const live = new LiveRequest(request, this.#tokenBytes)
     this.startStates.begin(live)
     const { maxWaiting } = this.info
@@ -283,9 +282,7 @@ export class Engine {
     if (this.#failure !== null) throw this.#failure
     const handlers: Partial<CallHandlers> = { ...this.startStates.calls, ...this.#states?.calls }
     const handler = handlers[method]
-    if (handler === undefined) {
-      throw new SkeinError('state_unavailable', `${method}: this engine keeps no sessions`)
-    }
+    if (handler === undefined) throw new SkeinError('state_unavailable', `${method}: this engine keeps no sessions`)
     const result = handler(params)
     // Steps write the changes.
     this.onWake()

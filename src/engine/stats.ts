@@ -18,70 +18,48 @@ interface TotalRow {
   readonly isTotal: true
 }
 
+function total(help: string, metric?: TotalRow['metric']): TotalRow {
+  return { help, isTotal: true, ...(metric === undefined ? {} : { metric }) }
+}
+
 const ENGINE_ROWS = {
   waiting: { help: 'Requests in the queue', metric: 'num_requests_waiting' },
   running: { help: 'Requests with a slot', metric: 'num_requests_running' },
   prefilling: { help: 'Running requests whose prompt is still being read' },
   preempted: { help: 'Answers whose slots other requests have for a while', metric: 'num_answers_preempted' },
-  preemptions: {
-    help: 'Times that an answer gave up its slot to another request',
-    metric: 'preemptions_total',
-    isTotal: true,
-  },
+  preemptions: total('Times that an answer gave up its slot to another request', 'preemptions_total'),
   numSlots: { help: 'States the device has room for', metric: 'num_slots' },
   freeSlots: { help: 'States not in use', metric: 'num_slots_free' },
-  steps: { help: 'Steps since the worker started', metric: 'engine_steps_total', isTotal: true },
-  promptTokens: { help: 'Prompt tokens read', isTotal: true },
-  generatedTokens: { help: 'Tokens drawn', isTotal: true },
-  guessedTokens: { help: 'Tokens guessed before they were drawn', metric: 'guessed_tokens_total', isTotal: true },
-  acceptedTokens: { help: 'Guessed tokens that were drawn', metric: 'accepted_tokens_total', isTotal: true },
-  grammarGuessed: {
-    help: 'Tokens that a grammar left no choice about, which were not drawn',
-    metric: 'grammar_guessed_tokens_total',
-    isTotal: true,
-  },
+  steps: total('Steps since the worker started', 'engine_steps_total'),
+  promptTokens: total('Prompt tokens read'),
+  generatedTokens: total('Tokens drawn'),
+  guessedTokens: total('Tokens guessed before they were drawn', 'guessed_tokens_total'),
+  acceptedTokens: total('Guessed tokens that were drawn', 'accepted_tokens_total'),
+  grammarGuessed: total(
+    'Tokens that a grammar left no choice about, which were not drawn',
+    'grammar_guessed_tokens_total',
+  ),
   // They are always accepted, so the metric above says it.
-  grammarAccepted: { help: 'Tokens that a grammar left no choice about', isTotal: true },
-  predictionGuessed: {
-    help: 'Guessed tokens from predictions in requests',
-    metric: 'prediction_guessed_tokens_total',
-    isTotal: true,
-  },
-  predictionAccepted: {
-    help: 'Guessed tokens from predictions that were drawn',
-    metric: 'prediction_accepted_tokens_total',
-    isTotal: true,
-  },
-  lookupGuessed: {
-    help: 'Guessed tokens that followed the same tokens earlier in the text',
-    metric: 'lookup_guessed_tokens_total',
-    isTotal: true,
-  },
-  lookupAccepted: {
-    help: 'Guessed tokens from the text before that were drawn',
-    metric: 'lookup_accepted_tokens_total',
-    isTotal: true,
-  },
-  draftGuessed: { help: 'Guessed tokens from the draft model', metric: 'draft_guessed_tokens_total', isTotal: true },
-  draftAccepted: {
-    help: 'Guessed tokens from the draft model that were drawn',
-    metric: 'draft_accepted_tokens_total',
-    isTotal: true,
-  },
-  finishedStop: { help: 'Answers that a stop ended', isTotal: true },
-  finishedLength: { help: 'Answers that reached their length', isTotal: true },
-  aborted: { help: 'Requests cancelled', isTotal: true },
-  failed: { help: 'Requests that ended in an error', isTotal: true },
+  grammarAccepted: total('Tokens that a grammar left no choice about'),
+  predictionGuessed: total('Guessed tokens from predictions in requests', 'prediction_guessed_tokens_total'),
+  predictionAccepted: total('Guessed tokens from predictions that were drawn', 'prediction_accepted_tokens_total'),
+  lookupGuessed: total(
+    'Guessed tokens that followed the same tokens earlier in the text',
+    'lookup_guessed_tokens_total',
+  ),
+  lookupAccepted: total('Guessed tokens from the text before that were drawn', 'lookup_accepted_tokens_total'),
+  draftGuessed: total('Guessed tokens from the draft model', 'draft_guessed_tokens_total'),
+  draftAccepted: total('Guessed tokens from the draft model that were drawn', 'draft_accepted_tokens_total'),
+  finishedStop: total('Answers that a stop ended'),
+  finishedLength: total('Answers that reached their length'),
+  aborted: total('Requests cancelled'),
+  failed: total('Requests that ended in an error'),
   lastBatchTokens: { help: 'Tokens of the last step', metric: 'last_batch_tokens' },
   deviceBytes: {
     help: "Bytes of a GPU's memory that the model has taken: weights, states and work space; 0 on a CPU",
     metric: 'device_memory_bytes',
   },
-  busySeconds: {
-    help: 'Seconds inside steps since the worker started',
-    metric: 'engine_busy_seconds_total',
-    isTotal: true,
-  },
+  busySeconds: total('Seconds inside steps since the worker started', 'engine_busy_seconds_total'),
 } as const satisfies Rows
 
 /** Counters and gauges of kept states. */
@@ -93,22 +71,14 @@ const STATE_ROWS = {
   unsaved: { help: 'Session states still to be written', metric: 'session_states_unsaved' },
   prefixes: { help: 'Prompt prefixes whose state is kept', metric: 'prefixes' },
   prefixBytes: { help: 'Bytes of the states of prompt prefixes', metric: 'prefix_bytes' },
-  cachedTokens: { help: 'Prompt tokens not computed, thanks to kept states', isTotal: true },
-  prefixHits: { help: 'Prompts that continued from a kept prefix', metric: 'prefix_hits_total', isTotal: true },
-  prefixMisses: {
-    help: 'Prompts that found no kept prefix, except short ones',
-    metric: 'prefix_misses_total',
-    isTotal: true,
-  },
-  prefixFetches: {
-    help: 'Prefixes read by another worker and fetched from there',
-    metric: 'prefix_fetches_total',
-    isTotal: true,
-  },
-  prefixesPublished: { help: 'Prefixes offered to other workers', metric: 'prefixes_published_total', isTotal: true },
-  saves: { help: 'States written to disk', metric: 'state_saves_total', isTotal: true },
-  failedSaves: { help: 'States that could not be written', metric: 'state_save_failures_total', isTotal: true },
-  loads: { help: 'States read back from disk', metric: 'state_loads_total', isTotal: true },
+  cachedTokens: total('Prompt tokens not computed, thanks to kept states'),
+  prefixHits: total('Prompts that continued from a kept prefix', 'prefix_hits_total'),
+  prefixMisses: total('Prompts that found no kept prefix, except short ones', 'prefix_misses_total'),
+  prefixFetches: total('Prefixes read by another worker and fetched from there', 'prefix_fetches_total'),
+  prefixesPublished: total('Prefixes offered to other workers', 'prefixes_published_total'),
+  saves: total('States written to disk', 'state_saves_total'),
+  failedSaves: total('States that could not be written', 'state_save_failures_total'),
+  loads: total('States read back from disk', 'state_loads_total'),
   storeFailing: { help: 'Workers that cannot write states at present', metric: 'store_failing' },
 } as const satisfies Rows
 

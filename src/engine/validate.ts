@@ -22,9 +22,7 @@ export function checkRequest(request: GenerateRequest, limits: EngineInfo, hasSe
   const { prompt, promptAtBeginning, session } = request
   const mayBeEmpty = session !== undefined
   demand(mayBeEmpty || promptAtBeginning === undefined, 'promptAtBeginning', 'is for sessions')
-  for (const tokens of [prompt, promptAtBeginning ?? prompt]) {
-    checkPrompt(tokens, mayBeEmpty, limits)
-  }
+  for (const tokens of [prompt, promptAtBeginning ?? prompt]) checkPrompt(tokens, mayBeEmpty, limits)
   if (request.prediction !== undefined) checkPrompt(request.prediction, true, limits)
   checkBoundaries(request)
   checkCounts(request, limits)
@@ -52,14 +50,9 @@ function checkPrompt(prompt: Int32Array, mayBeEmpty: boolean, { maxPromptTokens,
   demand(bad === undefined, 'prompt', `has token ${bad}; tokens are 0 to ${vocabSize - 1}`)
 }
 
-function checkSession(
-  request: GenerateRequest,
-  { id, from, ttlSeconds, note = '' }: SessionUse,
-  hasSessions: boolean,
-): void {
+function checkSession(request: GenerateRequest, { id, from, ttlSeconds, note = '' }: SessionUse, hasSessions: boolean) {
   if (!hasSessions) {
-    const message = 'this engine keeps no sessions'
-    throw new SkeinError('unsupported_parameter', message, { param: 'session' })
+    throw new SkeinError('unsupported_parameter', 'this engine keeps no sessions', { param: 'session' })
   }
   demand(id !== '', 'session.id', 'must not be empty')
   demand(request.n === 1, 'n', `must be 1 in a session, not ${request.n}`)
@@ -133,9 +126,8 @@ function checkMixture(
 function checkSampling(sampling: SamplingParams, vocabSize: number): void {
   const { seed, logitBias, bannedTokens, ...numbers } = sampling
   const { topK, repetitionPenalty } = numbers
-  for (const [param, value] of Object.entries(numbers)) {
+  for (const [param, value] of Object.entries(numbers))
     demand(isFloat(value), param, `must be ${A_FLOAT}, not ${value}`)
-  }
   demand(topK === (topK | 0), 'topK', `must be an integer of 32 bits, not ${topK}`)
   const divides = Math.fround(repetitionPenalty) > 0
   demand(divides, 'repetitionPenalty', `must be more than 0, not ${repetitionPenalty}`)
@@ -146,18 +138,15 @@ function checkSampling(sampling: SamplingParams, vocabSize: number): void {
     demand(isToken(token), 'logitBias', `has token ${token}; ${expected}`)
     demand(isFloat(bias), 'logitBias', `of token ${token} must be ${A_FLOAT}, not ${bias}`)
   }
-  for (const token of bannedTokens) {
-    demand(isToken(token), 'bannedTokens', `has token ${token}; ${expected}`)
-  }
+  for (const token of bannedTokens) demand(isToken(token), 'bannedTokens', `has token ${token}; ${expected}`)
   const numBanned = new Set(bannedTokens).size
   demand(numBanned < vocabSize, 'bannedTokens', 'bans every token; leave at least one')
 }
 
 /** A stop token beyond the vocabulary is allowed: it is never drawn, and dialects have defaults of the World one. */
 function checkStops({ stop }: GenerateRequest): void {
-  for (const token of stop.tokens) {
+  for (const token of stop.tokens)
     demand(Number.isInteger(token) && token >= 0, 'stop.tokens', `has ${token}, not a token id`)
-  }
   for (const string of stop.strings) {
     demand(string !== '', 'stop.strings', 'has an empty string, which would stop every answer')
     demand(!LONE_SURROGATE.test(string), 'stop.strings', 'has half of a surrogate pair, which no text contains')

@@ -57,8 +57,7 @@ function checkNesting(ebnf: string, param: string): void {
 
 function checkCount(count: number, most: number, what: string, param: string): void {
   if (count >= 1 && count <= most) return
-  const message = `${param}: ${count} ${what}; expected 1 to ${most}`
-  throw new SkeinError('invalid_request', message, { param })
+  throw new SkeinError('invalid_request', `${param}: ${count} ${what}; expected 1 to ${most}`, { param })
 }
 
 /** Strings, sets and comments, which stay unchanged; names, and dots. */

@@ -145,9 +145,8 @@ function checkShortest(printed: string): void {
   }
   for (const [name, choices] of rules) {
     const longest = Math.max(...choices.map(lengthOf))
-    if (longest === Number.POSITIVE_INFINITY) {
+    if (longest === Number.POSITIVE_INFINITY)
       throw wrong(`no text of its rule ${name} has an end; give it a choice that does not use itself`)
-    }
     if (longest > MAX_SHORTEST) {
       const most = `expected at most ${MAX_SHORTEST}`
       throw wrong(`a choice of its rule ${name} has ${longest} characters at least; ${most}`)

@@ -39,9 +39,8 @@ const TYPES = ['object', 'array', 'string', 'number', 'integer', 'boolean', 'nul
 /** Throws invalid_request for an unsupported schema; `param` is the field it came in. */
 export function checkSchema(schema: unknown, param: string): JsonSchema {
   const json = JSON.stringify(schema) ?? ''
-  if (json.length > MAX_BYTES) {
+  if (json.length > MAX_BYTES)
     throw wrong(param, `the schema has ${json.length} characters; expected at most ${MAX_BYTES}`)
-  }
   visit(schema, param, schema, 0)
   return schema as JsonSchema // every part of it was looked at
 }
@@ -52,9 +51,8 @@ function visit(schema: unknown, at: string, root: unknown, depth: number): void 
     if (schema || depth > 0) return
     throw wrong(at, 'nothing is valid against the schema false')
   }
-  if (typeof schema !== 'object' || schema === null || Array.isArray(schema)) {
+  if (typeof schema !== 'object' || schema === null || Array.isArray(schema))
     throw wrong(at, 'expected a JSON Schema: an object')
-  }
   checkTogether(schema as Record<string, unknown>, at)
   for (const [keyword, value] of Object.entries(schema)) {
     const place = `${at}.${keyword}`
@@ -92,9 +90,8 @@ function checkTogether(schema: Readonly<Record<string, unknown>>, at: string): v
   const places = Array.isArray(schema.prefixItems) ? schema.prefixItems.length : null
   const isLengthOdd = [schema.minItems, schema.maxItems].some((count) => count !== undefined && count !== places)
   if (places !== null && isLengthOdd) throw refused(at, 'prefixItems beside another minItems or maxItems')
-  if (Array.isArray(schema.oneOf) && !areApart(schema.oneOf)) {
+  if (Array.isArray(schema.oneOf) && !areApart(schema.oneOf))
     throw refused(at, 'oneOf of schemas that no property with another const each tells apart')
-  }
   if (Array.isArray(schema.required)) {
     const properties = (schema.properties ?? {}) as object
     const unknown = schema.required.find((name) => !Object.hasOwn(properties, name))
@@ -182,9 +179,8 @@ function visitAll(
     visit(value, at, root, depth + 1)
     return
   }
-  if (typeof value !== 'object' || value === null || Array.isArray(value) !== (kind === 'many')) {
+  if (typeof value !== 'object' || value === null || Array.isArray(value) !== (kind === 'many'))
     throw wrong(at, kind === 'many' ? 'expected a list of schemas' : 'expected an object of schemas')
-  }
   const parts = Object.entries(value)
   if (kind === 'many' && parts.length === 0) throw wrong(at, 'expected at least one schema')
   // The grammar engine would ignore all but one.

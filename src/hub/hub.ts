@@ -94,9 +94,7 @@ export async function request(hub: Hub, url: URL, offset = 0): Promise<Response>
   for (let hop = 0; hop <= MAX_REDIRECTS; hop++) {
     const response = await fetchOnce(hub, at, offset)
     const location = response.headers.get('location')
-    if (response.status < 300 || response.status >= 400 || location === null) {
-      return checked(response, at, offset)
-    }
+    if (response.status < 300 || response.status >= 400 || location === null) return checked(response, at, offset)
     await response.body?.cancel()
     at = nextHop(hub.endpoint, at, location)
   }
@@ -126,9 +124,8 @@ export function headersFor({ endpoint, token }: Hub, url: URL, offset: number): 
   const headers = new Headers({ 'user-agent': 'skein' })
   if (offset > 0) headers.set('range', `bytes=${offset}-`)
   const isPrivate = url.protocol === 'https:' || LOOPBACK.test(url.hostname)
-  if (token !== undefined && url.origin === endpoint.origin && isPrivate) {
+  if (token !== undefined && url.origin === endpoint.origin && isPrivate)
     headers.set('authorization', `Bearer ${token}`)
-  }
   return headers
 }
 
@@ -171,9 +168,7 @@ async function checked(response: Response, url: URL, offset: number): Promise<Re
       `${url.host} refuses ${url.pathname} (${status}): no such repository, or a private one; set HF_TOKEN to a token that may read it`,
     )
   }
-  if (status === 404) {
-    throw new SkeinError('not_found', `${url.host} has no ${url.pathname}; check the name`)
-  }
+  if (status === 404) throw new SkeinError('not_found', `${url.host} has no ${url.pathname}; check the name`)
   throw new SkeinError('timeout', `${url.host} answered ${status} to ${url.pathname}; try later`)
 }
 

@@ -32,9 +32,8 @@ export function modelsFolder(environment: Environment = process.env): string {
 
 /** The path of a repository's file, or of the repository for "". Throws unless both names are safe. */
 export function cachePath(folder: string, repository: string, file: string): string {
-  if (!isSafePath(repository) || (file !== '' && !isSafePath(file))) {
+  if (!isSafePath(repository) || (file !== '' && !isSafePath(file)))
     throw new SkeinError('invalid_request', `${repository}/${file} is no plain file name; it would not be kept safely`)
-  }
   return join(folder, repository.replace('/', SEPARATOR), ...file.split('/'))
 }
 

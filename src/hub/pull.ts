@@ -207,9 +207,8 @@ async function fetchRest(hub: Hub, { url, file, onProgress }: Download, partial:
     const response = await request(hub, url, done)
     if (done > 0 && !continues(response, done)) done = await restart(handle)
     for await (const chunk of bodyOf(response, url)) {
-      if (done + chunk.byteLength > file.size) {
+      if (done + chunk.byteLength > file.size)
         throw new SkeinError('corrupt_weights', `${url.host} sent more than ${file.size} bytes`)
-      }
       await writeAll(handle, chunk, done)
       done += chunk.byteLength
       onProgress?.(done, file.size)

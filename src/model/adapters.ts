@@ -31,9 +31,8 @@ function withAdapter(base: Checkpoint, choice: AdapterChoice): Checkpoint {
   const adapter = readAdapter(choice.path)
   const initial = choice.init === undefined ? undefined : readAdapter(choice.init)
   const changes = changesOf(base, adapter, initial, choice)
-  if (initial && !changes.some(({ kind }) => kind === 'add')) {
+  if (initial && !changes.some(({ kind }) => kind === 'add'))
     throw unfit(adapter.path, `has no LoRA factors for those of ${initial.path} to be taken from`)
-  }
   const tensors = new Map(base.tensors)
   // Whole tensors first: factors in the same file were trained with them, not with the base's.
   const isWhole = ({ kind }: Change) => kind === 'replace'
@@ -98,12 +97,7 @@ interface Product {
 
 const PARTS = /^(.+)\.(lora_A|lora_B|lora_M|bone|init_lora_A|init_lora_B)$/
 
-function changesOf(
-  base: Checkpoint,
-  adapter: Adapter,
-  initial: Adapter | undefined,
-  { scale }: AdapterChoice,
-): Change[] {
+function changesOf(base: Checkpoint, adapter: Adapter, initial: Adapter | undefined, { scale }: AdapterChoice) {
   const changes: Change[] = []
   const done = new Set<string>()
   for (const [name, given] of adapter.tensors) {
@@ -116,9 +110,8 @@ function changesOf(
     done.add(module)
     const entry = matrixOf(base, adapter, name, `${module}.weight`)
     const bone = adapter.tensors.get(`${module}.bone`)
-    if (bone && ['A', 'B', 'M'].some((part) => adapter.tensors.has(`${module}.lora_${part}`))) {
+    if (bone && ['A', 'B', 'M'].some((part) => adapter.tensors.has(`${module}.lora_${part}`)))
       throw unfit(adapter.path, `has both Bone and LoRA for ${quote(module)}`)
-    }
     changes.push(
       bone ? boneChange(adapter, entry, module, bone, scale) : addition(adapter, entry, module, initial, scale),
     )
@@ -149,12 +142,9 @@ function addition(
   scale: number | undefined,
 ): Change {
   const lengths = adapter.tensors.get(`${module}.lora_M`)
-  if (lengths && lengths.values.length !== entry.shape[1]) {
-    throw misshapen(adapter, `${module}.lora_M`, lengths, entry)
-  }
-  if (initial && scale !== undefined && scale !== 1) {
+  if (lengths && lengths.values.length !== entry.shape[1]) throw misshapen(adapter, `${module}.lora_M`, lengths, entry)
+  if (initial && scale !== undefined && scale !== 1)
     throw unfit(adapter.path, `is a PiSSA adapter, which has no scale; leave ":${scale}" out`)
-  }
   const factor = initial ? 1 : (scale ?? DEFAULT_SCALE)
   const products = [productOf(adapter, entry, module, '', factor)]
   if (initial) products.push(productOf(initial, entry, module, 'init_', -1))
@@ -177,12 +167,9 @@ function productOf(
   }
   const [a, b] = [part('A'), part('B')]
   const rank = a.shape[0] ?? 0
-  if (a.shape.length !== 2 || a.shape[1] !== columns) {
-    throw misshapen(adapter, `${module}.${prefix}lora_A`, a, entry)
-  }
-  if (b.shape.length !== 2 || b.shape[0] !== rows || b.shape[1] !== rank) {
+  if (a.shape.length !== 2 || a.shape[1] !== columns) throw misshapen(adapter, `${module}.${prefix}lora_A`, a, entry)
+  if (b.shape.length !== 2 || b.shape[0] !== rows || b.shape[1] !== rank)
     throw misshapen(adapter, `${module}.${prefix}lora_B`, b, entry)
-  }
   return { a: a.values, b: b.values, rank, factor }
 }
 
@@ -197,12 +184,9 @@ function boneChange(
   const [blocks = 0, size = 0, width] = given.shape
   const [rows, columns] = [entry.shape[0]!, entry.shape[1]!]
   const fits = given.shape.length === 3 && width === size && blocks * size === columns
-  if (!fits || size === 0 || rows % size !== 0) {
-    throw misshapen(adapter, `${module}.bone`, given, entry)
-  }
-  if (scale !== undefined && scale !== 1) {
+  if (!fits || size === 0 || rows % size !== 0) throw misshapen(adapter, `${module}.bone`, given, entry)
+  if (scale !== undefined && scale !== 1)
     throw unfit(adapter.path, `is a Bone adapter, which has no scale; leave ":${scale}" out`)
-  }
   return { kind: 'bone', entry, bone: given.values, size }
 }
 
@@ -236,9 +220,8 @@ function addedRows({ entry, products, lengths }: Extract<Change, { kind: 'add' }
   const columns = entry.shape[1]!
   const add: MergeRows = (values, first, last) => {
     for (const product of products) {
-      for (let row = first; row < last; row++) {
+      for (let row = first; row < last; row++)
         addProduct(values.subarray((row - first) * columns), product, row, columns)
-      }
     }
   }
   if (!lengths) return add
@@ -259,9 +242,7 @@ function addProduct(y: Float32Array, product: Product, row: number, columns: num
   for (let k = 0; k < rank; k += 4) {
     const [b0, b1, b2, b3] = [coefficient(k), coefficient(k + 1), coefficient(k + 2), coefficient(k + 3)]
     const [a0, a1, a2, a3] = [start(k), start(k + 1), start(k + 2), start(k + 3)]
-    for (let i = 0; i < columns; i++) {
-      y[i]! += b0 * a[a0 + i]! + b1 * a[a1 + i]! + b2 * a[a2 + i]! + b3 * a[a3 + i]!
-    }
+    for (let i = 0; i < columns; i++) y[i]! += b0 * a[a0 + i]! + b1 * a[a1 + i]! + b2 * a[a2 + i]! + b3 * a[a3 + i]!
   }
 }
 

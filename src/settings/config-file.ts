@@ -115,9 +115,7 @@ export function readConfig(given: string, schema: TSchema): ConfigFile {
     limits = {},
     ...values
   } = value as Record<string, unknown> & Partial<Pick<ConfigFile, 'model' | 'models' | 'limits'>>
-  if (model !== undefined && models.length > 0) {
-    throw wrong(path, 'model', 'excludes `models`; give one of them')
-  }
+  if (model !== undefined && models.length > 0) throw wrong(path, 'model', 'excludes `models`; give one of them')
   const folder = dirname(path)
   const isShared = (statSync(path).mode & 0o044) !== 0
   return { path, folder, values, model, models, limits, isShared }

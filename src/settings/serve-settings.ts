@@ -157,9 +157,7 @@ function resolveSettings(settings: readonly Setting[], sources: Sources): Resolu
       model = { path: modelPath, origin }
       found.push('model')
     }
-    if (origin === 'file' && model === null && !silenced.has('models')) {
-      models = file?.models ?? []
-    }
+    if (origin === 'file' && model === null && !silenced.has('models')) models = file?.models ?? []
     for (const flag of found) for (const other of silencedBy(flag)) silenced.add(other)
   }
   const entries = models.map((entry) => placed(entry, file!, sources.isPulled))

@@ -75,11 +75,7 @@ function parse(name: string, kind: Kind, given: string): unknown {
   }
 }
 
-function parseNumber(
-  name: string,
-  { type, min, max }: Kind & { readonly type: 'number' | 'integer' },
-  given: string,
-): number {
+function parseNumber(name: string, { type, min, max }: Kind & { readonly type: 'number' | 'integer' }, given: string) {
   const value = Number(given)
   if (!(value >= min && value <= max)) throw refusal(name, `a number from ${min} to ${max}, not "${given}"`)
   if (type === 'integer' && !Number.isInteger(value)) throw refusal(name, `a whole number, not ${value}`)

@@ -172,9 +172,7 @@ export class RadixTree<T> {
     const path = [this.#root]
     for (let at = 0; at < tokens.length; ) {
       const child = path.at(-1)!.children.get(tokens[at]!)
-      if (child === undefined || commonLength(child.edge, tokens, at) < child.edge.length) {
-        return false
-      }
+      if (child === undefined || commonLength(child.edge, tokens, at) < child.edge.length) return false
       path.push(child)
       at += child.edge.length
     }

@@ -242,9 +242,7 @@ export class Saver {
 
   #succeeded({ puts, releases, barriers }: Commit, lost: readonly Session[], left: readonly Commit[]): void {
     const states = [...puts.keys()]
-    if (states.length > 0) {
-      this.#batchBytes = Math.min(MAX_BATCH_BYTES, 2 * Math.max(this.#batchBytes, bytesOf(states)))
-    }
+    if (states.length > 0) this.#batchBytes = Math.min(MAX_BATCH_BYTES, 2 * Math.max(this.#batchBytes, bytesOf(states)))
     for (const state of states) if (this.#unsaved.has(state)) this.#saved(state)
     // Of sessions that share a state all are waited for.
     for (const state of states)

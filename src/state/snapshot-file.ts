@@ -56,11 +56,7 @@ export function snapshotParts(content: SnapshotContent, identity: ModelIdentity,
 }
 
 /** All but the checksum. */
-function summedParts(
-  { tokens, tail, floats }: SnapshotContent,
-  identity: ModelIdentity,
-  owner: SnapshotOwner,
-): Uint8Array[] {
+function summedParts({ tokens, tail, floats }: SnapshotContent, identity: ModelIdentity, owner: SnapshotOwner) {
   const numFloats = floats.reduce((sum, piece) => sum + piece.length, 0)
   assert(4 * numFloats === stateBytesOf(identity), 'a state of another shape')
   const header = { ...identity, ...owner, dtype: 'f32' } as const
@@ -135,9 +131,7 @@ export function* decoding(file: Uint8Array, identity: ModelIdentity, mayView = f
   const lengths = [numTokens, numTail, ...lengthsOf(header)]
   const payload = 4 * lengths.reduce((a, b) => a + b, 0)
   const expected = payloadStart + payload + CHECKSUM_BYTES[version]!
-  if (file.length !== expected) {
-    throw damaged(`it has ${file.length} bytes; ${expected} were expected`)
-  }
+  if (file.length !== expected) throw damaged(`it has ${file.length} bytes; ${expected} were expected`)
   yield* checkSum(file, version)
   let at = file.byteOffset + payloadStart
   const isView = mayView && at % 4 === 0
@@ -199,9 +193,7 @@ function* checkSum(file: Uint8Array, version: number): Steps<void> {
   const end = file.length - CHECKSUM_BYTES[version]!
   const content = file.subarray(0, end)
   const sum = version === 1 ? sha256().update(content).digest() : yield* crcOf(content)
-  if (compareBytes(sum, file.subarray(end)) !== 0) {
-    throw damaged('its checksum does not match its content')
-  }
+  if (compareBytes(sum, file.subarray(end)) !== 0) throw damaged('its checksum does not match its content')
 }
 
 function* crcOf(bytes: Uint8Array): Steps<Uint8Array> {
@@ -229,18 +221,14 @@ function bytesIn({ buffer, byteOffset, byteLength }: ArrayBufferView): Uint8Arra
 
 function readHeader(file: Uint8Array) {
   const view = new DataView(file.buffer, file.byteOffset, file.byteLength)
-  if (file.length < PREAMBLE_BYTES || textOf(file.subarray(0, 8)) !== MAGIC) {
+  if (file.length < PREAMBLE_BYTES || textOf(file.subarray(0, 8)) !== MAGIC)
     throw new SkeinError('invalid_request', 'this is not a state that Skein exported')
-  }
   const version = view.getUint32(8, true)
-  if (CHECKSUM_BYTES[version] === undefined) {
+  if (CHECKSUM_BYTES[version] === undefined)
     throw incompatible(`it has format version ${version}; this Skein reads versions 1 to ${VERSION}`)
-  }
   const headerBytes = view.getUint32(12, true)
   const payloadStart = PREAMBLE_BYTES + headerBytes
-  if (headerBytes > MAX_HEADER_BYTES || payloadStart > file.length) {
-    throw damaged('its header is longer than it can be')
-  }
+  if (headerBytes > MAX_HEADER_BYTES || payloadStart > file.length) throw damaged('its header is longer than it can be')
   const text = textOf(file.subarray(PREAMBLE_BYTES, payloadStart))
   return { header: parseHeader(text), version, payloadStart }
 }

@@ -193,9 +193,8 @@ export class Tiers {
 
   async #read(kept: KeptState): Promise<void> {
     const { state, ...text } = await this.#load(kept)
-    if (text.tokens.length + text.tail.length !== kept.numTokens) {
+    if (text.tokens.length + text.tail.length !== kept.numTokens)
       throw new SkeinError('state_unavailable', 'a stored state is not the one that was asked for')
-    }
     this.numLoads++
     // Its last turn and the last request for it may have gone meanwhile, and nobody would drop it any more.
     if (kept.users === 0 && kept.holders.size === 0) return

@@ -36,9 +36,7 @@ export class TokenCodec {
     this.#bytes = joinBytes(rows)
     this.#starts = sharedInts(rows.length + 1)
     this.tables = { trie: buildTrie(tokens), starts: this.#starts }
-    for (const [row, bytes] of rows.entries()) {
-      this.#starts[row + 1] = this.#starts[row]! + bytes.length
-    }
+    for (const [row, bytes] of rows.entries()) this.#starts[row + 1] = this.#starts[row]! + bytes.length
   }
 
   /** A lone surrogate, which has no UTF-8, becomes U+FFFD. */

@@ -13,9 +13,7 @@ export class Tokenizer extends TokenCodec {
   static fromFile(path: string): Tokenizer {
     const stats = statSync(path, { throwIfNoEntry: false })
     if (!stats?.isFile()) throw new SkeinError('not_found', `${path}: no such vocabulary file`)
-    if (stats.size > MAX_FILE_BYTES) {
-      throw vocabularyError(path, `is ${stats.size} bytes, more than ${MAX_FILE_BYTES}`)
-    }
+    if (stats.size > MAX_FILE_BYTES) throw vocabularyError(path, `is ${stats.size} bytes, more than ${MAX_FILE_BYTES}`)
     return new Tokenizer(parseVocabulary(decodeStrictly(readFileSync(path), path), path), path)
   }
 

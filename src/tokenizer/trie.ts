@@ -49,10 +49,7 @@ interface Range {
   readonly end: number
 }
 
-function childRanges(
-  sorted: readonly VocabularyToken[],
-  { depth, start, end }: Range,
-): { readonly byte: number; readonly start: number; readonly end: number }[] {
+function childRanges(sorted: readonly VocabularyToken[], { depth, start, end }: Range) {
   const children = []
   for (let from = start; from < end; ) {
     const byte = sorted[from]!.bytes[depth]!

@@ -55,12 +55,9 @@ function parseLine(line: string, fail: Fail): VocabularyToken {
   if (id === null || id < 1 || id > MAX_ID) throw fail(`has an id that is not 1 to ${MAX_ID}`)
   const bytes = parseLiteral(line.slice(first + 1, last), fail)
   const length = parseInteger(line.slice(last + 1))
-  if (length !== bytes.length) {
-    throw fail(`says ${line.slice(last + 1)} bytes, but its literal has ${bytes.length}`)
-  }
-  if (length < 1 || length > MAX_TOKEN_BYTES) {
+  if (length !== bytes.length) throw fail(`says ${line.slice(last + 1)} bytes, but its literal has ${bytes.length}`)
+  if (length < 1 || length > MAX_TOKEN_BYTES)
     throw fail(`has a token of ${length} bytes; 1 to ${MAX_TOKEN_BYTES} are allowed`)
-  }
   return { id, bytes }
 }
 
@@ -74,9 +71,8 @@ function parseLiteral(literal: string, fail: Fail): Uint8Array {
   const isBytes = literal.startsWith('b')
   const start = isBytes ? 1 : 0
   const quote = literal[start]
-  if ((quote !== "'" && quote !== '"') || literal.length < start + 2 || !literal.endsWith(quote)) {
+  if ((quote !== "'" && quote !== '"') || literal.length < start + 2 || !literal.endsWith(quote))
     throw fail("has no literal of the form '…' or b'…'")
-  }
   const body = literal.slice(start + 1, -1)
   const isPlain = !isBytes && !body.includes('\\') && !body.includes(quote)
   if (isPlain) return utf8(body)

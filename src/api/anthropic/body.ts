@@ -137,12 +137,10 @@ export function thinkingFor({ thinking: asked, output_config }: PromptBody, { wa
     return thinking('none')
   }
   if (asked.type === 'disabled') return thinking('closed')
-  if (asked.type !== 'enabled' && asked.type !== 'adaptive') {
+  if (asked.type !== 'enabled' && asked.type !== 'adaptive')
     throw invalid('thinking.type', 'expected "enabled", "adaptive" or "disabled"')
-  }
-  if (present(asked.budget_tokens)) {
+  if (present(asked.budget_tokens))
     warn('thinking.budget_tokens was ignored: a thought ends by itself; send output_config.effort')
-  }
   if (effort === null) return thinking('open')
   const known = thinkingOf(effort === 'max' ? 'xhigh' : effort)
   if (known !== null) return known
@@ -152,17 +150,15 @@ export function thinkingFor({ thinking: asked, output_config }: PromptBody, { wa
 export function constraintOf({ output_config, output_format }: PromptBody): Constraint | null {
   const format = output_config?.format ?? output_format
   if (!present(format)) return null
-  if (format.type !== 'json_schema' || !present(format.schema)) {
+  if (format.type !== 'json_schema' || !present(format.schema))
     throw invalid('output_config.format', 'expected {"type": "json_schema", "schema": {…}}')
-  }
   return { type: 'schema', schema: format.schema }
 }
 
 function toolsOf({ tools }: PromptBody): Tool[] {
   const all = (tools ?? []).map(({ type, name, description, input_schema: schema, strict }, i) => {
-    if (present(type) && type !== 'custom') {
+    if (present(type) && type !== 'custom')
       throw notRead(`tools[${i}].type`, 'this server runs no tools of its own; send custom ones')
-    }
     if (strict === true && present(schema)) checkSchema(schema, `tools[${i}].input_schema`)
     return { name, description: description ?? '', parameters: schema ?? { type: 'object' } }
   })
@@ -175,9 +171,8 @@ function choiceOf({ tool_choice, tools }: PromptBody): ToolChoice {
   if (!present(tools) || tools.length === 0) return choiceOfNone(type)
   if (type === 'auto' || type === 'none') return type
   if (type === 'any') return 'required'
-  if (type !== 'tool' || !present(name)) {
+  if (type !== 'tool' || !present(name))
     throw invalid('tool_choice', 'expected a type auto, any, none, or tool with a name')
-  }
   if (tools.some((tool) => tool.name === name)) return { name }
   throw new SkeinError('invalid_request', 'tool_choice.name: it is none of `tools`', { param: 'tool_choice.name' })
 }
@@ -186,9 +181,8 @@ export function conversationOf(body: PromptBody): Conversation {
   const { system, messages, tool_choice } = body
   const said = textOf(system ?? '', 'system')
   const rest = messages.flatMap((message, i) => messagesOf(message, `messages[${i}]`))
-  if (rest.at(-1)?.role === 'assistant') {
+  if (rest.at(-1)?.role === 'assistant')
     throw notRead(`messages[${messages.length - 1}].role`, 'end with a user message: an answer is not continued here')
-  }
   return {
     messages: said === '' ? rest : [{ role: 'system', content: said }, ...rest],
     tools: toolsOf(body),
@@ -216,9 +210,7 @@ function userMessages(blocks: readonly WireBlock[], at: string): Message[] {
     if (block.type === 'tool_result') messages.push({ role: 'tool', content: resultOf(block, param) })
     else texts.push(textOf([block], `${at}.content`, i))
   }
-  if (texts.length > 0 || messages.length === 0) {
-    messages.push({ role: 'user', content: texts.join('\n') })
-  }
+  if (texts.length > 0 || messages.length === 0) messages.push({ role: 'user', content: texts.join('\n') })
   return messages
 }
 

@@ -43,9 +43,7 @@ export class Content {
   blocks(): object[] {
     return this.#blocks.map((block) => {
       if (block.type === 'text') return { type: 'text', text: block.text }
-      if (block.type === 'thinking') {
-        return { type: 'thinking', thinking: block.text, signature: SIGNATURE }
-      }
+      if (block.type === 'thinking') return { type: 'thinking', thinking: block.text, signature: SIGNATURE }
       return { type: 'tool_use', id: block.id, name: block.name, input: argumentsIn(block.text) }
     })
   }

@@ -318,12 +318,7 @@ export class BatchRunner {
   }
 
   /** Where it is in another status by now, as after a cancel, that stays. */
-  async #advance(
-    { id }: BatchRow,
-    from: readonly BatchStatus[],
-    status: BatchStatus,
-    change: Advance['change'],
-  ): Promise<void> {
+  async #advance({ id }: BatchRow, from: readonly BatchStatus[], status: BatchStatus, change: Advance['change']) {
     const { store } = this.#options
     const isTold = await store.advance(id, { from, status, change, now: this.#now() })
     // The results of its lines are worth keeping, whatever its status is.

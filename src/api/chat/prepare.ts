@@ -139,9 +139,7 @@ function turnsOf(conversation: Conversation, hint: string, format: ToolFormat): 
   }
   if (results.length > 0) turns.push(...format.results(results))
   const last = turns.at(-1)
-  if (hint !== '' && last?.role === 'user') {
-    turns[turns.length - 1] = { ...last, content: `${last.content}${hint}` }
-  }
+  if (hint !== '' && last?.role === 'user') turns[turns.length - 1] = { ...last, content: `${last.content}${hint}` }
   if (conversation.tools.length === 0 || conversation.areToolsTold === true) return turns
   const list = format.list(conversation)
   const [first] = turns

@@ -64,8 +64,7 @@ export async function* runBatch(
   } catch (thrown) {
     if (handle.ending !== 'paused') throw handle.failureOf(thrown)
     if (keepPaused(plan, live, isStream)) return true
-    const message = 'the request has too many prompts and texts to be kept, and was stopped'
-    throw new SkeinError('too_large', message)
+    throw new SkeinError('too_large', 'the request has too many prompts and texts to be kept, and was stopped')
   } finally {
     handle.leave()
   }

@@ -55,9 +55,7 @@ interface Conversation {
 
 /** As in the original, messages count only where there are no contents. */
 function conversationsOf({ messages, contents }: ChatBatchBody): readonly Conversation[] {
-  if (filled(messages) && !filled(contents)) {
-    return [{ turns: toTurns(messages), param: 'messages' }]
-  }
+  if (filled(messages) && !filled(contents)) return [{ turns: toTurns(messages), param: 'messages' }]
   return contentsOf({ contents: contents ?? null }).map((content, i) => ({
     turns: [{ role: 'user', content }],
     param: `contents[${i}]`,

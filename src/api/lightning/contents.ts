@@ -97,11 +97,7 @@ interface BatchChoices {
   readonly streamsUnasked?: boolean
 }
 
-async function planOf(
-  call: Call<ContentsBody>,
-  path: string,
-  { family, padsUnasked }: BatchChoices,
-): Promise<BatchPlan> {
+async function planOf(call: Call<ContentsBody>, path: string, { family, padsUnasked }: BatchChoices) {
   const { body } = call
   const contents = contentsOf(body)
   refuseSession(body, STATE_ROUTE)

@@ -40,9 +40,8 @@ function fimRoute(limits: RequestLimits, live: LiveCalls): Route {
   return answering(path, summary, body, async (call) => {
     const { prefix, suffix } = call.body
     if (prefix.length === 0) throw invalid('prefix', 'Empty prompts list')
-    if (prefix.length !== suffix.length) {
+    if (prefix.length !== suffix.length)
       throw invalid('suffix', `${suffix.length} for ${prefix.length} of prefix; expected as many`)
-    }
     const model = modelOf(call)
     refuseSession(call.body, STATE_ROUTE)
     const settings = settingsOf(call.body, SHORT, model, call.limits)

@@ -89,9 +89,8 @@ async function prepare(call: Call<OpenAiBody>): Promise<Chat> {
 function turnsOf({ messages, contents, system }: OpenAiBody): Turn[] {
   const turns = toTurns(messages ?? [])
   const [asked, ...more] = contents ?? []
-  if (more.length > 0) {
+  if (more.length > 0)
     throw invalid('contents', 'this route answers one question; send a batch to /v1/chat/completions, without messages')
-  }
   if (present(asked)) turns.push({ role: 'user', content: asked })
   if (turns.length === 0) throw invalid('messages', 'Empty prompt')
   const said = turns.filter(({ role }) => role === 'system').map(({ content }) => content)

@@ -61,9 +61,7 @@ function namedOr({ request_id }: { request_id?: string | null }, all: readonly L
 function onlyOne(ids: readonly string[]): string {
   const [id] = ids
   if (id === undefined) throw notFound('Request not found')
-  if (ids.length > 1) {
-    throw invalid('request_id', `${ids.length} requests are active; name one of them`)
-  }
+  if (ids.length > 1) throw invalid('request_id', `${ids.length} requests are active; name one of them`)
   return id
 }
 
@@ -94,9 +92,8 @@ function countRoute(limits: RequestLimits): Route {
   return steering(
     post('/v1/tokens/count', summary, body, async (call) => {
       const { text, messages, contents } = call.body
-      if ([text, messages, contents].filter(present).length !== 1) {
+      if ([text, messages, contents].filter(present).length !== 1)
         throw invalid('text', 'expected exactly one of `text`, `messages` and `contents`')
-      }
       const model = modelOf(call)
       const texts = present(messages) ? [renderTurns(toTurns(messages))] : (contents ?? [text!])
       const some = texts.filter((one) => one !== '')
@@ -180,11 +177,7 @@ function resumeRoute(limits: RequestLimits, live: LiveCalls): Route {
   )
 }
 
-function pausedId(
-  body: { request_id?: string | null; session_id?: string | null },
-  tenant: string,
-  live: LiveCalls,
-): string {
+function pausedId(body: { request_id?: string | null; session_id?: string | null }, tenant: string, live: LiveCalls) {
   if (present(body.request_id)) return body.request_id
   const all = live.paused(tenant)
   const ofSession = all.filter(({ rows }) => rows.some(({ request }) => request.session?.id === body.session_id))

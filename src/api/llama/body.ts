@@ -94,12 +94,10 @@ function biasesOf({ logit_bias }: CompletionBody): [id: number, bias: number | f
   const pairs = Array.isArray(logit_bias) ? logit_bias : Object.entries(logit_bias)
   return pairs.map(([token, bias], i) => {
     const id = typeof token === 'string' && /^\d+$/.test(token) ? Number(token) : token
-    if (!Number.isInteger(id) || (id as number) < 0) {
+    if (!Number.isInteger(id) || (id as number) < 0)
       throw notRead(`logit_bias[${i}]`, 'name a token by its id; POST /tokenize gives it')
-    }
-    if (bias !== false && (typeof bias !== 'number' || Math.abs(bias) > 100)) {
+    if (bias !== false && (typeof bias !== 'number' || Math.abs(bias) > 100))
       throw invalid(`logit_bias[${i}]`, 'expected a number from -100 to 100, or false')
-    }
     return [id as number, bias] // an integer: checked above
   })
 }
@@ -116,9 +114,7 @@ export function maxTokensOf(
 export function constraintOf({ grammar, json_schema: schema }: CompletionBody): Constraint | null {
   const hasGrammar = present(grammar) && grammar !== ''
   const hasSchema = present(schema) && Object.keys(schema).length > 0
-  if (hasGrammar && hasSchema) {
-    throw invalid('json_schema', 'it does not go with `grammar`; send one of the two')
-  }
+  if (hasGrammar && hasSchema) throw invalid('json_schema', 'it does not go with `grammar`; send one of the two')
   if (hasGrammar) return { type: 'grammar', ebnf: grammar }
   return hasSchema ? { type: 'schema', schema } : null
 }

@@ -141,9 +141,7 @@ function thinkOf(think: boolean | string | null | undefined): Thinking {
 }
 
 export function refuseImages(images: unknown, param: string): void {
-  if (Array.isArray(images) && images.length > 0) {
-    throw notRead(param, 'this model reads text only')
-  }
+  if (Array.isArray(images) && images.length > 0) throw notRead(param, 'this model reads text only')
 }
 
 /** null: none. */

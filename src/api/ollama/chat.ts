@@ -125,9 +125,7 @@ function messageOf(
   refuseImages(images, `${at}.images`)
   const text = content ?? ''
   if (role === 'system' || role === 'user' || role === 'tool') return { role, content: text }
-  if (role !== 'assistant') {
-    throw invalid(`${at}.role`, 'expected system, user, assistant or tool')
-  }
+  if (role !== 'assistant') throw invalid(`${at}.role`, 'expected system, user, assistant or tool')
   const calls = (tool_calls ?? []).map(
     ({ id, function: { name, arguments: given } }, i): ToolCall => ({
       id: id ?? `call_${i}`,

@@ -80,12 +80,7 @@ async function embedOne(call: Call<Static<typeof EMBEDDINGS_BODY>>): Promise<Rep
 }
 
 /** A text that is too long is cut at its end, unless the request forbids it. */
-async function tokensOf(
-  model: ServedModel,
-  texts: readonly string[],
-  isCut: boolean,
-  signal: AbortSignal,
-): Promise<Int32Array[]> {
+async function tokensOf(model: ServedModel, texts: readonly string[], isCut: boolean, signal: AbortSignal) {
   const all = await encodeTexts(model, texts, signal)
   const { maxPromptTokens, embeddingTasks } = model.client.info
   // Behind the text may come a token that ends it.

@@ -81,9 +81,7 @@ export function toTurn(message: WireMessage, i: number): Turn {
 
 function refuseRole({ role }: WireMessage, at: string): never {
   const param = `${at}.role`
-  if (role === 'tool' || role === 'function') {
-    throw unsupported(param, 'send the result of the tool as a user message')
-  }
+  if (role === 'tool' || role === 'function') throw unsupported(param, 'send the result of the tool as a user message')
   throw invalid(param, `got ${JSON.stringify(role.slice(0, 40))}; expected system, developer, user, assistant or tool`)
 }
 
@@ -113,8 +111,6 @@ export function thinkModeOf(enableThink: boolean | null | undefined): ThinkMode 
 /** null: none. */
 export function chatLogprobs(body: ChatBody): number | null {
   if (body.logprobs === true) return body.top_logprobs ?? 0
-  if (present(body.top_logprobs) && body.top_logprobs > 0) {
-    throw invalid('top_logprobs', 'it needs "logprobs": true')
-  }
+  if (present(body.top_logprobs) && body.top_logprobs > 0) throw invalid('top_logprobs', 'it needs "logprobs": true')
   return null
 }

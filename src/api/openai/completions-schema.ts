@@ -70,9 +70,7 @@ export function sessionOf(body: CompletionBody): SessionUse | null {
 
 export function completionMaxTokens(body: CompletionBody, limits: RequestLimits): number {
   const maxTokens = oneMaxTokens(body, limits) ?? limits.defaultCompletionTokens
-  if (maxTokens === 0 && body.echo !== true) {
-    throw invalid('max_tokens', '0 needs "echo": true; expected at least 1')
-  }
+  if (maxTokens === 0 && body.echo !== true) throw invalid('max_tokens', '0 needs "echo": true; expected at least 1')
   return maxTokens
 }
 

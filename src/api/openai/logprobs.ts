@@ -265,11 +265,7 @@ export class Scores {
   }
 
   /** The JSON of a piece of a stream. */
-  async piece(
-    tokens: readonly (TokenText | null)[],
-    first: Uint8Array | null = null,
-    isWhole = false,
-  ): Promise<string> {
+  async piece(tokens: readonly (TokenText | null)[], first: Uint8Array | null = null, isWhole = false) {
     if (numIn(tokens) > INLINE) {
       await this.add(tokens, first, isWhole)
       return textOf(await this.json())

@@ -192,9 +192,8 @@ export function oneMaxTokens(
   }: { readonly max_tokens?: number | null; readonly max_completion_tokens?: number | null },
   limits: RequestLimits,
 ): number | null {
-  if (present(old) && present(current) && old !== current) {
+  if (present(old) && present(current) && old !== current)
     throw invalid('max_completion_tokens', 'it differs from max_tokens; send one of the two')
-  }
   const asked = current ?? old ?? null
   return asked === -1 ? limits.defaultChatTokens : asked
 }
@@ -211,9 +210,7 @@ export function checkCombinations(body: SamplingFields, readsFormat = false): vo
     const message = `best_of: got ${body.best_of}; this server returns every answer it draws, so expected n (${n})`
     throw new SkeinError('unsupported_parameter', message, { param: 'best_of' })
   }
-  if (present(body.stream_options) && body.stream !== true) {
-    throw invalid('stream_options', 'it needs "stream": true')
-  }
+  if (present(body.stream_options) && body.stream !== true) throw invalid('stream_options', 'it needs "stream": true')
   if (!readsFormat) checkFormat(body)
 }
 
@@ -274,8 +271,7 @@ function toLogitBias(
 function tokensOf(tokens: readonly number[] | null | undefined, param: string, model: ServedModel): readonly number[] {
   const vocabSize = model.client.info.model.vocabSize
   const alien = tokens?.find((token) => token >= vocabSize)
-  if (alien !== undefined) {
+  if (alien !== undefined)
     throw invalid(param, `token ${alien} is outside the vocabulary; expected 0 … ${vocabSize - 1}`)
-  }
   return tokens ?? []
 }

@@ -31,9 +31,7 @@ export function tokenizeRoutes(limits: RequestLimits): readonly Route[] {
   const tokenize = async (call: Call<Static<typeof body>>) => {
     const { prompt, content, messages, enable_think } = call.body
     const forms = [prompt, content, messages].filter(present)
-    if (forms.length !== 1) {
-      throw invalid('prompt', 'expected exactly one of `prompt`, `content` and `messages`')
-    }
+    if (forms.length !== 1) throw invalid('prompt', 'expected exactly one of `prompt`, `content` and `messages`')
     const model = call.models.get(call.body.model)
     const param = present(prompt) ? 'prompt' : present(content) ? 'content' : 'messages'
     const text = present(messages)

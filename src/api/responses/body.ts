@@ -133,12 +133,10 @@ export function checkBody({ include, text, reasoning }: ResponseBody, { warn }: 
     const instead = value === 'message.output_text.logprobs' ? 'use /v1/chat/completions' : 'leave it out'
     throw notRead(`include[${i}]`, instead)
   }
-  if (present(text?.verbosity) && text.verbosity !== 'medium') {
+  if (present(text?.verbosity) && text.verbosity !== 'medium')
     throw notRead('text.verbosity', 'say in the instructions how long the answer is to be')
-  }
-  if (present(reasoning?.summary ?? reasoning?.generate_summary)) {
+  if (present(reasoning?.summary ?? reasoning?.generate_summary))
     warn('reasoning.summary was ignored: the reasoning item has the whole thought')
-  }
 }
 
 export function thinkingFor({ reasoning }: ResponseBody): Thinking {
@@ -153,17 +151,13 @@ export function constraintOf({ text }: ResponseBody): Constraint | null {
   const format = text?.format
   if (!present(format) || format.type === 'text') return null
   if (format.type === 'json_object') return ANY_OBJECT
-  if (format.type === 'json_schema' && present(format.schema)) {
-    return { type: 'schema', schema: format.schema }
-  }
+  if (format.type === 'json_schema' && present(format.schema)) return { type: 'schema', schema: format.schema }
   throw invalid('text.format', 'expected a type text, json_object, or json_schema with a `schema`')
 }
 
 export function toolsOf({ tools }: ResponseBody): Tool[] {
   const all = (tools ?? []).map(({ type, name, description, parameters, strict }, i) => {
-    if (type !== 'function') {
-      throw notRead(`tools[${i}].type`, 'this server runs no tools of its own; send functions')
-    }
+    if (type !== 'function') throw notRead(`tools[${i}].type`, 'this server runs no tools of its own; send functions')
     if (!present(name)) throw invalid(`tools[${i}].name`, 'missing; it is required')
     if (strict === true && present(parameters)) checkSchema(parameters, `tools[${i}].parameters`)
     return { name, description: description ?? '', parameters: parameters ?? { type: 'object' } }
@@ -176,9 +170,8 @@ export function choiceOf({ tool_choice: choice, tools }: ResponseBody): ToolChoi
   if ((tools ?? []).length === 0) return choiceOfNone(choice)
   if (!present(choice)) return 'auto'
   if (choice === 'none' || choice === 'auto' || choice === 'required') return choice
-  if (typeof choice === 'string' || choice.type !== 'function') {
+  if (typeof choice === 'string' || choice.type !== 'function')
     throw invalid('tool_choice', 'expected "none", "auto", "required" or a function by name')
-  }
   const { name } = choice
   if (present(name) && tools!.some((tool) => tool.name === name)) return { name }
   throw invalid('tool_choice.name', 'it is none of `tools`')

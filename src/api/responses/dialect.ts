@@ -197,11 +197,7 @@ async function* answer(call: ResponseCall, chat: PreparedChat, where: LiveOption
 }
 
 /** The response before stays as it is: this one goes on in a copy of its session, which shares its state. */
-async function goOnFrom(
-  before: string | null,
-  { tenant }: ResponseCall,
-  { model, request }: PreparedChat,
-): Promise<void> {
+async function goOnFrom(before: string | null, { tenant }: ResponseCall, { model, request }: PreparedChat) {
   if (before === null) return
   try {
     await model.client.call('sessions.fork', { tenant, id: before, newId: request.id })

@@ -11,9 +11,7 @@ export type FindItem = (id: string, param: string) => Promise<WireItem>
 export async function conversationOf(body: ResponseBody, find: FindItem): Promise<Conversation> {
   const { input, instructions, parallel_tool_calls } = body
   const messages: Message[] = []
-  if (present(instructions) && instructions !== '') {
-    messages.push({ role: 'system', content: instructions })
-  }
+  if (present(instructions) && instructions !== '') messages.push({ role: 'system', content: instructions })
   if (typeof input === 'string') messages.push({ role: 'user', content: input })
   else {
     for (const [i, item] of input.entries()) {

@@ -82,12 +82,8 @@ export class Output {
   #fill(delta: string): object[] {
     const item = this.#last! // `add` has opened one
     item.text += delta
-    if (item.type === 'message') {
-      return [this.#inPart({ type: 'response.output_text.delta', delta, logprobs: [] })]
-    }
-    if (item.type === 'reasoning') {
-      return [this.#inPart({ type: 'response.reasoning_text.delta', delta })]
-    }
+    if (item.type === 'message') return [this.#inPart({ type: 'response.output_text.delta', delta, logprobs: [] })]
+    if (item.type === 'reasoning') return [this.#inPart({ type: 'response.reasoning_text.delta', delta })]
     return [this.#within({ type: 'response.function_call_arguments.delta', delta })]
   }
 

@@ -100,9 +100,8 @@ function listRoute(): Route {
   const summary = 'List the sessions, most recently used first (query: limit, after)'
   return get('/v1/sessions', summary, async (call) => {
     const { limit, after } = call.query
-    if (limit !== undefined && !/^[1-9]\d{0,5}$/.test(limit)) {
+    if (limit !== undefined && !/^[1-9]\d{0,5}$/.test(limit))
       throw invalid('limit', 'expected a number of sessions, 1 to 999999')
-    }
     // One more than asked for tells whether there are more.
     const more = limit === undefined ? undefined : Number(limit) + 1
     const params = { tenant: call.tenant, limit: more, after }

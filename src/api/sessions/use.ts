@@ -52,9 +52,8 @@ type SessionFields = Static<ReturnType<typeof Type.Object<ReturnType<typeof sess
 
 /** Null: the request has nothing to do with a session. */
 export function sessionUse({ session_id, session }: SessionFields): SessionUse | null {
-  if (present(session_id) && present(session) && session.id !== session_id) {
+  if (present(session_id) && present(session) && session.id !== session_id)
     throw invalid('session_id', 'it differs from session.id; send one of the two')
-  }
   const id = session?.id ?? session_id
   if (!present(id)) return null
   return {

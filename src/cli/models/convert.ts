@@ -36,9 +36,7 @@ export const convert = defineCommand({
   },
   run({ args }) {
     const { input, output, dtype } = args
-    if (existsSync(output) && !args.force) {
-      throw new SkeinError('conflict', `${output} exists; --force replaces it`)
-    }
+    if (existsSync(output) && !args.force) throw new SkeinError('conflict', `${output} exists; --force replaces it`)
     const checkpoint = openModel({ model: modelPath(input), adapters: adapterChoices(args) })
     try {
       if (!args.force) checkVocabulary(checkpoint, output)

@@ -63,9 +63,7 @@ function report(pulled: Pulled | undefined, vocabulary: Pulled | undefined, asJs
     printJson({ model: pulled?.path ?? null, vocabulary: vocabulary?.path ?? null, fetched })
     return
   }
-  for (const { path } of [pulled, vocabulary].filter((one) => one !== undefined)) {
-    process.stdout.write(`${path}\n`)
-  }
+  for (const { path } of [pulled, vocabulary].filter((one) => one !== undefined)) process.stdout.write(`${path}\n`)
 }
 
 export const ls = defineCommand({
@@ -102,9 +100,7 @@ export const rm = defineCommand({
     const whole = findModel(folder, args.name)
     const partial = listModels(folder).filter((model) => model.isPartial && model.name === args.name)
     const models = [...(whole ? [whole] : []), ...partial]
-    if (models.length === 0) {
-      throw new SkeinError('not_found', `no pulled model "${args.name}"; skein ls shows them`)
-    }
+    if (models.length === 0) throw new SkeinError('not_found', `no pulled model "${args.name}"; skein ls shows them`)
     const bytes = models.reduce((sum, model) => sum + removeModel(folder, model), 0)
     const paths = models.map(({ path }) => path)
     if (args.json) printJson({ removed: paths, bytes })

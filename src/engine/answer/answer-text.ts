@@ -122,9 +122,7 @@ export class AnswerText {
     this.#text += this.#heldText.slice(0, length)
     this.#heldText = this.#heldText.slice(length)
     this.#numReleased += length
-    while (this.#heldTokens.length > 0 && this.#isOut(this.#heldTokens[0]!)) {
-      this.#show(this.#heldTokens.shift()!)
-    }
+    while (this.#heldTokens.length > 0 && this.#isOut(this.#heldTokens[0]!)) this.#show(this.#heldTokens.shift()!)
   }
 
   #isOut(held: HeldToken): boolean {

@@ -145,9 +145,8 @@ export class RemoteEngineClient implements EngineClient {
     const value = new Promise<unknown>((resolve, reject) => this.#calls.set(id, { resolve, reject }))
     // The worker answers a method with its result of the same table.
     const result = (await value) as EngineCalls[M]['result']
-    if (method === 'startStates.add' || method === 'startStates.remove') {
+    if (method === 'startStates.add' || method === 'startStates.remove')
       this.#info = { ...this.#info, startStates: result as readonly string[] }
-    }
     return result
   }
 

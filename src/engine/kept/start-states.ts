@@ -66,9 +66,7 @@ export class StartStates {
     // Checked before the file is read; another state of that name may arrive while it is read.
     this.#refuseBadName(name)
     if (!replace) this.#refuseTakenName(name)
-    if (this.readFile === null) {
-      throw new SkeinError('invalid_request', 'this engine takes no start states from files')
-    }
+    if (this.readFile === null) throw new SkeinError('invalid_request', 'this engine takes no start states from files')
     const state = await this.readFile(path)
     if (replace) this.#forget(name)
     this.add(name, state)

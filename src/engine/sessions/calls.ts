@@ -105,9 +105,8 @@ export function sessionCalls(context: CallContext): SessionHandlers {
       return null
     },
     'sessions.release': async (ref) => {
-      if (claims === null) {
+      if (claims === null)
         throw new SkeinError('state_unavailable', 'without a store a session cannot leave its worker')
-      }
       await claims.release(nameOf(ref))
       return null
     },
@@ -180,12 +179,7 @@ function visible(turns: SessionTurns, name: SessionName): Session {
 }
 
 /** A session that is this worker's to change; where it is here already that is at once. */
-async function withSession<T>(
-  turns: SessionTurns,
-  name: SessionName,
-  use: (session: Session) => T,
-  find = visible,
-): Promise<T> {
+async function withSession<T>(turns: SessionTurns, name: SessionName, use: (session: Session) => T, find = visible) {
   const act = () => use(find(turns, name))
   const isHere = turns.find(name.namespace, name.id) !== null
   if (turns.claims === null || isHere) return act()
@@ -200,11 +194,7 @@ async function withNew<T>(turns: SessionTurns, name: SessionName, create: () => 
 }
 
 /** Reads a session as it is here, or else as it is stored, whoever writes to it. At once: it may be deleted any time. */
-async function look<T>(
-  turns: SessionTurns,
-  name: SessionName,
-  read: (found: Session | StoredSession) => T,
-): Promise<Awaited<T>> {
+async function look<T>(turns: SessionTurns, name: SessionName, read: (found: Session | StoredSession) => T) {
   const isHere = turns.find(name.namespace, name.id) !== null
   if (turns.claims === null || isHere) return await read(visible(turns, name))
   const stored = await turns.claims.find(name)

@@ -134,9 +134,7 @@ export class Mixtures {
       // A model's own name takes precedence over a mixture of another.
       if (mixture === undefined || !this.#isServed(id) || this.#isServed(name)) continue
       const model = this.#models.get(id)
-      if (isThere(mixture, model.client.info.startStates ?? [])) {
-        return withMixture(model, name, mixture)
-      }
+      if (isThere(mixture, model.client.info.startStates ?? [])) return withMixture(model, name, mixture)
     }
     return null
   }

@@ -257,12 +257,7 @@ function nextChange(fleet: Fleet): Promise<void> {
   })
 }
 
-async function tell(
-  worker: FleetWorker,
-  engine: EngineClient,
-  { add, remove }: StartStateChange,
-  steps: Step[],
-): Promise<void> {
+async function tell(worker: FleetWorker, engine: EngineClient, { add, remove }: StartStateChange, steps: Step[]) {
   const before = new Map(worker.launch.startStates.map((state) => [state.name, state]))
   const put = (state: StartStateFile) => engine.call('startStates.add', { ...state, replace: true })
   const drop = (name: string) => engine.call('startStates.remove', { name })

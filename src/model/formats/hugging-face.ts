@@ -66,9 +66,7 @@ class Shards {
     const known = this.#open.get(fileName)
     if (known) return known
     const path = join(this.#directory, fileName)
-    if (!isFile(path)) {
-      throw new SkeinError('not_found', `${path}: no such file, and the model needs it`)
-    }
+    if (!isFile(path)) throw new SkeinError('not_found', `${path}: no such file, and the model needs it`)
     const source = openFile(path)
     try {
       const checkpoint = openSafetensors(source)
@@ -90,14 +88,12 @@ function indexedTensors(shards: Shards, indexPath: string): Map<string, TensorEn
   const { weight_map: weightMap } = readJson(indexPath)
   if (!isObject(weightMap)) throw corrupt(source, 'has no weight_map')
   const places = Object.entries(weightMap)
-  if (new Set(places.map(([, fileName]) => fileName)).size > MAX_SHARDS) {
+  if (new Set(places.map(([, fileName]) => fileName)).size > MAX_SHARDS)
     throw unsupported(source, `names more than ${MAX_SHARDS} files`)
-  }
   const tensors = new Map<string, TensorEntry>()
   for (const [name, fileName] of places) {
-    if (typeof fileName !== 'string' || !FILE_NAME.test(fileName)) {
+    if (typeof fileName !== 'string' || !FILE_NAME.test(fileName))
       throw corrupt(source, `names the file "${quote(String(fileName))}", which is no plain name`)
-    }
     const entry = shards.open(fileName).tensors.get(name)
     if (!entry) throw corrupt(source, `puts ${quote(name)} into ${fileName}, which lacks it`)
     tensors.set(name, entry)
@@ -108,18 +104,13 @@ function indexedTensors(shards: Shards, indexPath: string): Map<string, TensorEn
 function checkConfig(directory: string, config: Json): void {
   const source = { path: join(directory, CONFIG) }
   const { model_type: type, rwkv_architecture: hybrid, attn, norm_eps: eps, hidden_act } = config
-  if (hybrid !== undefined || (attn !== undefined && attn !== null)) {
+  if (hybrid !== undefined || (attn !== undefined && attn !== null))
     throw unsupported(source, 'describes a hybrid of RWKV and attention; only pure RWKV runs here')
-  }
-  if (type !== 'rwkv7') {
-    throw unsupported(source, `describes a model of type "${quote(String(type))}", not "rwkv7"`)
-  }
-  if (eps !== undefined && eps !== NORM_EPS) {
+  if (type !== 'rwkv7') throw unsupported(source, `describes a model of type "${quote(String(type))}", not "rwkv7"`)
+  if (eps !== undefined && eps !== NORM_EPS)
     throw unsupported(source, `asks for norm_eps ${quote(String(eps))}; RWKV-7 has ${NORM_EPS}`)
-  }
-  if (hidden_act !== undefined && hidden_act !== ACTIVATION) {
+  if (hidden_act !== undefined && hidden_act !== ACTIVATION)
     throw unsupported(source, `asks for "${quote(String(hidden_act))}" instead of ${ACTIVATION}`)
-  }
 }
 
 function shareTiedHead(config: Json, tensors: Map<string, TensorEntry>): void {

@@ -81,9 +81,8 @@ const flaEntries: EntryView = (entry, transposer) => {
   const lowRank = /^attn\.([wavg])_lora\.lora\.([02])\.(weight|bias)$/.exec(rest)
   if (lowRank) return [flaLowRank(entry, `${block}.att.${lowRank[1]}`, lowRank, transposer)]
   // With other rows the tensor keeps its name, and the error names what is missing.
-  if (rest === 'attn.x_x' && entry.shape[0] === FLA_MIXES.length) {
+  if (rest === 'attn.x_x' && entry.shape[0] === FLA_MIXES.length)
     return FLA_MIXES.map((letter, index) => sliced(entry, `${block}.att.x_${letter}`, index))
-  }
   const vector = /^(?:attn|ffn)\.(x_[rwkvag]|k_k|k_a|r_k)$/.exec(rest)
   if (vector) return [renamed(entry, `${block}.${rest.replace('attn.', 'att.')}`)]
   const [, module = '', kind] = /^(.+)\.(weight|bias)$/.exec(rest) ?? []
@@ -92,12 +91,7 @@ const flaEntries: EntryView = (entry, transposer) => {
 }
 
 /** A linear layer in, another with a bias out: the bias is w0, the weights are stored [out, in]. */
-function flaLowRank(
-  entry: TensorEntry,
-  letter: string,
-  [, , layer, kind]: RegExpExecArray,
-  transposer: Transposer,
-): TensorEntry {
+function flaLowRank(entry: TensorEntry, letter: string, [, , layer, kind]: RegExpExecArray, transposer: Transposer) {
   if (kind === 'bias') return renamed(entry, `${letter}0`)
   return transposer.view(renamed(entry, `${letter}${layer === '0' ? 1 : 2}`))
 }

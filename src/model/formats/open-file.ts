@@ -78,9 +78,7 @@ function readFully(file: number, path: string, target: Uint8Array, offset: numbe
   while (done < target.byteLength) {
     const length = Math.min(target.byteLength - done, MAX_READ)
     const count = readSync(file, target, done, length, offset + done)
-    if (count === 0) {
-      throw new SkeinError('corrupt_weights', `${path}: the file became shorter while it was read`)
-    }
+    if (count === 0) throw new SkeinError('corrupt_weights', `${path}: the file became shorter while it was read`)
     done += count
   }
 }

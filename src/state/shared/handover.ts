@@ -123,11 +123,7 @@ interface Wanted {
 const MAX_HEADER_BYTES = 8192
 
 /** Rejects when it is not there, is larger than `bytes` and a header, or does not come soon. */
-async function fetchOffer(
-  { url, worker }: OfferPlace,
-  { key, bytes, ms }: Wanted,
-  seal: MemberSeal,
-): Promise<Uint8Array> {
+async function fetchOffer({ url, worker }: OfferPlace, { key, bytes, ms }: Wanted, seal: MemberSeal) {
   const at = new URL(`${STATES_PATH}/${encodeURIComponent(worker)}/${encodeURIComponent(key)}`, url)
   const headers = { [CALLER_HEADER]: seal.seal({ principal: null, mayTake: false }) }
   const send = at.protocol === 'https:' ? askOverTls : ask

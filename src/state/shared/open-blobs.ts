@@ -173,11 +173,7 @@ class S3Blobs implements Blobs {
     } while (token !== null)
   }
 
-  async #ask(
-    url: string,
-    request: { method: string; body?: Uint8Array<ArrayBuffer> },
-    fine: readonly number[] = [],
-  ): Promise<Response> {
+  async #ask(url: string, request: { method: string; body?: Uint8Array<ArrayBuffer> }, fine: readonly number[] = []) {
     const signal = AbortSignal.timeout(TIMEOUT_MS)
     const answer = await this.#client.fetch(url, { ...request, signal })
     if (answer.ok || fine.includes(answer.status)) return answer

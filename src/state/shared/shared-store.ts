@@ -293,9 +293,8 @@ export class SharedStore {
   async #refuseForeign(name: SessionName): Promise<void> {
     const owner = await ownerOf(this.#database, this.#keyOf(name))
     if (owner === null || owner.owner === this.owner) return
-    if (owner.node === this.#options.worker.node) {
+    if (owner.node === this.#options.worker.node)
       throw new SkeinError('conflict', `session ${name.id} is in the hands of another worker`)
-    }
     throw new SkeinError('misdirected', `session ${name.id} is on another node`, { location: owner.url })
   }
 

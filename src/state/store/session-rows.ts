@@ -60,10 +60,7 @@ export class SessionRows {
   }
 
   /** A tenant's sessions, without those that `owner` has claimed; latest first. */
-  list(
-    of: { readonly namespace: string; readonly owner: string; readonly now: number },
-    { limit, after }: ListPage,
-  ): StoredSession[] {
+  list(of: { readonly namespace: string; readonly owner: string; readonly now: number }, { limit, after }: ListPage) {
     const { updatedAt = Number.MAX_SAFE_INTEGER, id = '' } = after ?? {}
     const rows = this.#db
       .prepare(

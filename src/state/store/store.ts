@@ -187,11 +187,8 @@ export interface Wanted {
  */
 export function readStored(file: Uint8Array, { key, namespace, identity }: Wanted, mayView = false): Snapshot {
   const { snapshot, header } = (mayView ? viewSnapshot : decodeSnapshot)(file, identity)
-  if (header.namespace !== namespace) {
-    throw new SkeinError('state_unavailable', 'it belongs to another tenant')
-  }
-  if (header.key !== undefined && header.key !== key) {
+  if (header.namespace !== namespace) throw new SkeinError('state_unavailable', 'it belongs to another tenant')
+  if (header.key !== undefined && header.key !== key)
     throw new SkeinError('state_unavailable', 'another state is in its place')
-  }
   return snapshot
 }

@@ -62,9 +62,7 @@ export function constraintOf(body: FormatFields): Constraint | null {
   ].filter((one) => one !== null)
   const [first, second] = said
   if (first === undefined) return null
-  if (second !== undefined) {
-    throw invalid(second.field, `an answer is held to one thing; ${first.field} says another`)
-  }
+  if (second !== undefined) throw invalid(second.field, `an answer is held to one thing; ${first.field} says another`)
   checkConstraint(first.constraint, first.field)
   return first.constraint
 }

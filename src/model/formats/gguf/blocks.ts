@@ -116,9 +116,7 @@ function unpackQ4_K(b: Uint8Array, at: number, out: Float32Array, to: number): v
     const minimum = Math.fround(dmin * groupMinimum(b, at + 4, j))
     const from = at + 16 + 32 * (j >> 1)
     const shift = 4 * (j & 1)
-    for (let i = 0; i < 32; i++) {
-      out[to + 32 * j + i] = ((b[from + i]! >> shift) & 15) * scale - minimum
-    }
+    for (let i = 0; i < 32; i++) out[to + 32 * j + i] = ((b[from + i]! >> shift) & 15) * scale - minimum
   }
 }
 

@@ -57,13 +57,11 @@ function readFacts(source: ByteSource, { values }: Gguf): Facts {
     throw unsupported(source, `is a GGUF file of ${phrase}; rwkv7 or rwkv6 was expected`)
   }
   const headSize = values.get(`${architecture}.wkv.head_size`)
-  if (typeof headSize !== 'number' || !(Number.isSafeInteger(headSize) && headSize > 0)) {
+  if (typeof headSize !== 'number' || !(Number.isSafeInteger(headSize) && headSize > 0))
     throw corrupt(source, `does not say ${architecture}.wkv.head_size`)
-  }
   const rescaleEvery = values.get(`${architecture}.rescale_every_n_layers`) ?? 0
-  if (typeof rescaleEvery !== 'number' || !(Number.isSafeInteger(rescaleEvery) && rescaleEvery >= 0)) {
+  if (typeof rescaleEvery !== 'number' || !(Number.isSafeInteger(rescaleEvery) && rescaleEvery >= 0))
     throw corrupt(source, `has a ${architecture}.rescale_every_n_layers that is no whole number`)
-  }
   checkEpsilon(source, values.get(`${architecture}.attention.layer_norm_epsilon`))
   return { architecture, headSize, rescaleEvery }
 }

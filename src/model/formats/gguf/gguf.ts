@@ -39,9 +39,7 @@ export function readGguf(source: ByteSource): Gguf {
   const reader = new HeaderReader(source)
   reader.skip(4, 'the magic') // recognised by it
   const version = reader.u32()
-  if (!VERSIONS.includes(version)) {
-    throw unsupported(source, `is GGUF version ${version}; versions 2 and 3 are read`)
-  }
+  if (!VERSIONS.includes(version)) throw unsupported(source, `is GGUF version ${version}; versions 2 and 3 are read`)
   const numTensors = reader.count(MAX_TENSORS, 'tensors')
   const numKeys = reader.count(MAX_KEYS, 'keys')
   const metadata = readMetadata(reader, numKeys)
@@ -102,9 +100,7 @@ interface TensorInfo {
 function readInfo(reader: HeaderReader): TensorInfo {
   const name = reader.text(MAX_NAME)
   const rank = reader.u32()
-  if (rank > MAX_RANK) {
-    throw corrupt(reader.source, `tensor ${quote(name)} has ${rank} dimensions, more than 4`)
-  }
+  if (rank > MAX_RANK) throw corrupt(reader.source, `tensor ${quote(name)} has ${rank} dimensions, more than 4`)
   const shape = Array.from({ length: rank }, () => reader.u64()).reverse()
   return { name, shape, type: reader.u32(), start: reader.u64() }
 }
@@ -130,9 +126,8 @@ function placeTensor(
     throw unsupported(source, `${what} is of type ${named}; ${known} are read`)
   }
   const block = BLOCK_SIZES[type]
-  if ((shape.at(-1) ?? 1) % block.elements !== 0) {
+  if ((shape.at(-1) ?? 1) % block.elements !== 0)
     throw corrupt(source, `${what} has rows of ${shape.at(-1)}, not whole blocks of ${type}`)
-  }
   // A product beyond 2^53 loses digits, and is then outside every file too.
   const elements = shape.reduce((product, size) => product * size, 1)
   const bytes = (elements / block.elements) * block.bytes
@@ -150,9 +145,8 @@ function checkNamesAndOverlaps(source: ByteSource, tensors: readonly GgufTensor[
   const ordered = tensors.toSorted((a, b) => a.offset - b.offset)
   for (const [i, { name, offset, bytes }] of ordered.entries()) {
     const next = ordered[i + 1]
-    if (next && offset + bytes > next.offset) {
+    if (next && offset + bytes > next.offset)
       throw corrupt(source, `tensors ${quote(name)} and ${quote(next.name)} overlap`)
-    }
   }
 }
 
@@ -178,9 +172,8 @@ class HeaderReader {
   skip(length: number, what: string): void {
     checkRange(this.source, this.#at, length, what)
     this.#at += length
-    if (this.#at > MAX_HEADER_BYTES) {
+    if (this.#at > MAX_HEADER_BYTES)
       throw unsupported(this.source, `its header is larger than ${MAX_HEADER_BYTES} bytes`)
-    }
   }
 
   u32(): number {
@@ -203,9 +196,7 @@ class HeaderReader {
 
   text(limit: number): string {
     const length = this.u64()
-    if (length > limit) {
-      throw corrupt(this.source, `has a text of ${length} bytes at ${this.#at}; at most ${limit}`)
-    }
+    if (length > limit) throw corrupt(this.source, `has a text of ${length} bytes at ${this.#at}; at most ${limit}`)
     const start = this.#at
     this.skip(length, 'a text')
     return UTF8.decode(this.#view(start, length))

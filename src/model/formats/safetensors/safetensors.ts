@@ -32,9 +32,8 @@ export function openSafetensors(source: ByteSource): Checkpoint {
   const placed = Object.entries(header)
     .filter(([name]) => name !== METADATA)
     .map(([name, value]) => placeTensor(source, name, value))
-  if (placed.length > MAX_TENSORS) {
+  if (placed.length > MAX_TENSORS)
     throw unsupported(source, `has ${placed.length} tensors; a checkpoint has at most ${MAX_TENSORS}`)
-  }
   checkLayout(source, placed, source.size - dataOffset)
   const metadata = readMetadata(source, header[METADATA])
   const tensors = entriesOf(source, placed, dataOffset, schemeOf(source, metadata))
@@ -44,12 +43,7 @@ export function openSafetensors(source: ByteSource): Checkpoint {
 }
 
 /** Tensors by name; those of bytes together with their scales, which are none of their own. */
-function entriesOf(
-  source: ByteSource,
-  placed: readonly Placed[],
-  dataOffset: number,
-  scheme: QuantisedType | null,
-): ReadonlyMap<string, TensorEntry> {
+function entriesOf(source: ByteSource, placed: readonly Placed[], dataOffset: number, scheme: QuantisedType | null) {
   const buffer = new ReadBuffer(source)
   const stored = new Map(placed.map(({ start, ...tensor }) => [tensor.name, { ...tensor, offset: dataOffset + start }]))
   const tensors = new Map<string, TensorEntry>()
@@ -73,9 +67,8 @@ type Json = Readonly<Record<string, unknown>>
 
 function readHeader(source: ByteSource): { readonly header: Json; readonly dataOffset: number } {
   const length = Number(viewOf(readBytes(source, 0, 8, 'the header length')).getBigUint64(0, true))
-  if (length > MAX_HEADER_BYTES) {
+  if (length > MAX_HEADER_BYTES)
     throw unsupported(source, `its header is ${length} bytes; at most ${MAX_HEADER_BYTES} are read`)
-  }
   const bytes = readBytes(source, 8, length, 'the header')
   const header = parseJson(source, bytes)
   if (!isObject(header)) throw corrupt(source, 'its header is not a JSON object')
@@ -104,20 +97,17 @@ function placeTensor(source: ByteSource, name: string, value: unknown): Placed {
   const what = `tensor ${quote(name)}`
   if (!isObject(value)) throw corrupt(source, `${what} is not described by an object`)
   const { dtype: type, shape, data_offsets: offsets } = value
-  if (typeof type !== 'string' || !isSizes(shape) || !isSizes(offsets) || offsets.length !== 2) {
+  if (typeof type !== 'string' || !isSizes(shape) || !isSizes(offsets) || offsets.length !== 2)
     throw corrupt(source, `${what} lacks a dtype, a shape or data_offsets of whole numbers`)
-  }
   const elementBytes = bytesPerElement(type)
-  if (elementBytes === undefined) {
+  if (elementBytes === undefined)
     throw unsupported(source, `${what} is of type ${quote(type)}; weights are F32, F16 or BF16`)
-  }
   if (shape.length > MAX_RANK) throw unsupported(source, `${what} has ${shape.length} dimensions`)
   const [start, end] = [offsets[0]!, offsets[1]!]
   // A product beyond 2^53 loses digits, and is then no file's size either.
   const bytes = shape.reduce((product, size) => product * size, elementBytes)
-  if (end - start !== bytes) {
+  if (end - start !== bytes)
     throw corrupt(source, `${what} of shape [${shape}] and type ${type} has ${end - start} bytes`)
-  }
   return { name, dtype: type, shape, start, end }
 }
 
@@ -143,9 +133,8 @@ function readMetadata(source: ByteSource, value: unknown): ReadonlyMap<string, s
   if (value === undefined) return new Map()
   if (!isObject(value)) throw corrupt(source, 'its metadata is not an object')
   const entries = Object.entries(value)
-  if (!entries.every((entry): entry is [string, string] => typeof entry[1] === 'string')) {
+  if (!entries.every((entry): entry is [string, string] => typeof entry[1] === 'string'))
     throw corrupt(source, 'its metadata holds something that is not text')
-  }
   return new Map(entries)
 }
 

@@ -28,9 +28,8 @@ export function isLegacyTorch(head: Uint8Array): boolean {
 export function openLegacyTorch(source: ByteSource): Checkpoint {
   const pickles = new PickleReader(source, MAGIC_OFFSET + MAGIC.length)
   const protocol = pickles.next()
-  if (protocol !== PROTOCOL) {
+  if (protocol !== PROTOCOL)
     throw unsupported(source, `is of torch's file protocol ${describe(protocol)}, not ${PROTOCOL}`)
-  }
   checkByteOrder(source, pickles.next())
   const root = pickles.next()
   const places = placeStorages(source, storagesIn(root), pickles.next(), pickles.position)
@@ -82,15 +81,13 @@ function placeStorages(
   let at = start
   for (const key of keys.items) {
     const storage = typeof key === 'string' ? storages.get(key) : undefined
-    if (!storage || places.has(storage.key)) {
+    if (!storage || places.has(storage.key))
       throw corrupt(source, `lists the storage ${describe(key)}, which no tensor has, or twice`)
-    }
     const size = storage.numElements * STORAGE_BYTES[storage.type]
     const what = `storage ${quote(storage.key)}`
     const length = viewOf(readBytes(source, at, LENGTH_BYTES, what)).getBigInt64(0, true)
-    if (length !== BigInt(storage.numElements)) {
+    if (length !== BigInt(storage.numElements))
       throw corrupt(source, `${what} has ${length} elements, not ${storage.numElements}`)
-    }
     places.set(storage.key, { offset: at + LENGTH_BYTES, size })
     at += LENGTH_BYTES + size
     if (at > source.size) throw corrupt(source, `${what} ends after the file; it is truncated`)

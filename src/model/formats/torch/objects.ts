@@ -100,9 +100,7 @@ interface Complaints {
 
 /** callee(*args), for a callee of NAMES. */
 export function applyName(callee: PickleValue, args: PickleValue, complaints: Complaints): PickleValue {
-  if (!isKind(args, 'tuple') || !isKind(callee, 'name')) {
-    throw complaints.damaged('calls what is not a function')
-  }
+  if (!isKind(args, 'tuple') || !isKind(callee, 'name')) throw complaints.damaged('calls what is not a function')
   switch (callee.name) {
     case ORDERED_DICT:
       if (args.items.length > 0) throw complaints.refuse('builds an OrderedDict from arguments')
@@ -125,32 +123,25 @@ export function applyName(callee: PickleValue, args: PickleValue, complaints: Co
 export function resolveStorage(id: PickleValue, complaints: Complaints): PickleStorage {
   const [tag, type, key, , numElements, view = null] = isKind(id, 'tuple') ? id.items : []
   if (view !== null) throw complaints.refuse('has a storage that is a view of another')
-  if (tag !== 'storage' || !isKind(type, 'name') || typeof key !== 'string') {
+  if (tag !== 'storage' || !isKind(type, 'name') || typeof key !== 'string')
     throw complaints.damaged('refers to an object that is not a storage')
-  }
   const elementType = STORAGE_TYPES.get(type.name)
-  if (elementType === undefined || !isSize(numElements)) {
+  if (elementType === undefined || !isSize(numElements))
     throw complaints.damaged('has a storage without a type or size')
-  }
   return { kind: 'storage', type: elementType, key, numElements }
 }
 
 /** _rebuild_tensor_v2(storage, offset, shape, strides, …); what follows concerns training. */
 function buildTensor(args: readonly PickleValue[], complaints: Complaints): PickleTensor {
   const [storage, offset, shape, strides] = args
-  if (!isKind(storage, 'storage') || !isSize(offset)) {
-    throw complaints.damaged('has a tensor without a storage')
-  }
-  if (!isKind(shape, 'tuple') || !isKind(strides, 'tuple')) {
-    throw complaints.damaged('has a tensor without a shape')
-  }
+  if (!isKind(storage, 'storage') || !isSize(offset)) throw complaints.damaged('has a tensor without a storage')
+  if (!isKind(shape, 'tuple') || !isKind(strides, 'tuple')) throw complaints.damaged('has a tensor without a shape')
   const rank = shape.items.length
   if (rank > MAX_RANK) throw complaints.refuse(`has a tensor of ${rank} dimensions`)
   const sizes = shape.items.filter(isSize)
   const steps = strides.items.filter(isSize)
-  if (sizes.length !== rank || steps.length !== rank || strides.items.length !== rank) {
+  if (sizes.length !== rank || steps.length !== rank || strides.items.length !== rank)
     throw complaints.damaged('has a tensor whose shape or strides are not sizes')
-  }
   return { kind: 'tensor', storage, offset, shape: sizes, strides: steps }
 }
 

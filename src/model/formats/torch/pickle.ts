@@ -184,9 +184,8 @@ class Machine {
     if (items.length % 2 !== 0) throw this.damaged('has a dict key without a value')
     for (let i = 0; i < items.length; i += 2) {
       const key = items[i]
-      if (typeof key !== 'string' && typeof key !== 'number') {
+      if (typeof key !== 'string' && typeof key !== 'number')
         throw this.refuse('has a dict key that is neither text nor a number')
-      }
       dict.items.set(key, items[i + 1]!)
     }
   }
@@ -204,9 +203,8 @@ class Machine {
   stackName(): void {
     const name = this.pop()
     const module = this.pop()
-    if (typeof name !== 'string' || typeof module !== 'string') {
+    if (typeof name !== 'string' || typeof module !== 'string')
       throw this.damaged('names something by what is not text')
-    }
     this.name(module, name)
   }
 

@@ -29,9 +29,7 @@ function findRoot(source: ByteSource, entries: ReadonlyMap<string, ZipEntry>): s
   const suffix = '/data.pkl'
   const pickles = [...entries.keys()].filter((name) => name.endsWith(suffix))
   const [found] = pickles
-  if (found === undefined) {
-    throw unsupported(source, 'is a zip without data.pkl, so not a file that torch.save wrote')
-  }
+  if (found === undefined) throw unsupported(source, 'is a zip without data.pkl, so not a file that torch.save wrote')
   if (pickles.length > 1) throw unsupported(source, `has ${pickles.length} data.pkl, not one`)
   return found.slice(0, 1 - suffix.length)
 }
@@ -46,8 +44,7 @@ function checkByteOrder(source: ByteSource, entries: ReadonlyMap<string, ZipEntr
 
 function readPickle(source: ByteSource, entries: ReadonlyMap<string, ZipEntry>, root: string): Uint8Array {
   const { offset, size, name } = entries.get(`${root}data.pkl`)! // root was made from this name
-  if (size > MAX_PICKLE_BYTES) {
+  if (size > MAX_PICKLE_BYTES)
     throw unsupported(source, `its data.pkl is ${size} bytes; at most ${MAX_PICKLE_BYTES} are read`)
-  }
   return readBytes(source, offset, size, name)
 }

@@ -75,9 +75,8 @@ function checkTensor(source: ByteSource, name: string, tensor: PickleTensor, ent
   const { storage, offset, shape, strides } = tensor
   const what = `tensor ${quote(name)}`
   const { type } = storage
-  if (type !== 'f32' && type !== 'f16' && type !== 'bf16') {
+  if (type !== 'f32' && type !== 'f16' && type !== 'bf16')
     throw unsupported(source, `${what} is of type ${type}; weights are f32, f16 or bf16`)
-  }
   if (!entry) throw corrupt(source, `${what} lies in storage ${quote(storage.key)}, which is missing`)
   const size = BYTES_PER_ELEMENT[type]
   if (entry.size !== storage.numElements * size) {

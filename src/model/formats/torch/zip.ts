@@ -35,9 +35,7 @@ export function readZip(source: ByteSource): ReadonlyMap<string, ZipEntry> {
   const directory = findDirectory(source)
   const entries = new Map<string, ZipEntry>()
   for (const record of readDirectory(source, directory)) {
-    if (entries.has(record.name)) {
-      throw corrupt(source, `the zip lists ${quote(record.name)} twice`)
-    }
+    if (entries.has(record.name)) throw corrupt(source, `the zip lists ${quote(record.name)} twice`)
     entries.set(record.name, locateContent(source, record, directory.offset))
   }
   checkOverlaps(source, entries)
@@ -92,9 +90,8 @@ function checkDirectory(source: ByteSource, directory: Directory, endOffset: num
   const { count, size, offset } = directory
   checkRange(source, offset, size, 'the zip directory')
   if (offset + size > endOffset) throw corrupt(source, 'the zip directory overlaps its end record')
-  if (count > MAX_ENTRIES || size > MAX_DIRECTORY_BYTES) {
+  if (count > MAX_ENTRIES || size > MAX_DIRECTORY_BYTES)
     throw unsupported(source, `a zip of ${count} entries; a checkpoint has at most ${MAX_ENTRIES}`)
-  }
 }
 
 interface CentralRecord {
@@ -108,9 +105,8 @@ function* readDirectory(source: ByteSource, directory: Directory): Generator<Cen
   const view = new View(bytes)
   let at = 0
   for (let i = 0; i < directory.count; i++) {
-    if (at + CENTRAL_SIZE > view.length || view.u32(at) !== 0x02014b50) {
+    if (at + CENTRAL_SIZE > view.length || view.u32(at) !== 0x02014b50)
       throw corrupt(source, `entry ${i} of the zip directory is damaged`)
-    }
     const nameEnd = at + CENTRAL_SIZE + view.u16(at + 28)
     const extraEnd = nameEnd + view.u16(at + 30)
     const next = extraEnd + view.u16(at + 32)
@@ -147,14 +143,7 @@ function readCentralRecord(
 }
 
 /** Replaces saturated 32-bit fields, in their fixed order, by those of the zip64 extra field. */
-function readZip64Fields(
-  source: ByteSource,
-  name: string,
-  view: View,
-  fields: number[],
-  start: number,
-  end: number,
-): void {
+function readZip64Fields(source: ByteSource, name: string, view: View, fields: number[], start: number, end: number) {
   if (!fields.includes(0xffffffff)) return
   for (let at = start; at + 4 <= end; ) {
     const fieldEnd = at + 4 + view.u16(at + 2)
@@ -188,9 +177,8 @@ function checkOverlaps(source: ByteSource, entries: ReadonlyMap<string, ZipEntry
   const ordered = [...entries.values()].sort((a, b) => a.offset - b.offset)
   for (const [i, entry] of ordered.entries()) {
     const next = ordered[i + 1]
-    if (next && entry.offset + entry.size > next.offset) {
+    if (next && entry.offset + entry.size > next.offset)
       throw corrupt(source, `zip entries ${quote(entry.name)} and ${quote(next.name)} overlap`)
-    }
   }
 }
 
