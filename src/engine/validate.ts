@@ -51,9 +51,7 @@ function checkPrompt(prompt: Int32Array, mayBeEmpty: boolean, { maxPromptTokens,
 }
 
 function checkSession(request: GenerateRequest, { id, from, ttlSeconds, note = '' }: SessionUse, hasSessions: boolean) {
-  if (!hasSessions) {
-    throw new SkeinError('unsupported_parameter', 'this engine keeps no sessions', { param: 'session' })
-  }
+  if (!hasSessions) throw new SkeinError('unsupported_parameter', 'this engine keeps no sessions', { param: 'session' })
   demand(id !== '', 'session.id', 'must not be empty')
   demand(request.n === 1, 'n', `must be 1 in a session, not ${request.n}`)
   demand(request.promptLogprobs === null, 'promptLogprobs', 'cannot be had in a session')
