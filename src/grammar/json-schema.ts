@@ -24,10 +24,12 @@ const SCHEMAS: Readonly<Record<string, 'one' | 'many' | 'named'>> = {
   $defs: 'named',
   definitions: 'named',
 }
+/** Of integers. */
+const BOUNDS = ['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum']
 /** Other supported keywords. */
 const HONOURED = [
-  ...['type', 'enum', 'const', 'required', '$ref', 'pattern', 'minimum', 'maximum', 'propertyNames'],
-  ...['exclusiveMinimum', 'exclusiveMaximum', 'minLength', 'maxLength', 'minItems', 'maxItems'],
+  ...['type', 'enum', 'const', 'required', '$ref', 'pattern', 'propertyNames'],
+  ...['minLength', 'maxLength', 'minItems', 'maxItems', ...BOUNDS],
 ]
 /** Annotations, which do not affect validity. `format` does not either, unless a validator is told so. */
 const NOTES = [
@@ -83,7 +85,7 @@ function checkTogether(schema: Readonly<Record<string, unknown>>, at: string): v
     if (more !== undefined) throw refused(at, `${more} beside enum or const`)
     if ('const' in schema && 'enum' in schema) throw refused(at, 'const beside enum')
   }
-  const bound = said.find((keyword) => /^(exclusiveM|m)(in|ax)imum$/.test(keyword))
+  const bound = said.find((keyword) => BOUNDS.includes(keyword))
   if (bound !== undefined && schema.type !== 'integer') throw refused(at, `${bound} of what is no integer`)
   const isLong = 'minLength' in schema || 'maxLength' in schema
   if ('pattern' in schema && isLong) throw refused(at, 'pattern beside a length')
@@ -129,18 +131,9 @@ function isOfType(value: unknown, type: unknown): boolean {
  */
 export function narrowed(schema: JsonSchema): JsonSchema {
   if (typeof schema === 'boolean') return schema
-  const inner = Object.entries(schema).map(([keyword, value]) => {
-    const kind = Object.hasOwn(SCHEMAS, keyword) ? SCHEMAS[keyword] : null
-    // checkSchema has checked their types.
-    if (kind === 'one') return [keyword, narrowed(value as JsonSchema)] as const
-    // The branches of oneOf exclude each other.
-    if (kind === 'many')
-      return [keyword === 'oneOf' ? 'anyOf' : keyword, (value as JsonSchema[]).map(narrowed)] as const
-    if (kind !== 'named') return [keyword, value] as const
-    const named = Object.entries(value as Record<string, JsonSchema>)
-    return [keyword, Object.fromEntries(named.map(([name, one]) => [name, narrowed(one)]))] as const
-  })
-  const { format, minimum, maximum, exclusiveMinimum, exclusiveMaximum, ...rest } = Object.fromEntries(inner)
+  const { format, minimum, maximum, exclusiveMinimum, exclusiveMaximum, oneOf, ...rest } = mapped(schema, narrowed)
+  // The branches of oneOf exclude each other.
+  if (oneOf !== undefined) rest.anyOf = oneOf
   // As many as there are places.
   if ('prefixItems' in rest) for (const count of ['minItems', 'maxItems']) delete rest[count]
   delete rest.propertyNames
@@ -149,6 +142,27 @@ export function narrowed(schema: JsonSchema): JsonSchema {
   if (hasNames) rest.additionalProperties = false
   const isSaid = ['pattern', 'minLength', 'maxLength'].some((keyword) => keyword in schema)
   return isSaid || format === undefined ? rest : { ...rest, format }
+}
+
+/** The same schema without the conditions on numbers that no answer can be held to. What is no schema throws anything. */
+export function loosened(schema: JsonSchema): JsonSchema {
+  if (typeof schema === 'boolean') return schema
+  const { multipleOf, ...rest } = mapped(schema, loosened)
+  if (schema.type !== 'integer') for (const bound of BOUNDS) delete rest[bound]
+  return rest
+}
+
+/** A copy with other schemas inside. */
+function mapped(schema: object, change: (inside: JsonSchema) => JsonSchema): Record<string, unknown> {
+  const inner = Object.entries(schema).map(([keyword, value]) => {
+    // The caller has checked their types, or takes what comes of others.
+    if (!Object.hasOwn(SCHEMAS, keyword)) return [keyword, value] as const
+    if (SCHEMAS[keyword] === 'one') return [keyword, change(value as JsonSchema)] as const
+    if (SCHEMAS[keyword] === 'many') return [keyword, (value as JsonSchema[]).map(change)] as const
+    const named = Object.entries(value as Record<string, JsonSchema>)
+    return [keyword, Object.fromEntries(named.map(([name, one]) => [name, change(one)]))] as const
+  })
+  return Object.fromEntries(inner)
 }
 
 /**

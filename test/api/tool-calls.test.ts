@@ -48,4 +48,13 @@ describe.skipIf(!hasDemo)('tools', () => {
       }
     }
   })
+
+  test('arguments are held to what is left of a schema without the bounds of numbers', async () => {
+    const half = { type: 'number', minimum: 0, multipleOf: 0.5 }
+    const input_schema = { type: 'object', properties: { minimum: half }, required: ['minimum'] }
+    const asked = { tools: [{ name: 'scale', input_schema }], tool_choice: { type: 'tool', name: 'scale' } }
+    const reply = await postTo(app, '/v1/messages', { ...body, ...asked })
+    expect(reply.json().content).toMatchObject([{ input: { minimum: expect.any(Number) } }])
+    expect(Object.keys(reply.json().content[0].input)).toEqual(['minimum'])
+  })
 })

@@ -1,7 +1,7 @@
 /** How tools, calls and results look to the model; here as G1 models were trained. Knows no turns and no stream. */
 import { parsedJson } from '../../files/bytes.ts'
 import type { Constraint, JsonSchema } from '../../grammar/constraint.ts'
-import { checkSchema } from '../../grammar/json-schema.ts'
+import { checkSchema, loosened } from '../../grammar/json-schema.ts'
 import { CHAT_LAYOUT, CHAT_STOPS, chatTail, type Layout, type ThinkMode, type Turn } from '../template.ts'
 import type { Conversation, Tool, ToolCall } from './conversation.ts'
 
@@ -103,12 +103,11 @@ export function argumentsOf({ parameters }: Tool): Constraint {
   return { type: 'schema', schema: objectOf(parameters) }
 }
 
-/** Arguments are an object, also where the schema does not say so; any where no answer can be held to the schema. */
+/** Arguments are an object, also where the schema does not say so; any where no answer can be held to the rest of it. */
 function objectOf(parameters: JsonSchema): JsonSchema {
   if (typeof parameters === 'boolean') return ANY
-  const schema = { type: 'object', ...parameters }
   try {
-    return checkSchema(schema, 'parameters')
+    return checkSchema(loosened({ type: 'object', ...parameters }), 'parameters')
   } catch {
     return ANY
   }
