@@ -67,13 +67,7 @@ export function benchOps(
   return results
 }
 
-function* benchShape(
-  backend: Backend,
-  plan: OpsPlan,
-  type: WeightType,
-  rows: number,
-  columns: number,
-): Generator<OpsRow> {
+function* benchShape(backend: Backend, plan: OpsPlan, type: WeightType, rows: number, columns: number) {
   const maxTokens = Math.max(...plan.tokens)
   const source = patternSource(rows, columns)
   const first = backend.matrix(source, type)

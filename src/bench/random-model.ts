@@ -117,64 +117,38 @@ const KEY_GAIN = 0.6
 /** Standard normal quantile of 0.88, the share of zero ReLU² outputs in trained RWKV-7 models. */
 const ZERO_QUANTILE = 1.175
 
-function distributionOf(name: string, shape: readonly number[], dimensions: Widths): Distribution {
-  const { channels, ffnSize } = dimensions
-  const gain = 1 / Math.sqrt(channels)
+/** By the name of a tensor in its block: how its numbers lie, by what comes in and goes out. */
+const DISTRIBUTIONS: readonly (readonly [RegExp, (shape: readonly number[], widths: Widths) => Distribution])[] = [
+  [/^att\.[wav]2$|^ffn\.s2$/, ([inner]) => normal(0.3 / Math.sqrt(inner!))],
+  [/^att\.time_(maa|decay)_w2$/, (shape) => normal(0.3 / Math.sqrt(shape.at(-2)!))],
+  [/^att\.g2$/, ([inner]) => normal(1 / Math.sqrt(inner!))],
+  [/^att\.[wavg]1$|^att\.time_(maa|decay)_w1$|^ffn\.s1$/, (_, widths) => normal(gainOf(widths))],
+  [/\.(x_[rwkvag]|time_maa_[xwkvrg])$/, () => ({ kind: 'uniform' })],
+  [/^(emb\.weight|att\.a0|att\.time_faaaa|ffn\.s_emb\.weight)$/, () => normal(0.5)],
+  [/^ln1\.bias$/, () => normal(0.02)],
+  [/^ln2\.bias$/, () => normal(0.02, LN2_BIAS)],
+  [/^att\.(w0|time_decay)$/, () => normal(1.5, -2)],
+  [/^att\.v0$/, () => normal(0.3, 0.7)],
+  [/^att\.k_k$/, () => normal(0.1, 0.85)],
+  [/^att\.k_a$/, () => normal(0.1, 1)],
+  [/^att\.r_k$/, () => normal(0.1)],
+  [/^(att\.(receptance|key|value)|ffn\.s_emb_x)\.weight$/, (_, widths) => normal(0.5 * gainOf(widths))],
+  [/^att\.output\.weight$/, (_, widths) => normal(0.2 * gainOf(widths))],
+  [/^ffn\.key\.weight$/, (_, widths) => normal(KEY_GAIN * gainOf(widths), -keyShift(widths.channels))],
+  [/^ffn\.s0$/, () => normal(0.2, 1)],
+  [/^ffn\.value\.weight$/, (_, { ffnSize }) => normal(0.3 / Math.sqrt(ffnSize))],
+  [/^(att\.gate|ffn\.receptance|head)\.weight$/, (_, widths) => normal(gainOf(widths))],
+  [/\.bias$/, () => constant(0)],
+]
+
+function gainOf({ channels }: Widths): number {
+  return 1 / Math.sqrt(channels)
+}
+
+function distributionOf(name: string, shape: readonly number[], widths: Widths): Distribution {
   const local = name.replace(/^blocks\.\d+\./, '')
-  if (/^att\.[wav]2$/.test(local)) return normal(0.3 / Math.sqrt(shape[0]!))
-  if (/^att\.[wavg]1$/.test(local)) return normal(gain)
-  if (/\.(x_[rwkvag]|time_maa_[xwkvrg])$/.test(local)) return { kind: 'uniform' }
-  if (/^att\.time_(maa|decay)_w1$/.test(local)) return normal(gain)
-  if (/^att\.time_(maa|decay)_w2$/.test(local)) return normal(0.3 / Math.sqrt(shape.at(-2)!))
-  switch (local) {
-    case 'emb.weight':
-      return normal(0.5)
-    case 'ln1.bias':
-      return normal(0.02)
-    case 'ln2.bias':
-      return normal(0.02, LN2_BIAS)
-    case 'att.w0':
-    case 'att.time_decay':
-      return normal(1.5, -2)
-    case 'att.a0':
-    case 'att.time_faaaa':
-      return normal(0.5)
-    case 'att.v0':
-      return normal(0.3, 0.7)
-    case 'att.g2':
-      return normal(1 / Math.sqrt(shape[0]!))
-    case 'att.k_k':
-      return normal(0.1, 0.85)
-    case 'att.k_a':
-      return normal(0.1, 1)
-    case 'att.r_k':
-      return normal(0.1)
-    case 'att.receptance.weight':
-    case 'att.key.weight':
-    case 'att.value.weight':
-      return normal(0.5 * gain)
-    case 'att.output.weight':
-      return normal(0.2 * gain)
-    case 'ffn.key.weight':
-      return normal(KEY_GAIN * gain, -keyShift(channels))
-    case 'ffn.s_emb.weight':
-      return normal(0.5)
-    case 'ffn.s_emb_x.weight':
-      return normal(0.5 * gain)
-    case 'ffn.s0':
-      return normal(0.2, 1)
-    case 'ffn.s1':
-      return normal(gain)
-    case 'ffn.s2':
-      return normal(0.3 / Math.sqrt(shape[0]!))
-    case 'ffn.value.weight':
-      return normal(0.3 / Math.sqrt(ffnSize))
-    case 'att.gate.weight':
-    case 'ffn.receptance.weight':
-    case 'head.weight':
-      return normal(gain)
-  }
-  return constant(local.endsWith('.bias') ? 0 : 1) // ln0, ln_x, ln_out and the other layer norms' weights
+  const found = DISTRIBUTIONS.find(([pattern]) => pattern.test(local))
+  return found === undefined ? constant(1) : found[1](shape, widths) // ln0, ln_x, ln_out and the other norms' weights
 }
 
 /**

@@ -33,10 +33,7 @@ export async function forgetOldMoves(on: Connection): Promise<void> {
 }
 
 /** The count of all moves, and the latest ones, newest first. */
-export async function movesOf(
-  on: Connection,
-  limit: number,
-): Promise<{ readonly count: number; readonly latest: readonly PastMove[] }> {
+export async function movesOf(on: Connection, limit: number) {
   const { rows } = await on.query<PastMove & { readonly n: number }>(
     `select n, model, id, from_worker as "fromWorker", to_worker as "toWorker",
        is_direct as "isDirect", ms, (extract(epoch from at) * 1000)::float as at

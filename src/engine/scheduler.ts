@@ -319,12 +319,7 @@ function isWorthARow(rows: readonly Sequence[]): boolean {
  * How many prompt tokens each request feeds. Every row may take one row of logits; prompts of which each token is looked at take one per
  * token, the rest of them from `spareLogits`.
  */
-function sharePrefill(
-  prefilling: readonly LiveRequest[],
-  budget: number,
-  spareLogits: number,
-  scored: number,
-): ReadonlyMap<LiveRequest, number> {
+function sharePrefill(prefilling: readonly LiveRequest[], budget: number, spareLogits: number, scored: number) {
   const shares = new Map<LiveRequest, number>()
   const left = { tokens: budget, logits: spareLogits, scored }
   const grant = (live: LiveRequest, fraction: number) => {

@@ -97,11 +97,7 @@ export function clientOver(runner: Runner, proposers: readonly ProposerSource[])
 }
 
 /** With `warmUp`, everything is ready for the first request when this returns. */
-export async function loadEngine(
-  choice: EngineChoice,
-  onProgress?: LoadProgress,
-  warmUp?: LoadReport,
-): Promise<{ readonly engine: Engine; readonly tokenizer: Tokenizer }> {
+export async function loadEngine(choice: EngineChoice, onProgress?: LoadProgress, warmUp?: LoadReport) {
   // If the model's file is missing, report that, not the missing vocabulary beside it.
   if (!existsCheckpoint(choice.model)) checkModelFile(choice)
   const tokenizer = loadTokenizer(choice)
@@ -280,12 +276,7 @@ function limitsOf(choice: EngineChoice) {
 /** How often a store is opened again after its disk was full. */
 const REOPEN_MS = 2000
 
-async function openStoreOf(
-  choice: EngineChoice,
-  runner: ModelRunner,
-  { hash }: Tokenizer,
-  numInFlight: Int32Array,
-): Promise<Store | null> {
+async function openStoreOf(choice: EngineChoice, runner: ModelRunner, { hash }: Tokenizer, numInFlight: Int32Array) {
   const { dataDir, durable = false, cluster } = choice
   const identity = identityOf(runner.info, hash)
   if (cluster !== undefined) {

@@ -124,10 +124,7 @@ export async function startServer(choice: ServedChoice, options: ServerOptions =
   }
 }
 
-function batchesOf(
-  dataDir: string | undefined,
-  shared: ClusterBatches | undefined,
-): Pick<AppOptions, 'batches' | 'batchRows'> {
+function batchesOf(dataDir: string | undefined, shared: ClusterBatches | undefined) {
   if (shared !== undefined) return { batches: shared.store, batchRows: shared.rows }
   return dataDir === undefined ? {} : { batches: new FolderBatchStore(join(dataDir, 'batches')) }
 }

@@ -151,13 +151,7 @@ function addition(
   return { kind: 'add', entry, products, lengths: lengths?.values }
 }
 
-function productOf(
-  adapter: Adapter,
-  entry: TensorEntry,
-  module: string,
-  prefix: '' | 'init_',
-  factor: number,
-): Product {
+function productOf(adapter: Adapter, entry: TensorEntry, module: string, prefix: '' | 'init_', factor: number) {
   const [rows, columns] = [entry.shape[0]!, entry.shape[1]!]
   const part = (letter: 'A' | 'B'): Values => {
     const name = `${module}.${prefix}lora_${letter}`

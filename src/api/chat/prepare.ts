@@ -211,12 +211,7 @@ function afterTail(mode: ThinkMode, answer: Constraint): Constraint {
 }
 
 /** As the model writes it: behind what it writes between the end of the prompt and its answer. */
-async function encodePredicted(
-  { form }: Rendered,
-  model: ServedModel,
-  text: string,
-  signal: AbortSignal,
-): Promise<Pick<GenerateRequest, 'prediction'>> {
+async function encodePredicted({ form }: Rendered, model: ServedModel, text: string, signal: AbortSignal) {
   const before = { none: ' ', closed: '>\n', open: '', done: '' }[form.think]
   const [prediction] = await encodeTexts(model, [`${before}${text}`], signal)
   return { prediction: checkPrompt(prediction!, model, 'prediction') }

@@ -49,11 +49,7 @@ export async function newInSession(
 }
 
 /** The conversation without what has been told, and what has been then. `instructions`: its first message, where given. */
-export function onlyNew(
-  conversation: Conversation,
-  instructions: string | null,
-  before: Told,
-): { readonly conversation: Conversation; readonly told: Told } {
+export function onlyNew(conversation: Conversation, instructions: string | null, before: Told) {
   const { messages, tools, choice } = conversation
   const own = instructions === null ? null : digestOf(instructions)
   const isSame = own !== null && own === before.instructions

@@ -1,6 +1,6 @@
 /** The inverse of tool-format.ts: tools, calls and results out of texts that a model has read and written. */
 import type { JsonSchema } from '../../grammar/constraint.ts'
-import type { Tool, ToolCall } from './conversation.ts'
+import type { Tool } from './conversation.ts'
 import { readMarkdownList } from './markdown-tools.ts'
 import { ORDERS, RESULT_HEAD } from './tool-format.ts'
 import { ToolSplitter } from './tool-splitter.ts'
@@ -45,10 +45,7 @@ function toolOf({ name, description = '', arguments: given, required }: WrittenT
 }
 
 /** What an answer says, and the calls of these tools in it. */
-export function callsIn(
-  answer: string,
-  tools: readonly Tool[],
-): { readonly text: string; readonly calls: readonly Omit<ToolCall, 'id'>[] } {
+export function callsIn(answer: string, tools: readonly Tool[]) {
   if (tools.length === 0) return { text: answer, calls: [] }
   const names = tools.map(({ name }) => name)
   const splitter = new ToolSplitter(names, false)

@@ -77,12 +77,7 @@ interface Scores {
   readonly numTokens: number
 }
 
-async function byVectors(
-  model: ServedModel,
-  query: string,
-  texts: readonly string[],
-  call: RerankCall,
-): Promise<Scores> {
+async function byVectors(model: ServedModel, query: string, texts: readonly string[], call: RerankCall) {
   checkEmbeds(model)
   const paramOf = (i: number) => (i === 0 ? 'query' : `documents[${i - 1}]`)
   const tokens = await encodePrompts(model, [query, ...texts], paramOf, call.signal)

@@ -2,7 +2,6 @@
  * The dialect of RWKV-Infer: its chat, and FastAPI's errors. The chat has OpenAI's messages with sampling in `params`, names
  * for the speakers, and other defaults. Replies are OpenAI's chat completions, of which RWKV-Infer's are a part.
  */
-import type { GenerateRequest } from '../../engine/messages.ts'
 import { invalid, SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import { plainForm } from '../chat/reply.ts'
@@ -160,10 +159,7 @@ async function prepare(call: Call<MergedBody>): Promise<Chat> {
 }
 
 /** Weights of a mixture for this request alone. */
-function mixtureOf(
-  { mrss_gatingweight: weights }: MergedBody,
-  { mixture }: ServedModel,
-): Pick<GenerateRequest, 'mixture'> {
+function mixtureOf({ mrss_gatingweight: weights }: MergedBody, { mixture }: ServedModel) {
   if (!present(weights)) return {}
   if (mixture === undefined) throw invalid('mrss_gatingweight', 'the model that was asked for is no mixture of states')
   const states = mixture.states.map(({ startState }) => startState)

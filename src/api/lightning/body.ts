@@ -101,12 +101,7 @@ function withinRanges(body: LightningFields): SamplingFields {
 }
 
 /** A request that names no stop at all ends at the first blank line or where the next turn would begin. */
-function stopOf(
-  body: LightningFields,
-  model: ServedModel,
-  limits: RequestLimits,
-  defaults: readonly string[] | null,
-): StopParams {
+function stopOf(body: LightningFields, model: ServedModel, limits: RequestLimits, defaults: readonly string[] | null) {
   const { n: _n, ...fields } = body
   const asked = toStop(fields, [], model, limits)
   if (present(body.stop) || present(body.stop_tokens) || present(body.stop_token_ids)) return asked

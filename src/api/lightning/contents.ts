@@ -118,12 +118,7 @@ function withNoise(sampling: SamplingParams, { noise }: ContentsBody): SamplingP
   return noise === 0 ? { ...sampling, temperature: 0 } : { ...sampling, topK: 0, topP: 1, noise }
 }
 
-async function encodeAll(
-  call: Call,
-  model: ServedModel,
-  contents: readonly string[],
-  pads: boolean,
-): Promise<Prompt[]> {
+async function encodeAll(call: Call, model: ServedModel, contents: readonly string[], pads: boolean) {
   const all = await encodePrompts(model, contents, (i) => `contents[${i}]`, call.signal)
   return all.map((tokens) => ({ tokens: pads ? concatTokens([[END_OF_TEXT], tokens]) : tokens }))
 }

@@ -1,6 +1,5 @@
 /** The options that Ollama's two answering routes share, and their conversion to the engine's numbers. */
 
-import type { SamplingParams, StopParams } from '../../engine/messages.ts'
 import { invalid } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import { ANY_OBJECT, type Constraint } from '../../grammar/constraint.ts'
@@ -85,11 +84,7 @@ export function checkOptions(options: Options, limits: RequestLimits, { warn }: 
   checkFields(options, { ...UNREAD_OPTIONS, read, at: 'options.' }, warn)
 }
 
-function samplingOf(
-  options: Options,
-  model: ServedModel,
-  limits: RequestLimits,
-): { readonly sampling: SamplingParams; readonly stop: StopParams } {
+function samplingOf(options: Options, model: ServedModel, limits: RequestLimits) {
   const fields = samplingFieldsOf(options)
   return { sampling: toSampling(fields, model, OLLAMA_DEFAULTS), stop: toStop(fields, [], model, limits) }
 }

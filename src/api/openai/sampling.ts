@@ -258,10 +258,7 @@ function oneOfNames(body: SamplingFields, names: readonly string[]): number | nu
   return first === undefined ? null : fields[first]!
 }
 
-function toLogitBias(
-  bias: Readonly<Record<string, number>>,
-  model: ServedModel,
-): readonly (readonly [number, number])[] {
+function toLogitBias(bias: Readonly<Record<string, number>>, model: ServedModel) {
   return Object.entries(bias).map(([id, value]) => {
     const [token] = tokensOf([Number(id)], 'logit_bias', model)
     return [token!, value] as const

@@ -88,11 +88,7 @@ export function unknownResponse(param: string): SkeinError {
 }
 
 /** It is a session of the model that answered, whichever that is. */
-async function find(
-  { models, tenant }: Owner,
-  id: string,
-  param = 'response_id',
-): Promise<{ readonly model: ServedModel; readonly session: SessionInfo }> {
+async function find({ models, tenant }: Owner, id: string, param = 'response_id') {
   for (const model of /^resp_[0-9a-f]{32}$/.test(id) ? ready(models) : []) {
     try {
       return { model, session: await model.client.call('sessions.get', { tenant, id }) }

@@ -70,28 +70,25 @@ const lightning = (prompts: readonly Prompt[], settings: AskSettings) => ({
   ...settings.extra,
 })
 
+const TABLE: Readonly<Record<EndpointName, Endpoint>> = {
+  completions: {
+    path: '/v1/completions',
+    takesBatch: false,
+    body: ([prompt], settings) => ({ prompt: prompt!.text, ...openAi(settings, prompt!) }),
+  },
+  chat: {
+    path: '/v1/chat/completions',
+    takesBatch: false,
+    body: ([prompt], settings) => {
+      return { messages: [{ role: 'user', content: prompt!.text }], ...openAi(settings, prompt!) }
+    },
+  },
+  lightning: { path: '/v1/chat/completions', takesBatch: true, body: lightning },
+  'lightning-big': { path: '/big_batch/completions', takesBatch: true, body: lightning },
+}
+
 export function endpointOf(name: EndpointName): Endpoint {
-  switch (name) {
-    case 'completions':
-      return {
-        path: '/v1/completions',
-        takesBatch: false,
-        body: ([prompt], settings) => ({ prompt: prompt!.text, ...openAi(settings, prompt!) }),
-      }
-    case 'chat':
-      return {
-        path: '/v1/chat/completions',
-        takesBatch: false,
-        body: ([prompt], settings) => ({
-          messages: [{ role: 'user', content: prompt!.text }],
-          ...openAi(settings, prompt!),
-        }),
-      }
-    case 'lightning':
-      return { path: '/v1/chat/completions', takesBatch: true, body: lightning }
-    case 'lightning-big':
-      return { path: '/big_batch/completions', takesBatch: true, body: lightning }
-  }
+  return TABLE[name]
 }
 
 /** Whether the data marks the end of a stream; RWKV-Infer writes a list. */

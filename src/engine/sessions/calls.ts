@@ -266,11 +266,7 @@ function storedText({ claims }: SessionTurns, key: string, namespace: string) {
   return claims!.store.load(key, namespace)
 }
 
-async function exportStored(
-  stored: StoredSession,
-  number: number | undefined,
-  { turns, identity }: CallContext,
-): Promise<Uint8Array> {
+async function exportStored(stored: StoredSession, number: number | undefined, { turns, identity }: CallContext) {
   const found = storedTurn(stored, number)
   const snapshot = await turns.claims!.store.load(found.key, stored.namespace)
   return inTurns(encoding(snapshot, identity, { namespace: '', isForeign: found.isForeign }))

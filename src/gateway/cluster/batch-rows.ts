@@ -54,11 +54,7 @@ export class ClusterRows implements RowRunner {
     this.#forwarder.close()
   }
 
-  async #send(
-    { id, url }: Asked,
-    row: AskedRow & { readonly requestId: string },
-    signal: AbortSignal,
-  ): Promise<Answer> {
+  async #send({ id, url }: Asked, row: AskedRow & { readonly requestId: string }, signal: AbortSignal) {
     const { seal, nodes } = this.#options
     const watched = watchNode(nodes, id, signal)
     try {

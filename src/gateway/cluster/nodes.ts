@@ -150,11 +150,7 @@ const ALIVE_CHECK_MS = 1000
  * Counts a request to a node until `end`. The signal also aborts when the node's lease expires: a machine that hangs never
  * answers.
  */
-export function watchNode(
-  nodes: () => Nodes,
-  node: string,
-  signal: AbortSignal,
-): { readonly signal: AbortSignal; readonly end: () => void } {
+export function watchNode(nodes: () => Nodes, node: string, signal: AbortSignal) {
   const controller = new AbortController()
   const onAbort = () => controller.abort(signal.reason)
   if (signal.aborted) onAbort()

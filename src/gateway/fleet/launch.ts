@@ -79,27 +79,10 @@ function taken(param: string, message: string): SkeinError {
 
 /** A worker for which only the file is given. */
 export const DEFAULT_SPEC: WorkerSpec = {
-  model_path: '',
-  tokenizer_path: null,
-  gpu_id: null,
-  host: '127.0.0.1',
-  port: null,
-  max_batch_size: null,
-  max_prefill_batch: null,
-  max_queue_size: null,
-  prefill_chunk_size: null,
-  use_cuda_graph: null,
-  model_name: null,
-  aliases: [],
-  device: null,
-  pp_devices: null,
-  quant: null,
-  wkv: null,
-  tool_template: null,
-  speculate: null,
-  draft_path: null,
-  threads: null,
-  states: [],
+  ...{ model_path: '', tokenizer_path: null, draft_path: null, model_name: null, aliases: [], states: [] },
+  ...{ gpu_id: null, device: null, pp_devices: null, host: '127.0.0.1', port: null, threads: null },
+  ...{ quant: null, wkv: null, tool_template: null, speculate: null, use_cuda_graph: null },
+  ...{ max_batch_size: null, max_prefill_batch: null, max_queue_size: null, prefill_chunk_size: null },
 }
 
 /** Keeps a worker alive. `client` takes requests, and is null unless the worker is ready. */

@@ -35,6 +35,8 @@ interface Counted {
   readonly numProbes: number
 }
 
+type CountName = Exclude<keyof EngineStats, 'states'>
+
 export class Sampler {
   readonly #options: SamplerOptions
   readonly #timer: NodeJS.Timeout
@@ -132,23 +134,20 @@ export class Sampler {
     // A restarted worker counts from zero.
     const last = before !== undefined && before.stats.steps <= stats.steps ? before : now
     const since = last.stats
-    const rate = (read: (of: EngineStats) => number) => (read(stats) - read(since)) / seconds
+    const rate = (name: CountName) => Math.max(0, stats[name] - since[name]) / seconds
     // A probe reads one token and draws one.
     const probed = Math.max(0, numProbes - last.numProbes) / seconds
-    const tokens = (read: (of: EngineStats) => number) => Math.max(0, rate(read) - probed)
+    const tokens = (name: CountName) => Math.max(0, rate(name) - probed)
     return {
       running: stats.running,
       waiting: stats.waiting,
       slots: stats.numSlots,
       free_slots: stats.freeSlots,
       batch_tokens: stats.running === 0 ? 0 : stats.lastBatchTokens,
-      prompt_tokens_per_second: tokens(({ promptTokens }) => promptTokens),
-      generated_tokens_per_second: tokens(({ generatedTokens }) => generatedTokens),
+      prompt_tokens_per_second: tokens('promptTokens'),
+      generated_tokens_per_second: tokens('generatedTokens'),
       guesses: guessRates(rate),
-      busy: Math.min(
-        1,
-        rate(({ busySeconds }) => busySeconds),
-      ),
+      busy: Math.min(1, rate('busySeconds')),
       rss_bytes: worker.handle.bytes,
       states:
         stats.states === undefined
@@ -172,19 +171,10 @@ export class Sampler {
   }
 }
 
-function guessRates(rate: (read: (of: EngineStats) => number) => number): WorkerSample['guesses'] {
+function guessRates(rate: (name: CountName) => number): WorkerSample['guesses'] {
   const rates = PROPOSERS.map((name) => [
     name,
-    {
-      guessed_per_second: Math.max(
-        0,
-        rate((stats) => stats[`${name}Guessed`]),
-      ),
-      accepted_per_second: Math.max(
-        0,
-        rate((stats) => stats[`${name}Accepted`]),
-      ),
-    },
+    { guessed_per_second: rate(`${name}Guessed`), accepted_per_second: rate(`${name}Accepted`) },
   ])
   // One entry per name.
   return Object.fromEntries(rates) as WorkerSample['guesses']

@@ -232,11 +232,7 @@ async function changeStartStates(fleet: Fleet, model: string, change: StartState
 }
 
 /** Waits for a worker that has not been told, as long as one may still become ready. */
-async function untold(
-  fleet: Fleet,
-  model: string,
-  told: ReadonlySet<EngineClient>,
-): Promise<{ readonly worker: FleetWorker; readonly engine: EngineClient } | null> {
+async function untold(fleet: Fleet, model: string, told: ReadonlySet<EngineClient>) {
   for (;;) {
     const workers = fleet.workersOf(model)
     for (const worker of workers) {

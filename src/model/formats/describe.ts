@@ -16,25 +16,6 @@ import {
   rwkv7Tensors,
 } from './rwkv7-layout.ts'
 
-/**
- * rwkv7a is RWKV-7 with DeepEmbed tables in the channel mixing, rwkv7b one with attention besides; `state` is a tuned
- * initial state and `lora` an adapter, both without a model.
- */
-type Architecture =
-  | 'rwkv7'
-  | 'rwkv7a'
-  | 'rwkv7b'
-  | 'rwkv6'
-  | 'rwkv5.2'
-  | 'rwkv5.1'
-  | 'rwkv5'
-  | 'rwkv4'
-  | 'hybrid'
-  | 'state'
-  | 'reranker'
-  | 'lora'
-  | 'unknown'
-
 interface WrongShape extends NamedShape {
   readonly expected: readonly number[]
 }
@@ -132,7 +113,11 @@ const MAX_FAULTS = 5
 const TUNED_STATE = /^blocks\.\d+\.att\.time_state$/
 const NOT_COMPARED = { missing: [], unexpected: [], wrongShapes: [] }
 
-const ARCHITECTURE_PHRASES: Readonly<Record<Architecture, string>> = {
+/**
+ * rwkv7a is RWKV-7 with DeepEmbed tables in the channel mixing, rwkv7b one with attention besides; `state` is a tuned
+ * initial state and `lora` an adapter, both without a model.
+ */
+const ARCHITECTURE_PHRASES = {
   rwkv7: 'an RWKV-7 model',
   rwkv7a: 'an RWKV-7a model',
   rwkv7b:
@@ -147,7 +132,9 @@ const ARCHITECTURE_PHRASES: Readonly<Record<Architecture, string>> = {
   state: 'a tuned initial state (time_state), not a model',
   lora: 'a LoRA adapter, not a model',
   unknown: 'tensors that are no known RWKV model',
-}
+} as const
+
+type Architecture = keyof typeof ARCHITECTURE_PHRASES
 
 function detectArchitecture(tensors: Tensors): Architecture {
   const names = [...tensors.keys()]
@@ -197,8 +184,7 @@ function countLayers(tensors: Tensors): number {
 
 function readRanks(tensors: Tensors, architecture: Architecture): Record<string, number> {
   if (architecture === 'rwkv6') return { ...rwkv6Sizes(tensors).ranks }
-  if (!architecture.startsWith('rwkv7')) return {}
-  return { ...rwkv7Sizes(tensors).ranks }
+  return architecture.startsWith('rwkv7') ? { ...rwkv7Sizes(tensors).ranks } : {}
 }
 
 function countTypes(entries: readonly TensorEntry[]) {

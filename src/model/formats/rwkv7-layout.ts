@@ -88,11 +88,7 @@ function blockTensors(dimensions: Rwkv7Dimensions, layer: number): NamedShape[] 
   ]
 }
 
-function deepEmbedTensors(
-  { channels: C, ffnSize: F, vocabSize: V }: Rwkv7Dimensions,
-  ffn: string,
-  S: number,
-): NamedShape[] {
+function deepEmbedTensors({ channels: C, ffnSize: F, vocabSize: V }: Rwkv7Dimensions, ffn: string, S: number) {
   return [
     { name: `${ffn}.s_emb.weight`, shape: [V, S * S] },
     { name: `${ffn}.s_emb_x.weight`, shape: [S * S, C] },

@@ -31,10 +31,7 @@ export interface Stage {
 }
 
 /** The stages in order: the first has the embedding, the last the head. The backends belong to the result. */
-export function joinStages(
-  stages: readonly Stage[],
-  connect: Connect,
-): { readonly model: Model; readonly backend: Backend } {
+export function joinStages(stages: readonly Stage[], connect: Connect) {
   const models = stages.map(({ model }) => model)
   const total = (of: (model: Model) => number) => models.reduce((sum, one) => sum + of(one), 0)
   const last = models.at(-1)

@@ -75,6 +75,7 @@ test('a blocked event loop is noticed', async () => {
     onEnd: () => {},
     signal: never,
   })
-  expect(load.eventLoopDelayMs.p99).toBeGreaterThan(100)
+  // On a busy machine the measurements are more than a hundred, and the stop is beyond their p99.
+  expect(load.eventLoopDelayMs.max).toBeGreaterThan(100)
   expect(load.eventLoopDelayMs.max).toBeGreaterThanOrEqual(load.eventLoopDelayMs.p99)
 })

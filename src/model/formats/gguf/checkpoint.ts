@@ -215,10 +215,7 @@ const CONTROL = 3
 const UNUSED = 5
 
 /** Undefined where the file has none, or one that is not RWKV's. */
-function ggufVocabulary(
-  source: Pick<ByteSource, 'path'>,
-  { values, texts, numbers }: Gguf,
-): (() => readonly CheckpointToken[]) | undefined {
+function ggufVocabulary(source: Pick<ByteSource, 'path'>, { values, texts, numbers }: Gguf) {
   const tokens = texts.get('tokenizer.ggml.tokens')
   if (values.get('tokenizer.ggml.model') !== TOKENIZER_MODEL || !tokens) return undefined
   const types = numbers.get('tokenizer.ggml.token_type') ?? []

@@ -68,11 +68,7 @@ interface StoredMatrix {
   readonly scales: StoredTensor
 }
 
-function matrixEntry(
-  source: ByteSource,
-  type: QuantisedType,
-  { rows, columns, stored, scales }: StoredMatrix,
-): TensorEntry {
+function matrixEntry(source: ByteSource, type: QuantisedType, { rows, columns, stored, scales }: StoredMatrix) {
   const { name } = stored
   const rowBytes = valueBytes(type, columns)
   const scaleBytes = 2 * numScales(type, columns)

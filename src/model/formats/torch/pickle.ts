@@ -18,10 +18,7 @@ export function unpickle(bytes: Uint8Array, file: Pick<ByteSource, 'path'>): Pic
 }
 
 /** The object that the first of several pickles describes, and how many bytes that pickle has. */
-export function unpickleFirst(
-  bytes: Uint8Array,
-  file: Pick<ByteSource, 'path'>,
-): { readonly value: PickleValue; readonly length: number } {
+export function unpickleFirst(bytes: Uint8Array, file: Pick<ByteSource, 'path'>) {
   const machine = new Machine(bytes, file)
   return { value: machine.run(), length: machine.position }
 }

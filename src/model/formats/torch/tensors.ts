@@ -102,12 +102,7 @@ function checkTensor(source: ByteSource, name: string, tensor: PickleTensor, ent
   return { dtype: type, fileOffset: entry.offset + offset * size, numElements, span }
 }
 
-function tensorEntry(
-  reader: StorageReader,
-  name: string,
-  { shape, strides }: PickleTensor,
-  placed: Placed,
-): TensorEntry {
+function tensorEntry(reader: StorageReader, name: string, { shape, strides }: PickleTensor, placed: Placed) {
   const { dtype, fileOffset, numElements } = placed
   const size = BYTES_PER_ELEMENT[dtype]
   const plain = contiguousStrides(shape)
