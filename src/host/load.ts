@@ -36,7 +36,7 @@ import { openClusterStore, openStore } from '../state/store/store-thread.ts'
 import type { Tokenizer } from '../tokenizer/tokenizer.ts'
 import { DEMO_NAME } from './checkpoints/model-path.ts'
 import { checkModelFile, loadTokenizer, openModel } from './checkpoints/open-model.ts'
-import { prepareDevice, scoresOf } from './device-choice.ts'
+import { adapterChosen, prepareDevice, scoresOf } from './device-choice.ts'
 import type { ClusterChoice, EngineChoice, RunnerChoice } from './model-choice.ts'
 import { placeModel } from './placement.ts'
 
@@ -103,7 +103,10 @@ export async function loadEngine(choice: EngineChoice, onProgress?: LoadProgress
   const tokenizer = loadTokenizer(choice)
   const startStates = openStartStates(choice)
   const limits = { ...limitsOf(choice), ...embeddingsOf(choice) }
+  refuseBeside(choice)
   await prepareDevice(choice, () => testedFor(choice))
+  // `auto` may have become webgpu.
+  refuseBeside(choice)
   const { reranker, draft, runner } = loadTogether(choice, onProgress, warmUp)
   try {
     if (draft !== null) checkDraft(draft, runner)
@@ -172,6 +175,15 @@ function openStartStates({ model, startStates = [] }: EngineChoice) {
   } finally {
     checkpoint.close()
   }
+}
+
+/** On webgpu a device is opened for one model, and nothing waits for what another has computed. */
+export function refuseBeside(choice: Pick<EngineChoice, 'device' | 'draft' | 'reranker'>): void {
+  if (adapterChosen(choice) === null) return
+  const flag = (['draft', 'reranker'] as const).find((one) => choice[one] !== undefined)
+  if (flag === undefined) return
+  const message = `--${flag} is for models on a CPU or on CUDA; on webgpu leave it out`
+  throw new SkeinError('invalid_request', message, { param: flag })
 }
 
 /** The reranker and the draft before the model, which keeps them and takes the remaining memory. */

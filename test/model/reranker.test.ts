@@ -192,6 +192,13 @@ test('a reranker is given back when the draft beside it cannot be loaded', async
   dispose.mockRestore()
 })
 
+test('beside a model on webgpu neither a reranker nor a draft model is loaded, which is said at once', async () => {
+  const choice: EngineChoice = { ...choiceOn('reference'), device: 'webgpu' }
+  const said = (flag: string) => `--${flag} is for models on a CPU or on CUDA; on webgpu leave it out`
+  await expect(loadEngine(choice)).rejects.toThrow(said('reranker'))
+  await expect(loadEngine({ ...choice, reranker: undefined, draft: MODEL })).rejects.toThrow(said('draft'))
+})
+
 test('files that do not fit are refused with the reason', async () => {
   const choice = choiceOn('reference')
   await expect(loadEngine({ ...choice, model: RERANKER, reranker: undefined })).rejects.toThrow(

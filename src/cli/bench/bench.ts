@@ -14,7 +14,7 @@ import { SkeinError } from '../../errors.ts'
 import { modelPath } from '../../host/checkpoints/model-path.ts'
 import { loadTokenizer } from '../../host/checkpoints/open-model.ts'
 import { adapterChosen, openCudaDevice, prepareDevice } from '../../host/device-choice.ts'
-import { clientOver, draftOver, loadDraft, loadRunner, testedFor } from '../../host/load.ts'
+import { clientOver, draftOver, loadDraft, loadRunner, refuseBeside, testedFor } from '../../host/load.ts'
 import type { EngineChoice } from '../../host/model-choice.ts'
 import type { ModelInfo, Runner } from '../../model/runner.ts'
 import { deviceChoice, engineChoice } from '../../settings/engine-choice.ts'
@@ -72,6 +72,7 @@ const engine = defineCommand({
       minSeconds: args.seconds,
     }
     await prepareDevice(choice, () => testedFor(choice))
+    refuseBeside(choice)
     const adapter = adapterChosen(choice)
     const before = await measureLimits(choice, adapter)
     const draft = choice.draft === undefined ? null : loadDraft(choice, choice.draft, {})
