@@ -200,7 +200,9 @@ export class StateTransfers {
 const NEW = { state: null, freesSlot: false, isCancelled: false, flight: null, begun: () => {}, dropped: () => {} }
 
 /** Smaller states, those of models for tests, cost the collector little: their memory is not counted. */
-const LEAST_BYTES = 2 ** 20
+const LEAST_COUNTED = 2 ** 18
+/** Memory of smaller states is not made ahead: it would take room before it is written. */
+const LEAST_MADE = 2 ** 20
 
 /**
  * New memory for copies that nobody waits for: bytes a second, but four states, and at once. For every 64 MB V8 marks all
@@ -236,7 +238,7 @@ export class StateMemory {
 
   /** Whether a copy of a state that nobody waits for may be taken: there is memory for it, or has not been made new for a while. What may is counted. */
   mayKeep(bytes: number, now = performance.now()): boolean {
-    if (bytes < LEAST_BYTES || this.#free.length + this.#made.length > 0) return true
+    if (bytes < LEAST_COUNTED || this.#free.length + this.#made.length > 0) return true
     const since = (now - this.#newBytesAt) / 1000
     this.#newBytes = Math.min(
       NEW_BYTES_AT_ONCE,
@@ -254,7 +256,7 @@ export class StateMemory {
    */
   make(shape: StateShape): boolean {
     const bytes = stateBytesOf(shape)
-    if (bytes < LEAST_BYTES || bytes > this.#bytesToMake) return false
+    if (bytes < LEAST_MADE || bytes > this.#bytesToMake) return false
     try {
       this.#made.push(createState(shape))
     } catch {

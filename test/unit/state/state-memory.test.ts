@@ -90,6 +90,13 @@ test('new memory for copies that nobody waits for: 64 MB at once, then 16 MB a s
   expect(kept(60_000)).toBe(0)
 })
 
+test('states of 256 KB and more are counted, those of models for tests are not', () => {
+  const memory = new StateMemory()
+  const kept = (bytes: number) => Array.from({ length: 1000 }, () => memory.mayKeep(bytes, 1000)).filter(Boolean).length
+  expect(kept(2 ** 18)).toBe(256)
+  expect(kept(2 ** 18 - 1)).toBe(1000)
+})
+
 test('new memory for copies of large states: four a second', () => {
   const memory = new StateMemory()
   const count = Array.from({ length: 10_000 }, (_, ms) => memory.mayKeep(33 * 2 ** 20, 1000 + ms)).filter(Boolean)
