@@ -80,12 +80,11 @@ export class Engine {
       this.#speculation,
       given.preemptBytes,
     )
-    const learn = (plan: readonly PlannedRow[], ms: number, gapMs: number) => {
+    const learn = (plan: readonly PlannedRow[], ms: number, gapMs: number, number: number) => {
       const [answers, prompts] = tokensOf(plan)
-      this.#scheduler.turns.learn(ms + gapMs, answers, prompts)
+      const wasShort = this.#scheduler.turns.learn(number, ms + gapMs, answers, prompts)
       // On a pipeline every step passes through all devices.
-      if (!this.#scheduler.turns.isShort)
-        prefill.learn(runner.feedsDraws ? ms : ms * runner.maxFlights, answers, prompts)
+      if (!wasShort) prefill.learn(runner.feedsDraws ? ms : ms * runner.maxFlights, answers, prompts)
       if (prompts > 0) return
       const numRows = plan.reduce((sum, { owner }) => sum + owner.width, 0)
       const hasGuesses = plan.some(({ row }) => row.guesses !== undefined)

@@ -8,6 +8,7 @@ import type { PlannedRow } from './scheduler.ts'
 import type { Sequence } from './sequence.ts'
 
 interface Launched {
+  readonly number: number
   readonly plan: PlannedRow[]
   readonly flight: Flight<RowResult[]>
   /** When its launch began. */
@@ -15,7 +16,7 @@ interface Launched {
 }
 
 /** Receives, for each step, the milliseconds that it took after the step before it, and those between both. */
-type StepTimes = (plan: readonly PlannedRow[], ms: number, gapMs: number) => void
+type StepTimes = (plan: readonly PlannedRow[], ms: number, gapMs: number, number: number) => void
 
 /** The row feeds no draw of an earlier step. */
 const NO_FLIGHT = 0
@@ -101,7 +102,7 @@ export class Flights {
       for (const [i, sequence] of takers.entries()) sequence.awaits(flight, draw + i)
       draw += row.samples.length
     }
-    this.#launched.push({ plan: [...plan], flight, time })
+    this.#launched.push({ number: this.#last, plan: [...plan], flight, time })
     this.#undrawn = [...plan.keys()].filter((at) => plan[at]!.row.drawsLater === true)
   }
 
@@ -137,11 +138,11 @@ export class Flights {
   *land(): Generator<[PlannedRow, RowResult]> {
     const oldest = this.#launched.shift()
     assert(oldest !== undefined, 'nothing is on its way')
-    const { plan, flight, time } = oldest
+    const { number, plan, flight, time } = oldest
     const results = flight.result()
     const now = this.#now()
     const duration = now - Math.max(this.#landedAt, time)
-    this.#onStep(plan, duration, Math.max(0, time - this.#landedAt))
+    this.#onStep(plan, duration, Math.max(0, time - this.#landedAt), number)
     this.#durations.push(duration)
     if (this.#durations.length > REMEMBERED) this.#durations.shift()
     this.#landedAt = now

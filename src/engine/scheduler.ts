@@ -259,7 +259,7 @@ export class Scheduler {
       : // Each flight has its part of them, and every part waits for its own.
         decoding.filter(({ numAwaited }) => numAwaited === 0).slice(0, answerShare(this.#runner, decoding.length))
     const isHost = this.#runner.maxFlights === 1
-    const ready = isHost ? this.turns.among(canRun, this.running, this.waiting.fullness(), lastFlight) : canRun
+    const ready = isHost ? this.turns.among(canRun, this.running, this.waiting.fullness(), lastFlight + 1) : canRun
     const numRows = ready.reduce((sum, { owner }) => sum + owner.width, 0)
     let spare = this.#runner.maxTokens - numRows
     this.#speculation.plan(ready, numRows, this.numSlots)
@@ -283,6 +283,7 @@ export class Scheduler {
     const isAnswering = this.#isAnswering
     const beside = isAnswering ? this.prefill.tokensBeside(numDecode, !this.turns.isShort) : free
     const [prefilling, most] = this.turns.prompts(waiting, beside)
+    if (prefilling.length === 0) return
     const room = Math.min(free, most)
     const left = prefilling.reduce((sum, { promptLeft }) => sum + promptLeft, 0)
     const share = promptShare(this.#runner, left, room)
