@@ -268,7 +268,7 @@ const tokenBytes = { bytesOf: (token: number) => Uint8Array.of(97 + (token % 7),
 /** `draft`: the model itself, or its quantised copy. */
 type Guesser = Script | 'draft' | 'draft in q4'
 
-function engineOn(device: 'cpu' | 'cuda', guesser: Guesser | undefined, truth: Truth) {
+function engineOn(device: 'cpu' | 'cuda', guesser: Guesser | undefined, truth: Truth, now?: () => number) {
   const place = { model: tinyModel(), device, slots: 9, maxTokens: 48 } as const
   const proposers: ProposerSource[] = []
   const drafts: { dispose(): void }[] = []
@@ -279,7 +279,8 @@ function engineOn(device: 'cpu' | 'cuda', guesser: Guesser | undefined, truth: T
   } else if (guesser !== undefined) proposers.push(scripted(guesser, truth, VOCAB))
   const runner = loadRunner({ ...place, ...(guesser === undefined ? {} : { speculate: 'lookup' as const }) })
   for (const draft of drafts) runner.keep(draft)
-  return engineOver(runner, { poisonFreedSlots: true, proposers }, null, 'plain', tokenBytes)
+  const limits = { poisonFreedSlots: true, proposers, ...(now === undefined ? {} : { now }) }
+  return engineOver(runner, limits, null, 'plain', tokenBytes)
 }
 
 /** Turns of the engine as in a worker: the next step is launched before the last has ended. */
@@ -350,4 +351,57 @@ describeCuda('an engine that guesses', () => {
       engine.dispose()
     },
   )
+
+  test.each([
+    ['right', 1],
+    ['right', 8],
+    ['draft in q4', 1],
+    ['draft in q4', 8],
+  ] as const)('tokens have the distribution without guesses; guesses %s, %i answers at once', (guesser, atOnce) => {
+    const [NUM_TRIALS, CHOICES] = [2000, 4]
+    const prompt = someTokens(9, 5)
+    const ask = { prompt, maxTokens: 6, stop: { strings: [], tokens: [], ignoreEos: true } }
+    const plain = engineOn('cuda', undefined, none)
+    const greedily = (fields: object) => {
+      const sampling = { ...SAMPLING, temperature: 0 }
+      plain.submit(requestOf({ ...ask, id: 'g', sampling, logprobs: CHOICES, ...fields }))
+      return overlapped(plain)
+    }
+    const likely = greedily({}).answer('g')!.tokens
+    // Guesses of the likeliest tokens are often right, and often not; by this clock they take no time.
+    const engine = engineOn(
+      'cuda',
+      guesser,
+      () => likely,
+      () => 0,
+    )
+    const answers: (readonly number[])[] = []
+    for (let trial = 0; trial < NUM_TRIALS; trial += atOnce) {
+      const ids = Array.from({ length: atOnce }, (_, i) => `${trial + i}`)
+      for (const id of ids) {
+        const sampling = { ...SAMPLING, seed: BigInt(id), temperature: 1, topK: CHOICES }
+        engine.submit(requestOf({ ...ask, id, sampling }))
+      }
+      const collected = overlapped(engine)
+      answers.push(...ids.map((id) => collected.answer(id)!.tokens))
+    }
+    for (const given of [0, 1, 2, 3]) {
+      const begin = likely.slice(0, given)
+      const next = answers.filter((tokens) => begin.every((token, i) => tokens[i] === token)).map((t) => t[given])
+      const text = greedily({ prompt: Int32Array.from([...prompt, ...begin]), maxTokens: 1 }).of('g')
+      const [first] = text.flatMap((event) => (event.type === 'text' ? event.logprobs! : []))
+      const total = first!.top.reduce((sum, { logprob }) => sum + Math.exp(logprob), 0)
+      const chiSquare = first!.top.reduce((sum, { token, logprob }) => {
+        const expected = (next.length * Math.exp(logprob)) / total
+        return sum + (next.filter((one) => one === token).length - expected) ** 2 / expected
+      }, 0)
+      expect(next.every((token) => first!.top.some((one) => one.token === token))).toBe(true)
+      // With 3 degrees of freedom, one in 10,000 exceeds this; the seeds are fixed.
+      expect(chiSquare).toBeLessThan(21.1)
+    }
+    const { guessedTokens, acceptedTokens } = engine.stats
+    expect(acceptedTokens).toBeGreaterThan(NUM_TRIALS / 10)
+    expect(guessedTokens - acceptedTokens).toBeGreaterThan(NUM_TRIALS / 10)
+    for (const one of [engine, plain]) one.dispose()
+  })
 })

@@ -1,6 +1,6 @@
 /**
  * Where the time of a step goes: `node test/cuda/profile.ts MODEL [wkv=f16] [quant=i8] decode=1,32,320 mixed=320+16
- * prefill=1x1024,8x512`. A mixed case has rows of one token, and one longer row. MODEL is a file, or a size of random
+ * prefill=1x1024,8x512 guessed=32x4`. A mixed case has rows of one token, and one longer row; of guesses all tokens are drawn at. MODEL is a file, or a size of random
  * weights, optionally with fewer layers: 1.5b, 7.2b/8. Replays the commands of one kind alone, for all layers, as a
  * graph, and prints the microseconds per layer of each kind and the clock meanwhile, which falls at the card's power limit;
  * the last line is the whole step. Between two launches of a kind the weights of all layers are read, so the cache is
@@ -29,12 +29,16 @@ interface Case {
   readonly name: string
   /** Tokens of each row, the shortest first. */
   readonly lengths: readonly number[]
+  /** The model's output at every token, and not at the last of each row alone. */
+  readonly isWhole?: boolean
 }
 
 const sum = (numbers: readonly number[]) => numbers.reduce((all, one) => all + one, 0)
 
-function capacityOf({ lengths: { length }, lengths }: Case): Capacity {
-  return { tokens: sum(lengths), rows: length, logits: length, samples: length }
+function capacityOf({ lengths: { length }, lengths, isWhole = false }: Case): Capacity {
+  const tokens = sum(lengths)
+  const drawn = isWhole ? tokens : length
+  return { tokens, rows: length, logits: drawn, samples: drawn }
 }
 
 interface Profiled {
@@ -45,7 +49,7 @@ interface Profiled {
 function recordModel(backend: CudaBackend, model: Model, one: Case): Profiled {
   const capacity = capacityOf(one)
   const states = backend.statePool(model.stateShape, capacity.rows)
-  const penalties = backend.penaltyPool(model.vocabSize, capacity.rows)
+  const penalties = backend.penaltyPool(model.vocabSize, capacity.samples)
   const recording = new Recording(backend.device, capacity, 1)
   const commands = new Map<string, Command[]>()
   const ops = recording.ops()
@@ -77,14 +81,18 @@ function fillBatch(one: Case, vocabSize: number): Batch {
   const capacity = capacityOf(one)
   const batch = createBatch(capacity)
   batch.numTokens = capacity.tokens
-  batch.numRows = batch.numLogits = batch.numSamples = capacity.rows
+  batch.numRows = capacity.rows
+  batch.numLogits = batch.numSamples = capacity.samples
   for (let t = 0; t < batch.numTokens; t++) batch.tokens[t] = (1 + t * 104_729) % vocabSize
   for (const [b, length] of one.lengths.entries()) {
     batch.starts[b + 1] = batch.starts[b]! + length
-    batch.slots[b] = batch.sampleRow[b] = batch.sampleSlot[b] = b
-    batch.logitRows[b] = batch.starts[b + 1]! - 1
-    batch.sampleFloats.set([1, 0.5, 0, 0, 0, 1, 1], 8 * b)
-    batch.sampleInts.set([0, b, 0, 0, 0, -1], 8 * b)
+    batch.slots[b] = b
+  }
+  for (let s = 0; s < batch.numSamples; s++) {
+    batch.sampleRow[s] = batch.sampleSlot[s] = s
+    batch.logitRows[s] = one.isWhole === true ? s : batch.starts[s + 1]! - 1
+    batch.sampleFloats.set([1, 0.5, 0, 0, 0, 1, 1], 8 * s)
+    batch.sampleInts.set([0, s, 0, 0, 0, -1], 8 * s)
   }
   return batch
 }
@@ -173,6 +181,7 @@ for (const one of [
   ...casesOf(options.decode, rows),
   ...casesOf(options.mixed, (answers, tokens) => [...rows(answers, 1), tokens]),
   ...casesOf(options.prefill, rows),
+  ...casesOf(options.guessed, rows).map((one) => ({ ...one, isWhole: true })),
 ])
   profile(backend, gemm, model, one)
 backend.device.synchronize()

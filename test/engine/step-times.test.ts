@@ -28,6 +28,20 @@ function remembered(all: readonly Learned[], step: number, answers: number, entr
   return own.filter((one) => step - one.step <= 1024).map(({ ms }) => ms)
 }
 
+/** Of the numbers of answers that are asked for, none of which counts as another. */
+const ANSWERS = [1, 3, 8]
+const plainCost = (answers: number) => KNOWN[entryOf(answers)]![1]
+
+/** Where no step of so many answers is remembered, the nearest that are say what one takes. */
+function plainMs(all: readonly Learned[], step: number, answers: number): number {
+  const away = (other: number) => Math.abs(Math.log(other / answers))
+  for (const other of ANSWERS.toSorted((a, b) => away(a) - away(b))) {
+    const own = quartile(remembered(all, step, other, -2))
+    if (own > 0) return (own * plainCost(answers)) / plainCost(other)
+  }
+  return 0
+}
+
 const quartile = (numbers: readonly number[]) => [...numbers].sort((a, b) => a - b)[(numbers.length - 1) >> 2] ?? 0
 
 function expectedCost(all: readonly Learned[], step: number, answers: number, tokens: number): number {
@@ -35,7 +49,7 @@ function expectedCost(all: readonly Learned[], step: number, answers: number, to
   const at = entryOf(tokens)
   if (at === -1) return Number.POSITIVE_INFINITY
   const ratioOf = (entry: number) => KNOWN[entry]![1] / KNOWN[entryOf(answers)]![1]
-  const plain = quartile(remembered(all, step, answers, -2))
+  const plain = plainMs(all, step, answers)
   if (plain === 0 || !all.some((one) => one.answers === answers && one.entry >= -1)) return ratioOf(at)
   const typical = (entry: number, expected: number) => {
     const own = remembered(all, step, answers, entry)
@@ -59,7 +73,7 @@ test.each([1, 2, 3, 4])('costs come from the lower quartiles of what is remember
   const learned: Learned[] = []
   for (let step = 1; step <= 3000; step++) {
     // Long stretches of one number of answers, in which what is known of others grows old.
-    const answers = [1, 3, 8][random(8) === 0 ? random(3) : Math.floor(step / 1300)]!
+    const answers = ANSWERS[random(8) === 0 ? random(3) : Math.floor(step / 1300)]!
     const hasGuesses = random(4) > 0
     const tokens = hasGuesses ? answers + 1 + random(70) : answers
     const ms = 1 + random(12)
@@ -70,4 +84,32 @@ test.each([1, 2, 3, 4])('costs come from the lower quartiles of what is remember
     for (const asked of [1, answers + 1, 9, 16, 40, 64, 65])
       expect(costOf(asked)).toBeCloseTo(expectedCost(learned, step, answers, asked), 9)
   }
+})
+
+test('where answers end one after the other, few steps go without guesses to know what one takes', () => {
+  const times = new StepTimes(KNOWN)
+  let numPlain = 0
+  const step = (answers: number) => {
+    const isPlain = times.needsPlain(answers)
+    if (isPlain) numPlain++
+    times.learn(answers, isPlain ? answers : 3 * answers, !isPlain, 1)
+  }
+  for (let answers = 16; answers > 0; answers--) for (let i = 0; i < 3; i++) step(answers)
+  expect(numPlain).toBeLessThan(4)
+  // Of a number that stays one is known soon, and not again for a while.
+  numPlain = 0
+  for (let i = 0; i < 60; i++) step(5)
+  expect(numPlain).toBe(1)
+})
+
+test('numbers of answers whose steps take about as long share what is known', () => {
+  const times = new StepTimes(KNOWN)
+  times.learn(7, 7, false, 2)
+  times.learn(7, 14, true, 5)
+  times.learn(8, 14, true, 5)
+  times.learn(8, 14, true, 5)
+  expect(times.costsOf(8)(15)).toBe(2.5)
+  expect(times.costsOf(6)(15)).toBe(2.2 / 1.6)
+  // Half as many take as long as is known of the device, beside these.
+  expect(times.plainMs(4)).toBeCloseTo((2 * 1.4) / 1.6)
 })

@@ -5,8 +5,9 @@ import type { GuessCosts } from '../../model/runner.ts'
 const SAMPLES = 12
 const FEW = 3
 const FRESH = 1024
-/** Every so many steps one is without guesses, to know what it takes. */
+/** Every so many steps one is without guesses, to know what it takes; that of a number of answers that is new comes after so many. */
 const PLAIN_EVERY = 64
+const PLAIN_SOON = 8
 
 /** Durations of one kind of step, and the numbers of these steps. */
 class Durations {
@@ -52,10 +53,10 @@ class Durations {
 /** How long steps of so many answers take, by their tokens: as measured, and until then by the costs that are known of the device. */
 export class StepTimes {
   readonly #known: GuessCosts
-  /** By the answers of a step, without guesses. */
+  /** By about the answers of a step, without guesses. */
   readonly #plain = new Map<number, Durations>()
   readonly #lastPlain = new Map<number, number>()
-  /** By answers, then by the entry of the known costs in which their tokens are. */
+  /** By about the answers, then by the entry of the known costs in which their tokens are. */
   readonly #guessing = new Map<number, readonly Durations[]>()
   #numSteps = 0
   /** By tokens: the entry of the known costs. Costs are asked for hundreds of times a step. */
@@ -68,33 +69,51 @@ export class StepTimes {
 
   learn(answers: number, tokens: number, hasGuesses: boolean, ms: number): void {
     const step = ++this.#numSteps
+    const about = aboutOf(answers)
     if (!hasGuesses) {
       if (tokens > answers) return
-      this.#lastPlain.set(answers, step)
-      if (ms > 0) entryOf(this.#plain, answers, () => new Durations()).add(ms, step)
+      this.#lastPlain.set(about, step)
+      if (ms > 0) entryOf(this.#plain, about, () => new Durations()).add(ms, step)
       return
     }
     if (!(ms > 0)) return
-    const all = entryOf(this.#guessing, answers, () => this.#known.map(() => new Durations()))
+    const all = entryOf(this.#guessing, about, () => this.#known.map(() => new Durations()))
     all[this.#entryOf(tokens)]?.add(ms, step)
   }
 
-  /** A step of so many answers is to go without guesses, since nothing is known of one, or not any more. */
+  /**
+   * A step of so many answers is to go without guesses, since nothing is known of one, or not any more. Where answers end one
+   * after the other, most numbers of them are over before one need be known.
+   */
   needsPlain(answers: number): boolean {
-    const last = this.#lastPlain.get(answers)
-    return last === undefined || this.#numSteps - last >= PLAIN_EVERY
+    if (this.#lastPlain.size === 0) return true
+    const last = entryOf(this.#lastPlain, aboutOf(answers), () => this.#numSteps - PLAIN_EVERY + PLAIN_SOON)
+    return this.#numSteps - last >= PLAIN_EVERY
   }
 
-  /** Milliseconds of a step of so many answers without guesses; 0: unknown. */
+  /** Milliseconds of a step of so many answers without guesses, by its nearest if none was measured; 0: unknown. */
   plainMs(answers: number): number {
-    return this.#plain.get(answers)?.typical(this.#numSteps, null) ?? 0
+    const about = aboutOf(answers)
+    const own = this.#plain.get(about)?.typical(this.#numSteps, null) ?? 0
+    if (own > 0) return own
+    let [ms, away] = [0, Number.POSITIVE_INFINITY]
+    for (const [other, durations] of this.#plain) {
+      const far = Math.abs(Math.log(other / about))
+      const like = (durations.typical(this.#numSteps, null) * this.#plainCost(about)) / this.#plainCost(other)
+      if (far < away && like > 0 && Number.isFinite(like)) [ms, away] = [like, far]
+    }
+    return ms
+  }
+
+  #plainCost(answers: number): number {
+    return this.#knownCost(this.#entryOf(answers))
   }
 
   /** What a step of so many answers takes by its number of tokens, in units of one without guesses. */
   costsOf(answers: number): (tokens: number) => number {
     const plain = this.plainMs(answers)
-    const measured = plain === 0 ? undefined : this.#guessing.get(answers)
-    const base = this.#knownCost(this.#entryOf(answers))
+    const measured = plain === 0 ? undefined : this.#guessing.get(aboutOf(answers))
+    const base = this.#plainCost(answers)
     const costOf = (entry: number): number => {
       const ratio = this.#knownCost(entry) / base
       const own = measured?.[entry]
@@ -133,6 +152,12 @@ export class StepTimes {
   #knownCost(entry: number): number {
     return this.#known[entry]?.[1] ?? Number.POSITIVE_INFINITY
   }
+}
+
+/** Steps of up to so many answers take about the same time: 1, 2, 3, 4, 6, 8, 12, 16, 24, 32. */
+function aboutOf(answers: number): number {
+  const power = 2 ** Math.ceil(Math.log2(answers))
+  return 4 * answers <= 3 * power && power > 2 ? 0.75 * power : power
 }
 
 function entryOf<K, V>(map: Map<K, V>, key: K, make: () => V): V {
