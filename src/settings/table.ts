@@ -92,7 +92,7 @@ const LOAD = {
     0.1,
     3_600_000,
   )(
-    'Target time between the tokens of an answer while prompts are read in the same steps, in ms (default 25 on a GPU; on a CPU four times that of a step without prompts, 5 to 30, or twice, at most 200)',
+    'Target time between the tokens of an answer while prompts are read in the same steps, in ms (default 25 on a GPU; on a CPU three times that of a step without prompts, up to 21, or twice if that is more; 5 to 200)',
   ),
   'prefill-chunk': whole(
     1,

@@ -3,6 +3,7 @@ import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { LiveRequest } from '../../src/engine/sequence.ts'
 import { answerTokens } from '../../src/engine/sessions/turns.ts'
+import { IS_SLOW } from '../helpers/slow.ts'
 import { requestOf, shownTokens, textOf, tokenBytes, V } from './kit.ts'
 
 /** Draws tokens one after another until the answer ends. */
@@ -31,7 +32,7 @@ test.each([
   expect([answer.count, answer.rest]).toEqual([count, rest])
 })
 
-test('20 000 generated answers: whole tokens, then the rest of the visible text', () => {
+test('generated answers: whole tokens, then the rest of the visible text', () => {
   const seen = { rest: 0, cut: 0, kept: 0 }
   fc.assert(
     fc.property(
@@ -56,7 +57,7 @@ test('20 000 generated answers: whole tokens, then the rest of the visible text'
         }
       },
     ),
-    { numRuns: 20_000, seed: 9 },
+    { numRuns: IS_SLOW ? 20_000 : 4000, seed: 9 },
   )
-  for (const number of Object.values(seen)) expect(number).toBeGreaterThan(300)
+  for (const number of Object.values(seen)) expect(number).toBeGreaterThan(60)
 })
