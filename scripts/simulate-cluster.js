@@ -177,7 +177,7 @@ async function askNode({ node: target, mayTake }, session) {
   return { node, waits: !(await takeFrom(node, session, refused.owner)) }
 }
 
-/** As taking.ts: asks the owner to release the session. False if the owner does not answer. */
+/** As gateway/cluster/node.ts: asks the owner to release the session. False if the owner does not answer. */
 async function takeFrom(node, session, owner) {
   const other = owner === null ? null : byId.get(owner.node)
   const isThere = other?.isUp === true && other.worker === owner.owner

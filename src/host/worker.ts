@@ -26,7 +26,7 @@ async function main(): Promise<number> {
   process.on('SIGINT', () => {})
   let reportedAt = performance.now()
   try {
-    // The gateway writes this argument; see workerCommand in host/server.ts.
+    // The gateway writes this argument (launcher.ts).
     const choice = JSON.parse(process.argv[2] ?? '') as EngineChoice
     const onProgress = (doneBytes: number, totalBytes: number) => {
       const now = performance.now()

@@ -2,7 +2,7 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import fc from 'fast-check'
-import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { landed } from '../../src/backend/flight.ts'
 import type { PackedType } from '../../src/backend/weight-types.ts'
 import { prepareDevice } from '../../src/host/device-choice.ts'
@@ -14,9 +14,6 @@ import { writeRandomRwkv6, writeRandomRwkv7 } from '../helpers/pth.ts'
 import { ARCHITECTURES, BACKENDS, draw, someTokens, tinyRunner } from '../helpers/runner.ts'
 import { IS_SLOW, trials } from '../helpers/slow.ts'
 import { IS_SOFTWARE_GPU, openWithoutMatrices, WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
-
-// It has tests of its own.
-vi.mock('../../src/backend/webgpu/self-test.ts', () => ({ testBackend: async () => {} }))
 
 // With matrix units steps of other sizes have other bits: test/backend/webgpu-matrices.test.ts.
 await openWithoutMatrices()

@@ -15,9 +15,6 @@ import { openTunedState } from '../../src/model/tuned-state-file.ts'
 import { IS_SLOW } from '../helpers/slow.ts'
 import { IS_SOFTWARE_GPU, WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
 
-// It has tests of its own.
-vi.mock('../../src/backend/webgpu/self-test.ts', () => ({ testBackend: async () => {} }))
-
 const FIXTURES = join(import.meta.dirname, '../fixtures')
 const fixture = (name: string) => join(FIXTURES, name)
 
