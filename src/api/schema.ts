@@ -31,6 +31,11 @@ export function Matching(pattern: string, description: string) {
   return Type.String({ pattern, description })
 }
 
+/** A name that fits a request, a list and a log; "@" separates start states. */
+export const ModelName = Matching(
+  '^[^\\u0000-\\u001f\\u007f@]{1,128}$',
+  '1 to 128 characters, none of them "@" or a control character',
+)
 export const TokenId = Type.Integer({ minimum: 0, maximum: 2 ** 31 - 1 })
 
 export function Bounded(minimum: number, maximum: number) {

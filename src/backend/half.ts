@@ -20,9 +20,7 @@ export function decodeFloats(bytes: Uint8Array, dtype: SourceType): Float32Array
   // A typed array needs an aligned offset, which a view into a file's buffer may not have.
   const aligned = bytes.byteOffset % 4 === 0 ? bytes : bytes.slice()
   const { buffer, byteOffset } = aligned
-  if (dtype === 'f32') {
-    return new Float32Array(buffer, byteOffset, bytes.byteLength >>> 2).slice()
-  }
+  if (dtype === 'f32') return new Float32Array(buffer, byteOffset, bytes.byteLength >>> 2).slice()
   const halves = new Uint16Array(buffer, byteOffset, bytes.byteLength >>> 1)
   const floats = new Float32Array(halves.length)
   if (dtype === 'bf16') {
@@ -75,9 +73,7 @@ function f16FromBits(bits: number): number {
   const magnitude = bits & 0x7fffffff
   if (magnitude > 0x7f800000) return sign | 0x7e00
   if (magnitude >= 0x47800000) return sign | 0x7c00
-  if (magnitude >= 0x38800000) {
-    return sign | ((magnitude - 0x38000000 + 0xfff + ((magnitude >>> 13) & 1)) >>> 13)
-  }
+  if (magnitude >= 0x38800000) return sign | ((magnitude - 0x38000000 + 0xfff + ((magnitude >>> 13) & 1)) >>> 13)
   // Below 2^-14 an f16 is a multiple of 2^-24: shift the significand there and round to even.
   const shift = 126 - (magnitude >>> 23)
   if (shift > 24) return sign

@@ -10,7 +10,6 @@ import type { Connection, Database, Value } from '../cluster/database.ts'
 import { joinBytes, utf8 } from '../files/bytes.ts'
 import type { Blobs } from '../state/shared/blobs.ts'
 import {
-  type Advance,
   type BatchRow,
   type BatchStore,
   type Counts,
@@ -112,16 +111,17 @@ export class ClusterBatchStore implements BatchStore {
     return this.#batches(sql, [owner, UNFINISHED])
   }
 
-  async advance(id: string, { from, status, change, now }: Advance): Promise<boolean> {
-    return this.#change(id, (batch) => {
-      if (!from.includes(batch.status)) return null
-      const times = { ...batch.data.times, [status]: now }
-      return { ...batch, status, data: { ...batch.data, ...change, times } }
+  change(id: string, change: (batch: BatchRow) => BatchRow | null): Promise<boolean> {
+    return this.#database.transaction(async (connection) => {
+      const sql = `select ${BATCH} from batch where id = $1 for update`
+      const { rows } = await connection.query<StoredBatch>(sql, [id])
+      const changed = rows[0] === undefined ? null : change(batchOf(rows[0]))
+      if (changed === null) return false
+      await connection.query('update batch set status = $2, data = $3 where id = $1', [
+        ...[id, changed.status, JSON.stringify(changed.data)],
+      ])
+      return true
     })
-  }
-
-  async note(id: string, change: Advance['change']): Promise<void> {
-    await this.#change(id, (batch) => ({ ...batch, data: { ...batch.data, ...change } }))
   }
 
   async claim({ id, tenant }: BatchRow, owner: string): Promise<boolean> {
@@ -210,20 +210,6 @@ export class ClusterBatchStore implements BatchStore {
     const sql = 'select parts from batch_file where id = $1'
     const { rows } = await this.#database.query<Pick<StoredFile, 'parts'>>(sql, [id])
     return rows[0]?.parts ?? null
-  }
-
-  /** False if `change` returns null. */
-  #change(id: string, change: (batch: BatchRow) => BatchRow | null): Promise<boolean> {
-    return this.#database.transaction(async (connection) => {
-      const sql = `select ${BATCH} from batch where id = $1 for update`
-      const { rows } = await connection.query<StoredBatch>(sql, [id])
-      const changed = rows[0] === undefined ? null : change(batchOf(rows[0]))
-      if (changed === null) return false
-      await connection.query('update batch set status = $2, data = $3 where id = $1', [
-        ...[id, changed.status, JSON.stringify(changed.data)],
-      ])
-      return true
-    })
   }
 
   async #batches(sql: string, values: readonly Value[]): Promise<BatchRow[]> {

@@ -8,7 +8,6 @@ import { join } from 'node:path'
 import { makeFolder } from '../files/make-folder.ts'
 import { type Database, openDatabase } from '../state/store/sqlite.ts'
 import {
-  type Advance,
   type BatchData,
   type BatchRow,
   type BatchStore,
@@ -113,23 +112,12 @@ export class FolderBatchStore implements BatchStore {
     return this.#all(sql, ...UNFINISHED, owner, Date.now()).map(batchOf)
   }
 
-  async advance(id: string, { from, status, change, now }: Advance): Promise<boolean> {
+  async change(id: string, change: (batch: BatchRow) => BatchRow | null): Promise<boolean> {
     return this.#atOnce(() => {
       const row = this.#get('SELECT * FROM batches WHERE id = ?', id)
-      const batch = row === undefined ? null : batchOf(row)
-      if (batch === null || !from.includes(batch.status)) return false
-      const times = { ...batch.data.times, [status]: now }
-      this.#update({ ...batch, status, data: { ...batch.data, ...change, times } })
-      return true
-    })
-  }
-
-  async note(id: string, change: Advance['change']): Promise<void> {
-    this.#atOnce(() => {
-      const row = this.#get('SELECT * FROM batches WHERE id = ?', id)
-      if (row === undefined) return
-      const batch = batchOf(row)
-      this.#update({ ...batch, data: { ...batch.data, ...change } })
+      const changed = row === undefined ? null : change(batchOf(row))
+      if (changed !== null) this.#update(changed)
+      return changed !== null
     })
   }
 
@@ -269,32 +257,25 @@ export class FolderBatchStore implements BatchStore {
     return this.#db
   }
 
-  #get(sql: string, ...values: (string | number)[]): Row | undefined {
-    return this.isInUse
-      ? (this.#open()
-          .prepare(sql)
-          .get(...values) as Row | undefined)
-      : undefined
+  #get(sql: string, ...values: Values): Row | undefined {
+    return this.isInUse ? (this.#prepare(sql).get(...values) as Row | undefined) : undefined
   }
 
-  #all(sql: string, ...values: (string | number)[]): Row[] {
-    return this.isInUse
-      ? (this.#open()
-          .prepare(sql)
-          .all(...values) as Row[])
-      : []
+  #all(sql: string, ...values: Values): Row[] {
+    return this.isInUse ? (this.#prepare(sql).all(...values) as Row[]) : []
   }
 
   /** Returns the number of changed rows. */
-  #run(sql: string, ...values: (string | number)[]): number {
-    return Number(
-      this.#open()
-        .prepare(sql)
-        .run(...values).changes,
-    )
+  #run(sql: string, ...values: Values): number {
+    return Number(this.#prepare(sql).run(...values).changes)
+  }
+
+  #prepare(sql: string) {
+    return this.#open().prepare(sql)
   }
 }
 
+type Values = readonly (string | number)[]
 type Row = Record<string, unknown>
 
 function insertFile(db: Database, row: FileRow): void {

@@ -72,12 +72,28 @@ export interface ResultFiles {
   readonly error: FileRow | null
 }
 
+export type Facts = Partial<Omit<BatchData, 'times'>>
+
 /** A change of status, if the current one is in `from`. */
 export interface Advance {
   readonly from: readonly BatchStatus[]
   readonly status: BatchStatus
-  readonly change: Partial<Omit<BatchData, 'times'>>
+  readonly change: Facts
   readonly now: number
+}
+
+/** False if the batch has another status. */
+export function advance(store: BatchStore, id: string, { from, status, change, now }: Advance): Promise<boolean> {
+  return store.change(id, (batch) => {
+    if (!from.includes(batch.status)) return null
+    const times = { ...batch.data.times, [status]: now }
+    return { ...batch, status, data: { ...batch.data, ...change, times } }
+  })
+}
+
+/** Saves facts of a batch, whatever its status. */
+export async function note(store: BatchStore, id: string, facts: Facts): Promise<void> {
+  await store.change(id, (batch) => ({ ...batch, data: { ...batch.data, ...facts } }))
 }
 
 export interface FileReader {
@@ -108,10 +124,8 @@ export interface BatchStore {
   batches(tenant: string): Promise<readonly BatchRow[]>
   /** Of all tenants, oldest first, except batches that other owners are running. */
   unfinished(owner: string): Promise<readonly BatchRow[]>
-  /** False if it has another status. */
-  advance(id: string, advance: Advance): Promise<boolean>
-  /** Saves facts of a batch, whatever its status. */
-  note(id: string, change: Advance['change']): Promise<void>
+  /** Replaces the row by what `change` makes of it, while nobody else does. False if there is none, or it makes null. */
+  change(id: string, change: (batch: BatchRow) => BatchRow | null): Promise<boolean>
   /** Reserves the batch for seconds. False if another owner runs it or one of the same tenant, or if it has ended. */
   claim(batch: BatchRow, owner: string): Promise<boolean>
   release(owner: string): Promise<void>

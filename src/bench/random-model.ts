@@ -195,8 +195,6 @@ class RandomSource {
     const pool = isNormal ? this.#normal : this.#uniform
     const mean = isNormal ? distribution.mean : 0
     const deviation = isNormal ? distribution.deviation : 1
-    return Float32Array.from({ length: count }, (_, i) => {
-      return mean + deviation * pool[(start + i) % POOL_SIZE]!
-    })
+    return Float32Array.from({ length: count }, (_, i) => mean + deviation * pool[(start + i) % POOL_SIZE]!)
   }
 }

@@ -211,8 +211,8 @@ Ctrl-C stops it.
 /** The addresses of the network cards, for a server that listens on every address. */
 function networkUrls(url: string, host: string): string[] {
   if (host !== '0.0.0.0' && host !== '::') return []
-  const addresses = Object.values(networkInterfaces()).flatMap((card = []) => card)
-  return addresses
+  return Object.values(networkInterfaces())
+    .flatMap((card = []) => card)
     .filter(({ internal, family }) => !internal && family === 'IPv4')
     .map(({ address }) => url.replace(/\/\/.*:/, `//${address}:`))
 }

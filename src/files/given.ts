@@ -59,3 +59,10 @@ export function checkGiven(
     if (expected !== null) throw invalid(`${at}${name}`, `expected ${expected}`)
   }
 }
+
+/** Without the fields that are null or undefined. */
+export function onlyGiven<T extends object>(fields: T): { [K in keyof T]?: NonNullable<T[K]> } {
+  const entries = Object.entries(fields).filter(([, value]) => value != null)
+  // The remaining fields are not null.
+  return Object.fromEntries(entries) as { [K in keyof T]?: NonNullable<T[K]> }
+}

@@ -6,6 +6,7 @@ import { statSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import type { Logger } from 'pino'
 import { invalid, SkeinError } from '../errors.ts'
+import { onlyGiven } from '../files/given.ts'
 import type { WorkerSpec } from '../gateway/contract.ts'
 import type { Launch, Launcher } from '../gateway/fleet/launch.ts'
 import { Supervisor, type SupervisorOptions } from '../gateway/fleet/supervisor.ts'
@@ -63,7 +64,7 @@ export function engineChoiceOf(
     // A spec that names one device means only that one.
     ...(Object.keys(place).length === 0 ? {} : { device: undefined, ppDevices: undefined }),
     ...place,
-    ...given({
+    ...onlyGiven({
       quant: oneOf('quant', quant, QUANT_CHOICES),
       wkv: oneOf('wkv', spec.wkv, WKV_CHOICES),
       toolTemplate: oneOf('tool_template', spec.tool_template, TOOL_TEMPLATE_CHOICES),
@@ -76,7 +77,7 @@ export function engineChoiceOf(
     }),
     ...(adaptedFile === file && adapters === undefined ? {} : { adapters }),
     ...(adaptedFile === file ? {} : { reranker: undefined, draft: undefined }),
-    ...given({ draft: draft ?? null }),
+    ...onlyGiven({ draft: draft ?? null }),
     ...(defaults.cluster === undefined ? {} : { cluster: { ...defaults.cluster, model: id, aliases: spec.aliases } }),
     model: file,
     startStates,
@@ -115,13 +116,6 @@ function oneOf<T extends string>(field: string, value: string | null, choices: r
   const found = choices.find((choice) => choice === value)
   if (found !== undefined) return found
   throw invalid(field, `expected one of ${choices.join(', ')}`)
-}
-
-/** Drops fields that are null. */
-function given<T extends object>(fields: T): { [K in keyof T]?: NonNullable<T[K]> } {
-  const entries = Object.entries(fields).filter(([, value]) => value != null)
-  // The remaining fields are not null.
-  return Object.fromEntries(entries) as { [K in keyof T]?: NonNullable<T[K]> }
 }
 
 /** An error in a named vocabulary is reported for that file, not for the model. */

@@ -15,6 +15,7 @@ import { LOOKUP, PREDICTION } from '../engine/speculation/lookup.ts'
 import type { ProposerSource } from '../engine/speculation/proposer.ts'
 import { DEFAULT_STATE_OPTIONS, type StateOptions } from '../engine/states.ts'
 import { SkeinError } from '../errors.ts'
+import { onlyGiven } from '../files/given.ts'
 import { packageVersion } from '../files/version.ts'
 import { existsCheckpoint, openCheckpoint } from '../model/checkpoint.ts'
 import { loadableArchitecture, rwkv6Dimensions, rwkv7Dimensions } from '../model/formats/describe.ts'
@@ -273,15 +274,11 @@ function embeddingsOf({ model, embeddings = 'off' }: EngineChoice): Partial<Engi
 }
 
 function limitsOf(choice: EngineChoice) {
-  const { maxWaiting, maxPromptTokens, itlTargetMs, prefillChunk } = choice
+  const { maxWaiting, maxPromptTokens, itlTargetMs, prefillChunk, toolTemplate } = choice
   const preemptBytes = Math.min(MAX_DEFAULT_PREEMPT_BYTES, Math.floor(PREEMPT_MEMORY_SHARE * freemem()))
   return {
     preemptBytes: choice.preemptBytes ?? preemptBytes,
-    ...(itlTargetMs === undefined ? {} : { itlTargetMs }),
-    ...(prefillChunk === undefined ? {} : { prefillChunk }),
-    ...(maxWaiting === undefined ? {} : { maxWaiting }),
-    ...(maxPromptTokens === undefined ? {} : { maxPromptTokens }),
-    ...(choice.toolTemplate === undefined ? {} : { toolTemplate: choice.toolTemplate }),
+    ...onlyGiven({ itlTargetMs, prefillChunk, maxWaiting, maxPromptTokens, toolTemplate }),
   }
 }
 

@@ -93,9 +93,7 @@ function onSeveral(
   try {
     for (const s of ranges.keys()) opened.push(openStage(s))
     const ownOptions = sharedProgress(options)
-    const stages = opened.map(({ backend }, s): Stage => {
-      return { backend, model: loadOn(backend, ownOptions(), ranges[s]) }
-    })
+    const stages = opened.map(({ backend }, s): Stage => ({ backend, model: loadOn(backend, ownOptions(), ranges[s]) }))
     const free = opened.map(({ freeMemory }) => freeMemory())
     const models = stages.map(({ model }) => model)
     return { ...joinStages(stages, connect), size: tightestSize(asked, models, free) }

@@ -45,12 +45,14 @@ const ignored = (flag: string, systems: string, why: string): ForeignFlag => {
 }
 const withoutEffect = (flag: string, why: string): Meaning => ({ words: [], note: `--${flag} has no effect: ${why}` })
 
-const to = (own: string): Meant => {
-  return (value) => as([own, value])
-}
-const counted = (own: string): Meant => {
-  return (value, flag) => as([own, String(whole(flag, value))])
-}
+const to =
+  (own: string): Meant =>
+  (value) =>
+    as([own, value])
+const counted =
+  (own: string): Meant =>
+  (value, flag) =>
+    as([own, String(whole(flag, value))])
 /** More than any machine serves at once. conRWKV's defaults mean "no limit". */
 const UNBOUNDED = 65_536
 const bounded = (own: string): Meant => {

@@ -48,9 +48,7 @@ export class Sessions {
 
   /** Drops a session here and leaves it in the store. */
   forget(session: Session): void {
-    for (const turn of [...session.turns.values()]) {
-      if (this.#drop(session, turn)) this.#events.forgotten(turn.state)
-    }
+    for (const turn of [...session.turns.values()]) if (this.#drop(session, turn)) this.#events.forgotten(turn.state)
     this.#remove(session)
   }
 
@@ -75,8 +73,7 @@ export class Sessions {
 
   /** Most recently used first; one that has no turn yet does not show. */
   list(namespace: string): Session[] {
-    const sessions = [...this.tenants.get(namespace).sessions.values()]
-    return sessions
+    return [...this.tenants.get(namespace).sessions.values()]
       .filter(({ turns, version }) => turns.size > 0 || version > 0)
       .sort((a, b) => b.updatedAt - a.updatedAt)
   }

@@ -3,7 +3,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { afterAll, beforeAll, describe, expect, onTestFinished, test, vi } from 'vitest'
 import { ClusterBatchStore } from '../../src/batches/cluster-store.ts'
 import { FolderBatchStore } from '../../src/batches/folder-store.ts'
-import type { BatchRow, BatchStore, FileRow } from '../../src/batches/store.ts'
+import { advance, type BatchRow, type BatchStore, type FileRow, note } from '../../src/batches/store.ts'
 import { Database } from '../../src/cluster/database.ts'
 import { FolderBlobs } from '../../src/state/shared/open-blobs.ts'
 import { sweep } from '../../src/state/shared/shared-store.ts'
@@ -128,11 +128,11 @@ describe.each(STORES)('files and batches of $name', ({ open, isLeftOut }) => {
       const [store] = (await open(1)) as [BatchStore]
       await store.addBatch(batchOf('1'), 3)
       const cancel = { from: ['in_progress'], status: 'cancelling', change: {}, now: 5 } as const
-      expect(await store.advance('1', cancel)).toBe(false)
+      expect(await advance(store, '1', cancel)).toBe(false)
       const run = { from: ['validating'], status: 'in_progress', change: { total: 7 }, now: 4 } as const
-      expect(await store.advance('1', run)).toBe(true)
-      expect(await store.advance('1', cancel)).toBe(true)
-      await store.note('1', { outputFile: 'x' })
+      expect(await advance(store, '1', run)).toBe(true)
+      expect(await advance(store, '1', cancel)).toBe(true)
+      await note(store, '1', { outputFile: 'x' })
       const { status, data } = (await store.batch('a', '1'))!
       expect({ status, ...data }).toMatchObject({
         ...{ status: 'cancelling', total: 7, outputFile: 'x' },

@@ -175,8 +175,7 @@ class Message {
 function stopOf(reason: ChoiceEnd['reason'], matched: ChoiceEnd['matched'], stops: readonly string[]) {
   if (reason === 'calls') return { stop_reason: 'tool_use', stop_sequence: null }
   if (reason === 'length') return { stop_reason: 'max_tokens', stop_sequence: null }
-  const isClients = typeof matched === 'string' && stops.includes(matched)
-  return isClients
+  return typeof matched === 'string' && stops.includes(matched)
     ? { stop_reason: 'stop_sequence', stop_sequence: matched }
     : { stop_reason: 'end_turn', stop_sequence: null }
 }

@@ -1,6 +1,6 @@
 /** OpenAI's /v1/files and /v1/batches: requests by the file, answered with what the models have to spare. */
 import { randomUUID } from 'node:crypto'
-import { type BatchRow, type BatchStore, type Counts, type FileRow, UNFINISHED } from '../../batches/store.ts'
+import { advance, type BatchRow, type BatchStore, type Counts, type FileRow, UNFINISHED } from '../../batches/store.ts'
 import { invalid, SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import type { RequestLimits } from '../limits.ts'
@@ -201,7 +201,7 @@ class BatchRoutes {
     if (batch.status === 'cancelling') return batch
     const from = ['validating', 'in_progress'] as const
     const cancel = { from, status: 'cancelling', change: {}, now: call.now } as const
-    if (!(await service.store.advance(batch.id, cancel))) {
+    if (!(await advance(service.store, batch.id, cancel))) {
       const { status } = await this.#batch(call)
       throw new SkeinError('conflict', `the batch is ${status}; there is nothing to cancel`)
     }

@@ -6,13 +6,15 @@
 import { randomBytes } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
 import {
-  type Advance,
+  advance,
   type BatchRow,
   type BatchStatus,
   type BatchStore,
+  type Facts,
   type FileReader,
   type FileRow,
   type LineResult,
+  note,
   UNFINISHED,
 } from '../../batches/store.ts'
 import { SkeinError } from '../../errors.ts'
@@ -318,11 +320,11 @@ export class BatchRunner {
   }
 
   /** Where it is in another status by now, as after a cancel, that stays. */
-  async #advance({ id }: BatchRow, from: readonly BatchStatus[], status: BatchStatus, change: Advance['change']) {
+  async #advance({ id }: BatchRow, from: readonly BatchStatus[], status: BatchStatus, change: Facts) {
     const { store } = this.#options
-    const isTold = await store.advance(id, { from, status, change, now: this.#now() })
+    const isTold = await advance(store, id, { from, status, change, now: this.#now() })
     // The results of its lines are worth keeping, whatever its status is.
-    if (!isTold) await store.note(id, change)
+    if (!isTold) await note(store, id, change)
   }
 }
 

@@ -48,9 +48,7 @@ export const MARKDOWN_TOOLS: ToolFormat = {
     calls
       .map(({ name, arguments: given }) => `**Tool Call:**\n${fenced({ name, arguments: jsonOrText(given || '{}') })}`)
       .join('\n'),
-  results: (contents) => {
-    return contents.map((content) => ({ role: 'tool', content: fenced(jsonOrText(content)) }))
-  },
+  results: (contents) => contents.map((content) => ({ role: 'tool', content: fenced(jsonOrText(content)) })),
   opening: '**Tool Call:**\n```json',
   closing: '```',
   space: ' ',

@@ -94,8 +94,7 @@ export class ThoughtSplitter {
 
 /** Length of the longest end of `text` that "</think>" begins with. */
 function partialTag(text: string): number {
-  for (let length = Math.min(CLOSE.length - 1, text.length); length > 0; length--) {
+  for (let length = Math.min(CLOSE.length - 1, text.length); length > 0; length--)
     if (text.endsWith(CLOSE.slice(0, length))) return length
-  }
   return 0
 }

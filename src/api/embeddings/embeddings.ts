@@ -74,9 +74,7 @@ async function embeddings(call: Call<Static<ReturnType<typeof embeddingBody>>>):
   const written = encoding_format === 'base64' ? base64 : (vector: Float32Array) => [...vector]
   return {
     object: 'list',
-    data: vectors.map((vector, index) => {
-      return { object: 'embedding', index, embedding: written(vector) }
-    }),
+    data: vectors.map((vector, index) => ({ object: 'embedding', index, embedding: written(vector) })),
     model: model.id,
     usage: { prompt_tokens: numTokens, total_tokens: numTokens },
   }

@@ -13,13 +13,8 @@ import {
 import { unsupported } from '../openai/parameters.ts'
 import { present } from '../openai/sampling.ts'
 import { type Call, get, json, operators, post, type Route } from '../route.ts'
-import { Matching, Maybe, OneOf } from '../schema.ts'
+import { Maybe, ModelName, OneOf } from '../schema.ts'
 
-/** A name that can stand in a request, a list and a log. */
-const ViewName = Matching(
-  '^[^\\u0000-\\u001f\\u007f@]{1,128}$',
-  '1 to 128 characters, none of them "@" or a control character',
-)
 const FileName = Type.String({ minLength: 1, maxLength: 1024 })
 
 /** `model_strategy` → how matrices are held. '' is the server's own choice; "quant" is bitsandbytes' NF4. */
@@ -90,7 +85,7 @@ function change<T extends TSchema>(
   return operators(route)
 }
 
-const removeBody = Type.Object({ model_viewname: Maybe(ViewName) })
+const removeBody = Type.Object({ model_viewname: Maybe(ModelName) })
 
 /** The model, and the model with each of its states and mixtures. */
 function namesOf(entry: ModelEntry): string[] {
@@ -101,7 +96,7 @@ function namesOf(entry: ModelEntry): string[] {
 function loadRoute(last: LastLoaded): Route {
   const body = Type.Object({
     model_filename: FileName,
-    model_viewname: Maybe(ViewName),
+    model_viewname: Maybe(ModelName),
     model_strategy: Maybe(Type.String()),
     adapter_filename: Maybe(Type.String({ maxLength: 1024 })),
     adapter_mode: Maybe(Type.String()),
@@ -160,7 +155,7 @@ function isEmpty(value: unknown): value is null | undefined | '' {
 }
 
 function loadStateRoute(last: LastLoaded): Route {
-  const body = Type.Object({ state_filename: FileName, state_viewname: ViewName, model_viewname: Maybe(ViewName) })
+  const body = Type.Object({ state_filename: FileName, state_viewname: ModelName, model_viewname: Maybe(ModelName) })
   const summary = 'Give a model a tuned start state'
   return change('/loadstatemodel', summary, body, (admin, asked, models) =>
     admin.addStartStates({
@@ -179,13 +174,13 @@ const Truth = OneOf('true or false', Type.Boolean(), Type.Enum(['True', 'False',
 /** A mixture of state experts: several tuned states (and the model's own) answer as one. */
 function loadMixtureRoute(last: LastLoaded): Route {
   const body = Type.Object({
-    state_viewname: ViewName,
+    state_viewname: ModelName,
     state_filenames: Type.Array(FileName, { minItems: 1, maxItems: 64 }),
     contain_originalstate: Maybe(Truth),
     state_gatingweight: Maybe(Weights),
     default_temperature: Maybe(Type.Number({ minimum: 0, maximum: 1000 })),
     default_top_p: Maybe(Type.Number({ minimum: 0, maximum: 1 })),
-    model_viewname: Maybe(ViewName),
+    model_viewname: Maybe(ModelName),
   })
   const summary = 'Let several tuned start states of a model answer together'
   return change('/mrss_loadstatemodel', summary, body, (admin, asked, models) =>
@@ -202,7 +197,7 @@ function loadMixtureRoute(last: LastLoaded): Route {
 }
 
 function weightsRoute(last: LastLoaded): Route {
-  const body = Type.Object({ state_viewname: ViewName, state_gatingweight: Weights, model_viewname: Maybe(ViewName) })
+  const body = Type.Object({ state_viewname: ModelName, state_gatingweight: Weights, model_viewname: Maybe(ModelName) })
   const summary = 'Change the weights of a mixture'
   return change('/mrss_set_gatingweight', summary, body, (admin, asked, models) =>
     admin.setMixtureWeights(last.unless(asked.model_viewname, models), asked.state_viewname, asked.state_gatingweight),

@@ -84,9 +84,8 @@ async function prepare(call: Call<GenerateBody>): Promise<PreparedChat> {
 async function plainJob(call: Call<GenerateBody>): Promise<Fill> {
   const { body, limits } = call
   const { prompt, suffix, system, format, think, logprobs } = body
-  for (const [name, value] of Object.entries({ system, format, think, logprobs })) {
+  for (const [name, value] of Object.entries({ system, format, think, logprobs }))
     if (present(value) && value !== '' && value !== false) throw notRead(name, 'it does not go with `raw` or `suffix`')
-  }
   const model = modelOf(call.models, body.model)
   const text = (suffix ?? '') === '' ? (prompt ?? '') : fimPrompt(prompt ?? '', suffix!)
   const fields = { ...samplingFieldsOf(body.options ?? {}), model: model.id }

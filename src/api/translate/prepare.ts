@@ -60,9 +60,7 @@ export function tooManyPieces(most: number): SkeinError {
 /** The language most texts of the call are in: for the prompts of those that do not show theirs. */
 function commonest(languages: readonly string[]): string {
   const counts = new Map<string, number>()
-  for (const language of languages) {
-    if (language !== UNKNOWN) counts.set(language, (counts.get(language) ?? 0) + 1)
-  }
+  for (const language of languages) if (language !== UNKNOWN) counts.set(language, (counts.get(language) ?? 0) + 1)
   const [first] = [...counts].sort((a, b) => b[1] - a[1])
   return first?.[0] ?? UNKNOWN
 }

@@ -39,9 +39,7 @@ interface Changed {
 export function sessionCalls(context: CallContext): SessionHandlers {
   const { turns } = context
   const { sessions, claims } = turns
-  const nameOf = ({ tenant, id }: SessionRef): SessionName => {
-    return { namespace: context.namespaceOf(tenant), id }
-  }
+  const nameOf = ({ tenant, id }: SessionRef): SessionName => ({ namespace: context.namespaceOf(tenant), id })
   const durably = context.isDurable ? turns.mover.saver : null
   /** Nobody else writes to the session until `written`, which takes the change back where it cannot be written. */
   const changed = (session: Session, undo: () => void, saver = durably): Changed => {

@@ -51,12 +51,9 @@ export function resolveAuth(options: AuthOptions): AuthDecision {
     const count = numKeys === 1 ? 'a key' : `one of ${numKeys} keys`
     return { keys, generatedKey: null, message: `requests need ${count}` }
   }
-  if (others.length === 0) {
-    return { keys, generatedKey: null, message: 'open to this machine only; no key needed' }
-  }
-  if (noAuth === true) {
+  if (others.length === 0) return { keys, generatedKey: null, message: 'open to this machine only; no key needed' }
+  if (noAuth === true)
     return { keys, generatedKey: null, message: `OPEN to everyone who can reach ${others.join(', ')}` }
-  }
   const generatedKey = `sk-${randomBytes(24).toString('base64url')}`
   return {
     keys: [generatedKey],

@@ -44,11 +44,8 @@ export class KeyIndex {
 
   find(digest: Buffer): FollowedKey | null {
     let found: FollowedKey | null = null
-    for (const { digest: known, until, key } of this.#digests) {
-      if (timingSafeEqual(known, digest)) {
-        found = { key, isOver: until !== null && until <= Date.now() }
-      }
-    }
+    for (const { digest: known, until, key } of this.#digests)
+      if (timingSafeEqual(known, digest)) found = { key, isOver: until !== null && until <= Date.now() }
     return found
   }
 }

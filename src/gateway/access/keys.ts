@@ -114,9 +114,8 @@ export interface Issued {
 }
 
 export function addKey(keys: readonly KeyRecord[], { limits, ...rest }: NewKey, now: number): Issued {
-  if (keys.some(({ name }) => name === rest.name)) {
+  if (keys.some(({ name }) => name === rest.name))
     throw new SkeinError('conflict', `a key named ${rest.name} exists; revoke it or rotate it`, { param: 'name' })
-  }
   const secret = newSecret()
   const id = `key-${randomBytes(12).toString('hex')}`
   const secrets = [{ sha256: hashOf(secret), until: null }]

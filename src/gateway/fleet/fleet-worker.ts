@@ -33,10 +33,8 @@ export class FleetWorker implements RoutedReplica {
   numGiven = 0
   readonly #options: FleetWorkerOptions
   #launch: Launch
-  #tokenizer: TextCodec
-  #handle: WorkerHandle
-  /** Stamp of the model's files when the worker was created. */
-  #stamp: string
+  /** With a stamp of the model's files when it was made. */
+  #made: ReturnType<Launcher> & { readonly stamp: string }
   #isServing: boolean
   /** It is ending or has ended. */
   #isLeaving = false
@@ -56,10 +54,7 @@ export class FleetWorker implements RoutedReplica {
     this.#options = options
     this.#isServing = isServing
     this.log = new WorkerLog(options.logPath(this.id))
-    const { handle, tokenizer } = this.#make()
-    this.#handle = handle
-    this.#tokenizer = tokenizer
-    this.#stamp = fileStamp(this.#launch)
+    this.#made = this.#make()
   }
 
   get launch(): Launch {
@@ -67,7 +62,7 @@ export class FleetWorker implements RoutedReplica {
   }
 
   get tokenizer(): TextCodec {
-    return this.#tokenizer
+    return this.#made.tokenizer
   }
 
   /** Whether it answers to its model's name as soon as it is ready. */
@@ -85,31 +80,31 @@ export class FleetWorker implements RoutedReplica {
   }
 
   get handle(): WorkerHandle {
-    return this.#handle
+    return this.#made.handle
   }
 
   get client(): EngineClient | null {
-    return this.#isLeaving ? null : this.#handle.client
+    return this.#isLeaving ? null : this.#made.handle.client
   }
 
   get engine(): EngineClient | null {
-    return this.#handle.engine
+    return this.#made.handle.engine
   }
 
   /** State as new requests see it: a draining worker counts as stopped. */
   get state(): ModelState {
     if (this.#isReturning) return 'restarting'
-    return this.#isLeaving ? 'stopped' : this.#handle.state
+    return this.#isLeaving ? 'stopped' : this.#made.handle.state
   }
 
   get reason(): string | null {
     if (this.#isReturning) return 'the worker is being started again'
-    return this.#isLeaving ? 'the worker is being stopped' : this.#handle.reason
+    return this.#isLeaving ? 'the worker is being stopped' : this.#made.handle.reason
   }
 
   /** Whether its files are still the ones it has read. */
   get isUpToDate(): boolean {
-    return this.#stamp === fileStamp(this.#launch)
+    return this.#made.stamp === fileStamp(this.#launch)
   }
 
   get neverServed(): boolean {
@@ -140,7 +135,7 @@ export class FleetWorker implements RoutedReplica {
   /** Resolves when it is ready; throws if it never will be. */
   start(): Promise<void> {
     this.#changed()
-    return this.#handle.start()
+    return this.#made.handle.start()
   }
 
   /** Refuses new requests, gives running ones time to finish, and ends for good. Idempotent. */
@@ -166,10 +161,7 @@ export class FleetWorker implements RoutedReplica {
   /** Starts it again under the same id, after its end. It then serves under its name, even if it never did before. */
   restart(): Promise<void> {
     if (!this.hasEnded) throw new SkeinError('conflict', `worker ${this.id} is still running; stop it first`)
-    const { handle, tokenizer } = this.#make()
-    this.#handle = handle
-    this.#tokenizer = tokenizer
-    this.#stamp = fileStamp(this.#launch)
+    this.#made = this.#make()
     this.#isServing = true
     this.#isLeaving = false
     this.#isReturning = false
@@ -182,7 +174,7 @@ export class FleetWorker implements RoutedReplica {
   }
 
   record(endpoint: string): WorkerRecord {
-    const { pid, exitCode, restarts, progress, reason, failure } = this.#handle
+    const { pid, exitCode, restarts, progress, reason, failure } = this.#made.handle
     const hasEnded = this.hasEnded
     return {
       worker_id: this.id,
@@ -205,10 +197,8 @@ export class FleetWorker implements RoutedReplica {
   }
 
   #make() {
-    return this.#options.launcher(() => this.#launch, {
-      onLine: (line) => this.log.add(line),
-      onChange: () => this.#changed(),
-    })
+    const observer = { onLine: (line: string) => this.log.add(line), onChange: () => this.#changed() }
+    return { ...this.#options.launcher(() => this.#launch, observer), stamp: fileStamp(this.#launch) }
   }
 
   #stop(drainMs: number): Promise<void> {
@@ -221,7 +211,7 @@ export class FleetWorker implements RoutedReplica {
     this.#isLeaving = true
     this.#changed()
     await this.#drain(drainMs)
-    await this.#handle.stop()
+    await this.#made.handle.stop()
     this.#ended()
   }
 
@@ -231,7 +221,7 @@ export class FleetWorker implements RoutedReplica {
     const { signal } = this.#stopping
     for (let idle = 0; idle < 2 && performance.now() < end && !signal.aborted; ) {
       await delay(DRAIN_POLL_MS, undefined, { signal }).catch(() => {})
-      const stats = this.#handle.engine?.stats
+      const stats = this.#made.handle.engine?.stats
       idle = stats === undefined || stats.running + stats.waiting === 0 ? idle + 1 : 0
     }
   }
@@ -244,7 +234,7 @@ export class FleetWorker implements RoutedReplica {
 
   #changed(): void {
     // Given up, so there is nothing to wait for.
-    if (this.#handle.state === 'failed' && !this.hasEnded && !this.#isLeaving) this.#ended()
+    if (this.#made.handle.state === 'failed' && !this.hasEnded && !this.#isLeaving) this.#ended()
     else this.#tell()
   }
 
@@ -257,12 +247,12 @@ export class FleetWorker implements RoutedReplica {
 
   #becameReady(): void {
     this.#readyAt = Date.now()
-    const client = this.#handle.client
+    const client = this.#made.handle.client
     if (client !== null) this.#info = infoOf(client)
   }
 
   #phaseNow(): WorkerPhase {
-    const { state } = this.#handle
+    const { state } = this.#made.handle
     if (this.hasEnded) return state === 'failed' ? 'failed' : 'stopped'
     return this.#isLeaving ? 'draining' : state
   }

@@ -1,6 +1,6 @@
 /** The JSON routes of the management API: Albatross's, and further ones for the dashboard. */
 import { type Call, type Dialect, del, get, json, operators, post, type Route } from '../../api/route.ts'
-import { BoundedInteger, Matching, Maybe, OneOf } from '../../api/schema.ts'
+import { BoundedInteger, Matching, Maybe, ModelName, OneOf } from '../../api/schema.ts'
 import { SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import type { ManagementError, WorkerSpec } from '../contract.ts'
@@ -139,11 +139,6 @@ export function tailOf(given: string | undefined): number {
   throw new SkeinError('invalid_request', `tail: expected 0 to ${MAX_TAIL}`, { param: 'tail' })
 }
 
-/** A name that fits a request, a list and a log; "@" separates start states. */
-const ModelName = Matching(
-  '^[^\\u0000-\\u001f\\u007f@]{1,128}$',
-  '1 to 128 characters, none of them "@" or a control character',
-)
 /** A name that the engine accepts. */
 const StateName = Matching(
   '^(?! )[^@\\p{C}]{1,64}(?<! )$',

@@ -144,9 +144,7 @@ interface SessionRow {
   readonly record: SessionRecord
 }
 
-const storedOf = ({ tenant, id, record }: SessionRow): StoredSession => {
-  return { namespace: tenant, id, record }
-}
+const storedOf = ({ tenant, id, record }: SessionRow): StoredSession => ({ namespace: tenant, id, record })
 
 export async function find(
   on: Connection,

@@ -264,9 +264,7 @@ export class StoreDatabase {
       this.#rows.claim(name, this.owner)
     }
     // A session of another process was not claimed here, or was released already: that must not fail the rest.
-    for (const name of releases) {
-      if (this.#rows.claimantOf(name) === this.owner) this.#rows.unclaim(name)
-    }
+    for (const name of releases) if (this.#rows.claimantOf(name) === this.owner) this.#rows.unclaim(name)
     // Only after all sessions were written: a fork may come after the session that its states were of. And before the new
     // states are: they take the pages of the old ones, and each of them is written once.
     const own = new Set(staged.map(({ key }) => key))

@@ -30,9 +30,8 @@ export class NativeArena {
     assert(!this.#isDisposed, 'a native arena used after dispose()')
     const size = Math.ceil(bytes / ALIGNMENT) * ALIGNMENT
     let chunk = this.#chunks.at(-1)
-    if (chunk === undefined || this.#used + size > chunk.buffer.byteLength) {
+    if (chunk === undefined || this.#used + size > chunk.buffer.byteLength)
       chunk = this.#grow(Math.max(size, CHUNK_BYTES))
-    }
     const view = new DataView(chunk.buffer, this.#used, bytes)
     const address = chunk.address + BigInt(this.#used)
     this.#used += size

@@ -55,9 +55,7 @@ function findTensors(source: ByteSource, root: PickleValue): [string, PickleTens
 
 function tensorsOf(dict: PickleDict): [string, PickleTensor][] {
   const tensors: [string, PickleTensor][] = []
-  for (const [key, value] of dict.items) {
-    if (isKind(value, 'tensor')) tensors.push([String(key), value])
-  }
+  for (const [key, value] of dict.items) if (isKind(value, 'tensor')) tensors.push([String(key), value])
   return tensors
 }
 

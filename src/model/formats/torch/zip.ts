@@ -71,9 +71,8 @@ function findDirectory(source: ByteSource): Directory {
 
 /** The record whose comment ends exactly where the file does; −1 if there is none. */
 function findEndRecord(tail: View): number {
-  for (let at = tail.length - END_SIZE; at >= 0; at--) {
+  for (let at = tail.length - END_SIZE; at >= 0; at--)
     if (tail.u32(at) === 0x06054b50 && at + END_SIZE + tail.u16(at + 20) === tail.length) return at
-  }
   return -1
 }
 
