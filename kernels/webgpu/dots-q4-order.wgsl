@@ -3,5 +3,5 @@ const SCALE_OF_INPUTS = 0.0625;
 
 /** The inputs that are multiplied by either word. */
 fn halves_of_eight(a: vec4f, b: vec4f) -> array<vec4f, 2> {
-  return array<vec4f, 2>(vec4f(a.x, a.z, b.x, b.z), vec4f(a.y, a.w, b.y, b.w));
+  return array<vec4f, 2>(vec4f(a.x, b.x, a.y, b.y), vec4f(a.z, b.z, a.w, b.w));
 }

@@ -25,8 +25,8 @@ struct Job {
   halves: u32, // of inputs, in vectors of eight
   kept: u32, // of outputs, likewise; kept-halves.wgsl
   is_beside: u32, // beside-one.wgsl
-  pad1: u32,
-  pad2: u32,
+  factor: f32, // of scales, where weights become f16: a power of two that brings them into its range
+  inverse: f32,
 }
 struct Params {
   of_logits: u32,

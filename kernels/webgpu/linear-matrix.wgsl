@@ -12,6 +12,7 @@ diagnostic(off, chromium.subgroup_matrix_uniformity);
 #include "linear-jobs.wgsl"
 #include OPERANDS
 #include WEIGHTS
+#include HALVES
 const TOKENS = HIGH * DOWN * SIDE;
 const ROWS = BROAD * ACROSS * SIDE;
 const TILES = HIGH * BROAD;
@@ -51,14 +52,14 @@ fn weights_at(job: Job, block: u32, blocks: u32, index: u32, first: u32) -> Piec
   let eight = first + index / BLOCK % PIECES * PIECE;
   let unit = min(eight / STEPS, job.units - 1u);
   let at = job.weight + (own * job.units + unit) * BLOCK + row;
-  let scale = scale_of(job, own, row, unit);
+  let scale = scale_of(job, own, row, unit) * job.factor;
   if (PIECE == STEPS) { return Piece(weights[at], scale); }
   let word = 4u * at + eight % STEPS * WORDS;
   if (PIECE * WORDS == 2u) { return Piece(vec4u(words[word], words[word + 1u], 0u, 0u), scale); }
   return Piece(vec4u(words[word], 0u, 0u, 0u), scale);
 }
 
-/** Puts them where their team finds them. What is beyond the range of f16 is infinite there, and NaN stays. */
+/** Puts them where their team finds them. */
 fn keep(buffer: u32, index: u32, piece: Piece) {
   let row = index / (BLOCK * PIECES) * BLOCK + index % BLOCK;
   let eight = index / BLOCK % PIECES * PIECE;
@@ -66,8 +67,7 @@ fn keep(buffer: u32, index: u32, piece: Piece) {
   let at = row % SIDE * STRIDE + eight % OWN_EIGHTS;
   var bits = piece.bits;
 #repeat e PIECE
-  let w$e = decode(bits, piece.scale);
-  tiles[tile][at + $eu] = vec4u(bitcast<vec2u>(vec4h(w$e[0])), bitcast<vec2u>(vec4h(w$e[1])));
+  tiles[tile][at + $eu] = eight_halves(bits, piece.scale);
   bits = next_step(bits);
 #end e
 }
@@ -127,7 +127,7 @@ fn main(
 #repeat m TEAMS
     sum += bitcast<vec4f>(tiles[$mu * TILES * ACROSS + matrix][at]);
 #end m
-    store_held(job, t$i_$l, first$i_$l, sum, held$i_$l);
+    store_held(job, t$i_$l, first$i_$l, sum * job.inverse, held$i_$l);
   }
 #end l
 #end i

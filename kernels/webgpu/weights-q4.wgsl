@@ -1,4 +1,5 @@
-// 4-bit integer weights, stored + 8: 32 per unit, with one scale.
+// 4-bit integer weights, stored + 8: 32 per unit, with one scale. Eight lie as those at even places, then the others
+// (resources.ts).
 const UNIT = 32u;
 const STEPS = 4u;
 const QUADS = 2u;
@@ -17,7 +18,7 @@ fn decode(bits: vec4u, scale: f32) -> array<vec4f, QUADS> {
   let low = w << 8u;
   let high = w >> 12u;
   return array<vec4f, QUADS>(
-    vec4f(at8(low, scale), at12(low, scale), at8(w, scale), at12(w, scale)),
-    vec4f(at16(w, scale), at8(high, scale), at12(high, scale), at16(high, scale)),
+    vec4f(at8(low, scale), at16(w, scale), at12(low, scale), at8(high, scale)),
+    vec4f(at8(w, scale), at12(high, scale), at12(w, scale), at16(high, scale)),
   );
 }

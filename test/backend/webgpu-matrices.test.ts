@@ -108,21 +108,45 @@ test.skipIf(!hasMatrices).each(['add', 'relu2', 'tanh', 'sigmoid'] as const)(
   },
 )
 
-test.skipIf(!hasMatrices)('a weight that is not a number shows in its output alone', async () => {
-  const [rows, columns, tokens] = [64, 64, 70]
-  const values = normals(rows * columns, 7)
-  values[5 * columns + 3] = Number.NaN
+test.skipIf(!hasMatrices).each(['i8', 'q4'] as const)('%s weights of every size keep their digits', async (type) => {
+  const [rows, columns, tokens] = [64, 1024, 20]
+  const sizes = [4e-3, 4, 4000]
+  const values = normals(rows * columns, 7).map((value, i) => value * sizes[Math.floor(i / columns) % 3]!)
   const readRows = (start: number, end: number) => new Uint8Array(values.slice(start * columns, end * columns).buffer)
-  const weight = opened!.matrix({ name: 'with NaN', rows, columns, dtype: 'f32', readRows }, 'bf16')
-  const capacity = capacityFor(tokens)
-  const x = opened!.tensor([tokens + 2, columns], normals((tokens + 2) * columns, 4))
-  const y = opened!.tensor([tokens + 2, rows])
-  await runStep(opened!, capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) => ops.linear([{ y, x, weight }]))
-  const wrong = [...(await read(opened!, y, 0, tokens * rows))].flatMap((value, i) =>
-    Number.isFinite(value) ? [] : [i % rows],
-  )
-  expect(wrong).toEqual(new Array<number>(tokens).fill(5))
+  const input = normals((tokens + 2) * columns, 4)
+  const multiplied = async (backend: Backend) => {
+    const weight = backend.matrix({ name: 'of many sizes', rows, columns, dtype: 'f32', readRows }, type)
+    const capacity = capacityFor(tokens)
+    const x = backend.tensor([tokens + 2, columns], input)
+    const y = backend.tensor([tokens + 2, rows])
+    await runStep(backend, capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) => ops.linear([{ y, x, weight }]))
+    return read(backend, y, 0, tokens * rows)
+  }
+  const [actual, expected] = [await multiplied(opened!), await multiplied(reference)]
+  for (const size of sizes.keys()) {
+    const own = (all: Float32Array) => all.filter((_, i) => (i % rows) % 3 === size)
+    expect(rmsRatio(own(actual), own(expected)), `${sizes[size]}`).toBeLessThan(1e-3)
+  }
 })
+
+test.skipIf(!hasMatrices).each(['bf16', 'i8', 'q4'] as const)(
+  'a weight that is not a number shows in its output alone: %s',
+  async (type) => {
+    const [rows, columns, tokens] = [64, 64, 70]
+    const values = normals(rows * columns, 7)
+    values[5 * columns + 3] = Number.NaN
+    const readRows = (start: number, end: number) => new Uint8Array(values.slice(start * columns, end * columns).buffer)
+    const weight = opened!.matrix({ name: 'with NaN', rows, columns, dtype: 'f32', readRows }, type)
+    const capacity = capacityFor(tokens)
+    const x = opened!.tensor([tokens + 2, columns], normals((tokens + 2) * columns, 4))
+    const y = opened!.tensor([tokens + 2, rows])
+    await runStep(opened!, capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) => ops.linear([{ y, x, weight }]))
+    const wrong = [...(await read(opened!, y, 0, tokens * rows))].flatMap((value, i) =>
+      Number.isFinite(value) ? [] : [i % rows],
+    )
+    expect(wrong).toEqual(new Array<number>(tokens).fill(5))
+  },
+)
 
 test.skipIf(!hasMatrices)('what is not a number stays so', async () => {
   const [rows, columns, tokens] = [64, 64, 70]

@@ -114,6 +114,8 @@ export class WebgpuMatrix implements Matrix {
   readonly type: HeldType
   readonly bytes: number
   readonly parts: readonly Part[]
+  /** The power of two that brings its scales to the middle of what f16 has. */
+  readonly factor: number
 
   constructor(device: WebgpuDevice, slabs: Slabs, quantise: Quantise, source: MatrixSource, wanted: WeightType) {
     if (wanted === 'fp8') refuseFp8()
@@ -127,19 +129,22 @@ export class WebgpuMatrix implements Matrix {
     const scaleBytes = isQuantised(type) ? 4 * scaleWords(type, this.units) : 0
     this.parts = placeRows(slabs, rows, rowBytes, scaleBytes)
     this.bytes = rows * (rowBytes + scaleBytes)
+    let largest = 0
     for (const [start, end, values, scales] of packedRows(source, type, quantise, rowBytes, scaleBytes)) {
+      largest = Math.max(largest, largestOf(scales))
       for (const part of this.parts) {
         const [from, to] = [Math.max(start, part.first), Math.min(end, part.first + part.rows)]
         if (from >= to) continue
         const at = from - part.first
-        const put = (bytes: Uint8Array, place: number, row: number, unit: number) => {
+        const put = (bytes: Uint8Array, place: number, row: number, unit: number, order: Order = asItIs) => {
           const cut = bytes.subarray((from - start) * row, (to - start) * row)
-          writeBytes(device, part.buffer, place + at * row, inBlocks(cut, to - from, unit))
+          writeBytes(device, part.buffer, place + at * row, inBlocks(cut, to - from, unit, order))
         }
-        put(values, part.values, rowBytes, UNIT_BYTES)
+        put(values, part.values, rowBytes, UNIT_BYTES, ORDERS[type])
         if (scaleBytes > 0) put(scales, part.scales, scaleBytes, 4)
       }
     }
+    this.factor = factorOf(type, largest)
   }
 
   /** Of a row. */
@@ -168,8 +173,44 @@ function scaleWords(type: QuantisedType, units: number): number {
   return Math.ceil(units / (2 * SCALE_UNITS[type]))
 }
 
+/** The largest of bf16 scales that are numbers, as bits: they are in the order of what they stand for. */
+function largestOf(scales: Uint8Array): number {
+  let largest = 0
+  for (let i = 0; i < scales.length; i += 2) {
+    const bits = (scales[i]! | (scales[i + 1]! << 8)) & 0x7fff
+    if (bits > largest && bits < INFINITE_BF16) largest = bits
+  }
+  return largest
+}
+const INFINITE_BF16 = 0x7f80
+
+/** Exponents of bf16 have a bias of 127. With this one the largest weight is between 2^14 and 2^15. */
+function factorOf(type: HeldType, largest: number): number {
+  const bits = type === 'i8' ? 7 : type === 'q4' ? 3 : null
+  if (bits === null || largest === 0) return 1
+  const exponent = (largest >> 7) - 127
+  return 2 ** Math.max(-100, Math.min(100, 14 - bits - exponent))
+}
+
+/** A word of weights in the order in which kernels take it apart. */
+type Order = (word: number) => number
+const asItIs: Order = (word) => word
+
+/** What becomes a pair of f16 has 16 bits between: see halves-i8.wgsl and halves-q4.wgsl. */
+const ORDERS: Readonly<Partial<Record<HeldType, Order>>> = {
+  i8: (word) => (word & 0xff0000ff) | ((word & 0xff00) << 8) | ((word >>> 8) & 0xff00),
+  q4: (word) => halfOfPlaces(word) | (halfOfPlaces(word >>> 4) << 16),
+}
+
+/** Every other four bits, beginning with the lowest. */
+function halfOfPlaces(word: number): number {
+  const inBytes = word & 0x0f0f0f0f
+  const inHalves = (inBytes | (inBytes >>> 4)) & 0x00ff00ff
+  return (inHalves | (inHalves >>> 8)) & 0xffff
+}
+
 /** Rows in blocks: of each unit first that of the first row, then that of the second, … Rows that a block lacks are zero. */
-function inBlocks(bytes: Uint8Array, rows: number, unitBytes: number): Uint8Array {
+function inBlocks(bytes: Uint8Array, rows: number, unitBytes: number, order: Order): Uint8Array {
   const words = wordsOf(bytes)
   const width = words.length / rows
   const unit = unitBytes / 4
@@ -179,7 +220,7 @@ function inBlocks(bytes: Uint8Array, rows: number, unitBytes: number): Uint8Arra
     const r = row % BLOCK_ROWS
     let to = (row - r) * width + r * unit
     for (let from = row * width; from < (row + 1) * width; from += unit) {
-      for (let i = 0; i < unit; i++) out[to + i] = words[from + i]!
+      for (let i = 0; i < unit; i++) out[to + i] = order(words[from + i]!)
       to += BLOCK_ROWS * unit
     }
   }

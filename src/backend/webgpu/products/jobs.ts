@@ -1,7 +1,7 @@
 /** What a launch multiplies, and its parameters. */
 /// <reference types="@webgpu/types" />
 import type { Epilogue, LinearJob } from '../../backend.ts'
-import type { Launch, Planned, Recorder } from '../launch.ts'
+import type { Launch, Planned, Recorder, Word } from '../launch.ts'
 import { BLOCK_ROWS, type Part, tensorOf, UNIT, type WebgpuMatrix } from '../resources.ts'
 import type { ByDots, Keeper, KeptAs } from './halves.ts'
 
@@ -88,11 +88,11 @@ export function jobWords(
   group: readonly Product[],
   ofLogits: boolean,
   { sources = [], keeper, as = 'halves', beside = { products: 0, blocks: 0 } }: Words = {},
-): number[] {
+): Word[] {
   const room = roomOf(recording, ofLogits)
   let blocks = 0
   const firsts: number[] = []
-  const words: number[] = []
+  const words: Word[] = []
   for (const [i, { job, matrix, part }] of group.entries()) {
     const isBeside = i < beside.products
     const x = tensorOf(job.x, room * matrix.columns)
@@ -113,7 +113,7 @@ export function jobWords(
       sources.find((source) => source.x === x)?.to ?? 0,
       isBeside ? 0 : (keeper?.wordOf(y, as) ?? 0),
       Number(isBeside),
-      ...[0, 0],
+      ...[{ f32: matrix.factor }, { f32: 1 / matrix.factor }],
     )
     blocks += isBeside ? beside.blocks * Math.ceil(part.rows / BLOCK_ROWS) : blocksOfPart(part)
   }

@@ -8,7 +8,7 @@ import type { LinearJob } from '../../backend.ts'
 import type { Matrices } from '../adapter.ts'
 import type { Access } from '../device.ts'
 import type { Recorder } from '../launch.ts'
-import { BLOCK_ROWS, tensorOf, WebgpuMatrix } from '../resources.ts'
+import { BLOCK_ROWS, type HeldType, tensorOf, WebgpuMatrix } from '../resources.ts'
 import type { Kernel } from '../source.ts'
 import { besideForm, type Form, formFor, gridOf, matrixForm, type Work } from './forms.ts'
 import {
@@ -354,7 +354,11 @@ function kernelsOf(recording: Recorder, group: readonly Product[], access: reado
       const STEPS_OF = constants.BUFFERS === 2 ? 'matrix-steps-ahead' : 'matrix-steps'
       const files = isDots
         ? { OPERANDS, WEIGHTS: `dots-${type}`, INPUTS: isRounded ? 'dots-ahead' : 'dots-shared', BESIDE: 'beside-none' }
-        : { OPERANDS, WEIGHTS: `weights-${type}`, ...(file === 'linear-matrix' && { STEPS_OF }) }
+        : {
+            OPERANDS,
+            WEIGHTS: `weights-${type}`,
+            ...(file === 'linear-matrix' && { STEPS_OF, HALVES: halvesOf(type) }),
+          }
       const variant = { constants, files }
       const kept = keeper?.variant(variant, isDots ? 'bytes' : 'halves') ?? keepingNone(variant)
       kernel = recording.kernel(file, access, kept)
@@ -362,4 +366,9 @@ function kernelsOf(recording: Recorder, group: readonly Product[], access: reado
     }
     return kernel
   }
+}
+
+/** How weights become f16 for matrices. */
+function halvesOf(type: HeldType): string {
+  return `halves-${type === 'bf16' || type === 'nf4' || type === 'f32' ? 'floats' : type}`
 }
