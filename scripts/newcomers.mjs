@@ -6,6 +6,7 @@
  * are in a thread of their own: what they read, and their garbage, would delay what a newcomer notices.
  */
 import { once } from 'node:events'
+import { request } from 'node:http'
 import { setTimeout as delay } from 'node:timers/promises'
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads'
 import { quantile, startServer } from './server.mjs'
@@ -21,7 +22,7 @@ const CAROL = 'sk-carol-who-streams'
 const NEWCOMERS = Array.from({ length: 400 }, (_, i) => `sk-newcomer-${i}`)
 const words = (count) => Array.from({ length: count }, () => Math.random().toString(36).slice(2, 7)).join(' ')
 /** 7.8 MB, read until they hold too many objects. */
-const REFUSED = `{"prompt":"x","metadata":[${'{},'.repeat(2_600_000)}0]}`
+const REFUSED = Buffer.from(`{"prompt":"x","metadata":[${'{},'.repeat(2_600_000)}0]}`)
 /** `isRefused`: it takes no slots, and no stream runs beside it. */
 const FLOODS = {
   quiet: { clients: 0, body: () => ({}) },
@@ -134,13 +135,30 @@ function post(url, key, body, signal, path = '/v1/completions') {
   return fetch(url + path, {
     method: 'POST',
     headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json' },
-    body: typeof body === 'string' ? body : JSON.stringify({ stream: true, ...body }),
+    body: JSON.stringify({ stream: true, ...body }),
     signal,
   })
 }
 
-async function repeat(url, key, { body, path }, signal) {
+/** Not by `fetch`, which copies the bytes: this process would collect its garbage all the time, and newcomers are in it. */
+function postBytes(url, key, bytes, signal) {
+  return new Promise((resolve) => {
+    const headers = { authorization: `Bearer ${key}`, 'content-type': 'application/json' }
+    const sent = request(`${url}/v1/completions`, { method: 'POST', headers, signal })
+    sent.on('response', (reply) => reply.resume())
+    sent.on('error', resolve)
+    sent.on('close', resolve)
+    sent.end(bytes)
+  })
+}
+
+async function repeat(url, key, { body, path, isRefused }, signal) {
   while (!signal.aborted) {
+    if (isRefused) {
+      await postBytes(url, key, body(), signal)
+      await delay(100)
+      continue
+    }
     try {
       const reply = await post(url, key, body(), signal, path)
       for await (const _ of reply.body);

@@ -156,6 +156,14 @@ const FULLNESS = new Map([
   ['new', 0.05],
 ])
 
+test('whoever has more than an eighth of its part waits, and nobody else', () => {
+  const [bob, carol, newcomer] = [liveOf('bob', 0), liveOf('carol', 0), liveOf('new', 10)]
+  const fullness = new Map([...FULLNESS, ['carol', 0.125]])
+  const ready = [bob, carol, newcomer].flatMap(({ sequences }) => sequences)
+  const rows = new RowTurns().among(ready, [bob, carol, newcomer], fullness, 1)
+  expect(rows.map(({ owner }) => owner.request.tenant)).toEqual(['carol', 'new'])
+})
+
 test("others' prompts have no tokens of a short step, and at most 16 where they take turns", () => {
   const turns = new RowTurns()
   const [long, newcomer] = [liveOf('bob', 60_000), liveOf('new', 10)]

@@ -1,14 +1,14 @@
 /**
  * Short steps while a newcomer is answered. On a CPU a step takes as long as its rows together, so somebody with one answer
  * beside another's sixty waits for all sixty at each token. While a tenant with far less than its part of the slots has
- * its first tokens, the rows of tenants with more than their part wait, and so do long prompts, whoever has them.
+ * its first tokens, the rows of all that have more wait, and so do long prompts, whoever has them.
  *
  * A short step takes longer per row, so this costs the others. What it may cost is bounded in time, whatever the device: when
  * half of that is used up, they do not wait altogether, but take turns: each is in one step of a few.
  */
 import type { LiveRequest, Sequence } from '../sequence.ts'
 
-/** What a newcomer has at most, as a fraction of its part of the slots. */
+/** What a newcomer has at most, as a fraction of its part of the slots. Who has more waits, even with less than its part: twenty rows and their prompts take 10 ms. */
 const SMALL_PART = 1 / 8
 /** It is one for so many tokens of an answer, after a prompt of at most so many. */
 const FIRST_TOKENS = 64
@@ -31,7 +31,7 @@ export class RowTurns {
   #spareMs = MOST_SPARE_MS
   /** Milliseconds for each token in the last two other steps. */
   #tokenMs: readonly [number, number] = [0, 0]
-  /** In how many turns those with more than their part go; 1: all at once, 0: none goes. */
+  /** In how many turns those with more go; 1: all at once, 0: none goes. */
   #numTurns = 1
   /** Rows that wait for their turn. */
   #numWaiting = 0
@@ -60,7 +60,7 @@ export class RowTurns {
     const fullnessOf = ({ request }: LiveRequest) => fullness.get(request.tenant ?? '') ?? 0
     this.#newcomers = running.filter((live) => fullnessOf(live) <= SMALL_PART && isFresh(live))
     if (this.#newcomers.length === 0) return ready
-    const isHeavy = (live: LiveRequest) => fullnessOf(live) > 1
+    const isHeavy = (live: LiveRequest) => fullnessOf(live) > SMALL_PART
     const light = ready.filter(({ owner }) => !isHeavy(owner))
     const numHeavy = ready.length - light.length
     const readsPrompts = running.some((live) => live.canSendChunk && (isHeavy(live) || live.promptLeft > SHORT_PROMPT))
