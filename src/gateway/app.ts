@@ -147,42 +147,8 @@ export function buildApp(options: AppOptions): FastifyInstance {
   const gate = createGate(auth, origins, web, seal)
   const respond = createResponder(dialects[0]!, metrics, limits, drain)
 
-  const app = createFastify(options, limits, (error, request, reply) => {
-    // A path that cannot be routed has not run any hook yet.
-    try {
-      if (!gate(request, reply)) respond.send(error, request, reply)
-    } catch (denied) {
-      respond.send(denied, request, reply)
-    }
-  })
-  if (isTraced) traceRequests(app)
-  if (options.onRoute !== undefined) app.addHook('onRoute', options.onRoute)
-  app.decorateRequest('principal', null)
-  app.decorateRequest('member', null)
-  app.decorateRequest('entry', null)
-  app.decorateRequest('tally', null)
-  setUpConnections(app)
-  app.addHook('onRequest', async (request, reply) => {
-    request.tally = newTally()
-    if (gate(request, reply)) return reply
-    return undefined
-  })
-  app.addHook('onSend', async (_request, { raw }) => cutOffIfNotTaken(raw, limits.streamStallMs))
-  onRequestEnd(app, (request, reply, end) => {
-    logEnd(request, reply, end)
-    shared.requests.add(request, reply, end)
-  })
-  holdBodies(app, shared.bodies, limits)
-  app.addHook('onListen', (done) => {
-    compileAhead()
-    done()
-  })
+  const app = openApp(options, limits, shared, gate, respond)
   if (options.metrics === undefined) app.addHook('onClose', async () => metrics.dispose())
-  app.setErrorHandler((thrown, request, reply) => respond.send(thrown, request, reply))
-  app.setNotFoundHandler(({ method, url }) => {
-    throw new SkeinError('not_found', noRoute(app, method, url.replace(/\?.*/, '')))
-  })
-  app.setSchemaErrorFormatter((complaints) => describeInvalid(complaints))
   parseJsonBodies(app, limits, auth, front !== null)
   const { report } = respond
   const isTranslateOpen = options.openTranslate === true
@@ -217,6 +183,45 @@ export function buildApp(options: AppOptions): FastifyInstance {
     app.addHook('onReady', async () => batches.start())
     app.addHook('preClose', () => batches.stop())
   }
+  return app
+}
+
+type Responder = ReturnType<typeof createResponder>
+
+/** The app before its routes: what happens to every connection and request. */
+function openApp(options: AppOptions, limits: Limits, { bodies, requests }: Shared, gate: Gate, respond: Responder) {
+  const app = createFastify(options, limits, (error, request, reply) => {
+    // A path that cannot be routed has not run any hook yet.
+    try {
+      if (!gate(request, reply)) respond.send(error, request, reply)
+    } catch (denied) {
+      respond.send(denied, request, reply)
+    }
+  })
+  if (options.isTraced === true) traceRequests(app)
+  if (options.onRoute !== undefined) app.addHook('onRoute', options.onRoute)
+  for (const name of ['principal', 'member', 'entry', 'tally']) app.decorateRequest(name, null)
+  setUpConnections(app)
+  app.addHook('onRequest', async (request, reply) => {
+    request.tally = newTally()
+    if (gate(request, reply)) return reply
+    return undefined
+  })
+  app.addHook('onSend', async (_request, { raw }) => cutOffIfNotTaken(raw, limits.streamStallMs))
+  onRequestEnd(app, (request, reply, end) => {
+    logEnd(request, reply, end)
+    requests.add(request, reply, end)
+  })
+  holdBodies(app, bodies, limits)
+  app.addHook('onListen', (done) => {
+    compileAhead()
+    done()
+  })
+  app.setErrorHandler((thrown, request, reply) => respond.send(thrown, request, reply))
+  app.setNotFoundHandler(({ method, url }) => {
+    throw new SkeinError('not_found', noRoute(app, method, url.replace(/\?.*/, '')))
+  })
+  app.setSchemaErrorFormatter((complaints) => describeInvalid(complaints))
   return app
 }
 
