@@ -46,119 +46,22 @@ test('a chat completion, streamed with usage', async () => {
   const body = { ...HELLO, stream: true, stream_options: { include_usage: true } }
   const reply = await postTo(app, CHAT, body)
   expect(reply.headers['content-type']).toBe('text/event-stream; charset=utf-8')
-  expect(steady(eventsOf(reply.body))).toMatchInlineSnapshot(`
-    [
-      {
-        "choices": [
-          {
-            "delta": {
-              "content": "",
-              "role": "assistant",
-            },
-            "finish_reason": null,
-            "index": 0,
-            "logprobs": null,
-          },
-        ],
-        "created": 0,
-        "id": "chatcmpl-ID",
-        "model": "goose",
-        "object": "chat.completion.chunk",
-        "system_fingerprint": "fp_feedc0ffee00",
-        "usage": null,
-      },
-      {
-        "choices": [
-          {
-            "delta": {
-              "content": "H",
-            },
-            "finish_reason": null,
-            "index": 0,
-            "logprobs": null,
-          },
-        ],
-        "created": 0,
-        "id": "chatcmpl-ID",
-        "model": "goose",
-        "object": "chat.completion.chunk",
-        "system_fingerprint": "fp_feedc0ffee00",
-        "usage": null,
-      },
-      {
-        "choices": [
-          {
-            "delta": {
-              "content": "é",
-            },
-            "finish_reason": null,
-            "index": 0,
-            "logprobs": null,
-          },
-        ],
-        "created": 0,
-        "id": "chatcmpl-ID",
-        "model": "goose",
-        "object": "chat.completion.chunk",
-        "system_fingerprint": "fp_feedc0ffee00",
-        "usage": null,
-      },
-      {
-        "choices": [
-          {
-            "delta": {
-              "content": "!",
-            },
-            "finish_reason": null,
-            "index": 0,
-            "logprobs": null,
-          },
-        ],
-        "created": 0,
-        "id": "chatcmpl-ID",
-        "model": "goose",
-        "object": "chat.completion.chunk",
-        "system_fingerprint": "fp_feedc0ffee00",
-        "usage": null,
-      },
-      {
-        "choices": [
-          {
-            "delta": {},
-            "finish_reason": "length",
-            "index": 0,
-            "logprobs": null,
-          },
-        ],
-        "created": 0,
-        "id": "chatcmpl-ID",
-        "model": "goose",
-        "object": "chat.completion.chunk",
-        "system_fingerprint": "fp_feedc0ffee00",
-        "usage": null,
-      },
-      {
-        "choices": [],
-        "created": 0,
-        "id": "chatcmpl-ID",
-        "model": "goose",
-        "object": "chat.completion.chunk",
-        "system_fingerprint": "fp_feedc0ffee00",
-        "usage": {
-          "completion_tokens": 6,
-          "completion_tokens_details": {
-            "reasoning_tokens": 0,
-          },
-          "prompt_tokens": 20,
-          "prompt_tokens_details": {
-            "cached_tokens": 0,
-          },
-          "total_tokens": 26,
-        },
-      },
-      "[DONE]",
-    ]
-  `)
+  const head = { id: 'chatcmpl-ID', object: 'chat.completion.chunk', created: 0, model: 'goose' }
+  const chunk = (delta: object, finish_reason: string | null = null) => ({
+    ...{ ...head, system_fingerprint: 'fp_feedc0ffee00', usage: null },
+    choices: [{ index: 0, delta, logprobs: null, finish_reason }],
+  })
+  const counts = {
+    ...{ prompt_tokens: 20, completion_tokens: 6, total_tokens: 26 },
+    ...{ prompt_tokens_details: { cached_tokens: 0 }, completion_tokens_details: { reasoning_tokens: 0 } },
+  }
+  expect(steady(eventsOf(reply.body))).toEqual([
+    chunk({ role: 'assistant', content: '' }),
+    ...['H', 'é', '!'].map((content) => chunk({ content })),
+    chunk({}, 'length'),
+    { ...chunk({}), choices: [], usage: counts },
+    '[DONE]',
+  ])
 })
 
 test('without include_usage every chunk has one choice and no usage', async () => {
