@@ -393,6 +393,23 @@ test('the end of one request is not taken for that of another with the same clie
   expect(await other.next()).toMatchObject({ value: { id: 'b', completionTokens: 7 } })
 })
 
+test('whoever has one request is woken before the many of another', async () => {
+  const queues = new LiveQueues(2)
+  const woken: string[] = []
+  const tenantOf = (id: string) => (id === 'z' ? 'few' : 'many')
+  const ids = [...'abcdefz']
+  for (const id of ids) {
+    const queue = new EventQueue(1, () => {})
+    queues.add(id, id, queue, tenantOf(id))
+    void queue.next().then(() => woken.push(id))
+  }
+  queues.deliver(ids.map((id) => ({ type: 'text', id, index: 0, text: id, tokens: [1], logprobs: null })))
+  for (let i = 0; i < 5; i++) await Promise.resolve()
+  expect(woken).toEqual(['a', 'z'])
+  while (woken.length < ids.length) await new Promise((resolve) => setImmediate(resolve))
+  expect(woken).toEqual([...'azbcdef'])
+})
+
 test('consumers are woken a few at a time, and get what has arrived meanwhile at once', async () => {
   const queues = new LiveQueues(2)
   const ids = ['a', 'b', 'c', 'd', 'e']

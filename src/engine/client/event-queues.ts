@@ -23,15 +23,16 @@ interface Entry {
  * longer here, because its consumer left, is dropped.
  *
  * A step has something for every consumer, and each has work to do with it. So only some are woken at a time, and the
- * event loop turns before the next are. What comes meanwhile joins what they wait for: if there is more than this
- * process can do, consumers get several tokens at once instead of every one later and later.
+ * event loop turns before the next are, one of each tenant in turn: whoever has few does not wait for whoever has many.
+ * What comes meanwhile joins what they wait for: if there is more than this process can do, consumers get several
+ * tokens at once instead of every one later and later.
  */
 export class LiveQueues {
   readonly #entries = new Map<string, Entry>()
   readonly #perTenant = new Map<string, number>()
   readonly #atOnce: number
-  /** Queues whose consumers have not been woken since something came, in turn. */
-  readonly #unread = new Set<EventQueue>()
+  /** By tenant, both in turn: queues whose consumers have not been woken since something came. */
+  readonly #unread = new Map<string, Set<EventQueue>>()
   #isWaking = false
 
   /** `atOnce`: consumers woken in one turn of the event loop. */
@@ -65,11 +66,13 @@ export class LiveQueues {
       const { id: engineId } = event
       const entry = this.#entries.get(engineId)
       if (entry === undefined) continue
-      const { queue, callerId } = entry
+      const { queue, callerId, tenant } = entry
       // An event is nobody else's, and a copy of every one would take as long as all of this.
       if (callerId !== engineId) (event as { id: string }).id = callerId
       queue.push(event)
-      this.#unread.add(queue)
+      const unread = this.#unread.get(tenant)
+      if (unread === undefined) this.#unread.set(tenant, new Set([queue]))
+      else unread.add(queue)
       if (queue.isOver) this.#forget(engineId)
     }
     if (!this.#isWaking) this.#wake()
@@ -92,11 +95,13 @@ export class LiveQueues {
   }
 
   #wake(): void {
-    let count = 0
-    for (const queue of this.#unread) {
-      if (count === this.#atOnce) break
-      count++
-      this.#unread.delete(queue)
+    for (let count = 0; count < this.#atOnce && this.#unread.size > 0; count++) {
+      const [tenant, queues] = this.#unread.entries().next().value!
+      const queue = queues.values().next().value!
+      queues.delete(queue)
+      // Moves the tenant to the end.
+      this.#unread.delete(tenant)
+      if (queues.size > 0) this.#unread.set(tenant, queues)
       queue.wake()
     }
     this.#isWaking = this.#unread.size > 0
