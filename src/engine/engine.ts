@@ -201,6 +201,16 @@ export class Engine {
     return this.#failure === null && (isBusy || isMoving())
   }
 
+  /** Large results wait to be told: requests that make more of them pause, and all others go on. */
+  set holdsWide(holds: boolean) {
+    this.#scheduler.holdsWide = holds
+  }
+
+  /** Nothing can be done before `holdsWide` ends. */
+  get isHeld(): boolean {
+    return this.#scheduler.isHeld && this.#flights.count === 0 && !this.#transfers.isBusy
+  }
+
   /** Every request has been answered. */
   get isIdle(): boolean {
     const { live, leaving, numEvents } = this.#outcomes
@@ -353,6 +363,7 @@ export class Engine {
   }
 
   #launch(): void {
+    this.#scheduler.isHeld = false
     if (!this.#takeMasks()) return
     const plan = this.#scheduler.schedule(this.#flights.last)
     if (plan.length === 0) return

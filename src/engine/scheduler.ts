@@ -72,6 +72,10 @@ export class Scheduler {
   readonly running: LiveRequest[] = []
   /** Nothing was planned because guesses for the next step need the draws of the last one. */
   isWaiting = false
+  /** So many large results wait to be told that requests which make more of them are not stepped. */
+  holdsWide = false
+  /** Nothing was planned, because of that alone. */
+  isHeld = false
   readonly #runner: Runner
   readonly #slots: SlotPool
   readonly #transfers: StateTransfers
@@ -135,21 +139,21 @@ export class Scheduler {
     const plan: PlannedRow[] = []
     const { feedsDraws, drawsLater } = this.#runner
     const mayGo = (one: Sequence) => one.isSettled || (drawsLater && one.canDrawLater)
+    const runs = this.holdsWide ? this.running.filter(({ request }) => !isWide(request)) : this.running
     const decoding: Sequence[] = []
-    for (const { sequences } of this.running)
-      for (const one of sequences) if (one.canGoOn && mayGo(one)) decoding.push(one)
+    for (const { sequences } of runs) for (const one of sequences) if (one.canGoOn && mayGo(one)) decoding.push(one)
     this.isWaiting = feedsDraws && this.#speculation.waitsFor(decoding, this.numSlots)
     if (this.isWaiting) return plan
     this.#planDecode(plan, decoding, lastFlight)
-    this.#planPrefill(plan)
+    this.#planPrefill(plan, runs)
+    this.isHeld = plan.length === 0 && runs.length < this.running.length && !runs.some((live) => mayRun(live))
     for (const { owner, numPrompt } of plan) if (numPrompt === 0) this.waiting.charge(owner, 1)
     return plan
   }
 
   /** Whether anything could run or begin without these sequences. */
   hasOthers(late: ReadonlySet<Sequence>): boolean {
-    const isOther = (one: Sequence) => one.canGoOn && !late.has(one)
-    return this.waiting.length > 0 || this.running.some((live) => live.canSendChunk || live.sequences.some(isOther))
+    return this.waiting.length > 0 || this.running.some((live) => mayRun(live, late))
   }
 
   releaseSlot(sequence: Sequence): void {
@@ -275,8 +279,8 @@ export class Scheduler {
     }
   }
 
-  #planPrefill(plan: PlannedRow[]): void {
-    const waiting = this.running.filter((live) => live.canSendChunk)
+  #planPrefill(plan: PlannedRow[], runs: readonly LiveRequest[]): void {
+    const waiting = runs.filter((live) => live.canSendChunk)
     if (waiting.length === 0) return
     const [numDecode] = tokensOf(plan)
     const free = this.#runner.maxTokens - numDecode
@@ -362,6 +366,16 @@ function prefillStep(owner: LiveRequest, numPrompt: number): PlannedRow {
 function hiddenOf({ request, promptLeft }: LiveRequest, numPrompt: number): BatchRow['hidden'] {
   if (request.embedding === 'mean') return 'all'
   return request.embedding === 'last' && numPrompt === promptLeft ? 'last' : undefined
+}
+
+/** It has something to run, now or when its masks are there; without sequences that are `late`. */
+function mayRun(live: LiveRequest, late?: ReadonlySet<Sequence>): boolean {
+  return live.canSendChunk || live.sequences.some((one) => one.canGoOn && late?.has(one) !== true)
+}
+
+/** Its results have more bytes than text has. */
+function isWide({ logprobs, promptLogprobs, embedding }: GenerateRequest): boolean {
+  return logprobs !== null || promptLogprobs !== null || embedding !== undefined
 }
 
 const NO_TOKENS = new Int32Array(0)

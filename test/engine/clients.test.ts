@@ -357,6 +357,37 @@ describe('worker', () => {
   })
 })
 
+test('while large results wait to be read, requests that make more of them pause, and others go on', async () => {
+  const { engine } = setUpEngine({ numSlots: 8 }, {})
+  const [gateway, worker] = channelPair<ToWorker, FromWorker>()
+  const connecting = RemoteEngineClient.connect(gateway)
+  let read: (() => void) | null = () => {}
+  const reading = new Promise<void>((resolve) => {
+    read = resolve
+  })
+  void serveEngine(engine, Object.assign(worker, { largeRoom: () => (read === null ? null : reading) }))
+  const client = await connecting
+  const scored = requestOf({ id: 'scored', prompt: promptOf(5), maxTokens: 9, logprobs: 2 })
+  const echoed = requestOf({ id: 'echoed', prompt: promptOf(9), maxTokens: 1, promptLogprobs: 1 })
+  const plain = requestOf({ id: 'plain', prompt: promptOf(7), maxTokens: 40 })
+  const late = [scored, echoed].map((request) => collect(client.generate(request)))
+  expect((await collect(client.generate(plain))).answer('plain', 0)).toEqual(soloAnswer(plain))
+  await settle()
+  expect(engine.stats).toMatchObject({ running: 2, lastBatchTokens: 1 })
+  const { steps } = engine.stats
+  await settle()
+  expect(engine.stats.steps).toBe(steps)
+  // Those that come meanwhile go on, too.
+  expect((await collect(client.generate(plain))).answer('plain', 0)).toEqual(soloAnswer(plain))
+  const resolve = read
+  read = null
+  resolve()
+  const [first, second] = await Promise.all(late)
+  expect(first!.answer('scored', 0)).toEqual(soloAnswer(scored))
+  expect(second!.answer('echoed', 0)).toEqual(soloAnswer(echoed))
+  await client.close()
+})
+
 test('finished requests are forgotten', async () => {
   const queues = new LiveQueues()
   const add = (id: string) => {

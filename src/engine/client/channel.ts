@@ -7,8 +7,10 @@
 export interface Channel<Out, In> {
   /** Dropped when the channel is closed. */
   send(message: Out): void
-  /** Null, unless so much waits to be sent that no more should be made; resolves when that has changed. */
+  /** Null, unless so much has not been read that no more should be made; resolves when that has changed. */
   room?(): Promise<void> | null
+  /** The same for what is large. */
+  largeRoom?(): Promise<void> | null
   /** Every listener gets every message from now on. */
   onMessage(listener: (message: In) => void): void
   /** Called once, with why, after the last message: "exit code 1", "signal SIGKILL", "closed". */

@@ -12,8 +12,11 @@ import { divide, type Id, type Large, type Part, WireReader } from './wire.ts'
 /** How long messages of a dead worker may still be on their way before its channel counts as closed. */
 const LAST_MESSAGES_MS = 1000
 
-/** With more on their way no more should be made: messages of at most 64 KB, and bytes of what goes in parts. */
-const MOST_UNSENT = 1024
+/**
+ * With more on their way no more should be made: steps that the other end has not read, and bytes of what goes in parts.
+ * A GPU makes them faster than a gateway under load takes them, and what can be read at once takes one turn of its loop.
+ */
+const MOST_UNREAD_STEPS = 4
 const MOST_LARGE_BYTES = 2 ** 26
 
 /** The gateway's end. It closes when the child has gone and its last message has been read. */
@@ -58,8 +61,8 @@ export interface IpcPort {
 }
 
 type Message = ToWorker | FromWorker
-/** What is on its way: small messages, parts of large ones, and, for each part, that it has been taken. */
-type Wire = Message | StepColumns | Part | { readonly type: 'taken' }
+/** What is on its way: small messages, parts of large ones, and, for each part and each step, that it has been taken. */
+type Wire = Message | StepColumns | Part | { readonly type: 'taken' } | { readonly type: 'step-taken' }
 
 export class ProcessEnd<Out extends Message, In extends Message> implements Channel<Out, In> {
   readonly #port: IpcPort
@@ -67,9 +70,11 @@ export class ProcessEnd<Out extends Message, In extends Message> implements Chan
   readonly #reader = new WireReader<In>()
   readonly #messageListeners: ((message: In) => void)[] = []
   readonly #closeListeners: ((reason: string) => void)[] = []
-  #whenSent: (() => void)[] = []
-  #whenRoom: (() => void)[] = []
+  readonly #whenSent: (() => void)[] = []
+  readonly #whenRoom: (() => void)[] = []
+  readonly #whenLargeRoom: (() => void)[] = []
   #numUnsent = 0
+  #numUnreadSteps = 0
   #closedBecause: string | null = null
 
   constructor(port: IpcPort) {
@@ -84,8 +89,13 @@ export class ProcessEnd<Out extends Message, In extends Message> implements Chan
   }
 
   room(): Promise<void> | null {
-    if (this.#hasRoom) return null
+    if (this.#numUnreadSteps < MOST_UNREAD_STEPS) return null
     return new Promise((resolve) => this.#whenRoom.push(resolve))
+  }
+
+  largeRoom(): Promise<void> | null {
+    if (this.#large.bytes < MOST_LARGE_BYTES) return null
+    return new Promise((resolve) => this.#whenLargeRoom.push(resolve))
   }
 
   onMessage(listener: (message: In) => void): void {
@@ -118,12 +128,9 @@ export class ProcessEnd<Out extends Message, In extends Message> implements Chan
     return this.#numUnsent === 0 && this.#large.isEmpty
   }
 
-  get #hasRoom(): boolean {
-    return this.#numUnsent < MOST_UNSENT && this.#large.bytes < MOST_LARGE_BYTES
-  }
-
   #write(wire: Wire): void {
     this.#numUnsent++
+    if (isStep(wire)) this.#numUnreadSteps++
     // The peer's end of the same protocol; a failed send means it has gone, which onClose reports.
     this.#port.send?.(wire as never, () => {
       this.#numUnsent--
@@ -137,17 +144,32 @@ export class ProcessEnd<Out extends Message, In extends Message> implements Chan
       this.#tell()
       return
     }
+    if (wire.type === 'step-taken') {
+      this.#numUnreadSteps--
+      this.#tell()
+      return
+    }
     const isPart = wire.type === 'part' || wire.type === 'scores' || wire.type === 'rest'
     const message = this.#reader.read(wire)
     if (message !== null) for (const listener of this.#messageListeners) listener(message)
-    if (isPart && this.#port.connected) this.#write({ type: 'taken' })
+    if (!this.#port.connected) return
+    if (isPart) this.#write({ type: 'taken' })
+    else if (isStep(wire)) this.#write({ type: 'step-taken' })
   }
 
   /** Whoever waits for it, that all is sent or that there is room. */
   #tell(): void {
-    if (this.#isSent || this.#closedBecause !== null) for (const resolve of this.#whenSent.splice(0)) resolve()
-    if (this.#hasRoom || this.#closedBecause !== null) for (const resolve of this.#whenRoom.splice(0)) resolve()
+    const tell = (is: boolean, waiting: (() => void)[]) => {
+      if (is || this.#closedBecause !== null) for (const resolve of waiting.splice(0)) resolve()
+    }
+    tell(this.#isSent, this.#whenSent)
+    tell(this.#numUnreadSteps < MOST_UNREAD_STEPS, this.#whenRoom)
+    tell(this.#large.bytes < MOST_LARGE_BYTES, this.#whenLargeRoom)
   }
+}
+
+function isStep({ type }: Wire): boolean {
+  return type === 'step' || type === 'step-columns'
 }
 
 const MOST_ON_THE_WAY = 2

@@ -112,8 +112,10 @@ class WorkerLoop {
   #turn(): void {
     this.#isScheduled = false
     if (this.#isOver) return
+    const largeRoom = this.#channel.largeRoom?.() ?? null
+    this.#engine.holdsWide = largeRoom !== null
     const events = this.#engine.turn()
-    const { failure, hasWork } = this.#engine
+    const { failure, hasWork, isHeld } = this.#engine
     // Before the errors of its requests: some are repeated at once, and not here.
     if (failure !== null) this.#channel.send({ type: 'fatal', error: failure.toShape() })
     if (events !== null || this.#refused.length > 0) {
@@ -121,6 +123,7 @@ class WorkerLoop {
       this.#refused = []
     }
     if (failure !== null) this.#end(1)
+    else if (isHeld && largeRoom !== null) void largeRoom.then(() => this.#schedule())
     else if (hasWork && events === null) this.#scheduleAfterRest()
     else if (hasWork) this.#schedule()
     else if (this.#isDraining && this.#engine.isIdle) this.#end(0)
