@@ -400,8 +400,8 @@ describeCuda('an engine that guesses', () => {
       expect(chiSquare).toBeLessThan(21.1)
     }
     const { guessedTokens, acceptedTokens } = engine.stats
-    expect(acceptedTokens).toBeGreaterThan(NUM_TRIALS / 10)
-    expect(guessedTokens - acceptedTokens).toBeGreaterThan(NUM_TRIALS / 10)
+    expect(acceptedTokens).toBeGreaterThan(NUM_TRIALS / 20)
+    expect(guessedTokens - acceptedTokens).toBeGreaterThan(NUM_TRIALS / 20)
     for (const one of [engine, plain]) one.dispose()
   })
 })
