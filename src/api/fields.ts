@@ -17,7 +17,7 @@ export interface UnreadFields {
   readonly refusal?: (param: string, instead: string | undefined) => SkeinError
 }
 
-export interface FieldCheck extends UnreadFields {
+interface FieldCheck extends UnreadFields {
   readonly read: readonly string[]
   /** The field that has these fields, with a dot; '' for the body. */
   readonly at?: string

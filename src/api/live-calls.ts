@@ -6,7 +6,7 @@
 import type { GenerateRequest } from '../engine/messages.ts'
 import { SkeinError } from '../errors.ts'
 
-export type Ending = 'stopped' | 'paused'
+type Ending = 'stopped' | 'paused'
 
 export interface LiveCall {
   readonly id: string

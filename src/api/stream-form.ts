@@ -12,7 +12,7 @@ export interface StreamForm {
 }
 
 /** An event whose JSON is known without making the object: most tokens of a stream differ in their text alone. */
-export class WrittenEvent {
+class WrittenEvent {
   readonly json: string
 
   constructor(json: string) {

@@ -10,7 +10,7 @@ import type { ByteSource } from '../model/formats/byte-source.ts'
 
 type DownloadProgress = (doneBytes: number, totalBytes: number | null) => void
 
-export interface StoreOptions {
+interface StoreOptions {
   /** False: the file is fetched and not stored. */
   readonly keep?: boolean | undefined
   readonly onProgress?: DownloadProgress | undefined

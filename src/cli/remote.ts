@@ -98,7 +98,7 @@ async function workersOf(server: ServerAddress): Promise<readonly WorkerRecord[]
 }
 
 /** Calls the management API and returns its JSON. Throws the server's refusal with its own code. */
-export async function ask({ url, apiKey }: ServerAddress, method: string, path: string): Promise<unknown> {
+async function ask({ url, apiKey }: ServerAddress, method: string, path: string): Promise<unknown> {
   const headers: Record<string, string> = apiKey ? { authorization: `Bearer ${apiKey}` } : {}
   const response = await fetch(`${url}${path}`, { method, headers }).catch(() => {
     throw new SkeinError('model_not_loaded', `no server answers at ${url}; start one with \`skein serve\``)

@@ -12,7 +12,7 @@ import { SkeinError } from '../errors.ts'
 /** A parameter of a statement: $1, $2, … Objects become JSON. */
 export type Value = string | number | boolean | null | Uint8Array | readonly (string | number | null | Uint8Array)[]
 
-export interface Result<Row> {
+interface Result<Row> {
   readonly rows: readonly Row[]
   readonly count: number
 }
@@ -21,7 +21,7 @@ export interface Connection {
   query<Row = never>(sql: string, values?: readonly Value[]): Promise<Result<Row>>
 }
 
-export interface DatabaseOptions {
+interface DatabaseOptions {
   /** Maximum open connections. */
   readonly connections?: number | undefined
 }

@@ -6,7 +6,7 @@ import type { Database } from './database.ts'
 import { MEMBERS_CHANNEL, type WorkerFacts } from './lease.ts'
 import { isNear, protocolOf } from './protocol.ts'
 
-export interface Member extends WorkerFacts {
+interface Member extends WorkerFacts {
   readonly inFlight: number
   /** By the database's clock at the last query. */
   readonly leftMs: number

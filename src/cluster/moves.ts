@@ -1,7 +1,7 @@
 /** Moves of sessions between workers; the database remembers the latest. */
 import type { Connection } from './database.ts'
 
-export interface Move {
+interface Move {
   readonly model: string
   readonly id: string
   readonly fromWorker: string

@@ -12,14 +12,14 @@ export interface SessionKey {
   readonly id: string
 }
 
-export interface Owner {
+interface Owner {
   readonly owner: string
   readonly node: string
   readonly url: string
 }
 
 /** A session as its new owner gets it. */
-export interface Taken {
+interface Taken {
   readonly fence: number
   /** The last published record, in JSON. Null: never published. */
   readonly record: unknown

@@ -44,7 +44,7 @@ export const DEFAULT_STATE_OPTIONS: StateOptions = {
 }
 
 /** How the end of an answer is reported: with its turn, if it became one, or with why it could not be kept. */
-export type Report = (session: SessionPosition | null, error: SkeinError | null) => void
+type Report = (session: SessionPosition | null, error: SkeinError | null) => void
 
 /** What a live request has to do with kept states. */
 interface Use {

@@ -107,7 +107,7 @@ export interface AppOptions extends BatchOptions {
  * State that several apps in front of the same workers share: calls, which may be ended at another app, mixtures, and
  * memory for bodies.
  */
-export interface Shared {
+interface Shared {
   readonly live: LiveCalls
   readonly mixtures: KnownMixtures
   readonly bodies: BodyMemory

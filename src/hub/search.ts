@@ -5,7 +5,7 @@ import { type Hub, listFiles, readJson } from './hub.ts'
 import { parseModelName } from './model-names.ts'
 import { directoryModel } from './pull.ts'
 
-export interface HubRepository {
+interface HubRepository {
   /** owner/name */
   readonly name: string
   readonly downloads: number
@@ -14,7 +14,7 @@ export interface HubRepository {
   readonly isGated: boolean
 }
 
-export interface HubModel {
+interface HubModel {
   /** In the form that `pull` takes. */
   readonly name: string
   /** Name shown within the repository; '': the repository is one model. */

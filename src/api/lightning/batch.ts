@@ -100,7 +100,7 @@ export async function batchReply(
 }
 
 /** Adds a route's last fields beside its rows: to a whole reply, or as an event of the stream. */
-export type Ending = (rows: readonly Row[]) => { readonly fields: object; readonly event: object } | null
+type Ending = (rows: readonly Row[]) => { readonly fields: object; readonly event: object } | null
 
 /** For replies that are not streamed: a paused call replies only with the name to resume it by. */
 export async function runToEnd(plan: BatchPlan, live: LiveCalls): Promise<void> {

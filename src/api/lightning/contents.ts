@@ -123,7 +123,7 @@ async function encodeAll(call: Call, model: ServedModel, contents: readonly stri
   return all.map((tokens) => ({ tokens: pads ? concatTokens([[END_OF_TEXT], tokens]) : tokens }))
 }
 
-export interface Prompt {
+interface Prompt {
   readonly tokens: Int32Array
   readonly boundaries?: Int32Array
   /** Instead of `tokens` where a session begins. */

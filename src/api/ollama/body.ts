@@ -49,7 +49,7 @@ export function sharedFields(limits: RequestLimits) {
 }
 
 type SharedBody = Static<ReturnType<typeof Type.Object<ReturnType<typeof sharedFields>>>>
-export type Options = Static<ReturnType<typeof Type.Object<ReturnType<typeof optionFields>>>>
+type Options = Static<ReturnType<typeof Type.Object<ReturnType<typeof optionFields>>>>
 /** Fields of the options that this server does not read. An RWKV model has no window to bound and no layers to place. */
 export const UNREAD_OPTIONS: UnreadFields = {
   harmless: [

@@ -71,7 +71,7 @@ function entry(own: Uint8Array, logprob: number) {
 }
 
 /** Where in a text the bytes so far end. Those that are no character count as the U+FFFD that the text has for them. */
-export interface TextPlace {
+interface TextPlace {
   /** Characters (Unicode code points) that have begun. */
   readonly characters: number
   /** Bytes of a character that is not whole yet; it is counted. */

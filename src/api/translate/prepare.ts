@@ -5,7 +5,7 @@ import { task } from '../../threads/task.ts'
 import type { Delimiters } from './marks.ts'
 import { type Part, toParts } from './text.ts'
 
-export interface Texts {
+interface Texts {
   readonly texts: readonly string[]
   /** Null: each text shows its own. */
   readonly language: string | null

@@ -46,7 +46,7 @@ export function createCpuBackend(options: CpuOptions = {}): Backend {
   }
 }
 
-export interface MachineLimits {
+interface MachineLimits {
   readonly readBytesPerSecond: number
   /** f32 fused multiply-adds in registers, two operations each. */
   readonly fmaOperationsPerSecond: number

@@ -253,7 +253,7 @@ interface LoadPlan<T> {
   readonly signal: AbortSignal
 }
 
-export interface Load<T> {
+interface Load<T> {
   /** In the order in which they ended; fewer than planned if the load was interrupted. */
   readonly requests: readonly Timed<T>[]
   readonly durationMs: number

@@ -34,7 +34,7 @@ export interface Usage {
 }
 
 /** The content of a stream's event, or of a whole reply. */
-export interface Said {
+interface Said {
   readonly pieces: readonly Piece[]
   readonly usage: Usage | null
   readonly error: string | null

@@ -30,7 +30,7 @@ export interface Exchange {
   readonly endMs: number
 }
 
-export interface Ask {
+interface Ask {
   readonly path: string
   readonly body: object
   readonly isStream: boolean

@@ -23,7 +23,7 @@ export interface TokenBytes {
 export const END_OF_TEXT = 0
 
 /** Text and tokens released together. */
-export interface Released {
+interface Released {
   readonly text: string
   readonly tokens: readonly number[]
   readonly logprobs: readonly TokenText[] | null

@@ -8,7 +8,7 @@ import type { TokenText } from '../messages.ts'
 import type { TokenBytes } from './answer-text.ts'
 
 /** Of each row of logits. All of a row are NaN when it is not finite (a NaN or +∞ in it); a single −∞ is a probability of zero. */
-export interface Scores {
+interface Scores {
   /** Of the row's token: [rows]. */
   readonly logprobs: Float64Array
   /** Best first; ties go to the smaller id: [rows, k]. */

@@ -18,7 +18,7 @@ interface SpareCopy {
   read: Read | null
 }
 
-export interface Checkpoint {
+interface Checkpoint {
   /** Drawn tokens that the copied state has consumed. */
   readonly count: number
   readonly copy: SpareCopy

@@ -99,7 +99,7 @@ export function formatKeyList(keys: readonly KeyRecord[]): string {
   return `${JSON.stringify({ version: 1, keys }, null, 2)}\n`
 }
 
-export interface NewKey {
+interface NewKey {
   readonly name: string
   readonly role: Role
   readonly expiresAt: number | null

@@ -21,7 +21,7 @@ const BEGINNING = 1024
  * `here`: the gateway answers itself. `node`: the request's node answers. `any`: any node can. `every`: some node knows
  * the named thing, and the gateway cannot tell which. `operators`: it is about one node, which must be named.
  */
-export type Way = NonNullable<Route['inCluster']> | 'operators'
+type Way = NonNullable<Route['inCluster']> | 'operators'
 
 export function wayOf({ method, body, role, takesBytes, inCluster }: Route): Way {
   if (inCluster !== undefined) return inCluster

@@ -26,7 +26,7 @@ export function publicError(error: SkeinError, requestId: string, isOperators: b
   return new SkeinError(error.code, `${generic}; its log has the cause under request ${requestId}`)
 }
 
-export interface Failure {
+interface Failure {
   readonly error: SkeinError
   readonly status: number
 }

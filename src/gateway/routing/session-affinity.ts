@@ -13,7 +13,7 @@ const BUSY_POLL_MS = 50
 /** How long the next request of a session waits while the session is busy on a worker that is ending. */
 const MAX_BUSY_MS = 60_000
 
-export interface Home {
+interface Home {
   readonly ref: SessionRef
   worker: Replica | null
   /** Requests that use it now. */

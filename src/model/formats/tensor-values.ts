@@ -53,7 +53,7 @@ export function heldType({ dtype, packed }: Pick<TensorEntry, 'dtype' | 'packed'
 }
 
 /** Elements of a tensor in another type. One that f16 cannot hold is refused, as backends do: it would be infinite. */
-export function converted(
+function converted(
   { name, dtype }: Pick<TensorEntry, 'name' | 'dtype'>,
   bytes: Uint8Array,
   to: SourceType,

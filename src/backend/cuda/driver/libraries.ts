@@ -25,7 +25,7 @@ interface FoundLibrary {
   readonly major: number | null
 }
 
-export interface Search {
+interface Search {
   readonly found: FoundLibrary | null
   /** In the order of looking, for the message when nothing was found. */
   readonly searched: readonly string[]

@@ -8,7 +8,7 @@ import type { CudaDevice } from '../device/device.ts'
 import type { DevicePointer } from '../kernel/args.ts'
 import type { Algorithm, ProductShape } from './cublaslt.ts'
 
-export interface Timed {
+interface Timed {
   readonly algorithm: Algorithm
   readonly microseconds: number
 }
