@@ -70,16 +70,10 @@ export class Engine {
     const wake = () => this.onWake()
     this.#states = states === null ? null : new States(runner, slots, this.#transfers, tokenBytes, states, wake)
     const prefill = new PrefillBudget(given, itlTargetOf(runner), runner.maxTokens, vocabSize)
-    this.#speculation = new Speculation(runner, given.proposers, given.now)
-    this.#scheduler = new Scheduler(
-      runner,
-      slots,
-      this.#transfers,
-      prefill,
-      this.#states,
-      this.#speculation,
-      given.preemptBytes,
-    )
+    const speculation = new Speculation(runner, given.proposers, given.now)
+    this.#speculation = speculation
+    const { preemptBytes } = given
+    this.#scheduler = new Scheduler(runner, slots, this.#transfers, prefill, this.#states, speculation, preemptBytes)
     const learn = (plan: readonly PlannedRow[], ms: number, gapMs: number, number: number) => {
       const [answers, prompts] = tokensOf(plan)
       const wasShort = this.#scheduler.turns.learn(number, ms + gapMs, answers, prompts)
@@ -88,7 +82,7 @@ export class Engine {
       if (prompts > 0) return
       const numRows = plan.reduce((sum, { owner }) => sum + owner.width, 0)
       const hasGuesses = plan.some(({ row }) => row.guesses !== undefined)
-      this.#speculation.learnStep(numRows, answers, hasGuesses, ms, gapMs)
+      speculation.learnStep(numRows, answers, hasGuesses, ms, gapMs)
     }
     this.#flights = new Flights(runner, learn, given.now)
     this.#outcomes = new Outcomes(
