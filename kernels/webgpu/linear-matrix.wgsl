@@ -40,6 +40,9 @@ const TEAM_TILES = ROWS / SIDE;
 /** [BUFFERS, teams, TEAM_TILES], eight f16 a vector: as single numbers they would be written one by one. Then sums. */
 var<workgroup> tiles: array<array<vec4u, SIDE * STRIDE>, max(BUFFERS * TEAMS * TEAM_TILES, TEAMS * TILES * ACROSS)>;
 
+/** Read again behind the loop, which would otherwise hold all of the job in registers. */
+var<workgroup> own_block: u32;
+
 struct Piece {
   bits: vec4u,
   scale: f32,
@@ -83,6 +86,7 @@ fn main(
   let blocks = (job.rows + BLOCK - 1u) / BLOCK;
   let block = first_block - job.first;
   if (block >= blocks) { return; }
+  if (thread == 0u) { own_block = first_block; }
   let count = num_inputs();
   let t0 = group.x * TOKENS;
   let team = subgroup / TILES;
@@ -103,6 +107,7 @@ fn main(
 #end s
 #end i
 #include STEPS_OF
+  let ending = job_of(workgroupUniformLoad(&own_block));
   // Every subgroup puts a row of its sums in shared memory, and those of the teams are added. What they are added to in memory is
   // read meanwhile.
 #repeat i DOWN
@@ -115,7 +120,7 @@ fn main(
   let first$i_$l = block * BLOCK + ($lu * THREADS + thread) / (SIDE * ROW_QUADS) % BROAD * ACROSS * SIDE + 4u * (($lu * THREADS + thread) % ROW_QUADS);
   let isOwn$i_$l = $lu * THREADS + thread < ROUND_QUADS && t$i_$l < count;
   var held$i_$l = Held();
-  if (isOwn$i_$l) { held$i_$l = held4(job, t$i_$l, first$i_$l); }
+  if (isOwn$i_$l) { held$i_$l = held4(ending, t$i_$l, first$i_$l); }
 #end l
   workgroupBarrier();
 #repeat l SUMS_EACH
@@ -127,7 +132,7 @@ fn main(
 #repeat m TEAMS
     sum += bitcast<vec4f>(tiles[$mu * TILES * ACROSS + matrix][at]);
 #end m
-    store_held(job, t$i_$l, first$i_$l, sum * job.inverse, held$i_$l);
+    store_held(ending, t$i_$l, first$i_$l, sum * ending.inverse, held$i_$l);
   }
 #end l
 #end i

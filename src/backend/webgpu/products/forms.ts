@@ -143,11 +143,14 @@ function fewForm(matrices: Matrices, { type, blocks, columns }: Work, tokens: nu
   return blocks < MANY_BLOCKS ? of(8, 1, 1, 64) : of(4, 1, 2, 32)
 }
 
+/** Beside the tiles: a number, in the unit of shared memory. */
+const OWN_BLOCK = 16
+
 /** Bytes of shared memory: weights with eight more to each row, or the sums of a row of matrices; see linear-matrix.wgsl. */
 function sharedOf({ blocks, constants }: Form): number {
   const { SIDE = 0, STEP = 0, TEAMS = 0, BUFFERS = 0, HIGH = 0, BROAD = 0, ACROSS = 0 } = constants
   const rows = TEAMS * Math.max(BUFFERS * BLOCK_ROWS * blocks, HIGH * BROAD * ACROSS * SIDE)
-  return 2 * (STEP * SIDE + 8) * rows
+  return 2 * (STEP * SIDE + 8) * rows + OWN_BLOCK
 }
 
 /** Blocks up to which a prompt of some hundred tokens has so few tiles that more subgroups share each. */
@@ -155,13 +158,13 @@ const FEW_BLOCKS = 384
 
 /** Larger tiles read less; more of them keep more of the GPU busy. Both make the same sums in the same order. */
 function wideForm(matrices: Matrices, { type, blocks, columns }: Work, tokens: number): Form {
-  const of = (down: number, teams: number, buffers: number) =>
-    byMatrices(matrices, type, { high: 2, broad: 1, down, across: 4, teams, step: 2, buffers })
+  const of = (down: number, teams: number) =>
+    byMatrices(matrices, type, { high: 2, broad: 1, down, across: 4, teams, step: 2, buffers: 2 })
   const ofShort = (down: number) =>
     byMatrices(matrices, type, { high: 2, broad: 2, down, across: 2, teams: 1, step: 32 / matrices.side, buffers: 1 })
   if (columns <= SHORT_ROW) return numGroups(ofShort(4), tokens, blocks) >= MANY_GROUPS ? ofShort(4) : ofShort(2)
-  const isShared = blocks <= FEW_BLOCKS && sharedOf(of(4, 4, 1)) <= matrices.sharedBytes
-  const [large, small] = isShared ? [of(4, 4, 1), of(2, 4, 1)] : [of(4, 2, 2), of(2, 2, 2)]
+  const teams = blocks <= FEW_BLOCKS && sharedOf(of(4, 4)) <= matrices.sharedBytes ? 4 : 2
+  const [large, small] = [of(4, teams), of(2, teams)]
   return numGroups(large, tokens, blocks) >= MANY_GROUPS ? large : small
 }
 
