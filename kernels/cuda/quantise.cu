@@ -124,9 +124,9 @@ extern "C" __global__ void __launch_bounds__(256)
 
 // out f16 [rows, columns], for the library's products. A thread takes a lane's 16 bytes of a part,
 // like linear-quant.cu; a warp loads and stores whole sectors. A weight, integer times scale, is
-// rounded once. Bound by memory.
+// rounded once. Of e4m3 (a lane has 16 inputs in order) `scales` are f32 [rows]. Bound by memory.
 extern "C" __global__ void __launch_bounds__(256)
-    dequantise(Step, uint4* out, const u8* values, const f16* scales, int rows, int columns) {
+    dequantise(Step, uint4* out, const u8* values, const void* scales, int rows, int columns) {
   let_next_start();
   wait_for_previous();
   const int lanes = parts_of(columns) * 4;
@@ -144,10 +144,14 @@ extern "C" __global__ void __launch_bounds__(256)
     const High<false> high = high_of_lane(above, lane);
 #pragma unroll
     for (int slice = 0; slice < kPartSlices; slice++) {
-      const int column = (part * kPartSlices + slice) * 32 + lane * 8;
+      constexpr bool kIsE4m3 = QUANT == kE4m3;
+      const int column = kIsE4m3 ? part * kPartInputs + lane * 16 + slice * 8
+                                 : (part * kPartSlices + slice) * 32 + lane * 8;
       if (column >= columns) break;
-      const f16* const of_group = scales + scale_at(row, column / kGroup, columns);
-      const float scale = to_float(of_group[0]) * UNSCALE;
+      const f16* const of_group = static_cast<const f16*>(scales) +
+                                  (kIsE4m3 ? 0 : scale_at(row, column / kGroup, columns));
+      const float scale = kIsE4m3 ? static_cast<const float*>(scales)[row]
+                                  : to_float(of_group[0]) * UNSCALE;
       const float minimum = kHasMinimum ? to_float(of_group[1]) * UNSCALE : 0.0f;
       u32 ready[4], h[4];
       prepare_slices(ready, words, slice / 2 * 2, constants);

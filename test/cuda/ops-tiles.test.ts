@@ -1,6 +1,7 @@
 import { afterEach, expect, test, vi } from 'vitest'
 import type { Backend } from '../../src/backend/backend.ts'
 import { MOST_TOKENS_OF_FP8 } from '../../src/backend/cuda/linear/rounded-tiles.ts'
+import { CopyBudget } from '../../src/backend/cuda/linear/sparse.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import type { MatrixSource } from '../../src/backend/weight-types.ts'
 import { capacityFor, normals, raggedBatch, randomSource, rmsRatio, runOnce } from '../backend/kit.ts'
@@ -62,6 +63,25 @@ describeCuda('products of many tokens with integers on cuda', () => {
     compare(cuda(), 1e-3, `T ${tokens}`, (backend) => linearOf(backend, type, tokens, [72, 64], 544))
   })
 
+  test.each([...INTEGERS, 'fp8'] as const)('linear with %s by copies in f16, and without memory for them', (type) => {
+    const rows = [640, 576] as const
+    const take = vi.spyOn(CopyBudget.prototype, 'take')
+    for (const tokens of [40, 250]) {
+      const run = (backend: Backend) => linearOf(backend, type, tokens, rows, 640)
+      const byCopies = run(cuda())
+      expect(take.mock.lastCall).toEqual([2 * (rows[0] + rows[1]) * 640])
+      expect(take.mock.results.at(-1)?.value).toBe(true)
+      take.mockReturnValueOnce(false)
+      const without = run(cuda())
+      // More than 128 tokens of fp8 are rounded then.
+      const most = type === 'fp8' && tokens > MOST_TOKENS_OF_FP8 ? 0.05 : 1e-3
+      for (const [j, expected] of run(reference).entries()) {
+        expect(rmsRatio(byCopies[j]!, expected), `output ${j} of ${tokens} tokens`).toBeLessThan(1e-3)
+        expect(rmsRatio(without[j]!, expected), `output ${j} of ${tokens} tokens, without`).toBeLessThan(most)
+      }
+    }
+  })
+
   test('logits of 8 bits, and of a matrix that is copied in parts', () => {
     const [C, V] = [4096, 16_648]
     let state = 1
@@ -95,6 +115,8 @@ describeCuda('products of many tokens with integers on cuda', () => {
     }
     const few = run(8)
     expect(rmsRatio(run(80), few)).toBeLessThan(1e-3)
+    expect(rmsRatio(run(TILED_TOKENS + 4), few)).toBeLessThan(1e-3)
+    vi.spyOn(CopyBudget.prototype, 'take').mockReturnValue(false)
     expect(rmsRatio(run(TILED_TOKENS + 4), few)).toBeLessThan(1e-3)
   })
 })

@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest'
 import type { CudaDevice } from '../../../src/backend/cuda/device/device.ts'
+import { tokensOfHalves } from '../../../src/backend/cuda/linear/halves.ts'
 import { copyBytes } from '../../../src/backend/cuda/linear/rounded-many.ts'
 import { cutOf } from '../../../src/backend/cuda/linear/rounded-tiles.ts'
 import { CopyBudget } from '../../../src/backend/cuda/linear/sparse.ts'
@@ -57,12 +58,22 @@ test('rows have whole parts of values and scales', () => {
   expect(rowBytesOf('q4', 544)).toEqual({ values: 5 * 64, scales: 40 })
 })
 
-test('transposed copies leave half of the free memory, and a reserve', () => {
+test('copies in f16 are for many tokens, or few weights; e4m3 is multiplied as it is where that pays', () => {
+  const range = (type: 'i8' | 'fp8', rows: number, columns: number) => tokensOfHalves([{ type, rows, columns }])
+  expect(range('i8', 16_384, 4096)).toEqual({ least: 193, most: Number.POSITIVE_INFINITY })
+  expect(range('i8', 4096, 4096)).toEqual({ least: 0, most: Number.POSITIVE_INFINITY })
+  expect(range('fp8', 2048, 8192).most).toBeCloseTo(477, 0)
+  const { least, most } = range('fp8', 16_384, 4096)
+  expect(most).toBeLessThan(least)
+})
+
+test('copies leave a part of the free memory, a reserve, and what a log may take', () => {
   const MiB = 2 ** 20
-  const device = { freeBytes: () => 2560 * MiB } as unknown as CudaDevice
-  const budget = new CopyBudget(device)
-  const taken = Array.from({ length: 32 }, () => budget.take(128 * MiB)).filter(Boolean)
-  expect(taken).toHaveLength(8)
-  const short = new CopyBudget({ freeBytes: () => 100 * MiB } as unknown as CudaDevice)
-  expect(short.take(1)).toBe(false)
+  const deviceOf = (free: number, taken: number) =>
+    ({ freeBytes: () => free * MiB, memory: { takenBytes: taken * MiB } }) as unknown as CudaDevice
+  const count = (budget: CopyBudget) => Array.from({ length: 32 }, () => budget.take(128 * MiB)).filter(Boolean).length
+  expect(count(new CopyBudget(deviceOf(2560, 4096), 1 / 2))).toBe(8)
+  expect(count(new CopyBudget(deviceOf(2560, 4096), 1 / 4, 1 / 4))).toBe(2)
+  expect(new CopyBudget(deviceOf(100, 0), 1 / 2).take(1)).toBe(false)
+  expect(new CopyBudget(deviceOf(1024, 4096), 1 / 4, 1 / 4).take(1)).toBe(false)
 })

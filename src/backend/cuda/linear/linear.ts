@@ -12,6 +12,7 @@ import { bucketOf, type Gemm, type GemmCall } from '../gemm/gemm.ts'
 import type { DevicePointer } from '../kernel/args.ts'
 import { StructBytes } from '../kernel/struct-bytes.ts'
 import type { Command, StepStream } from '../step/command.ts'
+import { halvesOf } from './halves.ts'
 import { isLowRank, type LowRankProducts, lowRank } from './low-rank.ts'
 import { EPILOGUES, type Product, productOf } from './product.ts'
 import { fewRoundedTokens, roundedFew } from './rounded-few.ts'
@@ -48,7 +49,9 @@ const EPILOGUE_BLOCKS = 1024
 /** What the products of a recording share. */
 export interface LinearShared {
   readonly rounded: RoundedScratch
+  /** For transposed copies, and for those in f16. */
   readonly copies: CopyBudget
+  readonly halves: CopyBudget
 }
 
 export interface LinearCommand extends Command {
@@ -72,7 +75,7 @@ export function linear(
   const products = jobs.map((job) => productOf(job, capacity.tokens))
   const limit = fewTokens(device, products)
   const few = fewProducts(device, products, 0)
-  const many = manyProducts(device, products, 0, capacity.tokens, shared.rounded)
+  const many = manyOrHalves(device, products, 0, capacity.tokens, shared)
   const sparse = products.length === 1 ? sparseProduct(device, products[0]!, before, shared.copies) : null
   return {
     products,
@@ -87,7 +90,10 @@ export function linear(
       else if (tokens <= limit) few(stream, tokens)
       else many.run(stream, tokens)
     },
-    dispose: () => sparse?.dispose(),
+    dispose() {
+      sparse?.dispose()
+      many.dispose()
+    },
   }
 }
 
@@ -102,8 +108,9 @@ export function logits(
   const products = [productOf({ y, x, weight }, capacity.logits)]
   const limit = fewTokens(device, products)
   const few = fewProducts(device, products, 2)
-  const many = manyProducts(device, products, 2, capacity.logits, shared.rounded)
+  const many = manyOrHalves(device, products, 2, capacity.logits, shared)
   return {
+    dispose: many.dispose,
     prepare: (gemm, { logits: rows }) => {
       if (rows > limit) many.prepare(gemm, rows)
     },
@@ -202,6 +209,30 @@ function smallProducts(device: CudaDevice, all: readonly Product[], countIndex: 
     limit: SMALL_TOKENS,
     run: (stream, tokens) =>
       stream.launch(site, kernel, [blocks, Math.ceil(tokens / TOKENS), 1], 32 * WARPS, () => [struct]),
+  }
+}
+
+/** By copies in f16 where there are some and they are faster. */
+function manyOrHalves(
+  device: CudaDevice,
+  products: readonly Product[],
+  countIndex: number,
+  capacity: number,
+  { rounded, halves }: LinearShared,
+) {
+  const own = manyProducts(device, products, countIndex, capacity, rounded)
+  const copies = halvesOf(device, products, capacity, halves)
+  if (copies === null) return { ...own, dispose: () => {} }
+  const halved = manyProducts(device, copies.products, countIndex, capacity, rounded)
+  const wayFor = (tokens: number) => (copies.serves(tokens) ? halved : own)
+  return {
+    absorb(wanted: readonly Product[]): readonly Product[] {
+      halved.absorb(wanted.map((product) => copies.products[products.indexOf(product)]!))
+      return own.absorb(wanted)
+    },
+    prepare: (gemm: Gemm, tokens: number) => wayFor(tokens).prepare(gemm, tokens),
+    run: (stream: StepStream, tokens: number) => wayFor(tokens).run(stream, tokens),
+    dispose: copies.dispose,
   }
 }
 

@@ -10,21 +10,26 @@ import type { StepStream } from '../step/command.ts'
 import type { Product } from './product.ts'
 
 const THREADS = 256
-/** Of the memory that is free, beyond what a step may still ask for, copies take no more than this share. */
-const MEMORY_SHARE = 1 / 2
+/** What a step may still ask for. */
 const RESERVE_BYTES = 512 << 20
 
-/** What the copies of a recording may take, all together. States and buffers have theirs before the first is asked for. */
+/** What copies of a kind may take in a recording, all together: a share of the memory that is free otherwise. */
 export class CopyBudget {
   readonly #device: CudaDevice
+  readonly #share: number
+  readonly #pending: number
   #left: number | null = null
 
-  constructor(device: CudaDevice) {
+  /** `pending`: of what is taken already, the share that others may still ask for. */
+  constructor(device: CudaDevice, share: number, pending = 0) {
     this.#device = device
+    this.#share = share
+    this.#pending = pending
   }
 
   take(bytes: number): boolean {
-    this.#left ??= MEMORY_SHARE * (this.#device.freeBytes() - RESERVE_BYTES)
+    const { memory } = this.#device
+    this.#left ??= this.#share * (this.#device.freeBytes() - RESERVE_BYTES - this.#pending * memory.takenBytes)
     if (bytes > this.#left) return false
     this.#left -= bytes
     return true
