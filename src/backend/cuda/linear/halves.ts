@@ -7,6 +7,7 @@ import { type DevicePointer, i32 } from '../kernel/args.ts'
 import { isBlockLayout, type Layout, PART_INPUTS, QUANT_CODES } from '../rounded-matrix.ts'
 import { launchOnce } from '../source-rows.ts'
 import type { Product } from './product.ts'
+import { dequantiseBlocks } from './rounded-many.ts'
 import { leastTiledTokens } from './rounded-tiles.ts'
 import type { CopyBudget } from './sparse.ts'
 
@@ -18,9 +19,7 @@ const SMALL_WEIGHTS = 20 << 20
 const MANY_TOKENS = 193
 /** From so many multiplications on the library's products of e4m3 take less. */
 const FP8_PRODUCTS = 8e9
-/** Of dequantise (quantise.cu): inputs of a thread, threads, the bytes of `Step`. */
-const LANE_INPUTS = 16
-const THREADS = 256
+/** Of `Step` (common.cuh), which dequantise does not read. */
 const STEP_BYTES = 112
 
 interface Halves {
@@ -85,6 +84,6 @@ export function halvesOf(
 function dequantise(device: CudaDevice, product: Product, type: Layout, to: DevicePointer): void {
   const { weight, scales, rows, columns } = product
   const kernel = device.kernel('quantise', 'dequantise', { QUANT: QUANT_CODES[type], SOURCE: 0 })
-  const blocks = Math.ceil((rows * columns) / (LANE_INPUTS * THREADS))
-  launchOnce(device, kernel, blocks, [new Uint8Array(STEP_BYTES), to, weight, scales!, i32(rows), i32(columns)])
+  const args = [new Uint8Array(STEP_BYTES), to, weight, scales!, i32(rows), i32(columns)]
+  launchOnce(device, kernel, dequantiseBlocks(rows * columns), args)
 }

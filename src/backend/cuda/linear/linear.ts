@@ -49,8 +49,9 @@ const EPILOGUE_BLOCKS = 1024
 /** What the products of a recording share. */
 export interface LinearShared {
   readonly rounded: RoundedScratch
-  /** For transposed copies, and for those in f16. */
+  /** For transposed copies. */
   readonly copies: CopyBudget
+  /** For copies in f16. */
   readonly halves: CopyBudget
 }
 

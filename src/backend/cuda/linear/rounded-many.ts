@@ -52,6 +52,11 @@ function partRows(rows: number, columns: number): number {
   return Math.min(rows, Math.ceil(rows / parts / TILE_ROWS) * TILE_ROWS)
 }
 
+/** Blocks of dequantise (quantise.cu) for so many weights. */
+export function dequantiseBlocks(weights: number): number {
+  return Math.ceil(weights / (LANE_INPUTS * THREADS))
+}
+
 /** `beta`, and where y is. */
 function outputOf({ y, rows, epilogue }: Product) {
   const beta: 0 | 1 = epilogue === 'add' ? 1 : 0
@@ -133,7 +138,7 @@ function copied(device: CudaDevice, product: Product, type: IntegerLayout, copy:
       ...{ outType, beta, ldy },
     })
     const from = [weight + BigInt(first * values), scales! + BigInt(first * scaleBytes)] as const
-    const blocks = Math.ceil((m * columns) / (LANE_INPUTS * THREADS))
+    const blocks = dequantiseBlocks(m * columns)
     const grid = [Math.min(blocks, BLOCKS_PER_SM * device.numSms), 1, 1] as const
     return { call, from, m, grid, site: {} }
   })
