@@ -93,8 +93,8 @@ interface Clock {
   longest: number
 }
 
-/** Guesses that take so long to make, of which so many are right. */
-function source(likely: number, making: number, clock: Clock): ProposerSource {
+/** Guesses that take so long to make, of which so many are right at the time. */
+function source(likely: () => number, making: number, clock: Clock): ProposerSource {
   const random = randomly(3)
   return {
     name: 'draft',
@@ -114,7 +114,7 @@ function source(likely: number, making: number, clock: Clock): ProposerSource {
           clock.longest = Math.max(most, clock.longest)
           return Array.from({ length: most }, (_, i) => {
             const token = drawn[numKnown + i] ?? 1
-            return random() < likely ? token : (token + 1) % V
+            return random() < likely() ? token : (token + 1) % V
           })
         },
       }
@@ -131,6 +131,7 @@ function rateOf(
   answers: number,
   likely: number,
   making: number | null,
+  likelyLate = likely,
 ): readonly [all: number, late: number] {
   const clock: Clock = { ms: 1, longest: 0 }
   const { keptRow = 0 } = device
@@ -147,14 +148,17 @@ function rateOf(
     const late = noise() < 0.05 ? noise() : 0
     if (!isPrompt) clock.ms += (costOf(device.costs, tokens) + gap) * (0.98 + 0.04 * noise()) + late
   }
-  const proposers = making === null ? [] : [source(likely, making, clock)]
-  const engine = engineOver(runner, { proposers, now: () => clock.ms }, null, 'plain')
+  let isLate = false
+  const proposers = making === null ? [] : [source(() => (isLate ? likelyLate : likely), making, clock)]
+  const loop = device.gap > 0 ? 'overlapped' : 'plain'
+  const engine = engineOver(runner, { proposers, now: () => clock.ms }, null, loop)
   const [rounds, maxTokens] = LENGTH[answers as 1 | 4 | 32] as [number, number]
   const [all, late] = [
     { tokens: 0, time: 0 },
     { tokens: 0, time: 0 },
   ]
   for (let round = 0; round < rounds; round++) {
+    isLate = round >= rounds / 2
     const collected = new Collected()
     for (let i = 0; i < answers; i++) {
       const stop = { strings: [], tokens: [], ignoreEos: true }
@@ -163,7 +167,7 @@ function rateOf(
     collected.add(engine.step())
     const [begin, before] = [clock.ms, engine.stats.generatedTokens]
     while (engine.stats.running === answers) collected.add(engine.step())
-    for (const sum of round >= rounds / 2 ? [all, late] : [all]) {
+    for (const sum of isLate ? [all, late] : [all]) {
       sum.tokens += engine.stats.generatedTokens - before
       sum.time += clock.ms - begin
     }
@@ -190,4 +194,11 @@ describe.each(Object.entries(DEVICES))('%s', (_, device) => {
     }
     expect(missed).toEqual([])
   })
+})
+
+test.each([0, 0.1])('guesses that were wrong and then are right are made again, %d to make', (making) => {
+  const device = DEVICES['a GPU']!
+  const [plain] = rateOf(device, 1, 0, null)
+  const [, late] = rateOf(device, 1, 0, making, 0.9)
+  expect(late / plain).toBeGreaterThan(1.2)
 })

@@ -92,7 +92,7 @@ export class Speculation {
     const settled = sequences.filter(({ numAwaited }) => numAwaited === 0)
     const asked = this.#ask(settled, numTokens, tokens, numSlots)
     this.#every = this.#runner.keptEvery([...asked.values()].reduce((sum, { length }) => sum + length, tokens))
-    for (const sequence of settled) {
+    for (const sequence of sequences) {
       const guessed = this.#guessedOf(sequence)
       if (guessed === null) continue
       guessed.asked = asked.get(sequence) ?? null
