@@ -46,7 +46,7 @@ export function commitOf({ states, sessions, ...rest }: Parts): Commit {
     return [state, { key, ...text!, floats: arrays!, namespace, isForeign }] as const
   })
   const coming = new Set(states)
-  const records = sessions.map((session) => [session, session.isDeleted ? null : recordOf(session, coming)] as const)
+  const records = sessions.map((session) => [session, session.isDeleted ? null : writtenOf(session, coming)] as const)
   return { ...rest, puts: new Map(puts), sessions: new Map(records) }
 }
 
@@ -101,16 +101,19 @@ export function joined(parts: readonly Commit[]): Commit {
  * The record of a session, restricted to states that are in the store, `coming` included; undefined when none is. So a
  * record never refers to a missing state, and after a crash the session is as it was at an earlier moment.
  */
-function recordOf(session: Session, coming: ReadonlySet<KeptState>): SessionRecord | undefined {
-  const { version, nextTurn, createdAt, updatedAt, ttlMs } = session
+function writtenOf(session: Session, coming: ReadonlySet<KeptState>): SessionRecord | undefined {
   const isSaved = ({ state }: Turn) => coming.has(state) || state.disk === 'saved'
   const saved = [...session.turns.values()].filter(isSaved)
-  if (saved.length === 0) return undefined
-  const head = headAmong(session, isSaved)
-  const turns = saved.map(({ turn, parent, createdAt: at, state, origin, note }) => {
+  return saved.length === 0 ? undefined : recordOf(session, saved, headAmong(session, isSaved))
+}
+
+/** A session, or a part of it, in the form of the store. */
+export function recordOf(session: Session, turns: Iterable<Turn>, head: number): SessionRecord {
+  const { version, nextTurn, createdAt, updatedAt, ttlMs } = session
+  const records = Array.from(turns, ({ turn, parent, createdAt: at, state, origin, note }) => {
     const { key, numTokens, bytes, isForeign } = state
     const made = { ...(origin === undefined ? {} : { origin }), ...(note === undefined ? {} : { note }) }
     return { turn, parent, createdAt: at, key, numTokens, bytes, isForeign, ...made }
   })
-  return { version, head, nextTurn, createdAt, updatedAt, ttlMs, turns }
+  return { version, head, nextTurn, createdAt, updatedAt, ttlMs, turns: records }
 }

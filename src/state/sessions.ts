@@ -133,8 +133,7 @@ export class Sessions {
     if (number === 0) return null
     const turn = turns.get(number)
     if (turn !== undefined) return turn
-    const kept = [...turns.keys()].join(', ') || 'none'
-    throw new SkeinError('not_found', `session ${id} has no turn ${number}; kept are: ${kept} (older ones are pruned)`)
+    throw unknownTurn(id, number, turns.keys())
   }
 
   /** Makes another turn the head; none is lost. */
@@ -264,6 +263,11 @@ export class Sessions {
     this.tenants.remove(session)
     this.#count--
   }
+}
+
+export function unknownTurn(id: string, turn: number, others: Iterable<number>): SkeinError {
+  const kept = [...others].join(', ') || 'none'
+  return new SkeinError('not_found', `session ${id} has no turn ${turn}; kept are: ${kept} (older ones are pruned)`)
 }
 
 /** The head, or the nearest turn before it for which `isSuch` holds; 0 when there is none. */

@@ -1,18 +1,14 @@
 /** What may be done to sessions beside continuing them: the methods of EngineCalls, one function each. */
 import { assert, SkeinError } from '../../errors.ts'
+import { recordOf } from '../../state/commit.ts'
 import { inTurns } from '../../state/in-turns.ts'
-import { type KeptState, type Session, type Turn, tierOf } from '../../state/kept-state.ts'
+import { type KeptState, type Session, tierOf } from '../../state/kept-state.ts'
 import type { Saver } from '../../state/saver.ts'
 import { sealing } from '../../state/seal.ts'
-import { transcriptOf } from '../../state/snapshot.ts'
+import { unknownTurn } from '../../state/sessions.ts'
+import { type Snapshot, transcriptOf } from '../../state/snapshot.ts'
 import { encoding } from '../../state/snapshot-file.ts'
-import {
-  expiresAt,
-  type SessionName,
-  type SessionRecord,
-  type StoredSession,
-  type TurnRecord,
-} from '../../state/store/store.ts'
+import { expiresAt, type SessionName, type StoredSession, type TurnRecord } from '../../state/store/store.ts'
 import type { CallHandlers, EngineCall, SessionInfo, SessionRef } from '../messages.ts'
 import { busy } from './claims.ts'
 import { decodeImported, decodeOwn, type ImportContext, importSession, openLink, sealLink } from './imports.ts'
@@ -34,6 +30,12 @@ interface Changed {
   readonly undo: () => void
   /** The saver to wait for before the change is reported; null: it is reported at once. */
   readonly saver: Saver | null
+}
+
+/** A session as it is read. */
+interface Found extends StoredSession {
+  /** Null for one that is in the store alone. */
+  readonly here: Session | null
 }
 
 export function sessionCalls(context: CallContext): SessionHandlers {
@@ -59,21 +61,14 @@ export function sessionCalls(context: CallContext): SessionHandlers {
       }
     }
     if (session.isDeleted) throw unknownSession(session.id)
-    return infoOf(session)
-  }
-  const exported = (found: Session | StoredSession, turn: number | undefined) => {
-    return 'record' in found ? exportStored(found, turn, context) : exportTurn(turnFor(turns, found, turn), context)
+    return infoOf(foundHere(session))
   }
   return {
     'sessions.list': ({ tenant, ...page }) => listPage(turns, context.namespaceOf(tenant), page),
     'sessions.get': (ref) => {
       return look(turns, nameOf(ref), (found) => {
-        if ('record' in found) {
-          const { turns: kept, head } = found.record
-          const note = kept.find(({ turn }) => turn === head)?.note
-          return { ...infoOfRecord(found), note }
-        }
-        return { ...infoOf(found), note: found.turns.get(found.head)?.note }
+        const { head, turns: kept } = found.record
+        return { ...infoOf(found), note: kept.find(({ turn }) => turn === head)?.note }
       })
     },
     'sessions.fork': async ({ newId, turn, storedBytes, ...ref }) => {
@@ -109,39 +104,25 @@ export function sessionCalls(context: CallContext): SessionHandlers {
       return null
     },
     'sessions.export': async ({ turn, ...ref }) => {
-      const file = await look(turns, nameOf(ref), (found) => exported(found, turn))
+      const file = await look(turns, nameOf(ref), (found) => exported(found, turnIn(found, turn), context))
       return inTurns(sealing(file, context.sealKeyOf(ref.tenant)))
     },
     'sessions.tokens': async ({ turn, start, end, ...ref }) => {
-      const text = await look(turns, nameOf(ref), (found) => {
-        return 'record' in found
-          ? storedText(turns, storedTurn(found, turn).key, found.namespace)
-          : textOf(turns, turnFor(turns, found, turn).state)
-      })
+      const text = await look(turns, nameOf(ref), (found) => textOf(found, turnIn(found, turn), turns))
       return transcriptOf(text).slice(start, end)
     },
-    'sessions.share': async ({ turn, seconds, ...ref }) => {
+    'sessions.share': async ({ turn: asked, seconds, ...ref }) => {
       const name = nameOf(ref)
-      const shared = await look(turns, name, (found) => {
-        if ('record' in found) {
-          const { turn: number, key } = storedTurn(found, turn)
-          return { turn: number, stateKey: key }
-        }
-        const { turn: number, state } = turnFor(turns, found, turn)
-        return { turn: number, stateKey: state.key }
-      })
+      const { turn, key: stateKey } = await look(turns, name, (found) => turnIn(found, asked))
       const expiresAt = Date.now() + 1000 * seconds
-      const token = sealLink({ ...name, ...shared, expiresAt }, context.linkKey())
-      return { token, turn: shared.turn, expiresAt }
+      const token = sealLink({ ...name, turn, stateKey, expiresAt }, context.linkKey())
+      return { token, turn, expiresAt }
     },
     'sessions.open': async ({ token, ...params }) => {
       const { turn, stateKey, ...name } = openLink(token, context.linkKey(), Date.now())
       const file = await look(turns, name, (found) => {
-        const key =
-          'record' in found
-            ? found.record.turns.find((one) => one.turn === turn)?.key
-            : found.turns.get(turn)?.state.key
-        return key === stateKey ? exported(found, turn) : null
+        const linked = found.record.turns.find((one) => one.turn === turn)
+        return linked?.key === stateKey ? exported(found, linked, context) : null
       }).catch((error: unknown) => {
         if (error instanceof SkeinError && error.code === 'not_found') return null
         throw error
@@ -191,13 +172,18 @@ async function withNew<T>(turns: SessionTurns, name: SessionName, create: () => 
   return turns.claims.bring(name, true, create)
 }
 
+function foundHere(here: Session): Found {
+  const { namespace, id, turns, head } = here
+  return { namespace, id, record: recordOf(here, turns.values(), head), here }
+}
+
 /** Reads a session as it is here, or else as it is stored, whoever writes to it. At once: it may be deleted any time. */
-async function look<T>(turns: SessionTurns, name: SessionName, read: (found: Session | StoredSession) => T) {
+async function look<T>(turns: SessionTurns, name: SessionName, read: (found: Found) => T) {
   const isHere = turns.find(name.namespace, name.id) !== null
-  if (turns.claims === null || isHere) return await read(visible(turns, name))
+  if (turns.claims === null || isHere) return await read(foundHere(visible(turns, name)))
   const stored = await turns.claims.find(name)
   // It may have come here meanwhile.
-  return await read(stored ?? visible(turns, name))
+  return await read(stored === null ? foundHere(visible(turns, name)) : { ...stored, here: null })
 }
 
 async function listPage(
@@ -207,18 +193,16 @@ async function listPage(
 ): Promise<SessionInfo[]> {
   const { sessions, claims } = turns
   sessions.expire()
-  const endAt = (cut: Session | StoredSession) => {
-    return { id: cut.id, updatedAt: 'record' in cut ? cut.record.updatedAt : cut.updatedAt }
-  }
+  const endAt = ({ id, record: { updatedAt } }: Found) => ({ id, updatedAt })
   const end = after === undefined ? null : await look(turns, { namespace, id: after }, endAt)
   const infos = new Map<string, SessionInfo>()
   const addHere = () => {
-    for (const session of sessions.list(namespace)) infos.set(session.id, infoOf(session))
+    for (const session of sessions.list(namespace)) infos.set(session.id, infoOf(foundHere(session)))
   }
   addHere()
   if (claims !== null) {
     const stored = await claims.store.list(namespace, { limit, after: end })
-    for (const session of stored) infos.set(session.id, infoOfRecord(session))
+    for (const session of stored) infos.set(session.id, infoOf({ ...session, here: null }))
     addHere()
   }
   const isPast = (info: SessionInfo) => end === null || byUse(end, info) < 0
@@ -238,97 +222,63 @@ function parentOfHead({ id, head, turns }: Session): number {
   return turn.parent
 }
 
-function turnFor({ sessions }: SessionTurns, session: Session, number: number | undefined): Turn {
-  const turn = sessions.turnOf(session, number ?? session.head)
-  if (turn === null) throw noTurn(session.id)
-  return turn
+/** Of that number, or the head. Throws not_found. */
+function turnIn({ id, record: { head, turns } }: Found, number = head): TurnRecord {
+  const found = turns.find(({ turn }) => turn === number)
+  if (found !== undefined) return found
+  if (number === 0) throw new SkeinError('not_found', `session ${id} has no turn yet`)
+  throw unknownTurn(
+    id,
+    number,
+    turns.map(({ turn }) => turn),
+  )
 }
 
-function noTurn(id: string): SkeinError {
-  return new SkeinError('not_found', `session ${id} has no turn yet`)
-}
-
-function storedTurn({ id, record }: StoredSession, number: number | undefined): TurnRecord {
-  const wanted = number ?? record.head
-  const found = record.turns.find(({ turn }) => turn === wanted)
-  if (found === undefined) throw wanted === 0 ? noTurn(id) : unknownTurn(id, wanted, record)
-  return found
+function stateOf({ here }: Found, { turn }: TurnRecord): KeptState | undefined {
+  return here?.turns.get(turn)?.state
 }
 
 /** A state that is only in the store stays there: its text alone is asked for. */
-async function textOf(turns: SessionTurns, { text, key, namespace }: KeptState) {
-  return text ?? storedText(turns, key, namespace)
+async function textOf(found: Found, turn: TurnRecord, { claims }: SessionTurns) {
+  return stateOf(found, turn)?.text ?? claims!.store.load(turn.key, found.namespace)
 }
 
-function storedText({ claims }: SessionTurns, key: string, namespace: string) {
-  return claims!.store.load(key, namespace)
-}
-
-async function exportStored(stored: StoredSession, number: number | undefined, { turns, identity }: CallContext) {
-  const found = storedTurn(stored, number)
-  const snapshot = await turns.claims!.store.load(found.key, stored.namespace)
-  return inTurns(encoding(snapshot, identity, { namespace: '', isForeign: found.isForeign }))
-}
-
-function unknownTurn(id: string, turn: number, { turns }: SessionRecord): SkeinError {
-  const kept = turns.map((each) => each.turn).join(', ')
-  return new SkeinError('not_found', `session ${id} has no turn ${turn}; kept are: ${kept}`)
-}
-
-async function exportTurn({ state }: Turn, { turns: { mover }, identity }: CallContext): Promise<Uint8Array> {
-  const { tiers } = mover
-  const { isForeign } = state
+async function exported(found: Found, turn: TurnRecord, { turns, identity }: CallContext): Promise<Uint8Array> {
+  const state = stateOf(found, turn)
+  const write = (snapshot: Snapshot) => {
+    return inTurns(encoding(snapshot, identity, { namespace: '', isForeign: turn.isForeign }))
+  }
+  if (state === undefined) return write(await turns.claims!.store.load(turn.key, found.namespace))
+  const { mover } = turns
   state.users++
   try {
-    if (tiers.isInMemory(state)) await mover.copiedOut(state)
-    else await tiers.bring(state)
-    const snapshot = { ...state.text!, state: state.arrays! }
-    return await inTurns(encoding(snapshot, identity, { namespace: '', isForeign }))
+    if (mover.tiers.isInMemory(state)) await mover.copiedOut(state)
+    else await mover.tiers.bring(state)
+    return await write({ ...state.text!, state: state.arrays! })
   } finally {
     mover.unuse(state)
   }
 }
 
-/** Describes a session from its record: another process, or none, writes to it. */
-function infoOfRecord({ id, record }: StoredSession): SessionInfo {
-  const { version, head, createdAt, updatedAt, ttlMs, turns } = record
+function infoOf(found: Found): SessionInfo {
+  const { id, record, here } = found
+  const { version, head, createdAt, updatedAt } = record
+  const turns = record.turns.toSorted((a, b) => a.turn - b.turn)
+  assert(here === null || head === 0 || here.turns.has(head), 'the head of a session is no turn of it')
   return {
     id,
     version,
     head,
-    turns: turns
-      .map(({ turn, parent, numTokens, createdAt: at }) => {
-        return { turn, parent, numTokens, createdAt: at, tier: 'disk', isSaved: true } as const
-      })
-      .sort((a, b) => a.turn - b.turn),
+    turns: turns.map((one) => {
+      const { turn, parent, numTokens, createdAt } = one
+      const state = stateOf(found, one)
+      const place = { tier: state ? tierOf(state) : 'disk', isSaved: state === undefined || state.disk === 'saved' }
+      return { turn, parent, numTokens, createdAt, ...place }
+    }),
     createdAt,
     updatedAt,
-    expiresAt: expiresAt({ updatedAt, ttlMs }),
+    expiresAt: expiresAt(record),
     bytes: turns.reduce((sum, { bytes }) => sum + bytes, 0),
-    isBusy: false,
-  }
-}
-
-function infoOf(session: Session): SessionInfo {
-  const { id, version, head, createdAt, updatedAt, isBusy } = session
-  const turns = [...session.turns.values()].sort((a, b) => a.turn - b.turn)
-  assert(head === 0 || session.turns.has(head), 'the head of a session is no turn of it')
-  return {
-    id,
-    version,
-    head,
-    turns: turns.map(({ turn, parent, createdAt: at, state }) => ({
-      turn,
-      parent,
-      numTokens: state.numTokens,
-      createdAt: at,
-      tier: tierOf(state),
-      isSaved: state.disk === 'saved',
-    })),
-    createdAt,
-    updatedAt,
-    expiresAt: expiresAt(session),
-    bytes: turns.reduce((sum, { state }) => sum + state.bytes, 0),
-    isBusy,
+    isBusy: here?.isBusy ?? false,
   }
 }
