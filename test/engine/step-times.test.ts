@@ -53,7 +53,7 @@ function expectedCost(all: readonly Learned[], step: number, answers: number, to
   if (plain === 0 || !all.some((one) => one.answers === answers && one.entry >= -1)) return ratioOf(at)
   const typical = (entry: number, expected: number) => {
     const own = remembered(all, step, answers, entry)
-    return quartile(own.length < 3 ? [...own, expected] : own)
+    return own.length < 8 ? Math.min(...own, expected) : quartile(own)
   }
   const others = KNOWN.map((_, i) => i).filter((i) => i !== at && remembered(all, step, answers, i).length > 0)
   const nearest = others.sort((a, b) => Math.abs(a - at) - Math.abs(b - at))[0]
@@ -105,11 +105,18 @@ test('where answers end one after the other, few steps go without guesses to kno
 test('numbers of answers whose steps take about as long share what is known', () => {
   const times = new StepTimes(KNOWN)
   times.learn(7, 7, false, 2)
-  times.learn(7, 14, true, 5)
-  times.learn(8, 14, true, 5)
-  times.learn(8, 14, true, 5)
+  for (let i = 0; i < 8; i++) times.learn(7 + (i % 2), 14, true, 5)
   expect(times.costsOf(8)(15)).toBe(2.5)
   expect(times.costsOf(6)(15)).toBe(2.2 / 1.6)
   // Half as many take as long as is known of the device, beside these.
   expect(times.plainMs(4)).toBeCloseTo((2 * 1.4) / 1.6)
+})
+
+test('a few steps that took long, such as those that make graphs, do not count', () => {
+  const times = new StepTimes(KNOWN)
+  times.learn(1, 1, false, 1)
+  for (const ms of [9, 30, 9, 30]) times.learn(1, 8, true, ms)
+  expect(times.costsOf(1)(8)).toBe(1.6)
+  for (const ms of [2, 2, 2, 2]) times.learn(1, 8, true, ms)
+  expect(times.costsOf(1)(8)).toBe(2)
 })

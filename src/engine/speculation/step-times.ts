@@ -3,8 +3,9 @@ import type { GuessCosts } from '../../model/runner.ts'
 
 /** Durations of a kind of step that are remembered, and for how many steps. */
 const SAMPLES = 12
-const FEW = 3
 const FRESH = 1024
+/** So many are not believed if they are long: on a GPU the first two steps of each shape take several times as long. */
+const FEW = 7
 /** Every so many steps one is without guesses, to know what it takes; that of a number of answers that is new comes after so many. */
 const PLAIN_EVERY = 64
 const PLAIN_SOON = 8
@@ -31,7 +32,7 @@ class Durations {
   typical(step: number, expected: (() => number) | null): number {
     this.#forget(step)
     const all = this.#sorted
-    if (expected !== null && all.length < FEW) return Math.min(all[0] ?? Number.POSITIVE_INFINITY, expected())
+    if (expected !== null && all.length <= FEW) return Math.min(all[0] ?? Number.POSITIVE_INFINITY, expected())
     return all[(all.length - 1) >> 2] ?? 0
   }
 
