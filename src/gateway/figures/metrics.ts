@@ -41,8 +41,8 @@ export class Metrics {
     numFailed: 0,
   }
   readonly #promptTokens = this.#counter('prompt_tokens_total', 'Prompt tokens read', ['model'])
-  /** Tokens drawn since they were last collected, by model. */
-  readonly #drawn = this.#drawnTokens()
+  /** Tokens drawn by model: at every token a counter would hash its labels. */
+  readonly #drawn = new Map<string, number>()
   readonly #success = this.#counter('request_success_total', 'Answers finished', ['model', 'finished_reason'])
   readonly #cachedTokens = this.#counter(
     'prompt_cached_tokens_total',
@@ -73,6 +73,9 @@ export class Metrics {
       const values = () => engines().map(({ labels, stats }) => [labels, read(stats)] as const)
       addReadMetric(this.registry, { name, help, labelNames: ['model', 'worker'], read: values })
     }
+    const drawn = () => [...this.#drawn].map(([model, count]) => [{ model }, count] as const)
+    const generated = { name: 'generation_tokens_total', help: 'Tokens drawn', labelNames: ['model'], read: drawn }
+    addReadMetric(this.registry, generated)
     if (fleet !== null) countFleet(this.registry, fleet)
   }
 
@@ -152,28 +155,8 @@ export class Metrics {
     }
   }
 
-  /** At every token a counter would hash its labels: it is given the sums when it is read. */
-  #drawnTokens(): Map<string, number> {
-    const drawn = new Map<string, number>()
-    this.#counter('generation_tokens_total', 'Tokens drawn', ['model'], (counter) => {
-      for (const [model, count] of drawn) counter.inc({ model }, count)
-      drawn.clear()
-    })
-    return drawn
-  }
-
-  #counter(name: string, help: string, labelNames: string[], collect?: (counter: Counter) => void): Counter {
-    const own = { name: `skein_${name}`, help, labelNames, registers: [this.registry] }
-    return new Counter(
-      collect === undefined
-        ? own
-        : {
-            ...own,
-            collect: function () {
-              collect(this)
-            },
-          },
-    )
+  #counter(name: string, help: string, labelNames: string[]): Counter {
+    return new Counter({ name: `skein_${name}`, help, labelNames, registers: [this.registry] })
   }
 
   #histogram(name: string, help: string, buckets: number[]): Histogram {
