@@ -5,6 +5,7 @@ import type { Dialect } from '../../api/route.ts'
 import { SSE } from '../../api/stream-form.ts'
 import { SkeinError } from '../../errors.ts'
 import { DEFAULT_LIMITS } from '../http/limits.ts'
+import { drained } from '../http/sse.ts'
 import { headersToClient } from './forward.ts'
 import { NODE_HEADER } from './headers.ts'
 
@@ -24,25 +25,8 @@ export async function giveBack(message: IncomingMessage, node: string, reply: Fa
 async function copy(message: IncomingMessage, reply: ServerResponse): Promise<void> {
   for await (const part of message) {
     if (reply.destroyed) return
-    if (!reply.write(part)) await drained(reply)
+    if (!reply.write(part)) await drained(reply, DEFAULT_LIMITS.streamStallMs)
   }
-}
-
-/** Time that a client may leave sent data unread, as on a server without a cluster. */
-const { streamStallMs } = DEFAULT_LIMITS
-
-function drained(reply: ServerResponse): Promise<void> {
-  return new Promise((resolve) => {
-    const timer = setTimeout(() => reply.destroy(), streamStallMs)
-    const done = () => {
-      clearTimeout(timer)
-      reply.off('drain', done)
-      reply.off('close', done)
-      resolve()
-    }
-    reply.on('drain', done)
-    reply.on('close', done)
-  })
 }
 
 /**

@@ -91,23 +91,17 @@ export class EventStream {
     leaving.join(response.socket)
     this.flush()
     response.end()
-    const timer = setTimeout(() => this.#cut(), this.#bounds.streamStallMs)
+    const timer = setTimeout(() => cut(response), this.#bounds.streamStallMs)
     const done = () => clearTimeout(timer)
     response.once('finish', done)
     response.once('close', done)
   }
 
-  /** Resets the connection: after a normal close the kernel would keep unread bytes for minutes. */
-  #cut(): void {
-    const { socket } = this.#response
-    if (socket instanceof Socket) socket.resetAndDestroy()
-    else this.#response.destroy()
-  }
-
   async #pump(events: AsyncIterator<object>): Promise<void> {
     while (!this.#response.destroyed) {
       if (this.#text.length > this.#bounds.streamBufferBytes) this.flush()
-      if (this.#response.writableLength > this.#bounds.streamBufferBytes) await this.#drained()
+      if (this.#response.writableLength > this.#bounds.streamBufferBytes)
+        await drained(this.#response, this.#bounds.streamStallMs)
       const { value, done } = await events.next()
       if (done) return
       this.#event(value)
@@ -134,25 +128,31 @@ export class EventStream {
     if (this.#text === '') leaving.add(this)
     this.#text += `${Buffer.byteLength(text).toString(16)}\r\n${text}\r\n`
   }
+}
 
-  /** Resolves on drain or close. A client that has not read for `streamStallMs` is cut off, which closes. */
-  #drained(): Promise<void> {
-    const response = this.#response
-    const { socket } = response
-    if (response.destroyed) return Promise.resolve()
-    return new Promise((resolve) => {
-      const timer = setTimeout(() => this.#cut(), this.#bounds.streamStallMs)
-      const done = () => {
-        clearTimeout(timer)
-        for (const source of [response, socket]) source?.off('drain', done)
-        response.off('close', done)
-        resolve()
-      }
-      // The one that was written to emits it.
-      for (const source of [response, socket]) source?.on('drain', done)
-      response.on('close', done)
-    })
-  }
+/** Resolves on drain or close. A client that has not read for `stallMs` is cut off, which closes. */
+export function drained(response: ServerResponse, stallMs: number): Promise<void> {
+  const { socket } = response
+  if (response.destroyed) return Promise.resolve()
+  return new Promise((resolve) => {
+    const timer = setTimeout(() => cut(response), stallMs)
+    const done = () => {
+      clearTimeout(timer)
+      for (const source of [response, socket]) source?.off('drain', done)
+      response.off('close', done)
+      resolve()
+    }
+    // The one that was written to emits it.
+    for (const source of [response, socket]) source?.on('drain', done)
+    response.on('close', done)
+  })
+}
+
+/** Resets the connection: after a normal close the kernel would keep unread bytes for minutes. */
+function cut(response: ServerResponse): void {
+  const { socket } = response
+  if (socket instanceof Socket) socket.resetAndDestroy()
+  else response.destroy()
 }
 
 /**
