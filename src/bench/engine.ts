@@ -250,7 +250,7 @@ function stepsOf(prompts: readonly number[][], maxTokens: number, draws: boolean
       }
       const end = Math.min(prompt.length, start + budget)
       const isLast = end === prompt.length
-      const chunk = row(slot, prompt.slice(start, end), draws && isLast, 0)
+      const chunk = row(slot, prompt.slice(start, end), draws && isLast)
       steps.at(-1)!.push({ ...chunk, withHead: isLast })
       budget -= end - start
       start = end
@@ -260,8 +260,8 @@ function stepsOf(prompts: readonly number[][], maxTokens: number, draws: boolean
 }
 
 /** Typical sampling of a chat: temperature and top-p, no penalties. */
-function row(slot: number, tokens: readonly number[], draws: boolean, position: number): BatchRow {
-  const samples = draws ? [sampleSpec({ slot, topP: 0.5, position })] : []
+function row(slot: number, tokens: readonly number[], draws: boolean): BatchRow {
+  const samples = draws ? [sampleSpec({ slot, topP: 0.5, position: 0 })] : []
   return { slot, tokens: Int32Array.from(tokens), samples, withHead: true }
 }
 
@@ -271,7 +271,7 @@ class KeptRow {
   readonly #draw: SampleSpec & { position: number }
 
   constructor(slot: number, tokens: readonly number[], draws: boolean) {
-    const { samples, ...plain } = row(slot, tokens, true, 0)
+    const { samples, ...plain } = row(slot, tokens, true)
     this.#draw = { ...samples[0]! }
     this.row = { ...plain, samples: draws ? [this.#draw] : [] }
   }

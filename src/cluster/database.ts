@@ -21,11 +21,7 @@ export interface Connection {
   query<Row = never>(sql: string, values?: readonly Value[]): Promise<Result<Row>>
 }
 
-interface DatabaseOptions {
-  /** Maximum open connections. */
-  readonly connections?: number | undefined
-}
-
+/** Maximum open connections. */
 const CONNECTIONS = 4
 const CONNECT_MS = 5000
 /** Statements take milliseconds. A slower one hangs, and its caller's lease would expire. */
@@ -51,9 +47,9 @@ export class Database implements Connection {
   }
 
   /** Connects and creates missing tables. Throws invalid_request for an invalid address, else state_unavailable. */
-  static async open(url: string, { connections = CONNECTIONS }: DatabaseOptions = {}): Promise<Database> {
+  static async open(url: string): Promise<Database> {
     const config = configOf(url)
-    const pool = new pg.Pool({ ...config, max: connections })
+    const pool = new pg.Pool({ ...config, max: CONNECTIONS })
     // Idle connections end with the database server; the next statement opens a new one.
     pool.on('error', () => {})
     try {

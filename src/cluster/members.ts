@@ -16,7 +16,6 @@ const POLL_MS = 2000
 
 export class Members {
   readonly #database: Database
-  readonly #onChange: () => void
   #list: readonly Member[] = []
   #strangers: readonly Member[] = []
   #timer: NodeJS.Timeout | null = null
@@ -24,10 +23,8 @@ export class Members {
   #refreshing: Promise<void> | null = null
   #isStale = false
 
-  /** `onChange` is called when workers have come, gone or changed, but not for their figures. */
-  constructor(database: Database, onChange: () => void = () => {}) {
+  constructor(database: Database) {
     this.#database = database
-    this.#onChange = onChange
   }
 
   /** The last result: while the database is unreachable, the list stays the same. */
@@ -72,13 +69,7 @@ export class Members {
        from worker where expires > now() order by id`,
     )
     const near = rows.filter(({ info }) => isNear(protocolOf(info)))
-    const hasChanged = factsOf(near) !== factsOf(this.#list)
     this.#list = near
     this.#strangers = rows.filter((row) => !near.includes(row))
-    if (hasChanged) this.#onChange()
   }
-}
-
-function factsOf(members: readonly Member[]): string {
-  return JSON.stringify(members.map(({ inFlight, leftMs, ...facts }) => facts))
 }

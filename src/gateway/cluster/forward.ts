@@ -130,15 +130,17 @@ export function headersToClient(headers: IncomingHttpHeaders): Record<string, st
   )
 }
 
+const SHORT_BYTES = 64 * 1024
+
 /** Reads a short body; longer ones are no error of Skein and are cut. */
-export async function shortBody(message: IncomingMessage, most = 64 * 1024): Promise<Buffer> {
+export async function shortBody(message: IncomingMessage): Promise<Buffer> {
   const parts: Buffer[] = []
   let size = 0
   for await (const part of message) {
     // No encoding is set, so parts are bytes.
     const bytes = part as Buffer
     size += bytes.length
-    if (size > most) break
+    if (size > SHORT_BYTES) break
     parts.push(bytes)
   }
   return Buffer.concat(parts)
