@@ -1,7 +1,7 @@
 /** A checkpoint's rows on their way to a backend: in blocks, each checked for its length. Knows no layout. */
 import { assert, SkeinError } from '../errors.ts'
-import { packedRowBytes } from './quantised.ts'
-import type { MatrixSource, PackedType, SourceType } from './weight-types.ts'
+import { numScales, packedRowBytes, valueBytes } from './quantised.ts'
+import type { MatrixSource, PackedType, QuantisedRows, QuantisedSource, SourceType } from './weight-types.ts'
 
 export const SOURCE_BYTES: Readonly<Record<SourceType, number>> = { f32: 4, f16: 2, bf16: 2 }
 /** Bytes read, and packed or uploaded, at a time: enough to keep all threads busy, little beside the model. */
@@ -40,6 +40,21 @@ export function* readBlocks(
     const values = source.readRows(start, end)
     checkBytes(source, start, end, values, rowBytes)
     yield [start, end, values]
+  }
+}
+
+/** Rounded rows in blocks. */
+export function* readQuantisedBlocks(
+  source: MatrixSource,
+  { type, readRows }: QuantisedSource,
+  rowBytes: number,
+  unit = 1,
+): Generator<[start: number, end: number, rows: QuantisedRows]> {
+  for (const [start, end] of rowBlocks(source.rows, rowBytes, unit)) {
+    const rows = readRows(start, end)
+    checkBytes(source, start, end, rows.values, valueBytes(type, source.columns))
+    checkBytes(source, start, end, rows.scales, 2 * numScales(type, source.columns))
+    yield [start, end, rows]
   }
 }
 

@@ -6,8 +6,8 @@ import { assert } from '../../errors.ts'
 import type { Flight, Matrix, PenaltyPool, StateData, StatePool, StateShape, Table, Tensor } from '../backend.ts'
 import type { Pointer } from '../ffi.ts'
 import { doneFlight } from '../flight.ts'
-import { numScales, refuseFp8, valueBytes } from '../quantised.ts'
-import { checkBytes, readBlocks, readPackedBlocks, rowBlocks } from '../source-rows.ts'
+import { refuseFp8 } from '../quantised.ts'
+import { readBlocks, readPackedBlocks, readQuantisedBlocks } from '../source-rows.ts'
 import { checkState, createState } from '../state-shape.ts'
 import { isPacked, type MatrixSource, type PackedType, type QuantisedSource, type WeightType } from '../weight-types.ts'
 import type { CpuContext } from './context.ts'
@@ -83,14 +83,10 @@ export class CpuMatrix implements Matrix {
     }
   }
 
-  #packQuantised(context: CpuContext, source: MatrixSource, { type, readRows }: QuantisedSource) {
-    const { name, rows, columns } = source
-    for (const [start, end] of rowBlocks(rows, columns, TILE_ROWS)) {
-      const { values, scales } = readRows(start, end)
-      checkBytes(source, start, end, values, valueBytes(type, columns))
-      checkBytes(source, start, end, scales, 2 * numScales(type, columns))
+  #packQuantised(context: CpuContext, source: MatrixSource, quantised: QuantisedSource) {
+    for (const [start, end, { values, scales }] of readQuantisedBlocks(source, quantised, source.columns, TILE_ROWS)) {
       const status = context.native.sk_matrix_pack_quantised(this.pointer, start, end - start, values, scales)
-      context.check(status, name)
+      context.check(status, source.name)
     }
   }
 }

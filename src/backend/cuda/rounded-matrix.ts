@@ -3,8 +3,7 @@
  * taken as a file holds them, GGUF's blocks among them. Knows no product.
  */
 import { SkeinError } from '../../errors.ts'
-import { numScales, valueBytes } from '../quantised.ts'
-import { checkBytes, readPackedBlocks, rowBlocks } from '../source-rows.ts'
+import { readPackedBlocks, readQuantisedBlocks } from '../source-rows.ts'
 import type { MatrixSource, PackedType, QuantisedSource, QuantisedType, RoundedType } from '../weight-types.ts'
 import type { CudaDevice } from './device/device.ts'
 import { type DevicePointer, i32 } from './kernel/args.ts'
@@ -42,50 +41,29 @@ export function blockCode(type: PackedType): number {
   return BLOCKS[type].code
 }
 
-/** Values of QUANT in quant.cuh. */
-export const QUANT_CODES: Readonly<Record<Layout, number>> = {
-  i8: 1,
-  q4: 2,
-  nf4: 3,
-  fp8: 4,
-  q4Minimum: 5,
-  q5Minimum: 6,
-  q6: 7,
-  q5: 8,
+interface LayoutFacts {
+  /** Value of QUANT in quant.cuh. */
+  readonly code: number
+  /** Inputs of a part of a row (quant.cuh). */
+  readonly partInputs: number
+  /** Inputs to an f16 beside the values: kGroup / kGroupScales. Of e4m3 there is none. */
+  readonly scaleInputs: number
+  /** Bytes of a part behind those that four lanes have each for itself, for all of them (quant.cuh). */
+  readonly highBytes: number
 }
-/** Inputs of a part of a row (quant.cuh). */
-export const PART_INPUTS: Readonly<Record<Layout, number>> = {
-  i8: 64,
-  q4: 128,
-  nf4: 128,
-  fp8: 64,
-  q4Minimum: 128,
-  q5Minimum: 128,
-  q5: 128,
-  q6: 128,
+
+export const LAYOUTS: Readonly<Record<Layout, LayoutFacts>> = {
+  i8: { code: 1, partInputs: 64, scaleInputs: 32, highBytes: 0 },
+  q4: { code: 2, partInputs: 128, scaleInputs: 32, highBytes: 0 },
+  nf4: { code: 3, partInputs: 128, scaleInputs: 64, highBytes: 0 },
+  fp8: { code: 4, partInputs: 64, scaleInputs: 0, highBytes: 0 },
+  q4Minimum: { code: 5, partInputs: 128, scaleInputs: 16, highBytes: 0 },
+  q5Minimum: { code: 6, partInputs: 128, scaleInputs: 16, highBytes: 16 },
+  q6: { code: 7, partInputs: 128, scaleInputs: 16, highBytes: 32 },
+  q5: { code: 8, partInputs: 128, scaleInputs: 32, highBytes: 16 },
 }
-/** Inputs to an f16 beside the values: kGroup / kGroupScales. */
-const SCALE_INPUTS: Readonly<Record<IntegerLayout, number>> = {
-  i8: 32,
-  q4: 32,
-  nf4: 64,
-  q4Minimum: 16,
-  q5Minimum: 16,
-  q5: 32,
-  q6: 16,
-}
-/** Bytes of a part of integers: what four lanes have each for itself, and what follows for all of them (quant.cuh). */
+/** Bytes of a part of integers that four lanes have each for itself. */
 export const LANES_BYTES = 64
-export const HIGH_BYTES: Readonly<Record<Layout, number>> = {
-  i8: 0,
-  fp8: 0,
-  q4: 0,
-  nf4: 0,
-  q4Minimum: 0,
-  q5Minimum: 16,
-  q5: 16,
-  q6: 32,
-}
 /** Columns must be a multiple of this. */
 const COLUMNS = 32
 /** Rows: what the library asks of e4m3, and of the copies in f16 of the others; tiles ask for multiples of 4. */
@@ -117,7 +95,7 @@ export function packedMatrix(device: CudaDevice, source: MatrixSource, type: Pac
   const { layout, code } = BLOCKS[type]
   checkShape(source, layout)
   const { at, ...matrix } = allocate(device, source, layout)
-  const defines = { QUANT: QUANT_CODES[layout], BLOCK: code }
+  const defines = { QUANT: LAYOUTS[layout].code, BLOCK: code }
   const kernel = device.kernel('lay-out-blocks', 'lay_out_blocks', defines)
   if (device.isAbsent) return matrix
   for (const [start, end, blocks] of readPackedBlocks(source, type)) {
@@ -144,11 +122,9 @@ function checkShape({ name, rows, columns }: MatrixSource, type: Layout): void {
 export function rowBytesOf(type: Layout, columns: number) {
   // e4m3 has no groups: a scale a row, which lies apart.
   if (type === 'fp8') return { values: columns, scales: 0 }
-  const parts = Math.ceil(columns / PART_INPUTS[type])
-  return {
-    values: (LANES_BYTES + HIGH_BYTES[type]) * parts,
-    scales: (2 * parts * PART_INPUTS[type]) / SCALE_INPUTS[type],
-  }
+  const { partInputs, scaleInputs, highBytes } = LAYOUTS[type]
+  const parts = Math.ceil(columns / partInputs)
+  return { values: (LANES_BYTES + highBytes) * parts, scales: (2 * parts * partInputs) / scaleInputs }
 }
 
 function allocate(device: CudaDevice, { rows, columns }: MatrixSource, type: IntegerLayout) {
@@ -166,14 +142,15 @@ function allocate(device: CudaDevice, { rows, columns }: MatrixSource, type: Int
 }
 
 function blocksOf(rows: number, columns: number, type: IntegerLayout): number {
-  const threadInputs = HIGH_BYTES[type] > 0 ? PART_INPUTS[type] : THREAD_INPUTS
+  const { highBytes, partInputs } = LAYOUTS[type]
+  const threadInputs = highBytes > 0 ? partInputs : THREAD_INPUTS
   return Math.ceil((rows * Math.ceil(columns / threadInputs)) / THREADS)
 }
 
 function quantisedMatrix(device: CudaDevice, source: MatrixSource, type: QuantisedType): RoundedMatrix {
   const { columns, dtype } = source
   const { at, ...matrix } = allocate(device, source, type)
-  const defines = { QUANT: QUANT_CODES[type], SOURCE: SOURCE_CODES[dtype] }
+  const defines = { QUANT: LAYOUTS[type].code, SOURCE: SOURCE_CODES[dtype] }
   const kernel = device.kernel('quantise', 'quantise', defines)
   eachBlock(device, source, (block, start, end) => {
     const { values, scales } = at(start)
@@ -184,16 +161,13 @@ function quantisedMatrix(device: CudaDevice, source: MatrixSource, type: Quantis
 }
 
 /** Weights that a file holds rounded only change their layout. */
-function laidOut(device: CudaDevice, source: MatrixSource, { type, readRows }: QuantisedSource): RoundedMatrix {
-  const { rows, columns } = source
+function laidOut(device: CudaDevice, source: MatrixSource, quantised: QuantisedSource): RoundedMatrix {
+  const { columns } = source
+  const { type } = quantised
   const { at, ...matrix } = allocate(device, source, type)
-  const kernel = device.kernel('quantise', 'lay_out', { QUANT: QUANT_CODES[type], SOURCE: 0 })
+  const kernel = device.kernel('quantise', 'lay_out', { QUANT: LAYOUTS[type].code, SOURCE: 0 })
   if (device.isAbsent) return matrix
-  const rowScales = numScales(type, columns)
-  for (const [start, end] of rowBlocks(rows, columns)) {
-    const block = readRows(start, end)
-    checkBytes(source, start, end, block.values, valueBytes(type, columns))
-    checkBytes(source, start, end, block.scales, 2 * rowScales)
+  for (const [start, end, block] of readQuantisedBlocks(source, quantised, columns)) {
     const { values, scales } = at(start)
     const [codes, bits] = [device.alloc(block.values.length), device.alloc(block.scales.length)]
     device.upload(codes, block.values)

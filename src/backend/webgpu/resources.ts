@@ -5,9 +5,9 @@
 /// <reference types="@webgpu/types" />
 import { assert, SkeinError } from '../../errors.ts'
 import type { HostTable, Matrix, Table, Tensor } from '../backend.ts'
-import { numScales, refuseFp8, valueBytes } from '../quantised.ts'
+import { refuseFp8 } from '../quantised.ts'
 import { quantiseRows } from '../reference/quantise.ts'
-import { checkBytes, readBlocks, rowBlocks, SOURCE_BYTES } from '../source-rows.ts'
+import { readBlocks, readQuantisedBlocks, SOURCE_BYTES } from '../source-rows.ts'
 import {
   isPacked,
   isQuantised,
@@ -285,22 +285,15 @@ export const quantiseSlowly: Quantise = (type, source, start, end) => {
 }
 
 /** Rows that the file holds rounded already, or rounded here. */
-function* quantisedRows(
+function quantisedRows(
   source: MatrixSource,
   type: QuantisedType,
   quantise: Quantise,
 ): Generator<[start: number, end: number, rows: QuantisedRows]> {
-  const { rows, columns, quantised } = source
-  const read =
-    quantised?.type === type
-      ? (start: number, end: number) => quantised.readRows(start, end)
-      : (start: number, end: number) => quantise(type, source, start, end)
-  for (const [start, end] of rowBlocks(rows, 4 * columns, BLOCK_ROWS)) {
-    const held = read(start, end)
-    checkBytes(source, start, end, held.values, valueBytes(type, columns))
-    checkBytes(source, start, end, held.scales, 2 * numScales(type, columns))
-    yield [start, end, held]
-  }
+  const { columns, quantised } = source
+  const readRows = (start: number, end: number) => quantise(type, source, start, end)
+  const held = quantised?.type === type ? quantised : { type, readRows }
+  return readQuantisedBlocks(source, held, 4 * columns, BLOCK_ROWS)
 }
 
 export class WebgpuTable implements Table {

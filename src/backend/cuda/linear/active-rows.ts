@@ -6,7 +6,7 @@ import { assert } from '../../../errors.ts'
 import type { CudaDevice } from '../device/device.ts'
 import { type DevicePointer, i32 } from '../kernel/args.ts'
 import type { CudaMatrix } from '../resources.ts'
-import { PART_INPUTS, QUANT_CODES, rowBytesOf } from '../rounded-matrix.ts'
+import { LAYOUTS, rowBytesOf } from '../rounded-matrix.ts'
 import { launchOnce } from '../source-rows.ts'
 
 const THREADS = 256
@@ -34,7 +34,7 @@ export function turnedBytes({ rows, columns, layout }: CudaMatrix): number {
 export function turnedMatrix(device: CudaDevice, matrix: CudaMatrix): TurnedMatrix {
   const { rows, columns, layout } = matrix
   assert(layout !== 'f16' && matrix.scales !== null, 'a matrix of f16 turned round as one of fewer bits')
-  const defines = { QUANT: QUANT_CODES[layout] }
+  const defines = { QUANT: LAYOUTS[layout].code }
   const launch = (name: string, of: number, to: DevicePointer, from: DevicePointer) =>
     launchOnce(device, device.kernel('active-rows', name, defines), Math.ceil(of / THREADS), [
       to,
@@ -43,7 +43,7 @@ export function turnedMatrix(device: CudaDevice, matrix: CudaMatrix): TurnedMatr
       i32(columns),
     ])
   const address = device.alloc(rows * columns)
-  const lanes = LANES * Math.ceil(columns / PART_INPUTS[layout])
+  const lanes = LANES * Math.ceil(columns / LAYOUTS[layout].partInputs)
   launch('turn_codes', rows * lanes, address, matrix.address)
   if (layout === 'fp8') return { address, scales: matrix.scales, dispose: () => device.free(address) }
   const bytes = rows * rowBytesOf(layout, columns).scales

@@ -4,7 +4,7 @@
  */
 import type { CudaDevice } from '../device/device.ts'
 import { type DevicePointer, i32 } from '../kernel/args.ts'
-import { isBlockLayout, type Layout, PART_INPUTS, QUANT_CODES } from '../rounded-matrix.ts'
+import { isBlockLayout, LAYOUTS, type Layout } from '../rounded-matrix.ts'
 import { launchOnce } from '../source-rows.ts'
 import type { Product } from './product.ts'
 import { dequantiseBlocks } from './rounded-many.ts'
@@ -47,7 +47,7 @@ function weightsOf(shapes: readonly Shape[]): number {
 }
 
 function isFit({ type, rows, columns }: Shape): boolean {
-  return type !== 'f16' && !isBlockLayout(type) && rows >= LEAST_ROWS && columns % PART_INPUTS[type] === 0
+  return type !== 'f16' && !isBlockLayout(type) && rows >= LEAST_ROWS && columns % LAYOUTS[type].partInputs === 0
 }
 
 /** Null where tokens are never so many, or memory is short. */
@@ -83,7 +83,7 @@ export function halvesOf(
 
 function dequantise(device: CudaDevice, product: Product, type: Layout, to: DevicePointer): void {
   const { weight, scales, rows, columns } = product
-  const kernel = device.kernel('quantise', 'dequantise', { QUANT: QUANT_CODES[type], SOURCE: 0 })
+  const kernel = device.kernel('quantise', 'dequantise', { QUANT: LAYOUTS[type].code, SOURCE: 0 })
   const args = [new Uint8Array(STEP_BYTES), to, weight, scales!, i32(rows), i32(columns)]
   launchOnce(device, kernel, dequantiseBlocks(rows * columns), args)
 }

@@ -5,7 +5,7 @@
 import { assert } from '../../../errors.ts'
 import type { CudaDevice } from '../device/device.ts'
 import { StructBytes } from '../kernel/struct-bytes.ts'
-import { isBlockLayout, type Layout, PART_INPUTS, QUANT_CODES } from '../rounded-matrix.ts'
+import { isBlockLayout, LAYOUTS, type Layout } from '../rounded-matrix.ts'
 import type { StepStream } from '../step/command.ts'
 import { EPILOGUES, type Product } from './product.ts'
 import { leastTiledTokens } from './rounded-tiles.ts'
@@ -83,7 +83,7 @@ function launchOf(
   // Tables and minimums in registers leave too few of them for more: nf4 is 7 % slower at 32 tokens.
   const isFull = TOKENS === LARGEST && (type === 'nf4' || isBlockLayout(type))
   const ROW_TILES = isFull ? Math.min(rowTiles, 2) : rowTiles
-  const defines = { QUANT: QUANT_CODES[type], TOKENS, ROW_TILES }
+  const defines = { QUANT: LAYOUTS[type].code, TOKENS, ROW_TILES }
   const kernel = device.kernel('linear-quant', 'linear_quant', defines)
   const struct = new StructBytes()
   let blocks = 0
@@ -136,6 +136,6 @@ function splitFor(jobs: readonly Product[], rowTiles: number, blocks: number): n
 
 /** Warps that can share a row: as many as have a part each. */
 function mostSplit({ type, columns }: Product): number {
-  const parts = Math.ceil(columns / (type === 'f16' ? PLAIN_PART : PART_INPUTS[type]))
+  const parts = Math.ceil(columns / (type === 'f16' ? PLAIN_PART : LAYOUTS[type].partInputs))
   return [8, 4, 2].find((split) => parts >= split) ?? 1
 }

@@ -8,7 +8,7 @@ import type { Gemm, GemmCall } from '../gemm/gemm.ts'
 import { type DevicePointer, i32 } from '../kernel/args.ts'
 import type { Kernel } from '../kernel/kernel.ts'
 import { StructBytes } from '../kernel/struct-bytes.ts'
-import { type IntegerLayout, QUANT_CODES, rowBytesOf } from '../rounded-matrix.ts'
+import { type IntegerLayout, LAYOUTS, rowBytesOf } from '../rounded-matrix.ts'
 import type { StepStream } from '../step/command.ts'
 import type { Product } from './product.ts'
 import { type TileScratch, tiledProducts } from './rounded-tiles.ts'
@@ -124,7 +124,7 @@ export function roundedMany(
 function copied(device: CudaDevice, product: Product, type: IntegerLayout, copy: Scratch): ManyProduct {
   const { rows, columns, weight, scales, x } = product
   const { values, scales: scaleBytes } = rowBytesOf(type, columns)
-  const defines = { QUANT: QUANT_CODES[type], SOURCE: 0 }
+  const defines = { QUANT: LAYOUTS[type].code, SOURCE: 0 }
   const kernel = device.kernel('quantise', 'dequantise', defines)
   const most = partRows(rows, columns)
   copy.reserve(copyBytes(product))

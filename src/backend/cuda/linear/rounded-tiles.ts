@@ -7,7 +7,7 @@ import type { CudaDevice } from '../device/device.ts'
 import { bucketOf } from '../gemm/gemm.ts'
 import type { DevicePointer } from '../kernel/args.ts'
 import { StructBytes } from '../kernel/struct-bytes.ts'
-import { HIGH_BYTES, LANES_BYTES, type Layout, PART_INPUTS, QUANT_CODES, rowBytesOf } from '../rounded-matrix.ts'
+import { LANES_BYTES, LAYOUTS, type Layout, rowBytesOf } from '../rounded-matrix.ts'
 import type { StepStream } from '../step/command.ts'
 import { EPILOGUES, type Product } from './product.ts'
 import type { Scratch } from './scratch.ts'
@@ -131,9 +131,10 @@ function ringOf(device: CudaDevice, type: Layout, size: Size) {
   const { tokens } = size
   const rows = rowsOf(size)
   const count = stageParts(type, size)
-  const stageBytes = count * (2 * tokens * PART_INPUTS[type] + rows * (LANES_BYTES + HIGH_BYTES[type])) + BARRIER_BYTES
+  const stageBytes =
+    count * (2 * tokens * LAYOUTS[type].partInputs + rows * (LANES_BYTES + LAYOUTS[type].highBytes)) + BARRIER_BYTES
   // Scales are copied in 16 bytes of a row, those of some parts.
-  const parts = 16 / (rowBytesOf(type, PART_INPUTS[type]).scales || UNUSED_SCALES)
+  const parts = 16 / (rowBytesOf(type, LAYOUTS[type].partInputs).scales || UNUSED_SCALES)
   const bytesOf = (stages: number) => stages * stageBytes + (Math.ceil((stages * count - 1) / parts) + 1) * 16 * rows
   let stages = MAX_STAGES
   while (bytesOf(stages) > device.info.sharedBytesPerBlock) stages--
@@ -237,7 +238,7 @@ function groupsOf(products: readonly Product[]): Group[] {
 function kernelOf(device: CudaDevice, type: Layout, size: Size) {
   const { tokens, warpgroups, units } = size
   const { stages, sharedBytes } = ringOf(device, type, size)
-  const defines = { QUANT: QUANT_CODES[type], TOKENS: tokens, WARPGROUPS: warpgroups, UNITS: units, STAGES: stages }
+  const defines = { QUANT: LAYOUTS[type].code, TOKENS: tokens, WARPGROUPS: warpgroups, UNITS: units, STAGES: stages }
   const threads = WARPGROUP_THREADS * warpgroups + LOADING_THREADS
   return { kernel: device.kernel('linear-tiles', 'linear_tiles', defines), threads, sharedBytes }
 }
@@ -314,7 +315,7 @@ function structOf(
 
 /** `TileMaps` of linear-tiles.cu. */
 function mapsOf(device: CudaDevice, type: Layout, jobs: readonly Product[], capacity: number, size: Size): Uint8Array {
-  const high = HIGH_BYTES[type]
+  const high = LAYOUTS[type].highBytes
   const maps = new Uint8Array((high > 0 ? 3 : 2) * MAX_JOBS * TENSOR_MAP_BYTES)
   for (const [j, { x, weight, rows, columns }] of jobs.entries()) {
     const inputs = tensorMapOf(device, {

@@ -3,7 +3,7 @@
  * that it cannot be.
  */
 import type { CudaDevice } from '../device/device.ts'
-import { type Layout, PART_INPUTS, QUANT_CODES, rowBytesOf } from '../rounded-matrix.ts'
+import { LAYOUTS, type Layout, rowBytesOf } from '../rounded-matrix.ts'
 import { IN_NAMES, type InName, LOW_NAMES, type Rwkv7Layer } from './layer-pattern.ts'
 
 /** How a block reads the weights: each warp its columns of them (few-rows-warps.cuh), or one warp all (few-rows-feed.cuh). */
@@ -207,12 +207,12 @@ function roundedStage(type: Layout, channels: number, split: number) {
   const { values, scales } = rowBytesOf(type, channels)
   const four = 4 * (values + scales)
   const ROUNDED_ROWS = 4 * Math.ceil(stageBytesFor(channels, split) / four)
-  return { macros: { QUANT: QUANT_CODES[type], ROUNDED_ROWS }, bytes: (ROUNDED_ROWS / 4) * four }
+  return { macros: { QUANT: LAYOUTS[type].code, ROUNDED_ROWS }, bytes: (ROUNDED_ROWS / 4) * four }
 }
 
 /** Whether rows of fewer bits can be shared by warps, 128 bytes each, and copied with their scales, 16 bytes at a time. */
 function canRound(type: Layout, channels: number, keys: number): boolean {
-  const pair = 2 * PART_INPUTS[type]
+  const pair = 2 * LAYOUTS[type].partInputs
   return channels % pair === 0 && keys % channels === 0 && rowBytesOf(type, channels).scales % 16 === 0
 }
 
@@ -349,11 +349,11 @@ function roundedTiles(type: Layout, channels: number, keys: number) {
   const { values, scales } = rowBytesOf(type, channels)
   const ROUNDED_SPLIT =
     [1, 2, 4].find((split) => (TILE_ROWS * (values + scales)) / split <= MAX_ROUNDED_STAGE_BYTES) ?? 0
-  if (channels % (ROUNDED_SPLIT * PART_INPUTS[type]) !== 0 || keys % channels !== 0) return null
+  if (channels % (ROUNDED_SPLIT * LAYOUTS[type].partInputs) !== 0 || keys % channels !== 0) return null
   const [rowValues, rowScales] = [values / ROUNDED_SPLIT, scales / ROUNDED_SPLIT]
   if (rowScales % 16 !== 0) return null
   const valueStride = 128 * Math.floor((rowValues + 63) / 128) + 64
   const scaleStride = rowScales === 0 ? 0 : 16 * ((rowScales / 16) | 1)
   const bytes = LINE_BYTES * Math.ceil((TILE_ROWS * (valueStride + scaleStride)) / LINE_BYTES)
-  return { macros: { QUANT: QUANT_CODES[type], ROUNDED_SPLIT, IN_WEIGHT: (values + scales) / 16 }, bytes }
+  return { macros: { QUANT: LAYOUTS[type].code, ROUNDED_SPLIT, IN_WEIGHT: (values + scales) / 16 }, bytes }
 }
