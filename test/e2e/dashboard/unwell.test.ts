@@ -237,6 +237,22 @@ describeInBrowser('the dashboard of a server that is not well', (browser) => {
     await page.context().close()
   })
 
+  test('a chat opened before the first model is listed is with the model, not one worker; the cursor is in its box', async () => {
+    const fake = new FakeServer({ workers: [fakeWorker()] })
+    fake.serveModel('demo', { sessions: [], answer: 'Yes.' })
+    const { page, url } = await open(fake)
+    await page.route('**/v1/models', (route) => route.fulfill({ json: { data: [] } }))
+    await page.goto(`${url}/#/playground`)
+    await page.reload()
+    await page.locator('main').getByText('No model is running').waitFor()
+    expect(await page.evaluate(`document.activeElement.getAttribute('aria-label')`)).toBe('Message')
+    await page.unrouteAll()
+    fake.send({ type: 'worker', worker: fakeWorker({ phase: 'restarting' }) })
+    fake.send({ type: 'worker', worker: fakeWorker() })
+    await expect.poll(() => page.getByLabel('Model').first().inputValue()).toBe('demo')
+    await page.context().close()
+  })
+
   test('sessions belong to the chosen model; the choice survives leaving the page', {
     tags: 'night',
   }, async () => {

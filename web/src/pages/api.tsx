@@ -8,12 +8,12 @@ import { SNIPPETS, type SnippetName, snippet } from '../lib/snippets.ts'
 import { Badge, Button, CopyButton, ErrorNote, Loading } from '../parts/basics.tsx'
 import { useResource } from '../parts/resource.ts'
 import { TargetSelect } from '../playground/target-select.tsx'
-import { allChoices, type Choice, targetOf } from '../playground/targets.ts'
+import { type Choice, currentOf, targetOf } from '../playground/targets.ts'
 import { ApiRoute, type Operation } from './api-route.tsx'
 
 export function ApiPage() {
   const [chosen, setChosen] = useState<Choice | null>(null)
-  const choice = chosen ?? allChoices()[0] ?? null
+  const choice = currentOf(chosen)
   return (
     <>
       <div class="page-head">

@@ -6,11 +6,11 @@ import type { Target } from '../lib/chat.ts'
 import { messageOf } from '../lib/errors.ts'
 import { count } from '../lib/format.ts'
 import { language, t } from '../lib/i18n.ts'
-import { samples } from '../lib/live.ts'
-import { Button, CopyButton, Empty, ErrorNote } from '../parts/basics.tsx'
+import { models, samples } from '../lib/live.ts'
+import { Button, CopyButton, Empty, ErrorNote, NoModel } from '../parts/basics.tsx'
 import { Dialog } from '../parts/dialog.tsx'
 import { TargetSelect } from '../playground/target-select.tsx'
-import { allChoices, type Choice, targetOf } from '../playground/targets.ts'
+import { type Choice, currentOf, targetOf } from '../playground/targets.ts'
 
 const SIZES = [8, 32, 128, 512]
 /** Most rows per request, the server's limit. */
@@ -34,11 +34,6 @@ const choice = signal<Choice | null>(null)
 const run = signal<Run | null>(null)
 let abort = new AbortController()
 
-function chosenModel(): Choice | null {
-  const all = allChoices()
-  return all.find(({ id }) => id === choice.value?.id) ?? all[0] ?? null
-}
-
 function rows(): string[] {
   const text = prompt.value ?? PROMPTS[language.value]
   if (!isByLine.value) return Array.from({ length: size.value }, () => text)
@@ -52,7 +47,7 @@ export function BatchPage() {
   const isRunning = now?.isRunning === true
   const submit = (event: Event) => {
     event.preventDefault()
-    const model = chosenModel()
+    const model = currentOf(choice.value)
     if (model !== null && !isRunning) void start(targetOf(model))
   }
   return (
@@ -72,7 +67,7 @@ export function BatchPage() {
         />
         <div class="row">
           <TargetSelect
-            choice={chosenModel()}
+            choice={currentOf(choice.value)}
             onChange={(next) => {
               choice.value = next
             }}
@@ -122,14 +117,20 @@ export function BatchPage() {
               icon="play"
               kind="primary"
               type="submit"
-              isDisabled={rows().length === 0 || !(maxTokens.value >= 1) || chosenModel() === null}
+              isDisabled={rows().length === 0 || !(maxTokens.value >= 1) || currentOf(choice.value) === null}
             >
               {t('Start {n} rows', { n: rows().length })}
             </Button>
           )}
         </div>
       </form>
-      {now === null ? <Empty title={t('No batch yet')} /> : <Grid run={now} onOpen={(row) => setShown(row)} />}
+      {now !== null ? (
+        <Grid run={now} onOpen={(row) => setShown(row)} />
+      ) : models.value?.length === 0 ? (
+        <NoModel />
+      ) : (
+        <Empty title={t('No batch yet')} />
+      )}
       {now !== null && shown !== null && <RowDialog run={now} row={shown} onClose={() => setShown(null)} />}
     </>
   )

@@ -4,9 +4,8 @@ import type { Percentiles, Sample, WorkerSample } from '../../../src/gateway/con
 import { bytes, count, milliseconds, percent } from '../lib/format.ts'
 import { type Text, t } from '../lib/i18n.ts'
 import { connection, samples, system, workers } from '../lib/live.ts'
-import { hashOf } from '../lib/router.ts'
 import { partOf } from '../lib/stats.ts'
-import { Empty, Loading } from '../parts/basics.tsx'
+import { Empty, Loading, NoModel } from '../parts/basics.tsx'
 import { Chart } from '../parts/chart.tsx'
 
 const chosen = signal<string | null>(null)
@@ -32,7 +31,9 @@ export function OverviewPage() {
     <>
       <PageHead />
       {workers.value.length === 0 ? (
-        <NoWorkers />
+        <NoModel>
+          <p>{t('Load one, and this page fills by itself.')}</p>
+        </NoModel>
       ) : (
         <>
           <Figures />
@@ -81,17 +82,6 @@ function PageHead() {
         ))}
       </select>
     </div>
-  )
-}
-
-function NoWorkers() {
-  return (
-    <Empty title={t('No model is running')}>
-      <p>{t('Load one, and this page fills by itself.')}</p>
-      <a class="button primary" href={hashOf('models')}>
-        {t('Choose a model')}
-      </a>
-    </Empty>
   )
 }
 

@@ -17,7 +17,7 @@ import {
   type Session,
   turnNodes,
 } from '../lib/sessions.ts'
-import { Badge, Button, Empty, ErrorNote, Loading } from '../parts/basics.tsx'
+import { Badge, Button, Empty, ErrorNote, Loading, NoModel } from '../parts/basics.tsx'
 import { confirmed } from '../parts/dialog.tsx'
 import { useResource } from '../parts/resource.ts'
 import { TreeView } from '../parts/tree-view.tsx'
@@ -49,6 +49,7 @@ export function SessionsPage() {
             chosen.value = currentTarget.value
           }}
         >
+          {model === null && <option value="">{t('No model')}</option>}
           {names.map((name) => (
             <option key={name}>{name}</option>
           ))}
@@ -82,7 +83,7 @@ interface ListProps {
 }
 
 function List({ sessions, model, onChange }: ListProps) {
-  if (model === null) return <Empty title={t('No model is running')} />
+  if (model === null) return <NoModel />
   if (sessions === null) return <Loading />
   if (sessions.length === 0) {
     return (

@@ -2,6 +2,7 @@
 import type { ComponentChildren } from 'preact'
 import { useEffect, useId, useState } from 'preact/hooks'
 import { t } from '../lib/i18n.ts'
+import { hashOf } from '../lib/router.ts'
 import { Icon, type IconName } from './icons.tsx'
 
 interface ButtonProps {
@@ -81,6 +82,18 @@ export function Empty({ title, children }: EmptyProps) {
       <p class="empty-title">{title}</p>
       {children}
     </div>
+  )
+}
+
+/** In place of what a page shows of a model, and where to get one. */
+export function NoModel({ children }: { readonly children?: ComponentChildren }) {
+  return (
+    <Empty title={t('No model is running')}>
+      {children}
+      <a class="button primary" href={hashOf('models')}>
+        {t('Choose a model')}
+      </a>
+    </Empty>
   )
 }
 

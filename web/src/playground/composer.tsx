@@ -1,6 +1,6 @@
 /** The input box for all visible conversations. Text files dropped on it become part of the message. */
 import { signal } from '@preact/signals'
-import { useState } from 'preact/hooks'
+import { useEffect, useRef, useState } from 'preact/hooks'
 import { type Text, t } from '../lib/i18n.ts'
 import { type Sending, sending } from '../lib/preferences.ts'
 import { Button } from '../parts/basics.tsx'
@@ -19,6 +19,12 @@ const notice = signal<string | null>(null)
 
 export function Composer() {
   const [isOver, setOver] = useState(false)
+  const box = useRef<HTMLTextAreaElement>(null)
+  const [first] = panes.value
+  // Whoever opens a conversation wants to write. On a touch screen the keyboard would cover it.
+  useEffect(() => {
+    if (!matchMedia('(pointer: coarse)').matches) box.current?.focus()
+  }, [first])
   const { value: text } = draft
   const setText = (value: string) => {
     draft.value = value
@@ -69,6 +75,7 @@ export function Composer() {
         </p>
       )}
       <textarea
+        ref={box}
         aria-label={t('Message')}
         placeholder={t('Write a message')}
         rows={1}

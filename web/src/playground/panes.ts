@@ -6,7 +6,7 @@ import { messageOf } from '../lib/errors.ts'
 import { route, standAt } from '../lib/router.ts'
 import { getSession, openShared, type Session } from '../lib/sessions.ts'
 import { newSessionId, Pane } from './pane.ts'
-import { allChoices, modelChoices } from './targets.ts'
+import { modelChoices } from './targets.ts'
 
 const MOST_PANES = 2
 
@@ -22,9 +22,9 @@ export type Opening =
 
 export const opening = signal<Opening>({ state: 'none' })
 
-/** Gives conversations without a model the first one that can answer. */
+/** Gives conversations without a model the first one that can answer. A worker alone is taken only if it is asked for. */
 effect(() => {
-  const choices = allChoices()
+  const choices = modelChoices()
   const first = choices.find(({ isReady }) => isReady) ?? choices[0]
   if (first === undefined) return
   for (const pane of panes.value) if (pane.choice.value === null) pane.choice.value = first

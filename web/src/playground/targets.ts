@@ -58,6 +58,12 @@ export function workerChoices(): Choice[] {
     }))
 }
 
+/** The choice, if it is still there, else the first model. */
+export function currentOf(choice: Choice | null): Choice | null {
+  const all = allChoices()
+  return all.find(({ id }) => id === choice?.id) ?? all[0] ?? null
+}
+
 export function allChoices(): Choice[] {
   const personas = (models.value ?? []).filter(isPersona).map(choiceOf)
   return [...modelChoices(), ...personas, ...workerChoices()]

@@ -1,11 +1,12 @@
 /** Translate: splits a text into paragraphs and streams their translations, all at once. */
 import { signal } from '@preact/signals'
 import { language, t } from '../lib/i18n.ts'
-import { Button, Empty, ErrorNote } from '../parts/basics.tsx'
+import { models } from '../lib/live.ts'
+import { Button, Empty, ErrorNote, NoModel } from '../parts/basics.tsx'
 import { TextFilesButton } from '../parts/text-files.tsx'
 import { readTextFile } from '../playground/attachment.ts'
 import { TargetSelect } from '../playground/target-select.tsx'
-import { allChoices, type Choice, targetOf } from '../playground/targets.ts'
+import { type Choice, currentOf, targetOf } from '../playground/targets.ts'
 import { job, runJob, stopJob } from './job.ts'
 import { ResultView } from './result-view.tsx'
 
@@ -23,16 +24,11 @@ function chosenTarget(): string {
   return target.value ?? (/\p{Script=Han}/u.test(text.value) ? 'en' : 'zh-CN')
 }
 
-function chosenModel(): Choice | null {
-  const all = allChoices()
-  return all.find(({ id }) => id === choice.value?.id) ?? all[0] ?? null
-}
-
 export function TranslatePage() {
   const isRunning = job.value?.isRunning === true
   const submit = (event: Event) => {
     event.preventDefault()
-    const model = chosenModel()
+    const model = currentOf(choice.value)
     const languages = { source: source.value, target: chosenTarget() }
     if (model !== null) void runJob(text.value, targetOf(model), languages)
   }
@@ -44,7 +40,7 @@ export function TranslatePage() {
       <form class="translate" onSubmit={submit}>
         <div class="row">
           <TargetSelect
-            choice={chosenModel()}
+            choice={currentOf(choice.value)}
             onChange={(next) => {
               choice.value = next
             }}
@@ -74,7 +70,7 @@ export function TranslatePage() {
               icon="translate"
               kind="primary"
               type="submit"
-              isDisabled={text.value.trim() === '' || chosenModel() === null}
+              isDisabled={text.value.trim() === '' || currentOf(choice.value) === null}
             >
               {t('Translate')}
             </Button>
@@ -98,10 +94,12 @@ export function TranslatePage() {
         />
         {fault.value !== null && <ErrorNote text={fault.value} />}
       </form>
-      {job.value === null ? (
-        <Empty title={t('No translation yet')} />
-      ) : (
+      {job.value !== null ? (
         <ResultView job={job.value} isAuto={source.value === AUTO} />
+      ) : models.value?.length === 0 ? (
+        <NoModel />
+      ) : (
+        <Empty title={t('No translation yet')} />
       )}
     </>
   )
