@@ -29,7 +29,7 @@ const GROUPS: Readonly<Record<string, Readonly<Record<string, Row>>>> = {
     ],
     ps: ['List the models of a running server', async () => (await import('./remote.ts')).ps],
     stop: ['Stop a model of a running server', async () => (await import('./remote.ts')).stop],
-    keys: ['Named keys of a server: add, list, revoke, rotate', async () => (await import('./keys.ts')).keys],
+    keys: ['Named keys of a server: add, list, change, rotate, revoke', async () => (await import('./keys.ts')).keys],
     config: ['The configuration file: check, schema', async () => (await import('./config.ts')).config],
   },
   Use: {

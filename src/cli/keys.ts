@@ -2,12 +2,15 @@
 import { existsSync } from 'node:fs'
 import {
   addKey,
+  changeKey,
   type Issued,
   isExpired,
   KEY_PRIORITIES,
   KEY_ROLES,
   KEY_TIMEOUTS,
+  type KeyLimits,
   type KeyRecord,
+  NO_LIMITS,
   revokeKey,
   rotateKey,
 } from '../gateway/access/keys.ts'
@@ -33,6 +36,21 @@ const MAX = Number.MAX_SAFE_INTEGER
 /** Bytes per unit of `--stored-mb` and other flags that end in "-mb". */
 const MIB = 2 ** 20
 
+/** Until when a key is valid, and what it may use. With "--no-" before its name each means none. */
+const TERMS = {
+  rpm: whole(1, MAX)('Requests per minute', { isDeniable: true }),
+  tpm: whole(1, MAX)('Tokens per minute, of prompts and answers', { isDeniable: true }),
+  rows: whole(1, MAX)('Answers generated in parallel', { isDeniable: true }),
+  'stored-mb': whole(1, 2 ** 30)('MiB of session states', { isDeniable: true }),
+  share: number(0.01, 100)('Share of a busy machine, relative to 1 for other keys', { isDeniable: true }),
+  priority: whole(...KEY_PRIORITIES)(
+    'Priority of its requests, 0 for other keys: higher ones go first and preempt lower ones',
+    { isDeniable: true },
+  ),
+  timeout: number(...KEY_TIMEOUTS)('Seconds that a request may take before it is aborted', { isDeniable: true }),
+  expires: text('Expires after this time: 12h, 30d', { hint: 'TIME', isDeniable: true }),
+}
+
 const LAST_KEY = 'note: no keys are left; running servers still require one, but a server started now does not'
 
 const FIRST_KEY = 'note: this is the first key; servers that use this file require a key from now on'
@@ -43,39 +61,58 @@ const add = defineCommand({
   words: NAME,
   flags: {
     role: choice(KEY_ROLES)(`${KEY_ROLES.join(', ')}`, { default: 'user' }),
-    rpm: whole(1, MAX)('Requests per minute'),
-    tpm: whole(1, MAX)('Tokens per minute, of prompts and answers'),
-    rows: whole(1, MAX)('Answers generated in parallel'),
-    'stored-mb': whole(1, 2 ** 30)('MiB of session states'),
-    share: number(0.01, 100)('Share of a busy machine, relative to 1 for other keys'),
-    priority: whole(...KEY_PRIORITIES)(
-      'Priority of its requests, 0 for other keys: higher ones go first and preempt lower ones',
-    ),
-    timeout: number(...KEY_TIMEOUTS)('Seconds that a request may take before it is aborted'),
-    expires: text('Expires after this time: 12h, 30d', { hint: 'TIME' }),
+    ...TERMS,
     ...FILE_FLAGS,
   },
-  async run({ args }) {
-    const lifeMs = milliseconds('expires', args.expires)
+  async run({ args, given }) {
     const now = Date.now()
-    const key = {
-      name: args.name,
-      role: args.role,
-      expiresAt: lifeMs === undefined ? null : now + lifeMs,
-      limits: {
-        requestsPerMinute: args.rpm ?? null,
-        tokensPerMinute: args.tpm ?? null,
-        rows: args.rows ?? null,
-        storedBytes: bytesOf(args['stored-mb']) ?? null,
-        share: args.share ?? null,
-        ...(args.priority === undefined ? {} : { priority: args.priority }),
-        ...(args.timeout === undefined ? {} : { timeoutSeconds: args.timeout }),
-      },
-    }
+    const limits = { ...NO_LIMITS, ...limitsOf(args, given) }
+    const key = { name: args.name, role: args.role, expiresAt: endOf(args, now), limits }
     const path = ownFile(args)
     printIssued(await changeKeys(path, (keys) => addKey(keys, key, now)), path, args.json)
   },
 })
+
+const change = defineCommand({
+  description: 'Change the role, end or limits of a key; it keeps its secret and its states',
+  examples: [
+    ['skein keys change ada --rpm 120 --expires 30d', 'valid for 30 days from now'],
+    ['skein keys change ada --no-rpm --no-expires', 'without this limit, and for good'],
+  ],
+  words: NAME,
+  flags: { role: choice(KEY_ROLES)(`${KEY_ROLES.join(', ')}`), ...TERMS, ...FILE_FLAGS },
+  async run({ args, given }) {
+    const terms = {
+      ...(args.role === undefined ? {} : { role: args.role }),
+      ...(given.has('expires') ? { expiresAt: endOf(args, Date.now()) } : {}),
+      limits: limitsOf(args, given),
+    }
+    const path = ownFile(args)
+    const { key } = await changeKeys(path, (keys) => changeKey(keys, args.name, terms))
+    if (args.json) printJson({ file: path, ...wireKey(key) })
+    else printTable([COLUMNS, rowOf(key)])
+  },
+})
+
+/** Null: never. */
+function endOf({ expires }: Values<typeof TERMS>, now: number): number | null {
+  const lifeMs = milliseconds('expires', expires)
+  return lifeMs === undefined ? null : now + lifeMs
+}
+
+/** Those that are given; null: without this limit. */
+function limitsOf(args: Values<typeof TERMS>, given: ReadonlyMap<string, unknown>): Partial<KeyLimits> {
+  const values = {
+    rpm: { requestsPerMinute: args.rpm ?? null },
+    tpm: { tokensPerMinute: args.tpm ?? null },
+    rows: { rows: args.rows ?? null },
+    'stored-mb': { storedBytes: bytesOf(args['stored-mb']) ?? null },
+    share: { share: args.share ?? null },
+    priority: { priority: args.priority ?? null },
+    timeout: { timeoutSeconds: args.timeout ?? null },
+  }
+  return Object.assign({}, ...Object.entries(values).flatMap(([flag, value]) => (given.has(flag) ? [value] : [])))
+}
 
 const rotate = defineCommand({
   description: 'Give a key a new secret and print it; it keeps its states',
@@ -116,7 +153,7 @@ const list = defineCommand({
     const keys = readKeys(path)
     if (args.json) printJson({ file: path, keys: keys.map(wireKey) })
     else if (keys.length === 0) process.stdout.write(`no keys in ${path}\n`)
-    else printTable([['name', 'role', 'made', 'ends', 'limits'], ...keys.map(rowOf)])
+    else printTable([COLUMNS, ...keys.map(rowOf)])
   },
 })
 
@@ -127,7 +164,7 @@ function ownFile(args: Values<typeof FILE_FLAGS>): string {
   return keyFilePath(valuesOf(settleServe(NO_COMMAND_LINE, path), ['keys', 'data-dir']))
 }
 
-export const keys = defineCommands({ add, list, revoke, rotate }, [
+export const keys = defineCommands({ add, list, change, rotate, revoke }, [
   ['skein keys add alice --rpm 60', 'a key with a limit; it is shown once'],
   ['skein keys list', 'who has a key, and until when'],
 ])
@@ -153,6 +190,8 @@ function missingRole(keys: readonly KeyRecord[]): string | null {
     ? 'no key is an admin yet; only one can manage keys over HTTP (--role admin)'
     : 'no key is an operator yet; the dashboard and /api need one (--role operator, or admin to manage keys too)'
 }
+
+const COLUMNS = ['name', 'role', 'made', 'ends', 'limits']
 
 function rowOf(key: KeyRecord): string[] {
   const { name, role, createdAt, expiresAt, limits } = key

@@ -108,8 +108,11 @@ async function ask({ url, apiKey }: ServerAddress, method: string, path: string)
   if (response.ok) return body
   const message = body?.detail ?? body?.error?.message ?? noReason(response)
   const code = codeOf(response.status)
-  throw new SkeinError(code, code === 'unauthorized' ? `${message} (give the key with --api-key)` : message)
+  throw new SkeinError(code, code === 'unauthorized' && !apiKey ? `${message} ${GIVE_KEY}` : message)
 }
+
+/** For a command that sent none. */
+export const GIVE_KEY = '(give the key with --api-key)'
 
 /** What is no refusal of Skein's. */
 export function noReason({ url, status }: Response): string {

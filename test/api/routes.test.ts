@@ -53,6 +53,7 @@ const ADMINS = [
   'DELETE /api/models/:name',
   'GET /api/keys',
   'POST /api/keys',
+  'POST /api/keys/:name',
   'POST /api/keys/:name/rotate',
   'DELETE /api/keys/:name',
 ]
@@ -323,6 +324,18 @@ describe('/api/keys', () => {
     expect((await models(secret)).statusCode).toBe(401)
     expect((await models(rotated.secret)).statusCode).toBe(401)
 
+    // What is absent stays, null removes.
+    const terms = { expires_in_seconds: 60, limits: { requests_per_minute: 9, rows: 2 } }
+    const changed = (await send('POST', '/api/keys/goose', terms)).json()
+    expect(changed).toMatchObject({ tenant, role: 'user', limits: { requests_per_minute: 9, rows: 2, share: null } })
+    expect(changed.expires_at).toBeGreaterThan(Date.now() / 1000)
+    expect((await models(last.secret)).headers['x-ratelimit-limit-requests']).toBe('9')
+    const without = { role: 'operator', expires_in_seconds: null, limits: { requests_per_minute: null } }
+    const freed = (await send('POST', '/api/keys/goose', without)).json()
+    expect(freed).toMatchObject({ role: 'operator', expires_at: null, limits: { requests_per_minute: null, rows: 2 } })
+    expect((await models(last.secret)).headers['x-ratelimit-limit-requests']).toBeUndefined()
+    expect((await send('POST', '/api/keys/goose', { limits: { rows: 0 } })).json().field).toBe('limits.rows')
+
     expect((await send('DELETE', '/api/keys/goose')).statusCode).toBe(200)
     expect((await models(last.secret)).statusCode).toBe(401)
     expect(readKeys(path).map(({ name }) => name)).not.toContain('goose')
@@ -344,6 +357,7 @@ describe('/api/keys', () => {
     expect((await send('POST', '/api/keys', { name: 'user' })).statusCode).toBe(409)
     expect((await send('DELETE', '/api/keys/nobody')).statusCode).toBe(404)
     expect((await send('POST', '/api/keys/nobody/rotate', {})).statusCode).toBe(404)
+    expect((await send('POST', '/api/keys/nobody', {})).statusCode).toBe(404)
   })
 })
 

@@ -165,7 +165,7 @@ const REFUSED_TOO = [
   [['serve', '--prot', '1'], 2, 'unknown flag --prot'],
   [['serve', '/no/such/model.pth'], 1, '/no/such/model.pth'],
   [['frobnicate'], 2, 'no command "frobnicate"'],
-  [['keys', 'rm', 'bob'], 2, 'no command "keys rm"; there are add, list, revoke, rotate'],
+  [['keys', 'rm', 'bob'], 2, 'no command "keys rm"; there are add, list, change, rotate, revoke'],
   [['generate'], 2, 'no text to continue'],
   [['serve', '--quant', 'int3'], 2, '--quant takes one of'],
   [['quantize', 'a', 'b'], 2, '--quant is missing: int8, q4 or nf4'],

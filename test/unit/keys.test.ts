@@ -15,6 +15,7 @@ import { expect, test, vi } from 'vitest'
 import { createAuth, resolveAuth } from '../../src/gateway/access/auth.ts'
 import {
   addKey,
+  changeKey,
   formatKeyList,
   type KeyRecord,
   NO_LIMITS,
@@ -73,6 +74,15 @@ test('a rotated key keeps its tenant; the old secret works until its grace perio
   // A later rotation never extends an earlier grace period.
   const third = rotateKey(second.keys, 'goose', 3_600_000, now + 1)
   expect(third.key.secrets.map(({ until }) => until)).toEqual([null, now + 3_600_001, now + 60_000])
+})
+
+test('an expired key gets no new secret, which would be refused, too; with a later end its old one works again', () => {
+  const { keys, key, secret } = addKey([], { ...plain('goose'), expiresAt: 10 }, 0)
+  expect(() => rotateKey(keys, 'goose', 0, 10)).toThrow('skein keys change goose --expires')
+  const changed = changeKey(keys, 'goose', { expiresAt: 30, limits: { rows: 2 } })
+  expect(changed.key).toEqual({ ...key, expiresAt: 30, limits: { ...NO_LIMITS, rows: 2 } })
+  expect(rotateKey(changed.keys, 'goose', 5, 20).key.secrets[1]!.sha256).toBe(sha256(secret).toString('hex'))
+  expect(() => changeKey(keys, 'goose', { limits: { rows: 0 } })).toThrow('rows')
 })
 
 test.each([

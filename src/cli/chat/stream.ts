@@ -4,7 +4,7 @@
  */
 import { SkeinError } from '../../errors.ts'
 import { SAMPLING_ROWS, type SamplingName } from '../../sampling.ts'
-import { noReason } from '../remote.ts'
+import { GIVE_KEY, noReason } from '../remote.ts'
 
 export interface ChatMessage {
   readonly role: 'system' | 'user' | 'assistant' | 'tool'
@@ -115,7 +115,7 @@ async function post(request: ChatRequest): Promise<Response> {
       `no server answers at ${url}; start one with \`skein serve\`, or name a checkpoint: \`skein chat FILE\``,
     )
   })
-  if (!response.ok) throw await failureOf(response)
+  if (!response.ok) throw await failureOf(response, Boolean(apiKey))
   return response
 }
 
@@ -128,10 +128,10 @@ function samplingFields(given: ChatRequest['sampling']): Record<string, number> 
   return Object.fromEntries(rows)
 }
 
-async function failureOf(response: Response): Promise<SkeinError> {
+async function failureOf(response: Response, isKeyGiven: boolean): Promise<SkeinError> {
   const body = (await response.json().catch(() => null)) as Failure | null
   const message = body?.error?.message ?? noReason(response)
-  if (response.status === 401) return new SkeinError('unauthorized', `${message} (give the key with --api-key)`)
+  if (response.status === 401) return new SkeinError('unauthorized', isKeyGiven ? message : `${message} ${GIVE_KEY}`)
   if (body?.error?.param === 'model') return new SkeinError('not_found', `${message} (give one with --model-name)`)
   if (response.status === 404 && body?.error)
     return new SkeinError('not_found', `${response.url} is no address of Skein: ${message}`)

@@ -138,7 +138,7 @@ export function createAuth(keys: readonly string[], named: NamedKeys | null = nu
       if (isOpen()) return EVERYONE
       const secret = typeof password === 'string' ? password : bearerOf(authorization)
       if (secret !== undefined) return principalOf(secret)
-      const message = 'no API key; send it as the field password, or in the header Authorization: Bearer <key>'
+      const message = 'no API key; send the header Authorization: Bearer <key>, or the field password'
       throw new SkeinError('unauthorized', message)
     },
     checkForwarded(caller) {
@@ -172,8 +172,12 @@ function ofCommandLine(secret: string): Principal {
 }
 
 function ofNamed({ key, isOver }: FollowedKey): Principal {
-  if (isExpired(key, Date.now())) throw new SkeinError('unauthorized', 'the API key has expired')
-  if (isOver) throw new SkeinError('unauthorized', 'the API key was replaced by a newer one')
+  if (isExpired(key, Date.now()))
+    throw new SkeinError(
+      'unauthorized',
+      `the API key has expired; ask the operator for a later end (skein keys change ${key.name} --expires 30d)`,
+    )
+  if (isOver) throw new SkeinError('unauthorized', 'the API key was replaced by a newer one; ask the operator for it')
   const { id, name, role, limits, expiresAt } = key
   return { tenant: id, name, role, limits, expiresAt }
 }

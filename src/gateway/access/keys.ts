@@ -1,12 +1,12 @@
 /**
- * Named keys as data: what a key is, and how adding, rotating or revoking one changes the list. Only the SHA-256 of a
+ * Named keys as data: what a key is, and how adding, changing, rotating or revoking one changes the list. Only the SHA-256 of a
  * secret is kept: secrets are 256 random bits, so a salt or a slow hash would add nothing. It knows no file
  * (keys-file.ts) and no HTTP (keys-api.ts, auth.ts).
  */
 import { createHash, randomBytes } from 'node:crypto'
 import { ROLES, type Role } from '../../api/route.ts'
 import { LONGEST_TIMEOUT, PRIORITIES } from '../../api/schema.ts'
-import { SkeinError } from '../../errors.ts'
+import { invalid, SkeinError } from '../../errors.ts'
 import { problemsOf } from '../../files/problems.ts'
 import { type Static, type TSchema, Type } from '../../files/schema-types.ts'
 
@@ -115,23 +115,44 @@ export interface Issued {
 
 export function addKey(keys: readonly KeyRecord[], { limits, ...rest }: NewKey, now: number): Issued {
   if (keys.some(({ name }) => name === rest.name))
-    throw new SkeinError('conflict', `a key named ${rest.name} exists; revoke it or rotate it`, { param: 'name' })
+    throw new SkeinError('conflict', `a key named ${rest.name} exists; change, rotate or revoke it`, { param: 'name' })
   const secret = newSecret()
   const id = `key-${randomBytes(12).toString('hex')}`
   const secrets = [{ sha256: hashOf(secret), until: null }]
   const key: KeyRecord = { id, ...rest, createdAt: now, limits: { ...limits }, secrets }
-  const [problem] = problemsOf(KeyRecordSchema, key)
-  if (problem !== undefined) {
-    const param = problem.instancePath.split('/').at(-1)!
-    const what = param === 'name' ? `expected ${KEY_NAME.means}` : problem.message
-    throw new SkeinError('invalid_request', `${param}: ${what}`, { param })
-  }
+  check(key)
   return { keys: [...keys, key], key, secret }
+}
+
+/** What is absent stays as it is. */
+export interface KeyChange {
+  readonly role?: Role
+  readonly expiresAt?: number | null
+  readonly limits?: Partial<KeyLimits>
+}
+
+/** The key keeps its secrets and its states. */
+export function changeKey(keys: readonly KeyRecord[], name: string, { limits, ...rest }: KeyChange) {
+  const old = findKey(keys, name)
+  const key: KeyRecord = { ...old, ...rest, limits: { ...old.limits, ...limits } }
+  check(key)
+  return { keys: keys.map((each) => (each === old ? key : each)), key }
+}
+
+function check(key: KeyRecord): void {
+  const [problem] = problemsOf(KeyRecordSchema, key)
+  if (problem === undefined) return
+  const param = problem.instancePath.split('/').at(-1)!
+  throw invalid(param, param === 'name' ? `expected ${KEY_NAME.means}` : `${problem.message}`)
 }
 
 /** Gives the key a new secret. Older ones keep working for `graceMs`, so that clients can change over. */
 export function rotateKey(keys: readonly KeyRecord[], name: string, graceMs: number, now: number): Issued {
   const old = findKey(keys, name)
+  if (isExpired(old, now)) {
+    const message = `${name} has expired, and a new secret would be refused, too; change when it ends first (skein keys change ${name} --expires 30d)`
+    throw new SkeinError('conflict', message, { param: 'name' })
+  }
   const secret = newSecret()
   const end = now + graceMs
   const older = old.secrets

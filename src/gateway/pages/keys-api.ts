@@ -1,5 +1,5 @@
 /**
- * Named keys over HTTP, for admins: list, add, rotate, revoke. A secret appears only in the reply that created it. The
+ * Named keys over HTTP, for admins: list, add, change, rotate, revoke. A secret appears only in the reply that created it. The
  * keys are those of `skein keys`, in the same file.
  */
 
@@ -10,10 +10,12 @@ import { type Static, Type } from '../../files/schema-types.ts'
 import type { NamedKeys } from '../access/key-index.ts'
 import {
   addKey,
+  changeKey,
   type Issued,
   KEY_NAME,
   type KeyLimits,
   type KeyRecord,
+  NO_LIMITS,
   parseRole,
   revokeKey,
   rotateKey,
@@ -23,7 +25,7 @@ import { renderManagementError, statusOf } from '../management/dialect.ts'
 
 /** `isOpen`: the server has no key yet, and everyone may do everything. */
 export function keysDialect(ring: NamedKeys, isOpen: () => boolean): Dialect {
-  const routes = [listRoute(ring), addRoute(ring, isOpen), rotateRoute(ring), revokeRoute(ring)]
+  const routes = [listRoute(ring), addRoute(ring, isOpen), changeRoute(ring), rotateRoute(ring), revokeRoute(ring)]
   return {
     name: 'keys',
     about: 'Named keys, for admins',
@@ -48,15 +50,16 @@ const Limits = Type.Object(
   { additionalProperties: false },
 )
 
+const fields = {
+  role: Maybe(Type.String()),
+  expires_in_seconds: Maybe(BoundedInteger(1, YEARS_100)),
+  limits: Maybe(Limits),
+}
 const addBody = Type.Object(
-  {
-    name: Matching(KEY_NAME.pattern, KEY_NAME.means),
-    role: Maybe(Type.String()),
-    expires_in_seconds: Maybe(BoundedInteger(1, YEARS_100)),
-    limits: Maybe(Limits),
-  },
+  { name: Matching(KEY_NAME.pattern, KEY_NAME.means), ...fields },
   { additionalProperties: false },
 )
+const changeBody = Type.Object(fields, { additionalProperties: false })
 
 const rotateBody = Type.Object({ grace_seconds: Maybe(BoundedInteger(0, YEARS_100)) }, { additionalProperties: false })
 
@@ -75,7 +78,7 @@ function addRoute(ring: NamedKeys, isOpen: () => boolean): Route {
       name,
       role: parseRole(role ?? 'user'),
       expiresAt: seconds == null ? null : now + 1000 * seconds,
-      limits: ownLimits(limits ?? {}),
+      limits: { ...NO_LIMITS, ...ownLimits(limits) },
     }
     const issued = await ring.change((keys) => {
       if (isOpen()) refuseLockout(keys, key.role)
@@ -90,6 +93,20 @@ function refuseLockout(keys: readonly KeyRecord[], role: Role): void {
   if (role === 'admin' || keys.some((key) => key.role === 'admin')) return
   const message = `role: the first key closes this server to all who have none, and only an admin can make another; make one with the role admin first (skein keys add, on the server's machine, can do both)`
   throw new SkeinError('conflict', message, { param: 'role' })
+}
+
+/** An absent field stays as it is; null removes an end or a limit. */
+function changeRoute(ring: NamedKeys): Route {
+  return post('/api/keys/:name', "Change a key's role, end or limits", changeBody, async ({ params, body }) => {
+    const { role, expires_in_seconds: seconds, limits } = body
+    const change = {
+      ...(role == null ? {} : { role: parseRole(role) }),
+      ...(seconds === undefined ? {} : { expiresAt: seconds === null ? null : Date.now() + 1000 * seconds }),
+      limits: ownLimits(limits),
+    }
+    const { key } = await ring.change((keys) => changeKey(keys, params.name!, change))
+    return json(wireKey(key))
+  })
 }
 
 function rotateRoute(ring: NamedKeys): Route {
@@ -109,16 +126,21 @@ function revokeRoute(ring: NamedKeys): Route {
   })
 }
 
-function ownLimits(limits: Static<typeof Limits>): KeyLimits {
-  return {
-    requestsPerMinute: limits.requests_per_minute ?? null,
-    tokensPerMinute: limits.tokens_per_minute ?? null,
-    rows: limits.rows ?? null,
-    storedBytes: limits.stored_bytes ?? null,
-    share: limits.share ?? null,
-    ...(limits.priority == null ? {} : { priority: limits.priority }),
-    ...(limits.timeout == null ? {} : { timeoutSeconds: limits.timeout }),
-  }
+const OWN_NAMES: Readonly<Record<keyof WireLimits, keyof KeyLimits>> = {
+  requests_per_minute: 'requestsPerMinute',
+  tokens_per_minute: 'tokensPerMinute',
+  rows: 'rows',
+  stored_bytes: 'storedBytes',
+  share: 'share',
+  priority: 'priority',
+  timeout: 'timeoutSeconds',
+}
+
+/** Those that are given. */
+function ownLimits(limits: Static<typeof Limits> | null | undefined): Partial<KeyLimits> {
+  const given = Object.entries(limits ?? {}).filter(([, value]) => value !== undefined)
+  // The schema has no other names.
+  return Object.fromEntries(given.map(([name, value]) => [OWN_NAMES[name as keyof WireLimits], value]))
 }
 
 export function wireLimits(limits: KeyLimits): WireLimits {

@@ -605,6 +605,12 @@ const SERVER: readonly ExampleRequest[] = [
     keeps: { key: 'secret' },
   },
   {
+    route: 'POST /api/keys/{name}',
+    title: 'Thirty more days, and no more than 60 requests a minute',
+    params: { name: 'root' },
+    body: { expires_in_seconds: 2_592_000, limits: { requests_per_minute: 60 } },
+  },
+  {
     route: 'POST /api/keys/{name}/rotate',
     title: 'A new secret, the old one good for an hour',
     params: { name: 'root' },

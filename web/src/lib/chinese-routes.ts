@@ -30,6 +30,7 @@ export const ROUTES_IN_CHINESE: Readonly<Record<string, string>> = {
   'Any method: one node alone': '任意方法：只交给这一个节点',
   'Any method: one worker alone': '任意方法：只交给这一个工作进程',
   'Change the weights of a mixture': '修改混合状态的权重',
+  "Change a key's role, end or limits": '更改密钥的角色、期限或限额',
   'Changes of workers and figures, as events': '工作进程与指标的变化，以事件流返回',
   'Checkpoints that a worker can be started with': '可用于启动工作进程的模型文件',
   'Continue a list of raw prompts, drawing at a temperature': '续写一组原始提示，按温度采样',

@@ -17,19 +17,24 @@ export interface IssuedKey extends NamedKey {
   readonly secret: string
 }
 
-export interface NewKey {
-  readonly name: string
+/** Null: never, or no limit. */
+export interface KeyTerms {
   readonly role: OwnKey['role']
-  readonly expires_in_seconds?: number
-  readonly limits?: Partial<Record<keyof WireLimits, number>>
+  readonly expires_in_seconds?: number | null
+  readonly limits: Partial<WireLimits>
 }
 
 export function listKeys(signal: AbortSignal): Promise<readonly NamedKey[]> {
   return call('/api/keys', { signal })
 }
 
-export function addKey(key: NewKey): Promise<IssuedKey> {
-  return call('/api/keys', { body: key })
+export function addKey(name: string, terms: KeyTerms): Promise<IssuedKey> {
+  return call('/api/keys', { body: { name, ...terms } })
+}
+
+/** What is absent stays as it is. */
+export function changeKey(name: string, terms: KeyTerms): Promise<NamedKey> {
+  return call(`/api/keys/${encodeURIComponent(name)}`, { body: terms })
 }
 
 export function rotateKey(name: string, graceSeconds: number): Promise<IssuedKey> {

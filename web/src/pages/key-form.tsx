@@ -1,15 +1,18 @@
-/** The dialog that makes a key. */
+/** The dialog that makes or changes a key. */
 import { useState } from 'preact/hooks'
 import { ApiError, messageOf } from '../lib/errors.ts'
 import { t } from '../lib/i18n.ts'
-import { addKey, type IssuedKey, type NewKey } from '../lib/keys.ts'
+import { addKey, changeKey, type IssuedKey, type KeyTerms, type NamedKey } from '../lib/keys.ts'
 import { Button, ErrorNote, Field } from '../parts/basics.tsx'
 import { Dialog } from '../parts/dialog.tsx'
 
 interface KeyFormProps {
   readonly isFirst: boolean
+  /** The key to change; null: a new one. */
+  readonly old: NamedKey | null
   readonly onClose: () => void
   readonly onIssued: (key: IssuedKey) => void
+  readonly onChanged: () => void
 }
 
 const DAY = 86_400
@@ -20,42 +23,44 @@ const LIMITS = [
   ['rows', 'Answers at once'],
 ] as const
 
-export function KeyForm({ isFirst, onClose, onIssued }: KeyFormProps) {
-  const [name, setName] = useState(isFirst ? 'admin' : '')
-  const [role, setRole] = useState<NewKey['role']>(isFirst ? 'admin' : 'user')
+export function KeyForm({ isFirst, old, onClose, onIssued, onChanged }: KeyFormProps) {
+  const [name, setName] = useState(old?.name ?? (isFirst ? 'admin' : ''))
+  const [role, setRole] = useState<KeyTerms['role']>(old?.role ?? (isFirst ? 'admin' : 'user'))
   const [days, setDays] = useState('')
-  const [limits, setLimits] = useState<Readonly<Record<string, string>>>({})
+  const [limits, setLimits] = useState<Readonly<Record<string, string>>>(() =>
+    Object.fromEntries(LIMITS.map(([field]) => [field, String(old?.limits[field] ?? '')])),
+  )
   const [error, setError] = useState<unknown>(null)
   const errorOf = (field: string) =>
     error instanceof ApiError && error.field?.replace('/', '') === field ? error.message : null
   const isElsewhere = error !== null && !['name', 'role', 'expires_in_seconds'].some((field) => errorOf(field))
   const submit = (event: Event) => {
     event.preventDefault()
-    const bounds = Object.entries(limits).filter(([, value]) => value.trim() !== '')
-    addKey({
-      name: name.trim(),
+    const terms: KeyTerms = {
       role,
-      ...(days.trim() === '' ? {} : { expires_in_seconds: Math.round(Number(days) * DAY) }),
-      ...(bounds.length === 0
-        ? {}
-        : { limits: Object.fromEntries(bounds.map(([field, value]) => [field, Number(value)])) }),
-    })
-      .then(onIssued)
-      .catch(setError)
+      ...(days.trim() === '' ? {} : { expires_in_seconds: Math.round(Number(days) * DAY) || null }),
+      limits: Object.fromEntries(
+        Object.entries(limits).map(([field, value]) => [field, value.trim() === '' ? null : Number(value)]),
+      ),
+    }
+    const done = old === null ? addKey(name.trim(), terms).then(onIssued) : changeKey(name, terms).then(onChanged)
+    done.catch(setError)
   }
   return (
-    <Dialog title={t('Add a key')} onClose={onClose}>
+    <Dialog title={old === null ? t('Add a key') : t('Change the key {name}', { name })} onClose={onClose}>
       <form onSubmit={submit}>
-        <Field label={t('Name')} hint={t('Letters, digits, dots and dashes')} error={errorOf('name')}>
-          {(ids) => <input {...ids} value={name} onInput={({ currentTarget }) => setName(currentTarget.value)} />}
-        </Field>
+        {old === null && (
+          <Field label={t('Name')} hint={t('Letters, digits, dots and dashes')} error={errorOf('name')}>
+            {(ids) => <input {...ids} value={name} onInput={({ currentTarget }) => setName(currentTarget.value)} />}
+          </Field>
+        )}
         <Field label={t('Role')} hint={roleHint(role)} error={errorOf('role')}>
           {(ids) => (
             <select
               {...ids}
               value={role}
               // The options below are all possible values.
-              onChange={({ currentTarget }) => setRole(currentTarget.value as NewKey['role'])}
+              onChange={({ currentTarget }) => setRole(currentTarget.value as KeyTerms['role'])}
             >
               <option value="user">{t('user')}</option>
               <option value="operator">{t('operator')}</option>
@@ -63,7 +68,11 @@ export function KeyForm({ isFirst, onClose, onIssued }: KeyFormProps) {
             </select>
           )}
         </Field>
-        <Field label={t('Days until it expires')} hint={t('Empty: never')} error={errorOf('expires_in_seconds')}>
+        <Field
+          label={t('Days until it expires')}
+          hint={old === null ? t('Empty: never') : t('Empty: as it is; 0: never')}
+          error={errorOf('expires_in_seconds')}
+        >
           {(ids) => (
             <input
               {...ids}
@@ -75,7 +84,7 @@ export function KeyForm({ isFirst, onClose, onIssued }: KeyFormProps) {
             />
           )}
         </Field>
-        <details>
+        <details open={old !== null}>
           <summary>{t('Limits')}</summary>
           <div class="columns narrow">
             {LIMITS.map(([field, label]) => (
@@ -97,7 +106,7 @@ export function KeyForm({ isFirst, onClose, onIssued }: KeyFormProps) {
         <footer>
           <Button onClick={onClose}>{t('Cancel')}</Button>
           <Button kind="primary" type="submit" isDisabled={name.trim() === ''}>
-            {t('Add')}
+            {old === null ? t('Add') : t('Save')}
           </Button>
         </footer>
       </form>
@@ -105,7 +114,7 @@ export function KeyForm({ isFirst, onClose, onIssued }: KeyFormProps) {
   )
 }
 
-function roleHint(role: NewKey['role']): string {
+function roleHint(role: KeyTerms['role']): string {
   if (role === 'user') return t('Talks, translates, and sees its own sessions')
   return role === 'operator' ? t('Also watches the server and loads models') : t('Also makes keys and fetches models')
 }

@@ -16,7 +16,8 @@ const GRACE_SECONDS = 3600
 
 export function KeysPage() {
   const keys = useResource(listKeys, [])
-  const [isAdding, setAdding] = useState(false)
+  /** Null: a new one; undefined: no form is open. */
+  const [changed, setChanged] = useState<NamedKey | null | undefined>(undefined)
   const [issued, setIssued] = useState<IssuedKey | null>(null)
   const [error, setError] = useState<string | null>(null)
   const run = (action: Promise<unknown>) => {
@@ -26,7 +27,7 @@ export function KeysPage() {
   const show = (key: IssuedKey) => {
     // After the first key is made, this page needs a key, too.
     if (keys.value?.length === 0 && role.value === null) takeKey(key.secret)
-    setAdding(false)
+    setChanged(undefined)
     setIssued(key)
     keys.refresh()
   }
@@ -42,7 +43,7 @@ export function KeysPage() {
     <>
       <div class="page-head">
         <h1>{t('Keys')}</h1>
-        <Button icon="plus" kind="primary" onClick={() => setAdding(true)}>
+        <Button icon="plus" kind="primary" onClick={() => setChanged(null)}>
           {t('Add a key')}
         </Button>
         <p class="lead">
@@ -62,9 +63,25 @@ export function KeysPage() {
         </Empty>
       )}
       {keys.value !== null && keys.value.length > 0 && (
-        <KeyTable keys={keys.value} onRotate={(key) => void rotate(key)} onRevoke={(key) => void revoke(key)} />
+        <KeyTable
+          keys={keys.value}
+          onChange={setChanged}
+          onRotate={(key) => void rotate(key)}
+          onRevoke={(key) => void revoke(key)}
+        />
       )}
-      {isAdding && <KeyForm isFirst={keys.value?.length === 0} onClose={() => setAdding(false)} onIssued={show} />}
+      {changed !== undefined && (
+        <KeyForm
+          isFirst={keys.value?.length === 0}
+          old={changed}
+          onClose={() => setChanged(undefined)}
+          onIssued={show}
+          onChanged={() => {
+            setChanged(undefined)
+            keys.refresh()
+          }}
+        />
+      )}
       {issued !== null && <SecretDialog issued={issued} onClose={() => setIssued(null)} />}
     </>
   )
@@ -72,11 +89,12 @@ export function KeysPage() {
 
 interface KeyTableProps {
   readonly keys: readonly NamedKey[]
+  readonly onChange: (key: NamedKey) => void
   readonly onRotate: (key: NamedKey) => void
   readonly onRevoke: (key: NamedKey) => void
 }
 
-function KeyTable({ keys, onRotate, onRevoke }: KeyTableProps) {
+function KeyTable({ keys, onChange, onRotate, onRevoke }: KeyTableProps) {
   const now = Date.now() / 1000
   return (
     <table class="list keys">
@@ -104,6 +122,9 @@ function KeyTable({ keys, onRotate, onRevoke }: KeyTableProps) {
             <td class="muted">{endOf(key, now)}</td>
             <td>
               <span class="actions">
+                <Button icon="edit" kind="quiet" onClick={() => onChange(key)}>
+                  {t('Change')}
+                </Button>
                 <Button icon="again" kind="quiet" onClick={() => onRotate(key)}>
                   {t('Rotate')}
                 </Button>
