@@ -29,6 +29,8 @@ const REMEMBERED = 8
  * more of them. One row of 10 to 16 ms gains 0 to 6 % (docs/dev/cpu-kernels.md).
  */
 const SHORT_MS = 20
+/** Tokens of a step. More rows gain nothing that was measured, and take as long as all of them together. */
+const FEW_TOKENS = 8
 
 /**
  * How long before the end of a step it is looked at again: timers are late by a millisecond or two. A device whose next
@@ -47,6 +49,8 @@ export class Flights {
   /** Milliseconds that each of the last few steps took after the one before it. */
   readonly #durations: number[] = []
   #landedAt = 0
+  /** In the last step. */
+  #numTokens = 0
 
   /** `onStep` receives the duration of each step that followed another one or began with nothing in flight. */
   constructor(runner: Runner, onStep: StepTimes = () => {}, now: () => number = () => performance.now()) {
@@ -65,7 +69,7 @@ export class Flights {
 
   /** Steps are so short that what the engine does between two of them is a part of their time, and may overlap. */
   get mayOverlap(): boolean {
-    if (this.#runner.overlaps !== true) return false
+    if (this.#runner.overlaps !== true || this.#numTokens > FEW_TOKENS) return false
     const sum = this.#durations.reduce((all, ms) => all + ms, 0)
     return this.#durations.length === REMEMBERED && sum < REMEMBERED * SHORT_MS
   }
@@ -94,6 +98,7 @@ export class Flights {
     const time = this.#now()
     const flight = this.#runner.launch(plan.map(({ row }) => row))
     this.#last++
+    this.#numTokens = plan.reduce((sum, { row }) => sum + row.tokens.length, 0)
     let draw = 0
     for (const { owner, row, takers, numPrompt } of plan) {
       if (numPrompt > 0) owner.sent(numPrompt)
