@@ -1,7 +1,7 @@
 /** Bodies that are small but become large, or that take long to examine. */
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
-import { expect, test } from 'vitest'
+import { expect, test, vi } from 'vitest'
 import { endless } from '../helpers/fake-engine.ts'
 import { CHAT, COMPLETIONS, HELLO, serve } from './kit.ts'
 
@@ -51,6 +51,21 @@ test('the longest conversation and the longest list of token ids are accepted', 
   const prompt = Array.from({ length: 500_000 }, () => 7)
   const ids = await post(COMPLETIONS, JSON.stringify({ prompt }))
   expect(ids.json().error.message).toContain('5000 tokens')
+})
+
+test('a short body of many objects is parsed in a thread, one of text at once', async () => {
+  const parse = vi.spyOn(JSON, 'parse')
+  const { messages } = HELLO
+  const objects = JSON.stringify({ messages, metadata: Array.from({ length: 15_000 }, () => ({})) })
+  const text = JSON.stringify({ messages, metadata: 'x'.repeat(45_000) })
+  for (const [body, isHere] of [
+    [objects, false],
+    [text, true],
+  ] as const) {
+    expect((await post(CHAT, body)).statusCode).toBe(200)
+    expect(parse.mock.calls.some(([given]) => given === body)).toBe(isHere)
+  }
+  parse.mockRestore()
 })
 
 test('fields without a schema are not kept while an answer streams', async () => {
