@@ -73,10 +73,8 @@ function markOf({ fix, isOptional }: Finding): string {
 }
 
 function node(): Finding {
-  const [major = 0, minor = 0] = process.versions.node.split('.').map(Number)
-  const isOld = major < 20 || (major === 20 && minor < 19)
-  const fix = isOld ? 'install Node 20.19 or later' : null
-  return { what: 'node', found: `${process.version} on ${process.platform} ${process.arch}`, fix }
+  // An older one would not have come here (main.ts).
+  return { what: 'node', found: `${process.version} on ${process.platform} ${process.arch}`, fix: null }
 }
 
 function processor(): Finding {

@@ -2,11 +2,14 @@
 /** The `skein` command. An error is printed as one line and sets an exit code. */
 import { CommanderError } from 'commander'
 import { type ErrorCode, SkeinError } from '../errors.ts'
+import { lackOfNode } from '../files/version.ts'
 import { entryOf, programOf } from './commands.ts'
 import { complaintOf } from './terminal/command.ts'
 import { INTERRUPTED } from './terminal/output.ts'
 
 async function run(given: readonly string[]): Promise<void> {
+  const lack = lackOfNode()
+  if (lack !== null) throw new SkeinError('backend_unavailable', lack)
   const argv = await withOwnFlags(asFlags(given))
   const entry = entryOf(argv[0])
   const program = await programOf(entry === undefined ? [] : [entry], { argv })

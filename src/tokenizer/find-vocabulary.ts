@@ -72,11 +72,11 @@ export function cacheFolder(environment: Readonly<Record<string, string | undefi
 }
 
 function notFound(model: string, own: string, cached: string, beside: readonly string[]): SkeinError {
-  const { fileName, sha256 } = WORLD_VOCABULARY
+  const { fileName } = WORLD_VOCABULARY
   const several =
     beside.length > 1 ? ` (its folder has several: ${beside.map((path) => basename(path)).join(', ')})` : ''
   return new SkeinError(
     'not_found',
-    `no vocabulary found for ${model}${several}; \`skein pull vocabulary\` fetches ${fileName} (sha256 ${sha256}) to ${cached}; or put it beside the model, or name the model's own with --vocab, SKEIN_VOCAB or as ${basename(own)}`,
+    `no vocabulary found for ${model}${several}; run \`skein pull vocabulary\`, or put ${fileName} beside the model or into ${dirname(cached)}; a vocabulary of the model's own is ${basename(own)} beside it, or named with --vocab`,
   )
 }

@@ -169,6 +169,8 @@ const REFUSED_TOO = [
   [['generate'], 2, 'no text to continue'],
   [['serve', '--quant', 'int3'], 2, '--quant takes one of'],
   [['quantize', 'a', 'b'], 2, '--quant is missing: int8, q4 or nf4'],
+  [['completion'], 2, 'SHELL is missing: bash, zsh, fish'],
+  [['chat', '--model', 'demo'], 2, 'unknown flag --model; did you mean --model-name?'],
   [['frobnicate', '--help'], 2, 'no command "frobnicate"'],
   [['generate', DEMO, 'Once', 'upon'], 2, 'unexpected argument "upon"'],
   [['generate', DEMO, 'Once', '--prompt', 'x'], 2, 'the text was given twice'],

@@ -1,9 +1,11 @@
 /** Refusals of the operating system are reported with a hint. A file in the way fails for root too. */
-import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
+import { closeSync, existsSync, mkdtempSync, openSync, readFileSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
+import { lackOfNode } from '../../src/files/version.ts'
+import { writeFully } from '../../src/model/formats/open-file.ts'
 import { serve, skein } from '../helpers/cli.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'skein-errors-'))
@@ -25,6 +27,20 @@ test.each([
   expect(stderr).toMatch(message)
   // A file named on the command line is a wrong argument; the folder of the keys is not.
   expect(code).toBe(args[0] === 'keys' ? 1 : 2)
+})
+
+test.runIf(existsSync('/dev/full'))('a full disk under a model that is written', () => {
+  const full = openSync('/dev/full', 'w')
+  expect(() => writeFully(full, new Uint8Array(9))).toThrow(/ENOSPC.*make room on its disk/)
+  closeSync(full)
+})
+
+test.each([
+  ['18.20.8', /needs Node 20\.19.*this is 18\.20\.8/],
+  ['20.18.3', /20\.18\.3/],
+])('Node %s is too old', (version, message) => {
+  expect(lackOfNode(version)).toMatch(message)
+  expect([lackOfNode('20.19.0'), lackOfNode('24.1.0'), lackOfNode()]).toEqual([null, null, null])
 })
 
 test('a metrics port that is in use', async () => {

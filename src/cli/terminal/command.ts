@@ -156,13 +156,13 @@ export function complaintOf(error: CommanderError, program: Command): SkeinError
   const [, similar] = /\(Did you mean (.+?)\?\)/.exec(error.message) ?? []
   switch (error.code) {
     case 'commander.unknownOption':
-      return unknown(`unknown flag ${name}`, similar)
+      return unknown(`unknown flag ${name}`, similar ?? longerFlag(name, program))
     case 'commander.unknownCommand':
       return similar === undefined ? noCommand(name, program) : unknown(`no command "${name}"`, similar)
     case 'commander.excessArguments':
       return usage(`unexpected argument "${strayOf(program)}"`)
     case 'commander.missingArgument':
-      return usage(`${name} is missing`)
+      return missing(name, wordsOf(program).find((word) => word.name() === name)?.description)
     case 'commander.missingMandatoryOptionValue':
       return missingFlag(name.replace(/ .*/, ''), program)
     case 'commander.optionMissingArgument':
@@ -182,9 +182,25 @@ function noCommand(name: string, program: Command): SkeinError {
 }
 
 function missingFlag(flag: string, program: Command): SkeinError {
-  const options = [program, ...program.commands].flatMap((command) => command.options)
-  const about = options.find(({ long, mandatory }) => long === flag && mandatory)?.description
-  return usage(about === undefined ? `${flag} is missing` : `${flag} is missing: ${about}`)
+  return missing(flag, optionsOf(program).find(({ long, mandatory }) => long === flag && mandatory)?.description)
+}
+
+/** Of the command and those below it; only the one that was asked for is loaded. */
+function commandsOf(command: Command): Command[] {
+  return [command, ...command.commands.flatMap(commandsOf)]
+}
+
+const optionsOf = (program: Command) => commandsOf(program).flatMap(({ options }) => options)
+const wordsOf = (program: Command) => commandsOf(program).flatMap(({ registeredArguments }) => registeredArguments)
+
+/** "--model-name" for "--model". */
+function longerFlag(name: string, program: Command): string | undefined {
+  const longer = optionsOf(program).filter(({ long, hidden }) => !hidden && long?.startsWith(`${name}-`))
+  return longer.length === 1 ? longer[0]!.long : undefined
+}
+
+function missing(what: string, about: string | undefined): SkeinError {
+  return about ? new SkeinError('invalid_request', `${what} is missing: ${about}`) : usage(`${what} is missing`)
 }
 
 function strayOf(command: Command): string {

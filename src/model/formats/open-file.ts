@@ -51,7 +51,11 @@ export function openToWrite(path: string): number {
 
 /** Behind what is written already. */
 export function writeFully(file: number, bytes: Uint8Array): void {
-  for (let done = 0; done < bytes.byteLength; ) done += writeSync(file, bytes, done)
+  try {
+    for (let done = 0; done < bytes.byteLength; ) done += writeSync(file, bytes, done)
+  } catch (error) {
+    throw refused('cannot write the model', error, 'make room on its disk, or name a file on another')
+  }
 }
 
 /** Closes a complete file and gives it its name; where it cannot have it, a folder's, nothing is left. */

@@ -62,7 +62,7 @@ describe('nothing found', () => {
       code: 'not_found',
       message: expect.stringMatching(
         new RegExp(
-          `skein pull vocabulary. fetches ${WORLD} \\(sha256 ${WORLD_VOCABULARY.sha256}\\) to .*${CACHED}; or put it beside the model, or .*--vocab, SKEIN_VOCAB or as m-2.9b.vocab.txt`,
+          `run .skein pull vocabulary., or put ${WORLD} beside the model or into .*; .* is m-2.9b.vocab.txt beside it, or named with --vocab`,
         ),
       ),
     })
