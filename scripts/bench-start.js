@@ -7,6 +7,7 @@
  * SKEIN_START_TIMES (2): the number of starts; the first is cold.
  */
 import { spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -45,6 +46,7 @@ async function start() {
         .filter((one) => !one.includes('reqId')))
         console.log(`  ${seconds()} ${line.slice(0, 150)}`)
     })
+  const closed = once(server, 'close')
   const isOver = () => server.exitCode !== null
   await until(async () => isOver() || (await replies('/livez')))
   const listening = seconds()
@@ -55,7 +57,7 @@ async function start() {
   const isAnswered = await replies('/v1/completions', { method: 'POST', headers, body })
   const first = isAnswered ? seconds() : 'none'
   server.kill('SIGINT')
-  await new Promise((resolve) => server.once('close', resolve))
+  await closed
   return { listening, ready, first }
 }
 
