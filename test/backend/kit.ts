@@ -1,9 +1,11 @@
 /** Shared by op tests: seeded numbers, matrix sources, batches, and the comparison with the reference. */
-import type { Backend, Matrix, Ops, Program, StatePool, StateShape, Tensor } from '../../src/backend/backend.ts'
+import { expect } from 'vitest'
+import type { Backend, Matrix, Norm, Ops, Program, StatePool, StateShape, Tensor } from '../../src/backend/backend.ts'
 import { type Batch, type Capacity, createBatch } from '../../src/backend/batch.ts'
 import { createCpuBackend } from '../../src/backend/cpu/cpu.ts'
 import { availableLevels, cpuReport } from '../../src/backend/cpu/isa.ts'
 import { type Flight, landed } from '../../src/backend/flight.ts'
+import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import { openWebgpuBackend } from '../../src/backend/webgpu/webgpu.ts'
 import type { MatrixSource, SourceType, WeightType } from '../../src/backend/weight-types.ts'
 import { seededRandom as uniforms } from '../../src/bench/serve/random.ts'
@@ -211,4 +213,41 @@ export async function readStates(pool: StatePool): Promise<Float32Array> {
 /** The capacity that a number of tokens needs, with two rows to spare as guard. */
 export function capacityFor(tokens: number, rows = 1): Capacity {
   return { tokens: tokens + 2, rows, logits: tokens + 2, samples: Math.max(rows, 1) }
+}
+
+const reference = createReferenceBackend()
+
+/** Row lengths and the slots they run in. */
+export const BATCHES = [
+  { lengths: [1], slots: [0] },
+  { lengths: [5], slots: [3] },
+  { lengths: [1, 1, 1], slots: [2, 0, 4] },
+  { lengths: [3, 1, 7, 2], slots: [4, 1, 0, 3] },
+  { lengths: [70], slots: [1] },
+  { lengths: [1, 20, 2], slots: [2, 0, 3] },
+] as const
+
+/** heads × head size; the last has an odd number of vectors on every level. */
+export const SHAPES = [
+  [1, 64],
+  [4, 64],
+  [3, 32],
+  [2, 16],
+  [2, 48],
+] as const
+
+export function randomNorm(backend: Backend, C: number, eps: number, seed: number): Norm {
+  return { weight: backend.tensor([C], normals(C, seed)), bias: backend.tensor([C], normals(C, seed + 1)), eps }
+}
+
+/** Runs the same test body on both backends and compares all it returns. */
+export async function compare(
+  tested: Backend,
+  tolerance: number,
+  what: string,
+  body: (backend: Backend) => Promise<Float32Array[]>,
+): Promise<void> {
+  const expected = await body(reference)
+  for (const [i, actual] of (await body(tested)).entries())
+    expect(rmsRatio(actual, expected[i]!), `${what}, output ${i}`).toBeLessThan(tolerance)
 }

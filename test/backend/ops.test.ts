@@ -1,56 +1,21 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import type { Backend, Norm } from '../../src/backend/backend.ts'
-import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
+import type { Backend } from '../../src/backend/backend.ts'
 import {
+  BATCHES,
   capacityFor,
+  compare,
   DEVICES,
   normals,
   poisoned,
   raggedBatch,
+  randomNorm,
   randomSource,
   randomStates,
   read,
   readStates,
-  rmsRatio,
   runStep,
+  SHAPES,
 } from './kit.ts'
-
-const reference = createReferenceBackend()
-
-/** Row lengths and the slots they run in. */
-const BATCHES = [
-  { lengths: [1], slots: [0] },
-  { lengths: [5], slots: [3] },
-  { lengths: [1, 1, 1], slots: [2, 0, 4] },
-  { lengths: [3, 1, 7, 2], slots: [4, 1, 0, 3] },
-  { lengths: [70], slots: [1] },
-  { lengths: [1, 20, 2], slots: [2, 0, 3] },
-] as const
-
-/** heads × head size; the last has an odd number of vectors on every level. */
-const SHAPES = [
-  [1, 64],
-  [4, 64],
-  [3, 32],
-  [2, 16],
-  [2, 48],
-] as const
-
-function randomNorm(backend: Backend, C: number, eps: number, seed: number): Norm {
-  return { weight: backend.tensor([C], normals(C, seed)), bias: backend.tensor([C], normals(C, seed + 1)), eps }
-}
-
-/** Runs the same test body on both backends and compares all it returns. */
-async function compare(
-  tested: Backend,
-  tolerance: number,
-  what: string,
-  body: (backend: Backend) => Promise<Float32Array[]>,
-): Promise<void> {
-  const expected = await body(reference)
-  for (const [i, actual] of (await body(tested)).entries())
-    expect(rmsRatio(actual, expected[i]!), `${what}, output ${i}`).toBeLessThan(tolerance)
-}
 
 if (DEVICES.length === 0) test.skip('the cpu kernels are not built')
 

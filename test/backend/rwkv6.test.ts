@@ -1,56 +1,27 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import type { Backend, Norm } from '../../src/backend/backend.ts'
+import type { Backend } from '../../src/backend/backend.ts'
 import { landed } from '../../src/backend/flight.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import {
+  BATCHES,
   capacityFor,
+  compare,
   DEVICES,
   normals,
   poisoned,
   raggedBatch,
+  randomNorm,
   randomStates,
   read,
   readStates,
-  rmsRatio,
   runStep,
+  SHAPES,
 } from './kit.ts'
 
 const reference = createReferenceBackend()
 
-/** Row lengths and the slots they run in. */
-const BATCHES = [
-  { lengths: [1], slots: [0] },
-  { lengths: [1, 1, 1], slots: [2, 0, 4] },
-  { lengths: [3, 1, 7, 2], slots: [4, 1, 0, 3] },
-  { lengths: [70], slots: [1] },
-] as const
-
-/** heads × head size; the last has an odd number of vectors on every level. */
-const SHAPES = [
-  [1, 64],
-  [4, 64],
-  [3, 32],
-  [2, 16],
-  [2, 48],
-] as const
-
 /** Channels: whole vectors, a partial one, and more than one range of the elementwise ops. */
 const CHANNELS = [64, 100, 1024, 2090] as const
-
-function randomNorm(backend: Backend, C: number, seed: number): Norm {
-  return { weight: backend.tensor([C], normals(C, seed)), bias: backend.tensor([C], normals(C, seed + 1)), eps: 64e-5 }
-}
-
-/** Runs the same test body on both backends and compares all it returns. */
-async function compare(
-  tested: Backend,
-  what: string,
-  body: (backend: Backend) => Promise<Float32Array[]>,
-): Promise<void> {
-  const expected = await body(reference)
-  for (const [i, actual] of (await body(tested)).entries())
-    expect(rmsRatio(actual, expected[i]!), `${what}, output ${i}`).toBeLessThan(1e-5)
-}
 
 test('wkv6 with one channel, computed by hand', async () => {
   const capacity = capacityFor(2)
@@ -95,13 +66,13 @@ describe.each(DEVICES)('RWKV-6 ops on $name', (device) => {
         const capacity = capacityFor(tokens, lengths.length)
         const batch = raggedBatch(capacity, lengths, slots, 1)
         const shape = { layers: 2, channels: C, heads, headSize }
-        await compare(tested, `${heads}×${headSize}, rows ${lengths}`, async (backend) => {
+        await compare(tested, 1e-5, `${heads}×${headSize}, rows ${lengths}`, async (backend) => {
           const states = await randomStates(backend, shape)
           const operand = (seed: number, scale = 1) =>
             backend.tensor([tokens + 2, C], normals((tokens + 2) * C, seed, scale))
           const out = poisoned(backend, [tokens + 2, C])
           const operands = { r: operand(1), k: operand(2), v: operand(3), w: operand(4, 3), g: operand(6) }
-          const weights = { u: backend.tensor([C], normals(C, 11)), ln_x: randomNorm(backend, C, 14) }
+          const weights = { u: backend.tensor([C], normals(C, 11)), ln_x: randomNorm(backend, C, 64e-5, 14) }
           await runStep(backend, capacity, batch, (ops) => ops.wkv6(out, operands, weights, states, 1))
           expect((await read(backend, out, tokens * C)).every(Number.isNaN)).toBe(true)
           return [await read(backend, out, 0, tokens * C), await readStates(states)]
@@ -118,7 +89,7 @@ describe.each(DEVICES)('RWKV-6 ops on $name', (device) => {
     const logits = new Float32Array(3 * C).map((_, i) => [100, 1e30, -100, -1e30][i % 4]!)
     const full = (value: number) => tested.tensor([3, C], new Float32Array(3 * C).fill(value))
     const out = poisoned(tested, [3, C])
-    const weights = { u: tested.tensor([C]), ln_x: randomNorm(tested, C, 1) }
+    const weights = { u: tested.tensor([C]), ln_x: randomNorm(tested, C, 64e-5, 1) }
     const operands = { r: full(1), k: full(0), v: full(1), w: tested.tensor([3, C], logits), g: full(1) }
     const batch = raggedBatch(capacity, [1], [3], 1)
     await runStep(tested, capacity, batch, (ops) => ops.wkv6(out, operands, weights, states, 0))
@@ -136,7 +107,7 @@ describe.each(DEVICES)('RWKV-6 ops on $name', (device) => {
     const operand = (seed: number) => tested.tensor([3, 64], normals(192, seed))
     const out = poisoned(tested, [3, 64])
     const operands = { r: operand(1), k: operand(2), v: operand(3), w: operand(4), g: operand(5) }
-    const weights = { u: tested.tensor([64]), ln_x: randomNorm(tested, 64, 1) }
+    const weights = { u: tested.tensor([64]), ln_x: randomNorm(tested, 64, 64e-5, 1) }
     await runStep(tested, capacity, raggedBatch(capacity, [1], [2], 1), (ops) =>
       ops.wkv6(out, operands, weights, states, 0),
     )
@@ -149,7 +120,7 @@ describe.each(DEVICES)('RWKV-6 ops on $name', (device) => {
         const capacity = capacityFor(tokens)
         const batch = raggedBatch(capacity, [tokens], [0], 1)
         const size = (tokens + 2) * C
-        await compare(tested, `C ${C}, ${tokens} tokens`, async (backend) => {
+        await compare(tested, 1e-5, `C ${C}, ${tokens} tokens`, async (backend) => {
           const activation = (seed: number) => backend.tensor([tokens + 2, C], normals(size, seed))
           const [h, prev] = [activation(1), activation(2)]
           const mix = Array.from({ length: outputs }, (_, i) => activation(10 + i))
@@ -169,7 +140,7 @@ describe.each(DEVICES)('RWKV-6 ops on $name', (device) => {
       const capacity = capacityFor(tokens, 2)
       const batch = raggedBatch(capacity, [2, 3], [0, 1], 1)
       const size = (tokens + 2) * C
-      await compare(tested, `C ${C}`, async (backend) => {
+      await compare(tested, 1e-5, `C ${C}`, async (backend) => {
         const activation = (seed: number) => backend.tensor([tokens + 2, C], normals(size, seed))
         const [x, gate, value] = [activation(1), activation(2), activation(3)]
         await runStep(backend, capacity, batch, (ops) => ops.gatedAdd(x, gate, value))

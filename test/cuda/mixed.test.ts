@@ -5,10 +5,10 @@ import { createCudaBackend } from '../../src/backend/cuda/cuda.ts'
 import { openCheckpoint } from '../../src/model/checkpoint.ts'
 import { loadModel } from '../../src/model/run/load-model.ts'
 import { ModelRunner } from '../../src/model/run/model-runner.ts'
-import { capacityFor, normals, raggedBatch, runOnce } from '../backend/kit.ts'
+import { capacityFor, normals, raggedBatch, randomNorm, runOnce } from '../backend/kit.ts'
 import { ARCHITECTURES, draw, someTokens, tinyModel } from '../helpers/runner.ts'
 import { backendOfGroup, describeCuda } from './kit.ts'
-import { halves, poisonedHalves, randomNorm, randomStates } from './ops-kit.ts'
+import { halves, poisonedHalves, randomStates } from './ops-kit.ts'
 
 const C = 192
 const SHAPE = { layers: 1, channels: C, heads: 3, headSize: 64 }

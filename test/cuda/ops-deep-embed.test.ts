@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
-import { capacityFor, normals, raggedBatch, randomSource, runOnce } from '../backend/kit.ts'
+import { capacityFor, normals, raggedBatch, randomNorm, randomSource, runOnce } from '../backend/kit.ts'
 import { backendOfGroup, describeCuda } from './kit.ts'
-import { BATCHES, compare, halves, randomNorm } from './ops-kit.ts'
+import { BATCHES, compare, halves } from './ops-kit.ts'
 
 const VOCABULARY = 300
 

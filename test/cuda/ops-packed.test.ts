@@ -8,13 +8,13 @@ import type { PackedType } from '../../src/backend/weight-types.ts'
 import { loadRunner } from '../../src/host/load.ts'
 import type { QuantChoice } from '../../src/host/model-choice.ts'
 import { logitsOfAll } from '../../src/model/run/logits.ts'
-import { capacityFor, poisoned, raggedBatch, runOnce } from '../backend/kit.ts'
+import { capacityFor, poisoned, raggedBatch, randomNorm, runOnce } from '../backend/kit.ts'
 import { readTensors, writeAsGguf } from '../helpers/formats.ts'
 import { packedSource } from '../helpers/packed-source.ts'
 import { writeRandomRwkv7 } from '../helpers/pth.ts'
 import { someTokens } from '../helpers/runner.ts'
 import { backendOfGroup, describeCuda } from './kit.ts'
-import { compare, halves, poisonedHalves, randomNorm } from './ops-kit.ts'
+import { compare, halves, poisonedHalves } from './ops-kit.ts'
 
 const TYPES = Object.keys(PACKED_BLOCKS) as PackedType[] // Object.keys loses the key type
 

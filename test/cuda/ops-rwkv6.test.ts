@@ -1,8 +1,8 @@
 import { expect, test } from 'vitest'
 import type { Backend, StatePool } from '../../src/backend/backend.ts'
-import { capacityFor, normals, raggedBatch, runOnce } from '../backend/kit.ts'
+import { capacityFor, normals, raggedBatch, randomNorm, runOnce } from '../backend/kit.ts'
 import { backendOfGroup, describeCuda } from './kit.ts'
-import { BATCHES, compare, halves, poisonedHalves, randomNorm, randomStates, readStates } from './ops-kit.ts'
+import { BATCHES, compare, halves, poisonedHalves, randomStates, readStates } from './ops-kit.ts'
 
 describeCuda('elementwise ops of RWKV-6 on cuda', () => {
   const cuda = backendOfGroup()

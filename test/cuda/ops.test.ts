@@ -1,18 +1,9 @@
 import { expect, test } from 'vitest'
 import type { Backend, Epilogue } from '../../src/backend/backend.ts'
 import { roundToF16 } from '../../src/backend/reference/tensors.ts'
-import { capacityFor, normals, poisoned, raggedBatch, randomSource, runOnce } from '../backend/kit.ts'
+import { capacityFor, normals, poisoned, raggedBatch, randomNorm, randomSource, runOnce } from '../backend/kit.ts'
 import { backendOfGroup, describeCuda } from './kit.ts'
-import {
-  BATCHES,
-  compare,
-  guardedRows,
-  halves,
-  poisonedHalves,
-  randomNorm,
-  randomStates,
-  readStates,
-} from './ops-kit.ts'
+import { BATCHES, compare, guardedRows, halves, poisonedHalves, randomStates, readStates } from './ops-kit.ts'
 
 describeCuda('ops on cuda', () => {
   const cuda = backendOfGroup()

@@ -11,11 +11,11 @@ import { openCheckpoint } from '../../src/model/checkpoint.ts'
 import { ModelRunner } from '../../src/model/run/model-runner.ts'
 import { type BatchRow, fedByDraw } from '../../src/model/runner.ts'
 import { loadRwkv7 } from '../../src/model/rwkv7.ts'
-import { capacityFor, normals, raggedBatch } from '../backend/kit.ts'
+import { capacityFor, normals, raggedBatch, randomNorm } from '../backend/kit.ts'
 import { writeRandomRwkv7 } from '../helpers/pth.ts'
 import { draw, someTokens } from '../helpers/runner.ts'
 import { backendOfGroup, describeCuda } from './kit.ts'
-import { halves, poisonedHalves, randomNorm } from './ops-kit.ts'
+import { halves, poisonedHalves } from './ops-kit.ts'
 
 /** An odd number of heads: the last block of a row has only one. */
 const SHAPE = { layers: 2, channels: 960, heads: 15, headSize: 64 }

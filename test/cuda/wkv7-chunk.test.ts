@@ -3,9 +3,9 @@ import { expect, test } from 'vitest'
 import type { Backend, StatePool, StateShape, Tensor } from '../../src/backend/backend.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import { roundToF16 } from '../../src/backend/reference/tensors.ts'
-import { capacityFor, normals, raggedBatch, rmsRatio, runOnce } from '../backend/kit.ts'
+import { capacityFor, normals, raggedBatch, randomNorm, rmsRatio, runOnce } from '../backend/kit.ts'
 import { backendOfGroup, describeCuda } from './kit.ts'
-import { compare, poisonedHalves, randomNorm, randomStates, readStates } from './ops-kit.ts'
+import { compare, poisonedHalves, randomStates, readStates } from './ops-kit.ts'
 
 const shapeOf = (heads: number) => ({ layers: 2, channels: 64 * heads, heads, headSize: 64 })
 const SHAPE = shapeOf(3)
