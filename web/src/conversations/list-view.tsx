@@ -25,7 +25,6 @@ interface ConversationListProps {
 export function ConversationList({ onChoose }: ConversationListProps) {
   const [search, setSearch] = useState('')
   const [chosen, setChosen] = useState<ReadonlySet<string> | null>(null)
-  const [isMoving, setMoving] = useState(false)
   const [error, setError] = useState<string | null>(null)
   useEffect(followConversations, [])
   const wanted = search.trim().toLowerCase()
@@ -38,15 +37,7 @@ export function ConversationList({ onChoose }: ConversationListProps) {
     action.catch((thrown: unknown) => setError(messageOf(thrown)))
   }
   const remove = async (gone: readonly Conversation[]) => {
-    const text =
-      gone.length === 1
-        ? t('“{name}” and its states are deleted. This cannot be undone.', {
-            name: nameOf(gone[0]!),
-          })
-        : t('{n} conversations and their states are deleted. This cannot be undone.', {
-            n: gone.length,
-          })
-    if (!(await confirmed(text, t('Delete')))) return
+    if (!(await confirmed(warningOf(gone), t('Delete')))) return
     setChosen(null)
     const [first] = panes.value
     if (gone.some(({ model, id }) => first?.sessionId === id && first.model === model)) showNew()
@@ -57,6 +48,7 @@ export function ConversationList({ onChoose }: ConversationListProps) {
     if (!next.delete(keyOf(one))) next.add(keyOf(one))
     setChosen(next)
   }
+  const select = () => setChosen(chosen === null ? new Set() : null)
   const isEmpty = conversations.value !== null && conversations.value.length === 0
   const items = (shown: readonly Conversation[]) => (
     <ul>
@@ -82,31 +74,7 @@ export function ConversationList({ onChoose }: ConversationListProps) {
         if (key === 'Escape' && !(target instanceof HTMLInputElement)) onChoose()
       }}
     >
-      <div class="conversations-head">
-        <Button
-          icon="plus"
-          kind="primary"
-          onClick={() => {
-            showNew()
-            onChoose()
-          }}
-        >
-          {t('New chat')}
-        </Button>
-        <span class="spring" />
-        {!isEmpty && (
-          <Button
-            kind="quiet"
-            isPressed={chosen !== null}
-            onClick={() => setChosen(chosen === null ? new Set() : null)}
-          >
-            {chosen === null ? t('Select') : t('Done')}
-          </Button>
-        )}
-        <span class="only-narrow">
-          <Button icon="close" kind="quiet" label={t('Close')} onClick={onChoose} />
-        </span>
-      </div>
+      <Head isSelecting={isEmpty ? null : chosen !== null} onSelect={select} onChoose={onChoose} />
       <input
         type="search"
         aria-label={t('Search the conversations')}
@@ -115,33 +83,12 @@ export function ConversationList({ onChoose }: ConversationListProps) {
         onInput={({ currentTarget }) => setSearch(currentTarget.value)}
       />
       <Tags search={search} onSearch={setSearch} />
-      {chosen !== null && !isMoving && (
-        <div class="row">
-          <Button kind="quiet" onClick={() => setChosen(new Set(list.map(keyOf)))}>
-            {t('All')}
-          </Button>
-          <span class="spring" />
-          <Button
-            icon="folder"
-            label={t('Put into a folder')}
-            isDisabled={some.length === 0}
-            onClick={() => setMoving(true)}
-          />
-          <Button icon="trash" kind="danger" isDisabled={some.length === 0} onClick={() => void remove(some)}>
-            {t('Delete {n}', { n: some.length })}
-          </Button>
-        </div>
-      )}
-      {chosen !== null && isMoving && (
-        <NoteForm
-          kind="folder"
-          value=""
-          onSave={(folder) => {
-            for (const { model, id } of some) note(model, id, { folder })
-            setMoving(false)
-            setChosen(null)
-          }}
-          onCancel={() => setMoving(false)}
+      {chosen !== null && (
+        <Chosen
+          some={some}
+          onAll={() => setChosen(new Set(list.map(keyOf)))}
+          onMoved={() => setChosen(null)}
+          onDelete={() => void remove(some)}
         />
       )}
       {error !== null && <ErrorNote text={error} />}
@@ -166,6 +113,73 @@ export function ConversationList({ onChoose }: ConversationListProps) {
       </div>
     </nav>
   )
+}
+
+interface HeadProps {
+  /** Null: there is nothing to select. */
+  readonly isSelecting: boolean | null
+  readonly onSelect: () => void
+  readonly onChoose: () => void
+}
+
+function Head({ isSelecting, onSelect, onChoose }: HeadProps) {
+  const begin = () => {
+    showNew()
+    onChoose()
+  }
+  return (
+    <div class="conversations-head">
+      <Button icon="plus" kind="primary" onClick={begin}>
+        {t('New chat')}
+      </Button>
+      <span class="spring" />
+      {isSelecting !== null && (
+        <Button kind="quiet" isPressed={isSelecting} onClick={onSelect}>
+          {isSelecting ? t('Done') : t('Select')}
+        </Button>
+      )}
+      <span class="only-narrow">
+        <Button icon="close" kind="quiet" label={t('Close')} onClick={onChoose} />
+      </span>
+    </div>
+  )
+}
+
+interface ChosenProps {
+  readonly some: readonly Conversation[]
+  readonly onAll: () => void
+  readonly onMoved: () => void
+  readonly onDelete: () => void
+}
+
+/** What is done with those that are chosen. */
+function Chosen({ some, onAll, onMoved, onDelete }: ChosenProps) {
+  const [isMoving, setMoving] = useState(false)
+  const move = (folder: string) => {
+    for (const { model, id } of some) note(model, id, { folder })
+    onMoved()
+  }
+  if (isMoving) return <NoteForm kind="folder" value="" onSave={move} onCancel={() => setMoving(false)} />
+  const isNone = some.length === 0
+  return (
+    <div class="row">
+      <Button kind="quiet" onClick={onAll}>
+        {t('All')}
+      </Button>
+      <span class="spring" />
+      <Button icon="folder" label={t('Put into a folder')} isDisabled={isNone} onClick={() => setMoving(true)} />
+      <Button icon="trash" kind="danger" isDisabled={isNone} onClick={onDelete}>
+        {t('Delete {n}', { n: some.length })}
+      </Button>
+    </div>
+  )
+}
+
+function warningOf(gone: readonly Conversation[]): string {
+  const [only] = gone
+  return gone.length === 1
+    ? t('“{name}” and its states are deleted. This cannot be undone.', { name: nameOf(only!) })
+    : t('{n} conversations and their states are deleted. This cannot be undone.', { n: gone.length })
 }
 
 interface FolderProps {
