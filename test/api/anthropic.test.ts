@@ -1,9 +1,8 @@
 /** Anthropic's own client, unchanged, against a listening gateway. */
-import type { AddressInfo } from 'node:net'
 import Anthropic from '@anthropic-ai/sdk'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { answer } from '../helpers/fake-engine.ts'
-import { serve } from './kit.ts'
+import { serve, urlOf } from './kit.ts'
 
 const KEY = 'sk-right'
 const promptOf = ({ prompt }: { readonly prompt: Int32Array }) =>
@@ -30,10 +29,7 @@ const { app, engine } = serve(
 let client: Anthropic
 let baseURL: string
 beforeAll(async () => {
-  await app.listen({ host: '127.0.0.1', port: 0 })
-  // Listening on TCP, the address is an object.
-  const { port } = app.server.address() as AddressInfo
-  baseURL = `http://127.0.0.1:${port}`
+  baseURL = await urlOf(app)
   client = new Anthropic({ apiKey: KEY, baseURL, maxRetries: 0 })
 })
 afterAll(() => app.close())

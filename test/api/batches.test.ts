@@ -1,8 +1,8 @@
 /** Files of requests, and batches over them, with the client that supports them. */
 import { readdirSync } from 'node:fs'
-import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
-import OpenAI, { toFile } from 'openai'
+import type OpenAI from 'openai'
+import { toFile } from 'openai'
 import { afterAll, afterEach, expect, test, vi } from 'vitest'
 import { BatchRunner, type RowRunner } from '../../src/api/batches/runner.ts'
 import { FolderBatchStore } from '../../src/batches/folder-store.ts'
@@ -10,6 +10,7 @@ import { SkeinError } from '../../src/errors.ts'
 import { answer, endless, FAKE_INFO, type Script } from '../helpers/fake-engine.ts'
 import { temporaryFolder } from '../helpers/temporary-folder.ts'
 import { type Served, serve } from './kit.ts'
+import { openAiOf } from './openai.ts'
 
 const WAIT = { timeout: 20_000, interval: 20 }
 const CHATS = '/v1/chat/completions'
@@ -31,11 +32,8 @@ async function started(folder: string, script?: Script, options = {}) {
   const served = serve(script, { keys: ['sk-a', 'sk-b'], batches: store, ...options }, info)
   open.push(served)
   served.engine.waiting = 0
-  await served.app.listen({ host: '127.0.0.1', port: 0 })
-  // Listening on TCP, the address is an object.
-  const { port } = served.app.server.address() as AddressInfo
-  const clientOf = (apiKey: string) => new OpenAI({ apiKey, baseURL: `http://127.0.0.1:${port}/v1`, maxRetries: 0 })
-  return { ...served, store, client: clientOf('sk-a'), other: clientOf('sk-b') }
+  const { app } = served
+  return { ...served, store, client: await openAiOf(app, 'sk-a'), other: await openAiOf(app, 'sk-b') }
 }
 
 function requestsOf(count: number, body: (i: number) => object, url = CHATS): string {

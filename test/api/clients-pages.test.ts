@@ -4,11 +4,12 @@
  */
 import { execFile } from 'node:child_process'
 import { readdirSync, readFileSync } from 'node:fs'
-import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
+import type { FastifyInstance } from 'fastify'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { hasDemo, serveDemo } from './demo.ts'
+import { urlOf } from './kit.ts'
 
 const ROOT = join(import.meta.dirname, '../..')
 const FOLDER = join(ROOT, 'docs/clients')
@@ -54,18 +55,12 @@ test.each(PAGES)('%s says what to install, how to connect, and what does not wor
 
 describe.skipIf(!hasDemo)('example requests and replies', () => {
   let url: string
-  let close: () => Promise<void>
+  let app: FastifyInstance
   beforeAll(async () => {
-    const { app, llm } = await serveDemo()
-    await app.listen({ host: '127.0.0.1', port: 0 })
-    // Listening on TCP, the address is an object.
-    url = `http://127.0.0.1:${(app.server.address() as AddressInfo).port}`
-    close = async () => {
-      await app.close()
-      await llm.close()
-    }
+    ;({ app } = await serveDemo())
+    url = await urlOf(app)
   })
-  afterAll(() => close())
+  afterAll(() => app.close())
 
   const run = async (command: string, args: string[]) =>
     (await promisify(execFile)(command, args, { cwd: ROOT })).stdout

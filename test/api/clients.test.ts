@@ -3,7 +3,6 @@
  * published on npm; for programs, requests are sent in the format of their public sources.
  */
 import { readFileSync } from 'node:fs'
-import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { createOpenAI } from '@ai-sdk/openai'
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible'
@@ -23,7 +22,7 @@ import { Ollama } from 'ollama'
 import OpenAI from 'openai'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { answer, FAKE_INFO } from '../helpers/fake-engine.ts'
-import { serve } from './kit.ts'
+import { serve, urlOf } from './kit.ts'
 
 const KEY = 'sk-right'
 const CALL = '```json\n{"name":"weather","arguments":{"place":"Oslo"}}\n```'
@@ -41,9 +40,7 @@ const { app, engine } = serve(
 )
 let host: string
 beforeAll(async () => {
-  await app.listen({ host: '127.0.0.1', port: 0 })
-  // Listening on TCP, the address is an object.
-  host = `http://127.0.0.1:${(app.server.address() as AddressInfo).port}`
+  host = await urlOf(app)
 })
 afterAll(() => app.close())
 

@@ -1,5 +1,4 @@
 /** A front gateway with scripted nodes over real connections; sessions belong to nodes, as in the database. */
-import type { AddressInfo } from 'node:net'
 import type { FastifyInstance } from 'fastify'
 import { afterEach, describe, expect, test } from 'vitest'
 import { CALLER_HEADER } from '../../src/cluster/member-seal.ts'
@@ -55,7 +54,7 @@ async function startNode(id: string, owners: Map<string, TestNode>): Promise<Tes
     app.server.closeAllConnections()
     return app.close()
   })
-  const url = urlOf(app)
+  const url = app.listeningOrigin
   const info = { ...FAKE_INFO, aliases: ['gander'] }
   const facts = { model: 'goose', slots: 16, inFlight: 0, info }
   const { mixtures } = shared
@@ -76,11 +75,6 @@ async function startNode(id: string, owners: Map<string, TestNode>): Promise<Tes
     return null
   }
   return node
-}
-
-function urlOf(app: FastifyInstance): string {
-  // A listening TCP server has an address object.
-  return `http://127.0.0.1:${(app.server.address() as AddressInfo).port}`
 }
 
 async function startCluster(...ids: string[]) {
@@ -104,12 +98,12 @@ async function startCluster(...ids: string[]) {
     return app.close()
   })
   const post = (body: object, path = CHAT, headers: Record<string, string> = HEADERS) =>
-    fetch(`${urlOf(app)}${path}`, {
+    fetch(`${app.listeningOrigin}${path}`, {
       method: 'POST',
       headers: { 'content-type': 'application/json', ...headers },
       body: JSON.stringify(body),
     })
-  return { all, nodes, front, owners, stored, app, url: urlOf(app), post }
+  return { all, nodes, front, owners, stored, app, url: app.listeningOrigin, post }
 }
 
 const nodeOf = (reply: Response) => reply.headers.get('x-skein-node')

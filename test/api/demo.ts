@@ -1,4 +1,4 @@
-/** An app over the demo model in this process: real tokens, real states. */
+/** An app over the demo model in this process: real tokens, real states. The model is closed with it. */
 
 import { existsSync } from 'node:fs'
 import { type AppOptions, buildApp } from '../../src/gateway/app.ts'
@@ -14,5 +14,6 @@ export async function serveDemo(options: Partial<AppOptions> = {}, more: Partial
   const { client, tokenizer } = llm
   const models = createRegistry([{ id: 'demo', tokenizer, source: localSource(client) }])
   const app = buildApp({ models, keys: [], host: '127.0.0.1', version: '1', ...options })
+  app.addHook('onClose', () => llm.close())
   return { app, llm }
 }

@@ -77,3 +77,8 @@ export function steady<T>(value: T): T {
 export const CHAT = '/v1/chat/completions'
 export const COMPLETIONS = '/v1/completions'
 export const HELLO = { messages: [{ role: 'user', content: 'Hi' }] }
+
+/** Where the app listens, from the first call on. */
+export async function urlOf(app: FastifyInstance): Promise<string> {
+  return app.server.listening ? app.listeningOrigin : app.listen({ host: '127.0.0.1', port: 0 })
+}

@@ -1,6 +1,5 @@
 /** Models downloaded, quantised and deleted over HTTP: by admins, one at a time, with progress, from a local hub. */
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
-import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { Ollama } from 'ollama'
 import { afterAll, beforeAll, expect, test } from 'vitest'
@@ -19,6 +18,7 @@ import { type FakeHub, startFakeHub } from '../helpers/fake-hub.ts'
 import { writeRandomRwkv7 } from '../helpers/pth.ts'
 import { temporaryFolder } from '../helpers/temporary-folder.ts'
 import { FakeWorker, managementOf } from './hosted.ts'
+import { urlOf } from './kit.ts'
 
 const folder = temporaryFolder()
 const place = join(folder, 'skein/models/tests--tiny')
@@ -97,10 +97,7 @@ test('a model is downloaded, with progress; a second download waits', async () =
 
 test('the Ollama client downloads a model with progress', async () => {
   const app = serve()
-  await app.listen({ host: '127.0.0.1', port: 0 })
-  // Listening on TCP, the address is an object.
-  const { port } = app.server.address() as AddressInfo
-  const client = new Ollama({ host: `http://127.0.0.1:${port}` })
+  const client = new Ollama({ host: await urlOf(app) })
   const { length: total } = content
   const half = Math.floor(total / 2)
   hub.faults.set('/cdn/tests/slow/slow.pth', [{ kind: 'cut', bytes: half }])

@@ -1,11 +1,10 @@
 /** Ollama's own client, unchanged, against a listening gateway. */
-import type { AddressInfo } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
 import { Ollama } from 'ollama'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { EngineEvent } from '../../src/engine/messages.ts'
 import { answer, FAKE_INFO } from '../helpers/fake-engine.ts'
-import { postTo, serve } from './kit.ts'
+import { postTo, serve, urlOf } from './kit.ts'
 
 const KEY = 'sk-right'
 const promptOf = ({ prompt }: { readonly prompt: Int32Array }) =>
@@ -37,10 +36,7 @@ const { app, engine } = serve(
 let client: Ollama
 let host: string
 beforeAll(async () => {
-  await app.listen({ host: '127.0.0.1', port: 0 })
-  // Listening on TCP, the address is an object.
-  const { port } = app.server.address() as AddressInfo
-  host = `http://127.0.0.1:${port}`
+  host = await urlOf(app)
   client = new Ollama({ host, headers: { authorization: `Bearer ${KEY}` } })
 })
 afterAll(() => app.close())

@@ -1,10 +1,10 @@
 /** The contract: the official client, unmodified, with a listening gateway. */
-import type { AddressInfo } from 'node:net'
 import OpenAI from 'openai'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { answer, endless } from '../helpers/fake-engine.ts'
 import { serve } from './kit.ts'
+import { openAiOf } from './openai.ts'
 
 const KEY = 'sk-right'
 /** The prompt selects what the fake engine does. */
@@ -28,10 +28,7 @@ function fail(request: GenerateRequest, code: 'queue_full' | 'kernel_failed') {
 
 let client: OpenAI
 beforeAll(async () => {
-  await app.listen({ host: '127.0.0.1', port: 0 })
-  // Listening on TCP, the address is an object.
-  const { port } = app.server.address() as AddressInfo
-  client = new OpenAI({ apiKey: KEY, baseURL: `http://127.0.0.1:${port}/v1`, maxRetries: 0 })
+  client = await openAiOf(app, KEY)
 })
 afterAll(() => app.close())
 

@@ -1,8 +1,9 @@
 /** The official client's tools and formats, with the demo model: real tokens, real grammars in their threads. */
-import type { AddressInfo } from 'node:net'
-import OpenAI from 'openai'
+import type { FastifyInstance } from 'fastify'
+import type OpenAI from 'openai'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { hasDemo, serveDemo } from './demo.ts'
+import { openAiOf } from './openai.ts'
 
 const ADD = {
   type: 'function',
@@ -35,17 +36,12 @@ const CITY = {
 
 describe.skipIf(!hasDemo)('tools and formats', () => {
   let client: OpenAI
-  let served: Awaited<ReturnType<typeof serveDemo>>
+  let app: FastifyInstance
   beforeAll(async () => {
-    served = await serveDemo()
-    await served.app.listen({ host: '127.0.0.1', port: 0 })
-    const { port } = served.app.server.address() as AddressInfo // it listens on TCP
-    client = new OpenAI({ apiKey: 'x', baseURL: `http://127.0.0.1:${port}/v1`, maxRetries: 0 })
+    ;({ app } = await serveDemo())
+    client = await openAiOf(app)
   })
-  afterAll(async () => {
-    await served.app.close()
-    await served.llm.close()
-  })
+  afterAll(() => app.close())
 
   const plain = { model: 'demo', messages: QUESTION, temperature: 0, max_tokens: 120 }
 

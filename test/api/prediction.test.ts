@@ -1,23 +1,18 @@
 /** Predicted outputs by OpenAI's own client, unchanged, over the demo model. */
-import type { AddressInfo } from 'node:net'
-import OpenAI from 'openai'
+import type { FastifyInstance } from 'fastify'
+import type OpenAI from 'openai'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { hasDemo, serveDemo } from './demo.ts'
+import { openAiOf } from './openai.ts'
 
 describe.runIf(hasDemo)('predictions', () => {
-  let served: Awaited<ReturnType<typeof serveDemo>>
+  let app: FastifyInstance
   let client: OpenAI
   beforeAll(async () => {
-    served = await serveDemo({}, { device: 'cpu', slots: 4, threads: 1, speculate: 'prediction' })
-    await served.app.listen({ host: '127.0.0.1', port: 0 })
-    // Listening on TCP, the address is an object.
-    const { port } = served.app.server.address() as AddressInfo
-    client = new OpenAI({ apiKey: 'x', baseURL: `http://127.0.0.1:${port}/v1`, maxRetries: 0 })
+    ;({ app } = await serveDemo({}, { device: 'cpu', slots: 4, threads: 1, speculate: 'prediction' }))
+    client = await openAiOf(app)
   })
-  afterAll(async () => {
-    await served.app.close()
-    await served.llm.close()
-  })
+  afterAll(() => app.close())
 
   type Content = OpenAI.ChatCompletionPredictionContent['content']
   const asked = (content?: Content) => ({
@@ -103,7 +98,7 @@ describe.runIf(hasDemo)('predictions', () => {
   })
 
   test('other kinds, non-text parts, and routes without predictions are refused by name', async () => {
-    const send = (url: string, payload: object) => served.app.inject({ method: 'POST', url: `/v1/${url}`, payload })
+    const send = (url: string, payload: object) => app.inject({ method: 'POST', url: `/v1/${url}`, payload })
     const messages = [{ role: 'user', content: 'Hi' }]
     for (const prediction of [
       { type: 'image', content: 'a' },

@@ -2,21 +2,13 @@
  * The Responses API with the official OpenAI client: formats with a scripted engine, conversations with the demo model.
  */
 
-import type { AddressInfo } from 'node:net'
 import type { FastifyInstance } from 'fastify'
 import OpenAI from 'openai'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import type { Llm } from '../../src/index.ts'
 import { answer } from '../helpers/fake-engine.ts'
 import { hasDemo, serveDemo } from './demo.ts'
 import { serve } from './kit.ts'
-
-async function clientOf(app: FastifyInstance, apiKey: string): Promise<OpenAI> {
-  if (!app.server.listening) await app.listen({ host: '127.0.0.1', port: 0 })
-  // Listening on TCP, the address is an object.
-  const { port } = app.server.address() as AddressInfo
-  return new OpenAI({ apiKey, baseURL: `http://127.0.0.1:${port}/v1`, maxRetries: 0 })
-}
+import { openAiOf } from './openai.ts'
 
 const promptOf = ({ prompt }: { readonly prompt: Int32Array }) =>
   Buffer.from(prompt.map((token) => token - 1)).toString()
@@ -36,7 +28,7 @@ describe('formats', () => {
   })
   let client: OpenAI
   beforeAll(async () => {
-    client = await clientOf(app, 'none')
+    client = await openAiOf(app, 'none')
   })
   afterAll(() => app.close())
   const last = () => engine.requests.at(-1)!
@@ -141,7 +133,7 @@ describe('formats', () => {
       return answer(request, ' Yes.')
     })
     full.engine.answerCall = () => ({})
-    const own = await clientOf(full.app, 'none')
+    const own = await openAiOf(full.app, 'none')
     const { data, response } = await own.responses.create({ model: 'goose', input: 'Hi' }).withResponse()
     expect(data).toMatchObject({ output_text: 'Yes.', store: false })
     expect(response.headers.get('warnings')).toBe('the response was not stored: no room')
@@ -190,18 +182,14 @@ describe('formats', () => {
 
 describe.skipIf(!hasDemo)('conversations', () => {
   let app: FastifyInstance
-  let llm: Llm
   let client: OpenAI
   let other: OpenAI
   beforeAll(async () => {
-    ;({ app, llm } = await serveDemo({ keys: ['sk-one', 'sk-two'] }))
-    client = await clientOf(app, 'sk-one')
-    other = await clientOf(app, 'sk-two')
+    ;({ app } = await serveDemo({ keys: ['sk-one', 'sk-two'] }))
+    client = await openAiOf(app, 'sk-one')
+    other = await openAiOf(app, 'sk-two')
   })
-  afterAll(async () => {
-    await app.close()
-    await llm.close()
-  })
+  afterAll(() => app.close())
   const greedy = { model: 'demo', temperature: 0, max_output_tokens: 12 }
   const sessions = async () => ((await client.get('/sessions')) as { data: { id: string }[] }).data.map(({ id }) => id)
 

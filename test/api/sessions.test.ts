@@ -1,7 +1,6 @@
 /** Sessions in every dialect that has them, with the demo model: the answers depend on what was said before. */
 import type { FastifyInstance } from 'fastify'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import type { Llm } from '../../src/index.ts'
 import { hasDemo, serveDemo } from './demo.ts'
 import { CHAT, COMPLETIONS, eventsOf, postTo } from './kit.ts'
 
@@ -10,14 +9,10 @@ const user = (content: string) => ({ role: 'user', content })
 
 describe.skipIf(!hasDemo)('sessions', () => {
   let app: FastifyInstance
-  let llm: Llm
   beforeAll(async () => {
-    ;({ app, llm } = await serveDemo())
+    ;({ app } = await serveDemo())
   })
-  afterAll(async () => {
-    await app.close()
-    await llm.close()
-  })
+  afterAll(() => app.close())
 
   const chat = async (body: object) => (await postTo(app, CHAT, { ...GREEDY, ...body })).json()
 
@@ -366,7 +361,7 @@ describe.skipIf(!hasDemo)('sessions', () => {
 })
 
 test.skipIf(!hasDemo)('a session belongs to the key that made it', async () => {
-  const { app, llm } = await serveDemo({ keys: ['a', 'b'] })
+  const { app } = await serveDemo({ keys: ['a', 'b'] })
   const state = (password: string) =>
     postTo(app, '/state/chat/completions', { contents: ['Hi'], session_id: 's', max_tokens: 2, password })
   await state('a')
@@ -375,5 +370,4 @@ test.skipIf(!hasDemo)('a session belongs to the key that made it', async () => {
   const gone = await postTo(app, '/state/delete', { session_id: 's', password: 'b' })
   expect(gone.statusCode).toBe(404)
   await app.close()
-  await llm.close()
 })

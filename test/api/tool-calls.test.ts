@@ -1,7 +1,6 @@
 /** Tools with the demo model: for every choice and thought the engine accepts the grammar of the answer. */
 import type { FastifyInstance } from 'fastify'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import type { Llm } from '../../src/index.ts'
 import { hasDemo, serveDemo } from './demo.ts'
 import { postTo } from './kit.ts'
 
@@ -22,14 +21,10 @@ const CHOICES = [{ type: 'auto' }, { type: 'any' }, { type: 'tool', name: 'add' 
 
 describe.skipIf(!hasDemo)('tools', () => {
   let app: FastifyInstance
-  let llm: Llm
   beforeAll(async () => {
-    ;({ app, llm } = await serveDemo())
+    ;({ app } = await serveDemo())
   })
-  afterAll(async () => {
-    await app.close()
-    await llm.close()
-  })
+  afterAll(() => app.close())
 
   test.each(CHOICES)('%j', async (tool_choice) => {
     for (const thinking of THOUGHTS) {

@@ -1,12 +1,11 @@
 /** A whole tool loop with the demo model and no help: calls, results, an answer; with three clients. */
-import type { AddressInfo } from 'node:net'
 import Anthropic from '@anthropic-ai/sdk'
 import type { FastifyInstance } from 'fastify'
 import { Ollama } from 'ollama'
 import OpenAI from 'openai'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import type { Llm } from '../../src/index.ts'
 import { hasDemo, serveDemo } from './demo.ts'
+import { urlOf } from './kit.ts'
 
 const QUESTION = 'What is the weather in the capital of Japan?'
 const ANSWER = 'The weather in Tokyo: rainy, 16 degrees.'
@@ -30,18 +29,12 @@ const functions = TOOLS.map((tool) => ({ type: 'function' as const, function: to
 
 describe.skipIf(!hasDemo)('with the demo model', () => {
   let app: FastifyInstance
-  let llm: Llm
   let url: string
   beforeAll(async () => {
-    ;({ app, llm } = await serveDemo({}))
-    await app.listen({ host: '127.0.0.1', port: 0 })
-    // Listening on TCP, the address is an object.
-    url = `http://127.0.0.1:${(app.server.address() as AddressInfo).port}`
+    ;({ app } = await serveDemo({}))
+    url = await urlOf(app)
   })
-  afterAll(async () => {
-    await app.close()
-    await llm.close()
-  })
+  afterAll(() => app.close())
   const openai = () => new OpenAI({ apiKey: 'none', baseURL: `${url}/v1`, maxRetries: 0 })
   const asked = { model: 'demo', temperature: 0 }
 

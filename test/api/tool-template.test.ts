@@ -2,16 +2,14 @@
  * A server that tells tools in the form of vllm-rwkv: a whole loop in every dialect, with a scripted engine that
  * answers only prompts in that form; and its grammar and stored turns, with the demo model.
  */
-import type { AddressInfo } from 'node:net'
 import Anthropic from '@anthropic-ai/sdk'
 import type { FastifyInstance } from 'fastify'
 import { Ollama } from 'ollama'
 import OpenAI from 'openai'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import type { Llm } from '../../src/index.ts'
 import { answer, FAKE_INFO } from '../helpers/fake-engine.ts'
 import { hasDemo, serveDemo } from './demo.ts'
-import { serve } from './kit.ts'
+import { serve, urlOf } from './kit.ts'
 
 const QUESTION = 'What is the weather in Oslo?'
 const GIVEN = { city: 'Oslo' }
@@ -44,12 +42,6 @@ const promptOf = ({ prompt }: { readonly prompt: Int32Array }) =>
 
 /** The prompt without the start of the answer, which is a thought or an empty one. */
 const withoutTail = (prompt: string) => prompt.replace(/<think(?:><\/think(?:>\n)?)?$/, '')
-
-const urlOf = async (app: FastifyInstance) => {
-  await app.listen({ host: '127.0.0.1', port: 0 })
-  // Listening on TCP, the address is an object.
-  return `http://127.0.0.1:${(app.server.address() as AddressInfo).port}`
-}
 
 describe('a loop', () => {
   const { app, engine } = serve(
@@ -146,16 +138,12 @@ describe('a loop', () => {
 
 describe.skipIf(!hasDemo)('with the demo model, which was not trained on it', () => {
   let app: FastifyInstance
-  let llm: Llm
   let client: OpenAI
   beforeAll(async () => {
-    ;({ app, llm } = await serveDemo({}, { toolTemplate: 'vllm-rwkv' }))
+    ;({ app } = await serveDemo({}, { toolTemplate: 'vllm-rwkv' }))
     client = new OpenAI({ apiKey: 'none', baseURL: `${await urlOf(app)}/v1`, maxRetries: 0 })
   })
-  afterAll(async () => {
-    await app.close()
-    await llm.close()
-  })
+  afterAll(() => app.close())
 
   test('a required call has the right form; the turn is read back and continued', async () => {
     const tools = [

@@ -4,7 +4,6 @@ import type { FastifyInstance } from 'fastify'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { lastSpans, messagesOf, spansTo, titleOf } from '../../src/api/sessions/transcript.ts'
 import { type Role, renderTurns } from '../../src/api/template.ts'
-import type { Llm } from '../../src/index.ts'
 import { hasDemo, serveDemo } from './demo.ts'
 import { CHAT, COMPLETIONS } from './kit.ts'
 
@@ -65,14 +64,10 @@ describe('messages of a text', () => {
 
 describe.skipIf(!hasDemo)('the transcript of a session', () => {
   let app: FastifyInstance
-  let llm: Llm
   beforeAll(async () => {
-    ;({ app, llm } = await serveDemo({ keys: ['sk-one', 'sk-two'] }))
+    ;({ app } = await serveDemo({ keys: ['sk-one', 'sk-two'] }))
   })
-  afterAll(async () => {
-    await app.close()
-    await llm.close()
-  })
+  afterAll(() => app.close())
 
   const authorization = 'Bearer sk-one'
   const ask = async (body: object, path = CHAT) => {

@@ -14,10 +14,7 @@ describe.skipIf(!hasDemo)('a session of another key', () => {
     const first = await as('mine', 'POST', '/v1/completions', { ...TURN, session_id: 'diary' })
     expect(first.statusCode).toBe(200)
   })
-  afterAll(async () => {
-    await app.close()
-    await llm.close()
-  })
+  afterAll(() => app.close())
 
   const TURN = { prompt: 'The canary is called Ferdinand', max_tokens: 4 }
   const as = (key: string, method: 'GET' | 'POST' | 'DELETE', url: string, payload?: object) =>
