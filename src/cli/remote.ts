@@ -100,8 +100,8 @@ async function workersOf(server: ServerAddress): Promise<readonly WorkerRecord[]
 /** Calls the management API and returns its JSON. Throws the server's refusal with its own code. */
 async function ask({ url, apiKey }: ServerAddress, method: string, path: string): Promise<unknown> {
   const headers: Record<string, string> = apiKey ? { authorization: `Bearer ${apiKey}` } : {}
-  const response = await fetch(`${url}${path}`, { method, headers }).catch(() => {
-    throw new SkeinError('model_not_loaded', `no server answers at ${url}; start one with \`skein serve\``)
+  const response = await fetch(`${url}${path}`, { method, headers }).catch((error: unknown) => {
+    throw noAnswer(url, error, 'start one with `skein serve`')
   })
   // Management API errors have a `detail`, others a `message`.
   const body = (await response.json().catch(() => null)) as Refusal | null
@@ -109,6 +109,16 @@ async function ask({ url, apiKey }: ServerAddress, method: string, path: string)
   const message = body?.detail ?? body?.error?.message ?? noReason(response)
   const code = codeOf(response.status)
   throw new SkeinError(code, code === 'unauthorized' && !apiKey ? `${message} ${GIVE_KEY}` : message)
+}
+
+/** Why `fetch` reached no server; `advice` is for a machine on which nothing listens. */
+export function noAnswer(url: string, error: unknown, advice: string): SkeinError {
+  // fetch() puts the system's error behind its own.
+  const { code = '', message = '' } = ((error as Error).cause ?? {}) as NodeJS.ErrnoException
+  const isPlain = code === 'EPROTO' || code.startsWith('ERR_SSL')
+  const why =
+    code === 'ECONNREFUSED' ? `; ${advice}` : `: ${isPlain ? 'what listens there does not speak https' : message}`
+  return new SkeinError('model_not_loaded', `no server answers at ${url}${why}`)
 }
 
 /** For a command that sent none. */

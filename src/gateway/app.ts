@@ -306,7 +306,8 @@ function createGate(auth: Auth, origins: OriginPolicy, web: WebFiles, seal: Call
     const { id, raw, headers, method } = request
     reply.header('x-request-id', id)
     checkOneHost(raw)
-    origins.check(headers)
+    const isForFile = isForWeb(web, method, raw.url)
+    origins.check(headers, isForFile)
     reply.headers(origins.corsHeaders(headers))
     const isPreflight = method === 'OPTIONS' && headers['access-control-request-method']
     if (isPreflight && headers.origin !== undefined) {
@@ -314,7 +315,7 @@ function createGate(auth: Auth, origins: OriginPolicy, web: WebFiles, seal: Call
       return true
     }
     const isLiveness = raw.url === LIVENESS_PATH && (method === 'GET' || method === 'HEAD')
-    if (isLiveness || isForWeb(web, method, raw.url)) return false
+    if (isLiveness || isForFile) return false
     const { access, role, dialect, isForMembers } = request.routeOptions.config ?? {}
     const sealed = headers[CALLER_HEADER]
     // A path that cannot be routed arrives here with nothing set.

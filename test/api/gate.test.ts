@@ -230,6 +230,16 @@ describe('origin and host', () => {
     expect(reply.statusCode).toBe(status)
   })
 
+  test('behind a proxy that drops its port the dashboard loads, and is told what to do; no foreign page reads its files', async () => {
+    const proxied = serve(undefined, { allowedHosts: ['my.server'], keys: [KEY] })
+    const headers = { host: 'my.server', origin: 'https://my.server:8443' }
+    const page = await proxied.app.inject({ url: '/docs', headers })
+    expect(page.statusCode).toBe(302)
+    expect(page.headers['access-control-allow-origin']).toBeUndefined()
+    expect((await get(headers, proxied)).json().error.message).toContain('--allow-origin https://my.server:8443')
+    expect((await proxied.app.inject({ url: '/docs', headers: { host: 'evil.example' } })).statusCode).toBe(403)
+  })
+
   test('a name that merely resolves to loopback is not accepted', async () => {
     const rebound = { host: 'evil.example:8000', origin: 'http://evil.example:8000' }
     expect((await get(rebound)).statusCode).toBe(403)

@@ -4,7 +4,7 @@
  */
 import { SkeinError } from '../../errors.ts'
 import { SAMPLING_ROWS, type SamplingName } from '../../sampling.ts'
-import { GIVE_KEY, noReason } from '../remote.ts'
+import { GIVE_KEY, noAnswer, noReason } from '../remote.ts'
 
 export interface ChatMessage {
   readonly role: 'system' | 'user' | 'assistant' | 'tool'
@@ -110,10 +110,7 @@ async function post(request: ChatRequest): Promise<Response> {
   const sent = fetch(target, { method: 'POST', headers, body: JSON.stringify(body), signal })
   const response = await sent.catch((error: unknown) => {
     if (signal.aborted) throw error
-    throw new SkeinError(
-      'model_not_loaded',
-      `no server answers at ${url}; start one with \`skein serve\`, or name a checkpoint: \`skein chat FILE\``,
-    )
+    throw noAnswer(url, error, 'start one with `skein serve`, or name a checkpoint: `skein chat FILE`')
   })
   if (!response.ok) throw await failureOf(response, Boolean(apiKey))
   return response

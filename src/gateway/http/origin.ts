@@ -16,8 +16,11 @@ interface OriginOptions {
 }
 
 export interface OriginPolicy {
-  /** Throws `forbidden` for a foreign Host or Origin. */
-  check(headers: IncomingHttpHeaders): void
+  /**
+   * Throws `forbidden` for a foreign Host or Origin. The dashboard's files are for pages of any origin: they are
+   * public, and a page that a proxy has given another origin can only say so if it loads.
+   */
+  check(headers: IncomingHttpHeaders, isForFile?: boolean): void
   /** Headers that let an allowed page read the reply; none for a request without Origin. */
   corsHeaders(headers: IncomingHttpHeaders): Readonly<Record<string, string>>
 }
@@ -38,25 +41,31 @@ export function createOriginPolicy(options: OriginOptions): OriginPolicy {
     (!anyHost && OF_APPS.test(origin)) ||
     allowedOrigins.includes(origin) ||
     isLoopback(addressOf(origin)?.hostname ?? '')
+  const isForeign = (origin: string, name: string | undefined) => !isAllowedOrigin(origin) && !isOwn(origin, name)
 
   return {
-    check({ host: name, origin }) {
+    check({ host: name, origin }, isForFile = false) {
       // HTTP/1.0 has no Host; a browser always sends one.
       if (name !== undefined && !isAllowedHost(name.replace(/:\d+$/, ''))) {
-        const message = 'this host name is not allowed here; the operator can allow it with --allow-host'
+        const bare = shown(name.replace(/:\d+$/, ''))
+        const message = `the host name ${bare} is not allowed here; the operator can allow it with --allow-host ${bare}`
         throw new SkeinError('forbidden', message)
       }
-      if (origin !== undefined && !isAllowedOrigin(origin) && !isOwn(origin, name)) {
-        const message = 'web pages of this origin are not allowed here; the operator can allow it with --allow-origin'
+      if (origin !== undefined && !isForFile && isForeign(origin, name)) {
+        const page = shown(origin)
+        const message = `web pages of ${page} are not allowed here; the operator can allow them with --allow-origin ${page}`
         throw new SkeinError('forbidden', message)
       }
     },
-    corsHeaders({ origin }) {
-      if (origin === undefined) return {}
+    corsHeaders({ host: name, origin }) {
+      if (origin === undefined || isForeign(origin, name)) return {}
       return { 'access-control-allow-origin': origin, 'access-control-expose-headers': EXPOSED_HEADERS, vary: 'origin' }
     },
   }
 }
+
+/** A header may have kilobytes. */
+const shown = (name: string) => name.slice(0, 100)
 
 /** Origins of apps with built-in pages, such as editors. No web site has such an origin. */
 const OF_APPS = /^(?:app|file|tauri|vscode-webview|vscode-file):\/\//
