@@ -47,6 +47,8 @@ export function checkGiven(
   at = '',
   required: readonly string[] = [],
 ): void {
+  const wrong = object(given)
+  if (wrong !== null) throw invalid(at.replace(/\.$/, '') || 'options', `expected ${wrong}`)
   for (const name of required) if (!(name in given)) throw invalid(`${at}${name}`, 'missing; it is required')
   for (const [name, value] of Object.entries(given)) {
     if (value === undefined) continue

@@ -99,6 +99,10 @@ test.each(REFUSED)('%j with %j is refused', async (messages, options, message) =
   await expect(asked).rejects.toMatchObject({ code: 'invalid_request', message: expect.stringMatching(message) })
 })
 
+test.each([undefined, null, 5, []])('load(%j) is refused', async (choice) => {
+  await expect(load(choice as unknown as string)).rejects.toThrow('options: expected an object')
+})
+
 test.each([
   [{ quants: 'int8' }, /did you mean quant\?/],
   [{ lora: 'x.pth' }, /^lora: there is no such option/],
