@@ -186,11 +186,8 @@ describe.sequential('from the README to a second machine', { timeout: 240_000 },
 
 /** "Three nodes on a laptop" with two nodes: a conversation continues after its node is killed. */
 async function walkCluster(database: string): Promise<void> {
-  const [servers, conversation] = [...read('docs/cluster.md').matchAll(/(?:^ {4}\S.*\n(?: {6}.*\n)*)+/gm)].map(
-    ([block]) => block.trim().split(/\n {4}(?! )/),
-  )
-  const [nodes, gateway] = servers as [string, string]
-  const [say, cluster] = conversation as [string, string]
+  const commands = commandsOf('docs/cluster.md')
+  const [nodes, gateway, say, cluster] = commands as [string, string, string, string]
   const adapted = (command: string) =>
     command
       .replace('postgres://localhost/skein', database)
