@@ -4,6 +4,7 @@
  */
 import { expect } from 'vitest'
 import type { RunningServer } from '../helpers/cli.ts'
+import { postJson } from '../helpers/post-json.ts'
 
 export const PASSWORD = 'rwkv7_7.2b'
 
@@ -18,12 +19,7 @@ export interface Client {
 }
 
 export function clientOf({ url }: Pick<RunningServer, 'url'>): Client {
-  const post: Client['post'] = (path, body, headers = {}) =>
-    fetch(url + path, {
-      method: 'POST',
-      headers: { 'content-type': 'application/json', ...headers },
-      body: JSON.stringify(body),
-    })
+  const post: Client['post'] = (path, body, headers = {}) => postJson(url + path, body, headers)
   return {
     post,
     async ask<T>(path: string, body: object, headers?: Record<string, string>) {

@@ -12,6 +12,7 @@ import { clusterRegistry, type InformedMember } from '../../src/gateway/cluster/
 import { Drain } from '../../src/gateway/http/drain.ts'
 import type { KnownMixtures } from '../../src/gateway/models/mixtures.ts'
 import { answer, endless, FAKE_INFO, FakeEngineClient, fakeRegistry } from '../helpers/fake-engine.ts'
+import { postJson } from '../helpers/post-json.ts'
 import { CHAT, eventsOf, HELLO } from './kit.ts'
 
 const SECRET = 'a secret of the cluster'
@@ -98,11 +99,7 @@ async function startCluster(...ids: string[]) {
     return app.close()
   })
   const post = (body: object, path = CHAT, headers: Record<string, string> = HEADERS) =>
-    fetch(`${app.listeningOrigin}${path}`, {
-      method: 'POST',
-      headers: { 'content-type': 'application/json', ...headers },
-      body: JSON.stringify(body),
-    })
+    postJson(`${app.listeningOrigin}${path}`, body, headers)
   return { all, nodes, front, owners, stored, app, url: app.listeningOrigin, post }
 }
 
@@ -295,11 +292,7 @@ describe('authentication', () => {
   test('requests without a key, with a key of a node, or with a user key sent to a node', async () => {
     const { post, all } = await startCluster('a')
     expect((await post(HELLO, CHAT, {})).status).toBe(401)
-    const direct = await fetch(`${all[0]!.member.url}${CHAT}`, {
-      method: 'POST',
-      headers: { 'content-type': 'application/json', ...HEADERS },
-      body: JSON.stringify(HELLO),
-    })
+    const direct = await postJson(`${all[0]!.member.url}${CHAT}`, HELLO, HEADERS)
     expect(direct.status).toBe(401)
   })
 
@@ -314,11 +307,7 @@ describe('authentication', () => {
   test('members only with a recent seal made with their key', async () => {
     const { all } = await startCluster('a')
     const release = (headers: Record<string, string>) =>
-      fetch(`${all[0]!.member.url}/cluster/release`, {
-        method: 'POST',
-        headers: { 'content-type': 'application/json', ...headers },
-        body: JSON.stringify({ model: 'goose', sessions: [] }),
-      })
+      postJson(`${all[0]!.member.url}/cluster/release`, { model: 'goose', sessions: [] }, headers)
     const caller = { principal: null, mayTake: false }
     const seal = new CallerSeal(SECRET)
     expect((await release({ [CALLER_HEADER]: seal.seal(caller) })).status).toBe(200)

@@ -4,6 +4,7 @@ import { Ollama } from 'ollama'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { EngineEvent } from '../../src/engine/messages.ts'
 import { answer, FAKE_INFO } from '../helpers/fake-engine.ts'
+import { postJson } from '../helpers/post-json.ts'
 import { postTo, serve, urlOf } from './kit.ts'
 
 const KEY = 'sk-right'
@@ -164,19 +165,19 @@ describe('chat', () => {
   test('log-probabilities', async () => {
     const { body } = await postTo(app, '/api/chat', {})
     expect(body).toContain('error')
-    const reply = await fetch(`${host}/api/chat`, {
-      method: 'POST',
-      headers: { authorization: `Bearer ${KEY}`, 'content-type': 'application/json' },
-      body: JSON.stringify({ model: 'goose', messages: hi, stream: false, logprobs: true, top_logprobs: 1 }),
-    })
+    const reply = await postJson(
+      `${host}/api/chat`,
+      { model: 'goose', messages: hi, stream: false, logprobs: true, top_logprobs: 1 },
+      { authorization: `Bearer ${KEY}` },
+    )
     const { logprobs } = (await reply.json()) as { logprobs: { bytes: number[] }[] }
     expect(logprobs[0]).toMatchObject({ bytes: [32], top_logprobs: [expect.anything()] })
     const most = { logprobs: true, top_logprobs: 20, stream: false, options: { num_predict: 65_536 } }
-    const refused = await fetch(`${host}/api/generate`, {
-      method: 'POST',
-      headers: { authorization: `Bearer ${KEY}`, 'content-type': 'application/json' },
-      body: JSON.stringify({ model: 'goose', prompt: 'Hi', ...most }),
-    })
+    const refused = await postJson(
+      `${host}/api/generate`,
+      { model: 'goose', prompt: 'Hi', ...most },
+      { authorization: `Bearer ${KEY}` },
+    )
     expect([refused.status, await refused.text()]).toEqual([413, expect.stringContaining('expected at most 1048576')])
   })
 })

@@ -11,6 +11,7 @@ import { afterEach, expect, test } from 'vitest'
 import { SkeinError } from '../../src/errors.ts'
 import { limitUnsentBytes } from '../../src/gateway/http/connection.ts'
 import { answer, endless } from '../helpers/fake-engine.ts'
+import { postJson } from '../helpers/post-json.ts'
 import { CHAT, COMPLETIONS, HELLO, serve } from './kit.ts'
 
 const open: FastifyInstance[] = []
@@ -536,10 +537,6 @@ test('a request that a full engine would refuse is refused before its body; the 
 test('a full engine refuses nothing that does not ask it', async () => {
   const { engine, port } = await listen(undefined, {})
   engine.refusal = new SkeinError('queue_full', 'full')
-  const reply = await fetch(`http://127.0.0.1:${port}/tokenize`, {
-    method: 'POST',
-    headers: { 'content-type': 'application/json' },
-    body: JSON.stringify({ prompt: 'a' }),
-  })
+  const reply = await postJson(`http://127.0.0.1:${port}/tokenize`, { prompt: 'a' })
   expect(reply.status).toBe(200)
 })

@@ -5,6 +5,7 @@ import { afterAll, beforeAll, expect, test, vi } from 'vitest'
 import { cudaReport } from '../../src/backend/cuda/report.ts'
 import type { SystemInfo, WorkerRecord } from '../../src/gateway/contract.ts'
 import { type RunningServer, serve } from '../helpers/cli.ts'
+import { postJson } from '../helpers/post-json.ts'
 import { ENDLESS, openStream } from '../helpers/streams.ts'
 import { describeCuda } from './kit.ts'
 
@@ -28,10 +29,11 @@ describeCuda('a server of several GPUs', () => {
   const allReady = Array.from({ length: numGpus }, () => 'ready')
 
   async function turn(session_id: string, prompt: string, at = ''): Promise<Reply> {
-    const reply = await fetch(`${server.url}${at}/v1/completions`, {
-      method: 'POST',
-      headers: { 'content-type': 'application/json' },
-      body: JSON.stringify({ prompt, session_id, max_tokens: 12, ...ENDLESS }),
+    const reply = await postJson(`${server.url}${at}/v1/completions`, {
+      prompt,
+      session_id,
+      max_tokens: 12,
+      ...ENDLESS,
     })
     expect(reply.status).toBe(200)
     return (await reply.json()) as Reply

@@ -3,6 +3,7 @@ import { type Browser, chromium } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { findChromium, openPage, type WatchedPage } from '../helpers/chromium.ts'
 import { type RunningServer, serve } from '../helpers/cli.ts'
+import { postJson } from '../helpers/post-json.ts'
 import { IS_SLOW } from '../helpers/slow.ts'
 
 const executable = findChromium()
@@ -51,11 +52,7 @@ describe.skipIf(executable === null)(`the page of the model in the browser${reas
     const question = 'What is the capital of Japan?'
     const answer = await ask(question)
     const body = { model: 'demo', temperature: 0, messages: [{ role: 'user', content: question }] }
-    const completion = await fetch(`${server.url}/v1/chat/completions`, {
-      method: 'POST',
-      headers: { 'content-type': 'application/json' },
-      body: JSON.stringify(body),
-    })
+    const completion = await postJson(`${server.url}/v1/chat/completions`, body)
     const { choices } = (await completion.json()) as {
       readonly choices: readonly { readonly message: { readonly content: string } }[]
     }

@@ -9,6 +9,7 @@ import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { DEMO, type RunningServer, serve } from '../helpers/cli.ts'
+import { postJson } from '../helpers/post-json.ts'
 import { NO_POSTGRES, type Postgres, startPostgres } from '../helpers/postgres.ts'
 import { writeRandomRwkv7 } from '../helpers/pth.ts'
 
@@ -38,10 +39,10 @@ describe.skipIf(NO_POSTGRES !== null)('a common prefix', { timeout: 120_000 }, (
   })
 
   const ask = async ({ url }: RunningServer, last: number) => {
-    const reply = await fetch(`${url}/v1/completions`, {
-      method: 'POST',
-      headers: { 'content-type': 'application/json' },
-      body: JSON.stringify({ prompt: [...SHARED, last, 7], max_tokens: 6, temperature: 0 }),
+    const reply = await postJson(`${url}/v1/completions`, {
+      prompt: [...SHARED, last, 7],
+      max_tokens: 6,
+      temperature: 0,
     })
     expect(reply.status).toBe(200)
     const { choices, usage } = (await reply.json()) as {

@@ -11,6 +11,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type RunningServer, serve } from '../helpers/cli.ts'
+import { postJson } from '../helpers/post-json.ts'
 import { NO_POSTGRES, type Postgres, startPostgres } from '../helpers/postgres.ts'
 
 const NODE = ['--device', 'cpu', '--threads', '1', '--slots', '6']
@@ -53,10 +54,11 @@ describe.skipIf(NO_POSTGRES !== null)('a new release', { timeout: 300_000 }, () 
   })
 
   const ask = async (url: string, body: object, isStream: boolean) => {
-    const reply = await fetch(`${url}/v1/completions`, {
-      method: 'POST',
-      headers: { 'content-type': 'application/json' },
-      body: JSON.stringify({ temperature: 0, ignore_eos: true, stream: isStream, ...body }),
+    const reply = await postJson(`${url}/v1/completions`, {
+      temperature: 0,
+      ignore_eos: true,
+      stream: isStream,
+      ...body,
     })
     const text = await reply.text()
     if (reply.status !== 200) throw new Error(`${reply.status}: ${text}`)

@@ -8,6 +8,7 @@ import OpenAI, { toFile } from 'openai'
 import pg from 'pg'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { childrenOf, type RunningServer, serve, skein } from '../helpers/cli.ts'
+import { postJson } from '../helpers/post-json.ts'
 import { NO_POSTGRES, type Postgres, startPostgres } from '../helpers/postgres.ts'
 
 const NODE = ['--device', 'cpu', '--threads', '1', '--slots', '4']
@@ -41,11 +42,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', { timeout: 120_000 }, () => {
   })
 
   const ask = async (url: string, body: object, path = '/v1/chat/completions') => {
-    const reply = await fetch(`${url}${path}`, {
-      method: 'POST',
-      headers: { 'content-type': 'application/json' },
-      body: JSON.stringify({ ...GREEDY, ...body }),
-    })
+    const reply = await postJson(`${url}${path}`, { ...GREEDY, ...body })
     const text = await reply.text()
     return { status: reply.status, node: reply.headers.get('x-skein-node'), text }
   }
@@ -182,11 +179,7 @@ describe.skipIf(NO_POSTGRES !== null)('a cluster', { timeout: 120_000 }, () => {
   })
 
   test('the first key, made at the gateway, closes the whole cluster', async () => {
-    const made = await fetch(`${gateway.url}/api/keys`, {
-      method: 'POST',
-      headers: { 'content-type': 'application/json' },
-      body: JSON.stringify({ name: 'ada', role: 'admin' }),
-    })
+    const made = await postJson(`${gateway.url}/api/keys`, { name: 'ada', role: 'admin' })
     const { secret } = (await made.json()) as { secret: string }
     const [node] = [...nodes.values()].filter(({ process }) => process.exitCode === null && process.signalCode === null)
     for (const { url } of [gateway, node!]) {

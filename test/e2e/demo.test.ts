@@ -1,6 +1,7 @@
 import OpenAI from 'openai'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { goldenSamples, type RunningServer, serve, skein } from '../helpers/cli.ts'
+import { postJson } from '../helpers/post-json.ts'
 
 /** The bundled model through the whole product: processes, HTTP, the official client, the terminal. */
 describe('the demo model, served', () => {
@@ -83,15 +84,11 @@ describe('the demo model, served', () => {
   })
 
   test('thinks separately from its answer on request', async () => {
-    const answer = await fetch(`${server.url}/v1/chat/completions`, {
-      method: 'POST',
-      headers: { 'content-type': 'application/json' },
-      body: JSON.stringify({
-        messages: [{ role: 'user', content: 'What is the capital of Italy?' }],
-        enable_think: true,
-        temperature: 0,
-        max_tokens: 100,
-      }),
+    const answer = await postJson(`${server.url}/v1/chat/completions`, {
+      messages: [{ role: 'user', content: 'What is the capital of Italy?' }],
+      enable_think: true,
+      temperature: 0,
+      max_tokens: 100,
     })
     // The following lines check the format.
     const { choices } = (await answer.json()) as {

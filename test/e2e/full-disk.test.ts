@@ -6,6 +6,7 @@ import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { afterAll, expect, test } from 'vitest'
 import { childrenOf, type RunningServer, serve } from '../helpers/cli.ts'
+import { postJson } from '../helpers/post-json.ts'
 import { IS_SLOW } from '../helpers/slow.ts'
 import { temporaryFolder } from '../helpers/temporary-folder.ts'
 
@@ -35,11 +36,7 @@ function empty(): void {
 }
 
 async function ask({ url }: RunningServer, session_id?: string) {
-  const reply = await fetch(`${url}/v1/completions`, {
-    method: 'POST',
-    headers: { 'content-type': 'application/json' },
-    body: JSON.stringify({ prompt: 'Once', max_tokens: 4, session_id }),
-  })
+  const reply = await postJson(`${url}/v1/completions`, { prompt: 'Once', max_tokens: 4, session_id })
   return { status: reply.status, body: (await reply.json()) as { error?: { message: string } } }
 }
 

@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest'
 import { type RunningServer, serve, skein } from '../helpers/cli.ts'
 import { readEvents } from '../helpers/event-reader.ts'
+import { postJson } from '../helpers/post-json.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'skein-keys-'))
 const file = join(folder, 'keys.json')
@@ -195,11 +196,7 @@ describe('skein config', () => {
       const { data } = await names()
       expect(data.map(({ id }) => id).sort()).toEqual(['duck', 'gander', 'goose'])
       const ask = (model: string, n: number) =>
-        fetch(`${running.url}/v1/completions`, {
-          method: 'POST',
-          headers: { 'content-type': 'application/json' },
-          body: JSON.stringify({ model, prompt: 'x', n, max_tokens: 1 }),
-        }).then(({ status }) => status)
+        postJson(`${running.url}/v1/completions`, { model, prompt: 'x', n, max_tokens: 1 }).then(({ status }) => status)
       expect(await ask('gander', 2)).toBe(200)
       expect(await ask('duck', 3)).toBe(400)
     } finally {

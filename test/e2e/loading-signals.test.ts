@@ -7,6 +7,7 @@ import { createInterface } from 'node:readline'
 import { setTimeout as delay } from 'node:timers/promises'
 import { expect, test } from 'vitest'
 import { childrenOf, DEMO, environment } from '../helpers/cli.ts'
+import { postJson } from '../helpers/post-json.ts'
 import { temporaryFolder } from '../helpers/temporary-folder.ts'
 
 const MAIN = join(import.meta.dirname, '../../dist/cli/main.js')
@@ -55,10 +56,12 @@ test('SIGTERM', async () => {
   while (!(await isReady())) await delay(20)
   const workers = await childrenOf(child.pid!)
   expect(workers).toHaveLength(2)
-  const answer = await fetch(`${base}/v1/completions`, {
-    method: 'POST',
-    headers: { 'content-type': 'application/json' },
-    body: JSON.stringify({ model: 'demo', prompt: 'Once', stream: true, ignore_eos: true, max_tokens: 200 }),
+  const answer = await postJson(`${base}/v1/completions`, {
+    model: 'demo',
+    prompt: 'Once',
+    stream: true,
+    ignore_eos: true,
+    max_tokens: 200,
   })
   child.kill('SIGTERM')
   const [text, [code]] = await Promise.all([answer.text(), once(child, 'close')])
@@ -102,11 +105,7 @@ function serveDemo(dataFolder: string) {
 
 function longAnswer(base: string): Promise<Response> {
   const body = { prompt: 'Once', stream: true, ignore_eos: true, max_tokens: 400, session_id: 's' }
-  return fetch(`${base}/v1/completions`, {
-    method: 'POST',
-    headers: { 'content-type': 'application/json' },
-    body: JSON.stringify(body),
-  })
+  return postJson(`${base}/v1/completions`, body)
 }
 
 test('if nobody reads its output, a server continues, and finishes its streams at the end', {

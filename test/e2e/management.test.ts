@@ -7,6 +7,7 @@ import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest'
 import type { WorkerRecord } from '../../src/gateway/contract.ts'
 import { DEMO, type RunningServer, serve } from '../helpers/cli.ts'
 import { readEvents } from '../helpers/event-reader.ts'
+import { postJson } from '../helpers/post-json.ts'
 
 /** Other work may be running on the machine. */
 const SOON = { timeout: 20_000 }
@@ -127,11 +128,7 @@ describe('Albatross, row by row', () => {
       expect(whole.body).toMatchObject({ choices })
 
       const long = { ...body, max_tokens: 200, stream: true }
-      const reply = await fetch(endpoint + path, {
-        method: 'POST',
-        headers: { 'content-type': 'application/json' },
-        body: JSON.stringify(long),
-      })
+      const reply = await postJson(endpoint + path, long)
       const times: number[] = []
       for await (const _event of readEvents(reply)) times.push(performance.now())
       // On a busy machine an event has several tokens.
@@ -153,12 +150,12 @@ describe('Albatross, row by row', () => {
   test('a client that leaves the proxy ends its answer', { tags: 'night' }, async () => {
     const { worker_id, endpoint } = await ready({ model_path: MODEL })
     const controller = new AbortController()
-    const reply = await fetch(`${endpoint}/v1/completions`, {
-      method: 'POST',
-      headers: { 'content-type': 'application/json' },
-      body: JSON.stringify({ prompt: 'x', stream: true, max_tokens: 60_000, ignore_eos: true }),
-      signal: controller.signal,
-    })
+    const reply = await postJson(
+      `${endpoint}/v1/completions`,
+      { prompt: 'x', stream: true, max_tokens: 60_000, ignore_eos: true },
+      {},
+      controller.signal,
+    )
     await reply.body!.getReader().read()
     const running = async () => {
       const text = await (await fetch(`${server.url}/metrics`)).text()

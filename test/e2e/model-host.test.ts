@@ -7,6 +7,7 @@ import { expect, test } from 'vitest'
 import { DEMO_MODEL } from '../../src/host/checkpoints/model-path.ts'
 import { openCheckpoint } from '../../src/model/checkpoint.ts'
 import { type RunningServer, serve } from '../helpers/cli.ts'
+import { postJson } from '../helpers/post-json.ts'
 import { writePth } from '../helpers/pth.ts'
 
 /** The parts of replies that are read here. */
@@ -17,8 +18,7 @@ interface Body {
 }
 
 async function post({ url }: RunningServer, path: string, body: object) {
-  const headers = { 'content-type': 'application/json' }
-  const reply = await fetch(url + path, { method: 'POST', headers, body: JSON.stringify(body) })
+  const reply = await postJson(url + path, body)
   return { status: reply.status, body: (await reply.json()) as Body }
 }
 

@@ -12,6 +12,7 @@ import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { type RunningServer, serve, skein } from '../helpers/cli.ts'
+import { postJson } from '../helpers/post-json.ts'
 
 const isLong = process.env.SKEIN_FIGURES === '1'
 const NUM_ASKED = isLong ? 80 : 10
@@ -150,12 +151,12 @@ test('a flood of another key costs a quiet key little', { timeout: 300_000 }, as
 
 test('slow grammars of another key cost a quiet key’s constrained answers little', { timeout: 120_000 }, async () => {
   const held = async (key: string, constraint: object, maxTokens: number, signal: AbortSignal) => {
-    const reply = await fetch(`${server.url}/v1/chat/completions`, {
-      method: 'POST',
-      headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json' },
-      body: JSON.stringify({ messages: [{ role: 'user', content: 'Hi' }], max_tokens: maxTokens, ...constraint }),
+    const reply = await postJson(
+      `${server.url}/v1/chat/completions`,
+      { messages: [{ role: 'user', content: 'Hi' }], max_tokens: maxTokens, ...constraint },
+      { authorization: `Bearer ${key}` },
       signal,
-    })
+    )
     await reply.arrayBuffer()
     return reply.status
   }

@@ -17,6 +17,7 @@ import { cudaReport } from '../../src/backend/cuda/report.ts'
 import { writeRandomWeights } from '../../src/bench/random-model.ts'
 import type { SystemInfo, WorkerRecord } from '../../src/gateway/contract.ts'
 import { DEMO, type RunningServer, serve as serveUntilStopped } from '../helpers/cli.ts'
+import { postJson } from '../helpers/post-json.ts'
 import { ENDLESS, type OpenStream, openStream, type StreamEnd } from '../helpers/streams.ts'
 
 const NUM_STREAMS = 128
@@ -41,8 +42,7 @@ async function workersOf({ url }: RunningServer): Promise<WorkerRecord[]> {
 }
 
 async function post({ url }: RunningServer, path: string, body: object) {
-  const headers = { 'content-type': 'application/json' }
-  return fetch(url + path, { method: 'POST', headers, body: JSON.stringify(body) })
+  return postJson(url + path, body)
 }
 
 const statusOf = async ({ url }: RunningServer) => (await fetch(`${url}/readyz`)).status

@@ -2,6 +2,7 @@
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import type { WorkerRecord } from '../../src/gateway/contract.ts'
 import { type RunningServer, serve } from '../helpers/cli.ts'
+import { postJson } from '../helpers/post-json.ts'
 import { ENDLESS, openStream } from '../helpers/streams.ts'
 
 const SOON = { timeout: 20_000 }
@@ -20,11 +21,7 @@ afterAll(async () => {
 })
 
 async function post(path: string, body: object): Promise<Reply> {
-  const reply = await fetch(server.url + path, {
-    method: 'POST',
-    headers: { 'content-type': 'application/json' },
-    body: JSON.stringify(body),
-  })
+  const reply = await postJson(server.url + path, body)
   expect(reply.status).toBe(200)
   return (await reply.json()) as Reply
 }
@@ -78,11 +75,7 @@ test('if the worker of a session dies, the other one continues it', async () => 
 test('a third replica that cannot be loaded is listed as failed, and only two are expected', {
   tags: 'night',
 }, async () => {
-  const reply = await fetch(`${server.url}/api/workers/start`, {
-    method: 'POST',
-    headers: { 'content-type': 'application/json' },
-    body: JSON.stringify({ model_path: 'demo', gpu_id: 977 }),
-  })
+  const reply = await postJson(`${server.url}/api/workers/start`, { model_path: 'demo', gpu_id: 977 })
   const { worker_id } = (await reply.json()) as WorkerRecord
   const record = async () => (await workers()).find((worker) => worker.worker_id === worker_id)!
   await expect.poll(async () => (await record()).phase, SOON).toBe('failed')

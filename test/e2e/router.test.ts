@@ -14,6 +14,7 @@ import { writeRandomWeights } from '../../src/bench/random-model.ts'
 import { seededRandom } from '../../src/bench/serve/random.ts'
 import type { WorkerRecord } from '../../src/gateway/contract.ts'
 import { DEMO, type RunningServer, serve } from '../helpers/cli.ts'
+import { postJson } from '../helpers/post-json.ts'
 import { ENDLESS } from '../helpers/streams.ts'
 
 const NUM_WORKERS = 8
@@ -27,11 +28,6 @@ afterAll(() => rmSync(folder, { recursive: true }))
 
 async function workersOf({ url }: RunningServer): Promise<WorkerRecord[]> {
   return (await (await fetch(`${url}/api/workers`)).json()) as WorkerRecord[]
-}
-
-function post(url: string, body: object): Promise<Response> {
-  const headers = { 'content-type': 'application/json' }
-  return fetch(url, { method: 'POST', headers, body: JSON.stringify(body) })
 }
 
 /** The value of every sample of a metric, by its printed labels. */
@@ -130,7 +126,7 @@ class Crowd {
     // Answers of 2 to 10 tokens.
     const max_tokens = 2 + Math.floor(this.#random() * 9)
     const body = { prompt: ' and then', session_id: `s${session}`, max_tokens, ...ENDLESS }
-    const reply = await post(`${url}/v1/completions`, body)
+    const reply = await postJson(`${url}/v1/completions`, body)
     const answer = (await reply.json()) as { session?: { turn: number } }
     const last = this.#turns.get(session) ?? 0
     if (reply.status === 200) this.#heard(session, last, answer.session!.turn)
@@ -196,7 +192,7 @@ describe('R25: eight workers', () => {
         const isReady = async () => (await workersOf(server)).every(({ phase }) => phase === 'ready')
         await expect.poll(isReady, { timeout: 20_000 }).toBe(true)
         const { spec } = victim
-        expect((await post(`${server.url}/api/workers/start`, spec)).status).toBe(200)
+        expect((await postJson(`${server.url}/api/workers/start`, spec)).status).toBe(200)
         await expect.poll(isReady, { timeout: 20_000 }).toBe(true)
         await phase()
         expect(await server.stop()).toBe(0)
@@ -243,7 +239,7 @@ describe('R25: a state of 34 MB', () => {
         const begun = performance.now()
         const body = { prompt: ' and', session_id: 'large', max_tokens: 1, ...ENDLESS }
         const at = `${server.url}/api/workers/${both[worker]!.worker_id}/proxy`
-        const reply = await post(`${at}/v1/completions`, body)
+        const reply = await postJson(`${at}/v1/completions`, body)
         expect(reply.status).toBe(200)
         await reply.json()
         return performance.now() - begun

@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import type { WorkerRecord } from '../../src/gateway/contract.ts'
 import { DEMO, type RunningServer, serve } from '../helpers/cli.ts'
+import { postJson } from '../helpers/post-json.ts'
 import { ENDLESS, openStream } from '../helpers/streams.ts'
 import { writeTunedState } from '../helpers/tuned-state.ts'
 
@@ -26,8 +27,7 @@ afterAll(async () => {
 })
 
 async function post(path: string, body: object): Promise<Response> {
-  const headers = { 'content-type': 'application/json' }
-  return fetch(server.url + path, { method: 'POST', headers, body: JSON.stringify(body) })
+  return postJson(server.url + path, body)
 }
 
 async function workers(): Promise<WorkerRecord[]> {

@@ -1,6 +1,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { childrenOf, type RunningServer, serve } from '../helpers/cli.ts'
+import { postJson } from '../helpers/post-json.ts'
 
 let server: RunningServer
 beforeAll(async () => {
@@ -11,10 +12,11 @@ afterAll(async () => {
 })
 
 async function startStream(): Promise<ReadableStreamDefaultReader<Uint8Array>> {
-  const response = await fetch(`${server.url}/v1/completions`, {
-    method: 'POST',
-    headers: { 'content-type': 'application/json' },
-    body: JSON.stringify({ prompt: 'Once', stream: true, max_tokens: 4000, ignore_eos: true }),
+  const response = await postJson(`${server.url}/v1/completions`, {
+    prompt: 'Once',
+    stream: true,
+    max_tokens: 4000,
+    ignore_eos: true,
   })
   expect(response.status).toBe(200)
   const reader = response.body!.getReader()
@@ -52,11 +54,7 @@ test('a killed worker costs each of its streams one clear error, and nothing els
   expect(performance.now() - killed).toBeLessThan(2000)
 
   while ((await readiness()) !== 200) await delay(20)
-  const answer = await fetch(`${server.url}/v1/completions`, {
-    method: 'POST',
-    headers: { 'content-type': 'application/json' },
-    body: JSON.stringify({ prompt: 'Once', max_tokens: 5 }),
-  })
+  const answer = await postJson(`${server.url}/v1/completions`, { prompt: 'Once', max_tokens: 5 })
   expect(answer.status).toBe(200)
   const [next] = await childrenOf(server.process.pid!)
   expect(next).not.toBe(worker)

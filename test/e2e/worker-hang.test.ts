@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { childrenOf, type RunningServer, serve } from '../helpers/cli.ts'
+import { postJson } from '../helpers/post-json.ts'
 
 // Every process of the server hangs at this signal, in what the variable says.
 const HANGS = `process.on('SIGUSR2', () => {
@@ -34,8 +35,7 @@ function waitedMs(pid: number): number {
 const readiness = async () => (await fetch(`${server.url}/readyz`)).json() as Promise<{ status: string }>
 
 function complete(body: object): Promise<Response> {
-  const headers = { 'content-type': 'application/json' }
-  return fetch(`${server.url}/v1/completions`, { method: 'POST', headers, body: JSON.stringify(body) })
+  return postJson(`${server.url}/v1/completions`, body)
 }
 
 // Where others have the cores, the loop's time in their line does not count, and everything takes longer.

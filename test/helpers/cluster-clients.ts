@@ -4,6 +4,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { expect } from 'vitest'
 import { type RunningServer, serve } from './cli.ts'
 import { note, type Talk, type Tally, think } from './cluster-faults.ts'
+import { postJson } from './post-json.ts'
 
 /** Longest that a client waits for an answer. */
 const TURN_MS = 30_000
@@ -40,16 +41,16 @@ export async function ask(url: string, question: Question, lookInto: LookInto = 
 
 async function askOnce(url: string, { index, turn, id, from }: Question, requestId: string): Promise<Told> {
   const isStream = (index + turn) % 2 === 0
-  const reply = await fetch(`${url}/v1/completions`, {
-    method: 'POST',
-    headers: { 'content-type': 'application/json', 'x-request-id': requestId },
-    body: JSON.stringify({
+  const reply = await postJson(
+    `${url}/v1/completions`,
+    {
       prompt: Array.from({ length: 6 }, (_, at) => 1 + ((at * 37 + turn * 101 + index * 53) % 250)),
       ...{ max_tokens: 6, temperature: 1, top_p: 0.9, seed: turn, stream: isStream },
       session: { id, from, if_missing: 'create', if_busy: 'wait', on_cancel: 'drop' },
-    }),
-    signal: AbortSignal.timeout(TURN_MS),
-  })
+    },
+    { 'x-request-id': requestId },
+    AbortSignal.timeout(TURN_MS),
+  )
   const text = await reply.text()
   if (reply.status !== 200) throw new Refused(`status ${reply.status}`)
   return isStream ? streamed(text) : whole(text)

@@ -1,5 +1,6 @@
 /** Streams of a running server as clients see them: how many, how far, and how they ended. */
 import { readEvents } from './event-reader.ts'
+import { postJson } from './post-json.ts'
 
 export interface StreamEnd {
   /** Received text events. */
@@ -42,10 +43,11 @@ export function openStream(url: string, fields: object): OpenStream {
 }
 
 async function follow(url: string, fields: object, onEvent: () => void): Promise<StreamEnd> {
-  const reply = await fetch(`${url}/v1/completions`, {
-    method: 'POST',
-    headers: { 'content-type': 'application/json' },
-    body: JSON.stringify({ prompt: 'Once upon a time', stream: true, ...ENDLESS, ...fields }),
+  const reply = await postJson(`${url}/v1/completions`, {
+    prompt: 'Once upon a time',
+    stream: true,
+    ...ENDLESS,
+    ...fields,
   })
   const { status } = reply
   if (status !== 200) {

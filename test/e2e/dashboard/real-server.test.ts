@@ -3,6 +3,7 @@ import type { Page } from 'playwright-core'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { openPage } from '../../helpers/chromium.ts'
 import { type RunningServer, serve } from '../../helpers/cli.ts'
+import { postJson } from '../../helpers/post-json.ts'
 import { describeInBrowser } from './kit.ts'
 
 const SOON = { timeout: 20_000 }
@@ -179,11 +180,7 @@ describeInBrowser('the dashboard of a real server', (browser) => {
     await page.getByText('More settings').click()
     await page.getByLabel('Continue after the end of text').check()
     // The stop token is never drawn.
-    const reply = await fetch(`${server.url}/tokenize`, {
-      method: 'POST',
-      headers: { 'content-type': 'application/json' },
-      body: JSON.stringify({ prompt: '\n\nUser:System' }),
-    })
+    const reply = await postJson(`${server.url}/tokenize`, { prompt: '\n\nUser:System' })
     const { tokens } = (await reply.json()) as { tokens: number[] } // docs/api.md
     await page.getByLabel('Banned tokens').fill(tokens.join(' '))
     await page.getByLabel('Max tokens').fill('60000')
