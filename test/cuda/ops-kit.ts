@@ -1,6 +1,6 @@
 /** Shared by the tests of ops on cuda: inputs that are exact in f16, states, and the comparison with the reference. */
 import { expect } from 'vitest'
-import type { Backend, Matrix, StatePool, StateShape } from '../../src/backend/backend.ts'
+import type { Backend, Matrix, StatePool, StateShape, Tensor } from '../../src/backend/backend.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import { roundToF16 } from '../../src/backend/reference/tensors.ts'
 import type { MatrixSource } from '../../src/backend/weight-types.ts'
@@ -62,6 +62,11 @@ export function guardedRows(values: Float32Array, columns: number, rows: readonl
 export function poisonedHalves(backend: Backend, shape: readonly number[]) {
   const count = shape.reduce((a, b) => a * b, 1)
   return backend.activation(shape, new Float32Array(count).fill(Number.NaN))
+}
+
+/** What a poisoned tensor has from `start` on is still there. */
+export function expectUnwritten(backend: Backend, tensor: Tensor, start: number): void {
+  expect(backend.readTensor(tensor, start).result().every(Number.isNaN)).toBe(true)
 }
 
 /** The numbers of a source of bf16. */

@@ -3,7 +3,16 @@ import type { Backend, Epilogue } from '../../src/backend/backend.ts'
 import { roundToF16 } from '../../src/backend/reference/tensors.ts'
 import { capacityFor, normals, poisoned, raggedBatch, randomNorm, randomSource, runOnce } from '../backend/kit.ts'
 import { backendOfGroup, describeCuda } from './kit.ts'
-import { BATCHES, compare, guardedRows, halves, poisonedHalves, randomStates, readStates } from './ops-kit.ts'
+import {
+  BATCHES,
+  compare,
+  expectUnwritten,
+  guardedRows,
+  halves,
+  poisonedHalves,
+  randomStates,
+  readStates,
+} from './ops-kit.ts'
 
 describeCuda('ops on cuda', () => {
   const cuda = backendOfGroup()
@@ -16,12 +25,7 @@ describeCuda('ops on cuda', () => {
         const x = poisoned(backend, [11, C])
         const table = backend.table(randomSource(50, C, dtype, C))
         runOnce(backend, capacity, batch, (ops) => ops.embed(x, table, randomNorm(backend, C, 1e-5, 1)))
-        expect(
-          backend
-            .readTensor(x, 9 * C)
-            .result()
-            .every(Number.isNaN),
-        ).toBe(true)
+        expectUnwritten(backend, x, 9 * C)
         return [backend.readTensor(x, 0, 9 * C).result()]
       })
     }
@@ -42,13 +46,7 @@ describeCuda('ops on cuda', () => {
           runOnce(backend, capacity, batch, (ops) =>
             ops.shiftMix(out, x, randomNorm(backend, channels, 1e-5, 1), mix, states, 1, 1),
           )
-          for (const y of out)
-            expect(
-              backend
-                .readTensor(y, tokens * channels)
-                .result()
-                .every(Number.isNaN),
-            ).toBe(true)
+          for (const y of out) expectUnwritten(backend, y, tokens * channels)
           return [readStates(states, 'shift'), ...out.map((y) => backend.readTensor(y, 0, tokens * channels).result())]
         })
       }
@@ -74,13 +72,7 @@ describeCuda('ops on cuda', () => {
         runOnce(backend, capacity, batch, (ops) =>
           ops.shiftMix(out, x, randomNorm(backend, channels, 1e-5, 1), mix, states, 0, 1),
         )
-        for (const y of out)
-          expect(
-            backend
-              .readTensor(y, count * channels)
-              .result()
-              .every(Number.isNaN),
-          ).toBe(true)
+        for (const y of out) expectUnwritten(backend, y, count * channels)
         return [
           ...chosen.map((row) => states.read(slotOf(row)).result()[0]!),
           ...out.map((y) => backend.readTensor(y, 0, count * channels).result()),
@@ -209,12 +201,7 @@ describeCuda('ops on cuda', () => {
         ops.gatherNorm(hidden, x, randomNorm(backend, C, 1e-5, 3), kept)
         ops.logits(y, hidden, head)
       })
-      expect(
-        backend
-          .readTensor(hidden, rows * C)
-          .result()
-          .every(Number.isNaN),
-      ).toBe(true)
+      expectUnwritten(backend, hidden, rows * C)
       return [
         backend.readTensor(hidden, 0, rows * C).result(),
         backend.readTensor(y, 0, rows * V).result(),
@@ -269,12 +256,7 @@ for (const wkv of ['f32', 'f16'] as const) {
               ln_x: randomNorm(backend, C, 64e-5, 14),
             }
             runOnce(backend, capacity, batch, (ops) => ops.wkv7(out, operands, weights, states, isFirst ? 0 : 1))
-            expect(
-              backend
-                .readTensor(out, tokens * C)
-                .result()
-                .every(Number.isNaN),
-            ).toBe(true)
+            expectUnwritten(backend, out, tokens * C)
             return [
               backend.readTensor(out, 0, tokens * C).result(),
               backend.readTensor(vFirst, 0, tokens * C).result(),
