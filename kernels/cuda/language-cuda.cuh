@@ -114,11 +114,27 @@ __device__ __forceinline__ float power_below(float score, float best, float slop
   return y;
 }
 
+/** The compiler may not compute x later than here. */
+__device__ __forceinline__ void compute_now(float& x) { asm volatile("" : "+f"(x)); }
+
 /** sum += weight if x ≥ bound. Two instructions; the compiler would emit three. */
 __device__ __forceinline__ void add_from(float& sum, float x, float bound, float weight) {
   asm("{ .reg .pred p; setp.ge.f32 p, %1, %2; @p add.rn.f32 %0, %0, %3; }"
       : "+f"(sum)
       : "f"(x), "f"(bound), "f"(weight));
+}
+
+/** The same for six sums, so that no comparison waits for the sum before. */
+__device__ __forceinline__ void add_from_six(float* sums, float x, const float* bounds,
+                                             float weight) {
+  asm("{ .reg .pred p<6>;\n"
+      " setp.ge.f32 p0, %6, %7; setp.ge.f32 p1, %6, %8; setp.ge.f32 p2, %6, %9;\n"
+      " setp.ge.f32 p3, %6, %10; setp.ge.f32 p4, %6, %11; setp.ge.f32 p5, %6, %12;\n"
+      " @p0 add.rn.f32 %0, %0, %13; @p1 add.rn.f32 %1, %1, %13; @p2 add.rn.f32 %2, %2, %13;\n"
+      " @p3 add.rn.f32 %3, %3, %13; @p4 add.rn.f32 %4, %4, %13; @p5 add.rn.f32 %5, %5, %13; }"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]), "+f"(sums[4]), "+f"(sums[5])
+      : "f"(x), "f"(bounds[0]), "f"(bounds[1]), "f"(bounds[2]), "f"(bounds[3]), "f"(bounds[4]),
+        "f"(bounds[5]), "f"(weight));
 }
 
 /** Converts four numbers, the first to the lowest byte. */

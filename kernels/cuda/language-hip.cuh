@@ -100,9 +100,18 @@ __device__ __forceinline__ float power_below(float score, float best, float slop
   return power((score - best) * slope);
 }
 
+/** The compiler may not compute x later than here. */
+__device__ __forceinline__ void compute_now(float& x) { asm volatile("" : "+v"(x)); }
+
 /** sum += weight if x ≥ bound. */
 __device__ __forceinline__ void add_from(float& sum, float x, float bound, float weight) {
   if (x >= bound) sum += weight;
+}
+
+/** The same for six sums. */
+__device__ __forceinline__ void add_from_six(float* sums, float x, const float* bounds,
+                                             float weight) {
+  for (int i = 0; i < 6; i++) add_from(sums[i], x, bounds[i], weight);
 }
 
 /** Rounds to e4m3, ties to even, at most 448. */

@@ -59,8 +59,7 @@ struct Sum {
 };
 
 /** The weight of the k best tokens of a row; infinite if there are fewer. */
-__device__ __noinline__ Sum sum_best(int turn, const float* scores, int vocab, const Ranking& r,
-                                     int k) {
+__device__ __noinline__ Sum sum_best(int turn, const float* scores, int vocab, Ranking r, int k) {
   const Place place = list_nth(turn, scores, vocab, r.best, r.scale, k, infinity());
   turn = place.next_turn;
   // The score of the k-th best token, and the number of tokens with a better score.
@@ -96,8 +95,8 @@ __device__ __forceinline__ double sum_in_tie(const Bracket& b, const Ranking& r,
 
 /** Returns the drawn token, in the first block. */
 __device__ __forceinline__ int draw(int& turn, Row& row, int vocab, const Ranking& r,
-                                    const float* f, const int* n) {
-  const float top_p = f[kTopP], share_drawn = philox_four(n, 0).x;
+                                    const float* f, const int* n, float share_drawn) {
+  const float top_p = f[kTopP];
   const float lowest = f[kMinP] > 0 ? r.score_at(fmaxf(-log2f(f[kMinP]), 0.0f)) : kLowest;
   const int k = n[kTopK] > 0 ? min(n[kTopK], vocab) : vocab;
   const Need need = {fmaxf(lowest, kLowest), (float)k, top_p, share_drawn, k < vocab};
@@ -141,15 +140,17 @@ __device__ __forceinline__ int draw(int& turn, Row& row, int vocab, const Rankin
   }
   if (lists_drawn && block_rank() > 0) return 0;
 
+  // Both at once, since each takes long.
+  const Running to_cut = run_over(0, lists_cut && block_rank() == 0 ? lists.num_ranked[0] : 0, r);
+  const Running to_drawn = run_over(1, lists_drawn ? lists.num_ranked[1] : 0, r);
   double kept = most_kept;
   if (lists_cut && block_rank() == 0) {
-    kept = fmin(kept, cross_list(0, lists.num_ranked[0], r, cut.to_high, line).sum);
+    kept = fmin(kept, to_cut.cross(cut.to_high, line).sum);
   } else if (cuts) {
     kept = fmin(kept, sum_in_tie(cut, r, line.least));
   }
   const double at = share_drawn * kept;
-  if (lists_drawn)
-    return id_of(cross_list(1, lists.num_ranked[1], r, drawn.to_high, {at, at, true}).token);
+  if (lists_drawn) return id_of(to_drawn.cross(drawn.to_high, {at, at, true}).token);
 
   const double weight = r.weight(drawn.low), count = (drawn.to_low - drawn.to_high) / weight;
   const double before = fmax(fmin(::floor((at - drawn.to_high) / weight), count - 1), 0.0);

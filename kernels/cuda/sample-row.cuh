@@ -30,6 +30,14 @@ __device__ __forceinline__ int id_of(u64 token) { return ~(int)(u32)token; }
 /** The best token of a row in which a score is not finite. */
 constexpr u64 kNotFinite = ~0ull;
 
+/** Scores in [low, high). */
+struct Range {
+  float low, high;
+
+  __device__ bool is_empty() const { return low == infinity(); }
+  __device__ bool has(float score) const { return score >= low && score < high; }
+};
+
 /** A block's slice of a row. */
 struct Row {
   const float* scores;
@@ -116,22 +124,29 @@ struct Row {
     return is_by_id ? (score == tie ? (float)-id : kNoScore) : score;
   }
 
-  /** Calls `visit(id, score)` for the thread's scores in [low, high), which must be few. */
+  /** Calls `visit(l, id, score)` for the thread's scores in the first range (l = 0) or in the
+   * second, which must be few. */
   template <class Visit>
-  __device__ __forceinline__ void for_each_in(float low, float high, Visit visit) const {
+  __device__ __forceinline__ void for_each_in(const Range& first, const Range& second,
+                                              Visit visit) const {
 #if SCORES > 0
-    u32 found = 0;
+    u32 in_first = 0, in_second = 0;
 #pragma unroll
-    for (int i = 0; i < SCORES; i++)
-      if (held[i] >= low && held[i] < high) found |= 1u << i;
+    for (int i = 0; i < SCORES; i++) {
+      if (first.has(held[i])) in_first |= 1u << i;
+      if (second.has(held[i])) in_second |= 1u << i;
+    }
     // Registers cannot be indexed, so these few scores are read again.
-    for (; found != 0; found &= found - 1) {
-      const int one = id(__ffs(found) - 1);
-      visit(one, ranked_score(one, scores[one]));
+    for (u32 found = in_first | in_second; found != 0; found &= found - 1) {
+      const int i = __ffs(found) - 1, one = id(i);
+      const float score = ranked_score(one, scores[one]);
+      if (in_first >> i & 1) visit(0, one, score);
+      if (in_second >> i & 1) visit(1, one, score);
     }
 #else
     for_each([&](int id, float score) {
-      if (score >= low && score < high) visit(id, score);
+      if (first.has(score)) visit(0, id, score);
+      if (second.has(score)) visit(1, id, score);
     });
 #endif
   }

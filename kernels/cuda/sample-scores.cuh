@@ -27,6 +27,20 @@ enum SampleInt {
 };
 enum Flag : u8 { kInPrompt = 1, kGenerated = 2 };
 
+/** What the batch says of a draw. */
+struct Asked {
+  float floats[kSampleFloats];
+  int ints[kSampleInts];
+
+  __device__ __forceinline__ void read(const Step& step, int s) {
+    const int i = threadIdx.x;
+    if (i < kSampleFloats) floats[i] = step.sample_floats[s * kSampleFloats + i];
+    if (i < kSampleInts) ints[i] = step.sample_ints[s * kSampleInts + i];
+  }
+};
+
+__shared__ Asked asked;
+
 /** Four uniforms in [0, 1) of 24 bits: Philox4x32-10, see reference/sample.ts. */
 __device__ float4 philox_four(const int* n, u32 block) {
   u32 c0 = n[kPosition], c1 = n[kStream], c2 = block, c3 = 0;

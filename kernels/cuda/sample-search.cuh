@@ -80,10 +80,14 @@ __device__ __forceinline__ void sum_depths(int& turn, const Row& row, const Rank
                                            float unit) {
   float sums[kDepths + 1] = {};
   const float scale = r.scale / unit;
-  row.for_each<8>([&](int, float score) {
-    const float weight = r.weight(score), depth = (r.best - score) * scale;
+  float heights[kDepths];
 #pragma unroll
-    for (int i = 0; i < kDepths; i++) add_from(sums[i], depth_of(i), depth, weight);
+  for (int i = 0; i < kDepths; i++) heights[i] = -depth_of(i);
+  row.for_each<8>([&](int, float score) {
+    const float weight = r.weight(score), height = -((r.best - score) * scale);
+    add_from_six(sums, height, heights, weight), add_from_six(sums + 6, height, heights + 6, weight);
+#pragma unroll
+    for (int i = 12; i < kDepths; i++) add_from(sums[i], height, heights[i], weight);
     add_from(sums[kDepths], score, kLowest, weight);
   });
   sum_cluster(turn, sums);
@@ -196,8 +200,7 @@ __device__ __forceinline__ void find_brackets(int& turn, const Row& row, const R
     for (int p = 0; p < kPivots; p++) pivots[p] = search.pivots[p];
     row.for_each([&](int, float score) {
       const float weight = r.weight(score);
-#pragma unroll
-      for (int p = 0; p < kPivots; p++) add_from(sums[p], score, pivots[p], weight);
+      add_from_six(sums, score, pivots, weight);
     });
     sum_cluster(turn, sums);
   }

@@ -35,11 +35,12 @@ struct Sampling {
   int vocab;
 };
 
-/** What sample s drew, for the next step and for the host. */
-__device__ __forceinline__ void tell(const Step& step, const Sampling& op, int s, int token) {
-  op.sampled[s] = token;
-  op.host_sampled[step.results_image() * op.host_words + s] = token;
-}
+/** Where the token goes that a sample draws: for the next step, and for the host. */
+struct Telling {
+  int *step, *host;
+
+  __device__ __forceinline__ void tell(int token) const { *step = *host = token; }
+};
 
 constexpr int kLater = -1;
 
@@ -48,47 +49,48 @@ extern "C" __global__ void __launch_bounds__(kThreads, BLOCKS)
   let_next_start();
   prepare_exchange();
   prepare_lists();
-  // No block may write to another that has not started.
-  cluster_arrive();
-  wait_for_previous();
+  // What the batch says is read before the logits are there. take_draws has ended by then.
   const int s = blockIdx.x / CLUSTER;
-  if (s >= step.num_samples()) {
-    cluster_wait();
-    return;
-  }
-  const float* const f = step.sample_floats + s * kSampleFloats;
-  const int* const n = step.sample_ints + s * kSampleInts;
-  const bool reports = block_rank() == 0 && threadIdx.x == 0;
+  const bool is_asked = s < step.num_samples();
+  if (is_asked) asked.read(step, s);
+  // No block may write to another that has not started.
+  cluster_sync();
+  if (!is_asked) return wait_for_previous();
+  const float* const f = asked.floats;
+  const int* const n = asked.ints;
   const bool is_later = n[kMask] < 0;
-  const bool is_due = depth == kLater ? is_later && op.has_come[-1 - n[kMask]] != 0
-                                      : !is_later && depth_of(step, s) == depth;
-  if (!is_due) {
-    cluster_wait();
-    if (is_later && depth == 0 && reports) tell(step, op, s, -1);
-    return;
-  }
+  bool is_due = depth == kLater ? is_later : !is_later && depth_of(step, s) == depth;
   const float* const logits = op.logits + (long long)step.sample_row[s] * op.vocab;
   float* const counts = op.counts + (long long)step.sample_slot[s] * op.vocab;
   u8* const flags = op.flags + (long long)step.sample_slot[s] * op.vocab;
+  const bool is_adjusted =
+      n[kMask] != 0 || penalises(f) || step.bias_starts[s + 1] > step.bias_starts[s];
+  const Telling to = {op.sampled + s, op.host_sampled + step.results_image() * op.host_words + s};
+  float share_drawn = philox_four(n, 0).x;
+  compute_now(share_drawn);
+  wait_for_previous();
+
+  const bool reports = block_rank() == 0 && threadIdx.x == 0;
+  if (depth == kLater && is_due) is_due = op.has_come[-1 - n[kMask]] != 0;
+  if (!is_due) {
+    if (is_later && depth == 0 && reports) to.tell(-1);
+    return;
+  }
   const u32* const mask =
       n[kMask] == 0 ? nullptr : op.masks + (long long)(abs(n[kMask]) - 1) * ((op.vocab + 31) / 32);
-  const bool is_adjusted =
-      mask != nullptr || penalises(f) || step.bias_starts[s + 1] > step.bias_starts[s];
   const bool is_greedy = f[kTemperature] <= 0 || n[kTopK] == 1 || f[kTopP] <= 0;
   const bool is_noisy = f[kNoise] > 0 && !is_greedy;
   if (depth > 0 && op.sampled[s - 1] != n[kAfter] - 1) {
-    cluster_wait();
-    if (reports) tell(step, op, s, -1);
+    if (reports) to.tell(-1);
     return;
   }
   int turn = 0;
 
   Row row = own_slice(op.vocab);
   row.load(logits);
-  cluster_wait();
   u64 best = row.best(turn, is_greedy, true);
   if (best == kNotFinite) {
-    if (reports) tell(step, op, s, -1);
+    if (reports) to.tell(-1);
     return;
   }
   if (is_adjusted || is_noisy) {
@@ -109,21 +111,23 @@ extern "C" __global__ void __launch_bounds__(kThreads, BLOCKS)
   if (!is_greedy && !is_noisy && fabsf(best_score) < -kLowest) {
     const float scale = fminf(1.44269504f / f[kTemperature], 1e30f);
     const Ranking r = {best_score, scale, scale};
-    token = draw(turn, row, op.vocab, r, f, n);
+    token = draw(turn, row, op.vocab, r, f, n, share_drawn);
   }
   // If all tokens are banned, the best one is beyond the end.
   token = min(max(token, 0), op.vocab - 1);
   if (reports) {
-    tell(step, op, s, token);
+    to.tell(token);
     // Draws after guesses that do not wait would count into the same place at once.
     if (n[kAfter] == 0 || depth > 0) {
-      counts[token] = flags[token] & kGenerated ? counts[token] + 1 : 1;
-      flags[token] |= kGenerated;
+      const u8 flag = flags[token];
+      const float before = counts[token];
+      counts[token] = flag & kGenerated ? before + 1 : 1;
+      flags[token] = flag | kGenerated;
     }
   }
   if (n[kTopLogprobs] >= 0) {
-    const Report to = {op.sampled_logprob + s, op.top_ids + s * kMaxTop,
+    const Report report_to = {op.sampled_logprob + s, op.top_ids + s * kMaxTop,
                        op.top_logprobs + s * kMaxTop};
-    report(turn, logits, op.vocab, to, token, n[kTopLogprobs]);
+    report(turn, logits, op.vocab, report_to, token, n[kTopLogprobs]);
   }
 }

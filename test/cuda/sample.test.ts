@@ -163,6 +163,18 @@ describeCuda('sample on cuda', () => {
     }
   })
 
+  test('a few draws at once are those of many', () => {
+    for (const [V, scale] of VOCABULARIES) {
+      const [mine] = pair(normals(ROWS * V, V, scale))
+      for (const [name, spec] of CASES) {
+        const few = Array.from({ length: 4 }, (_, s) => ({ ...spec, seedLow: s, topLogprobs: 3 }))
+        const many = Array.from({ length: SAMPLES }, (_, s) => few[s % few.length]!)
+        const drawn = mine.tokens(few)
+        expect(mine.tokens(many), `V ${V}, ${name}`).toEqual(many.map((_, s) => drawn[s % few.length]))
+      }
+    }
+  })
+
   test('greedy in its three forms, the smaller id among equals', () => {
     const logits = normals(ROWS * 5000, 1)
     logits[4000] = 50

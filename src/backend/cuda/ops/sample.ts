@@ -46,6 +46,8 @@ export function sample(
   const { vocabSize, counts, flags } = penaltiesOf(penalties)
   const shape = shapeOf(vocabSize, device.computeCapability[0] >= 9)
   const kernel = device.kernel('sample', 'sample', shape)
+  // With a multiprocessor for each block, threads have room for the weights of several scores at once.
+  const kernelOfFew = shape.CLUSTER > 1 ? device.kernel('sample', 'sample', { ...shape, BLOCKS: 1 }) : kernel
   const rows = tensorOf(logits, 'f32', capacity.logits * vocabSize)
   const adjusted = scratch(capacity.samples * vocabSize)
   const masks = new StepMasks(device, capacity, vocabSize, numFlights)
@@ -75,7 +77,8 @@ export function sample(
     const options = { pdl: true, cluster: shape.CLUSTER }
     const grid = [samples * shape.CLUSTER, 1, 1] as const
     const args = () => [struct(stream), i32(depth)]
-    stream.launch(site, kernel, grid, shape.THREADS, args, options)
+    const isFew = samples * shape.CLUSTER <= device.numSms
+    stream.launch(site, isFew ? kernelOfFew : kernel, grid, shape.THREADS, args, options)
   }
   return {
     upload: (batch) => masks.upload(batch),
