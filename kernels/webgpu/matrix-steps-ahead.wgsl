@@ -1,5 +1,5 @@
   // The steps of linear-matrix.wgsl, of long loops with two buffers: while a step is multiplied, the weights of the next are decoded,
-  // and those of the one behind it are on their way. An input's registers take that of the next step as soon as it is used.
+  // and those of the one behind it are on their way. Registers take what the next step needs as soon as they are used.
 #repeat l WEIGHTS_EACH
   var weight$l = weights_at(job, block, blocks, $lu * THREADS + thread, 0u);
 #end l
@@ -25,12 +25,12 @@
       next$i_$s = subgroupMatrixLoad<subgroup_matrix_left<f16, SIDE, SIDE>, row_major>(&halves[from$i + after / (WIDE * LEFTS) + $su / LEFTS], $su % LEFTS * SIDE * SIDE, SIDE);
 #end i
 #repeat l WEIGHTS_EACH
-      if ($lu % STEP == $su) { keep(1u - buffer, $lu * THREADS + thread, weight$l); }
+      if ($lu % STEP == $su) {
+        keep(1u - buffer, $lu * THREADS + thread, weight$l);
+        weight$l = weights_at(job, block, blocks, $lu * THREADS + thread, min(first + 2u * EIGHTS, eights - EIGHTS));
+      }
 #end l
     }
 #end s
-#repeat l WEIGHTS_EACH
-    weight$l = weights_at(job, block, blocks, $lu * THREADS + thread, min(first + 2u * EIGHTS, eights - EIGHTS));
-#end l
     buffer = 1u - buffer;
   }
