@@ -100,8 +100,8 @@ __device__ __forceinline__ float power_below(float score, float best, float slop
   return power((score - best) * slope);
 }
 
-/** The compiler may not compute x later than here. */
-__device__ __forceinline__ void compute_now(float& x) { asm volatile("" : "+v"(x)); }
+/** Not needed: draws of one block wait for nothing else. */
+__device__ __forceinline__ void compute_now(float&) {}
 
 /** sum += weight if x ≥ bound. */
 __device__ __forceinline__ void add_from(float& sum, float x, float bound, float weight) {
