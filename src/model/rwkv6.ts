@@ -3,7 +3,7 @@
  * pass. Maths: Peng et al., "Eagle and Finch: RWKV with Matrix-Valued States and Dynamic Recurrence", 2024. Knows
  * nothing of requests, slots' owners or schedules.
  */
-import type { Backend, Matrix, Norm, Ops, StatePool, Table, Tensor } from '../backend/backend.ts'
+import type { Backend, Norm, Ops, StatePool, Table } from '../backend/backend.ts'
 import type { Capacity } from '../backend/batch.ts'
 import { describeCheckpoint, rwkv6Dimensions } from './formats/describe.ts'
 import type { Checkpoint } from './formats/format.ts'
@@ -13,40 +13,6 @@ import { WeightLoader, type WeightOptions } from './weights.ts'
 
 /** Epsilon of the per-head group norm, at every width. */
 const GROUP_NORM_EPS = 64e-5
-
-interface TimeMixing {
-  readonly maa_x: Tensor
-  /** Each five, in the order of RWKV6_MIXES: the fixed mix, and the low-rank pair of the part that the data decides. */
-  readonly maa: readonly Tensor[]
-  readonly maa_w1: readonly Matrix[]
-  readonly maa_w2: readonly Matrix[]
-  readonly decay: Tensor
-  readonly decay_w1: Matrix
-  readonly decay_w2: Matrix
-  /** time_faaaa */
-  readonly u: Tensor
-  readonly receptance: Matrix
-  readonly key: Matrix
-  readonly value: Matrix
-  readonly gate: Matrix
-  readonly output: Matrix
-  readonly ln_x: Norm
-}
-
-interface ChannelMixing {
-  readonly maa_k: Tensor
-  readonly maa_r: Tensor
-  readonly key: Matrix
-  readonly receptance: Matrix
-  readonly value: Matrix
-}
-
-interface Block {
-  readonly ln1: Norm
-  readonly att: TimeMixing
-  readonly ln2: Norm
-  readonly ffn: ChannelMixing
-}
 
 export function loadRwkv6(checkpoint: Checkpoint, backend: Backend, options: WeightOptions, part?: LayerRange): Model {
   const { layers, channels, heads, headSize, vocabSize } = rwkv6Dimensions(checkpoint)
@@ -68,7 +34,7 @@ export function loadRwkv6(checkpoint: Checkpoint, backend: Backend, options: Wei
   }
 }
 
-function loadBlock(load: WeightLoader, i: number): Block {
+function loadBlock(load: WeightLoader, i: number) {
   const att = `blocks.${i}.att.`
   const ffn = `blocks.${i}.ffn.`
   const bonus = load.has(`${att}${BONUS}`) ? BONUS : BONUS_ALIAS
@@ -76,6 +42,7 @@ function loadBlock(load: WeightLoader, i: number): Block {
     ln1: load.norm(`blocks.${i}.ln1`),
     att: {
       maa_x: load.vector(`${att}time_maa_x`),
+      /** Each five, in the order of RWKV6_MIXES: the fixed mix, and the low-rank pair of the part that the data decides. */
       maa: RWKV6_MIXES.map((letter) => load.vector(`${att}time_maa_${letter}`)),
       maa_w1: load.lowRankColumns(`${att}time_maa_w1`, RWKV6_MIXES.length),
       maa_w2: load.lowRankStack(`${att}time_maa_w2`),
@@ -100,6 +67,8 @@ function loadBlock(load: WeightLoader, i: number): Block {
     },
   }
 }
+
+type Block = ReturnType<typeof loadBlock>
 
 interface Rwkv6 {
   /** Absent where the first layer is on another device. */

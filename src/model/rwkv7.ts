@@ -3,17 +3,7 @@
  * pass. Maths: Peng et al., "RWKV-7 Goose with Expressive Dynamic State Evolution", 2025. Knows nothing of requests,
  * slots' owners or schedules.
  */
-import type {
-  Backend,
-  DeepEmbedWeights,
-  LinearJob,
-  Matrix,
-  Norm,
-  Ops,
-  StatePool,
-  Table,
-  Tensor,
-} from '../backend/backend.ts'
+import type { Backend, LinearJob, Matrix, Norm, Ops, StatePool, Table } from '../backend/backend.ts'
 import type { Capacity } from '../backend/batch.ts'
 import { describeCheckpoint, rwkv7Dimensions } from './formats/describe.ts'
 import type { Checkpoint } from './formats/format.ts'
@@ -22,53 +12,6 @@ import { WeightLoader, type WeightOptions } from './weights.ts'
 
 /** Epsilon of the per-head group norm, at every width. */
 const GROUP_NORM_EPS = 64e-5
-
-interface TimeMixing {
-  readonly x_r: Tensor
-  readonly x_w: Tensor
-  readonly x_k: Tensor
-  readonly x_v: Tensor
-  readonly x_a: Tensor
-  readonly x_g: Tensor
-  readonly w0: Tensor
-  readonly w1: Matrix
-  readonly w2: Matrix
-  readonly a0: Tensor
-  readonly a1: Matrix
-  readonly a2: Matrix
-  readonly g1: Matrix
-  readonly g2: Matrix
-  /** Absent in layer 0, whose v is the one the others move to. */
-  readonly value_residual: { readonly v0: Tensor; readonly v1: Matrix; readonly v2: Matrix } | null
-  readonly k_k: Tensor
-  readonly k_a: Tensor
-  readonly r_k: Tensor
-  readonly receptance: Matrix
-  readonly key: Matrix
-  readonly value: Matrix
-  readonly output: Matrix
-  readonly ln_x: Norm
-}
-
-interface ChannelMixing {
-  readonly x_k: Tensor
-  readonly key: Matrix
-  readonly value: Matrix
-  /** RWKV-7a only. */
-  readonly deepEmbed: DeepEmbed | null
-}
-
-interface DeepEmbed extends DeepEmbedWeights {
-  readonly s1: Matrix
-  readonly s_emb_x: Matrix
-}
-
-interface Block {
-  readonly ln1: Norm
-  readonly att: TimeMixing
-  readonly ln2: Norm
-  readonly ffn: ChannelMixing
-}
 
 export function loadRwkv7(checkpoint: Checkpoint, backend: Backend, options: WeightOptions, part?: LayerRange): Model {
   const { layers, channels, heads, headSize, vocabSize, ranks } = rwkv7Dimensions(checkpoint)
@@ -91,7 +34,7 @@ export function loadRwkv7(checkpoint: Checkpoint, backend: Backend, options: Wei
   }
 }
 
-function loadBlock(load: WeightLoader, i: number, isDeep: boolean): Block {
+function loadBlock(load: WeightLoader, i: number, isDeep: boolean) {
   const att = `blocks.${i}.att.`
   const ffn = `blocks.${i}.ffn.`
   return {
@@ -111,6 +54,7 @@ function loadBlock(load: WeightLoader, i: number, isDeep: boolean): Block {
       a2: load.lowRank(`${att}a2`),
       g1: load.lowRank(`${att}g1`),
       g2: load.lowRank(`${att}g2`),
+      /** Absent in layer 0, whose v is the one the others move to. */
       value_residual:
         i === 0 ? null : { v0: load.vector(`${att}v0`), v1: load.lowRank(`${att}v1`), v2: load.lowRank(`${att}v2`) },
       k_k: load.vector(`${att}k_k`),
@@ -125,6 +69,7 @@ function loadBlock(load: WeightLoader, i: number, isDeep: boolean): Block {
       x_k: load.vector(`${ffn}x_k`),
       key: load.matrix(`${ffn}key.weight`),
       value: load.matrix(`${ffn}value.weight`),
+      /** RWKV-7a only. */
       deepEmbed: isDeep
         ? {
             s_emb: load.hostTable(`${ffn}s_emb.weight`),
@@ -137,6 +82,8 @@ function loadBlock(load: WeightLoader, i: number, isDeep: boolean): Block {
     },
   }
 }
+
+type Block = ReturnType<typeof loadBlock>
 
 interface Rwkv7 {
   /** Absent where the first layer is on another device. */
@@ -178,7 +125,7 @@ function createBuffers(backend: Backend, blocks: readonly Block[], T: number, C:
   }
 }
 
-function createDeepBuffers(backend: Backend, deepEmbed: DeepEmbed | null, T: number, C: number) {
+function createDeepBuffers(backend: Backend, deepEmbed: Block['ffn']['deepEmbed'], T: number, C: number) {
   if (deepEmbed === null) return null
   const { s1, s_emb_x } = deepEmbed
   return {
