@@ -7,10 +7,9 @@
  *
  * MAIN: another dist/cli/main.js, for a comparison with the same client.
  */
-import { readFileSync } from 'node:fs'
 import { connect } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
-import { MAIN, quantile, startServer } from './server.mjs'
+import { childrenOf, cpuMs, MAIN, quantile, startServer } from './server.mjs'
 
 const [model = '', streams = '320', bursts = '8', outputTokens = '64', ...flags] = process.argv.slice(2)
 /** After the start, and between two bursts. */
@@ -21,17 +20,6 @@ const WORDS = 'time person year way day thing man world life hand part child eye
 /** What the text of an event follows; an empty one is no token. */
 const MARK = Buffer.from('"content":"')
 const QUOTE = 34
-/** Linux counts CPU time in hundredths of a second. */
-const TICK_MS = 10
-
-/** Of serve and its workers. @param {number} pid */
-function cpuMs(pid) {
-  const children = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim().split(' ')
-  return [String(pid), ...children].map((one) => {
-    const fields = readFileSync(`/proc/${one}/stat`, 'utf8').split(') ').at(-1)?.split(' ') ?? []
-    return TICK_MS * (Number(fields[11]) + Number(fields[12]))
-  })
-}
 
 /** A request as bytes. No two prompts are alike, so none is known. @param {string} name */
 function requestOf(name) {
@@ -82,7 +70,7 @@ const server = await startServer(own, { main: process.env.MAIN ?? MAIN, stderr: 
 try {
   await delay(REST_MS)
   const { data } = await (await fetch(`${server.url}/v1/models`)).json()
-  const { pid } = server
+  const used = () => [server.pid, ...childrenOf(server.pid)].map(cpuMs)
   /** @type {number[][]} */
   const rows = []
   console.log(
@@ -90,10 +78,10 @@ try {
   )
   for (let burst = 0; burst < Number(bursts); burst++) {
     const requests = Array.from({ length: Number(streams) }, () => requestOf(data[0].id))
-    const before = cpuMs(pid)
+    const before = used()
     const began = performance.now()
     const chats = await Promise.all(requests.map((request) => chat(request, began)))
-    const cpu = cpuMs(pid).map((ms, i) => ms - (before[i] ?? 0))
+    const cpu = used().map((ms, i) => ms - (before[i] ?? 0))
     const firsts = chats.map(({ first }) => first)
     if (firsts.some(Number.isNaN)) throw new Error('a chat had no token')
     const gaps = chats.flatMap((one) => one.gaps)

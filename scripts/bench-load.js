@@ -8,8 +8,7 @@
  * LOADS are separated by commas: 64/s:1200 is 1,200 requests at 64 per second, 320:960 is 960 with 320 in flight at
  * once.
  */
-import { spawn } from 'node:child_process'
-import { MAIN, startServer } from './server.mjs'
+import { benchServe, startServer } from './server.mjs'
 
 const [model = '', loads = '4/s:120,320:960', ...flags] = process.argv.slice(2)
 
@@ -22,21 +21,10 @@ function send(load, seed) {
   if (number === '') throw new Error(`a load is like 64/s:1200 or 320:960, not "${load}"`)
   const pace = perSecond ? ['--request-rate', number] : ['--concurrency', number]
   const words = [
-    ...['bench', 'serve', '--url', server.url, '--ignore-eos', '--json', '-', ...pace],
+    ...['--url', server.url, '--ignore-eos', ...pace],
     ...['--num-prompts', count, '--input-len', '512', '--output-len', '256', '--seed', String(seed)],
   ]
-  const client = spawn(process.execPath, [MAIN, ...words], { stdio: ['ignore', 'pipe', 'inherit'] })
-  let text = ''
-  client.stdout?.on('data', (part) => {
-    text += part
-  })
-  return new Promise((resolve, reject) => {
-    client.on('close', () => {
-      const at = text.indexOf('{')
-      if (at === -1) reject(new Error(`the load generator said nothing to read: ${text}`))
-      else resolve(JSON.parse(text.slice(at)))
-    })
-  })
+  return benchServe(words)
 }
 
 /** @param {{ median: number, p90: number, p99: number }} times */

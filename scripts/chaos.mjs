@@ -2,17 +2,16 @@
 /**
  * Runs a server under faults of every kind, by a seed: `node scripts/chaos.mjs [seconds] [seed]`. Clients send requests
  * all the time. It checks that no acknowledged turn of a session is lost, no answer becomes a turn twice, every whole
- * answer is that of a quiet server, and the server recovers. Needs dist/ and pgrep. On a violation it prints a list and
+ * answer is that of a quiet server, and the server recovers. Needs Linux and dist/. On a violation it prints a list and
  * exits with 1.
  */
-import { execFileSync } from 'node:child_process'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { seededRandom } from '../dist/bench/serve/random.js'
 import { question } from './questions.mjs'
-import { freePort, startServer, whenReady } from './server.mjs'
+import { childrenOf, freePort, startServer, whenReady } from './server.mjs'
 
 const seconds = Number(process.argv[2] ?? 120)
 const seed = Number(process.argv[3] ?? Date.now() % 1_000_000)
@@ -34,8 +33,7 @@ async function start() {
 
 function workers() {
   try {
-    const out = execFileSync('pgrep', ['-P', String(server.pid)], { encoding: 'utf8' })
-    return out.trim().split('\n').map(Number)
+    return childrenOf(server.pid)
   } catch {
     return []
   }

@@ -1,6 +1,6 @@
 /** How long Linux's scheduler ran a server's threads, and how long they waited for a core (/proc/PID/schedstat). */
-import { execFileSync } from 'node:child_process'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { childrenOf } from './server.mjs'
 
 /**
  * Milliseconds that the gateway's loop, its other threads, the worker's loop and all worker threads ran and waited so far;
@@ -8,7 +8,7 @@ import { existsSync, readdirSync, readFileSync } from 'node:fs'
  */
 export function schedulerOf(gateway) {
   if (process.platform !== 'linux') return () => ({})
-  const worker = Number(execFileSync('pgrep', ['-P', String(gateway)], { encoding: 'utf8' }).split('\n')[0])
+  const [worker] = childrenOf(gateway)
   const read = (path) => {
     // A thread may have ended since it was listed.
     if (!existsSync(path)) return [0, 0]

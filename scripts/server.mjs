@@ -1,5 +1,6 @@
 /** The server that a script measures: `skein serve` of the built files, in a process of its own. */
 import { spawn } from 'node:child_process'
+import { readFileSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -53,6 +54,39 @@ export async function startServer(words, options = {}) {
     await delay(50)
   }
   return { url, port, pid: child.pid ?? 0, child, stop }
+}
+
+/**
+ * What `skein bench serve` reports with these words. `onTick` is called with its process every tenth of a second.
+ * @param {string[]} words @param {(pid: number) => void} [onTick] @returns {Promise<any>}
+ */
+export async function benchServe(words, onTick = () => {}) {
+  const args = [MAIN, 'bench', 'serve', '--json', '-', ...words]
+  const client = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'] })
+  const ticks = setInterval(() => {
+    if (client.pid !== undefined && client.exitCode === null) onTick(client.pid)
+  }, 100)
+  let text = ''
+  for await (const part of client.stdout) text += part
+  clearInterval(ticks)
+  const at = text.indexOf('{')
+  if (at === -1) throw new Error(`the load generator said nothing to read: ${text}`)
+  return JSON.parse(text.slice(at))
+}
+
+/** Linux counts CPU time in hundredths of a second. */
+const TICK_MS = 10
+
+/** CPU milliseconds that a process has used. @param {number} pid */
+export function cpuMs(pid) {
+  const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ').at(-1)?.split(' ') ?? []
+  return TICK_MS * (Number(fields[11]) + Number(fields[12]))
+}
+
+/** @param {number} pid */
+export function childrenOf(pid) {
+  const text = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim()
+  return text === '' ? [] : text.split(' ').map(Number)
 }
 
 /** The value below which this part of the values lies; of none NaN. @param {readonly number[]} values @param {number} part */

@@ -4,16 +4,15 @@
  * steady rate: answers, streams, clients that leave, sessions (forked, undone, exported, deleted, continued), batches,
  * echoed prompts, translations, bad requests. It checks that every answer is right, every status is the expected one,
  * and the queue is empty at the end. Each minute it prints memory, descriptors and processor time of gateway and
- * workers. Needs Linux, dist/ and pgrep.
+ * workers. Needs Linux and dist/.
  */
-import { execFileSync } from 'node:child_process'
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { seededRandom } from '../dist/bench/serve/random.js'
 import { question } from './questions.mjs'
-import { startServer } from './server.mjs'
+import { childrenOf, cpuMs, startServer } from './server.mjs'
 
 const [seconds = 3600, rate = 2, seed = 1] = process.argv.slice(2).map(Number)
 const random = seededRandom(seed)
@@ -183,20 +182,16 @@ async function one() {
 /** Memory in MB, descriptors, and processor seconds. */
 function figures(pid) {
   const rss = /VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1]
-  const [user, system] = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1].split(' ').slice(11, 13)
   return {
     mb: Math.round(Number(rss) / 1024),
     descriptors: readdirSync(`/proc/${pid}/fd`).length,
-    cpu: (Number(user) + Number(system)) / 100,
+    cpu: cpuMs(pid) / 1000,
   }
 }
 
 function report(at) {
-  const workers = execFileSync('pgrep', ['-P', String(server.pid)], { encoding: 'utf8' })
-    .trim()
-    .split('\n')
   const asked = Object.values(counts).reduce((sum, count) => sum + count, 0)
-  const processes = { gateway: figures(server.pid), workers: workers.map(figures) }
+  const processes = { gateway: figures(server.pid), workers: childrenOf(server.pid).map(figures) }
   console.log(JSON.stringify({ minute: Math.round(at / 60), calls: asked, broken: broken.length, ...processes }))
 }
 

@@ -7,19 +7,10 @@
  *
  * ENGINE_RATE: tokens per second of the engine alone (`skein bench engine`), for the ratio; 0 is unknown.
  */
-import { spawn } from 'node:child_process'
 import { readdirSync, readFileSync } from 'node:fs'
-import { MAIN, startServer } from './server.mjs'
+import { benchServe, childrenOf, cpuMs, startServer } from './server.mjs'
 
 const [model = '', streams = '320', outputTokens = '512', engineRate = '0', ...flags] = process.argv.slice(2)
-/** Linux counts CPU time in hundredths of a second. */
-const TICK_MS = 10
-
-/** CPU milliseconds that a process has used. @param {number} pid */
-function cpuMs(pid) {
-  const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ').at(-1)?.split(' ') ?? []
-  return TICK_MS * (Number(fields[11]) + Number(fields[12]))
-}
 
 /** CPU microseconds of each thread, by its number and name, the main thread first. @param {number} pid */
 function threadUs(pid) {
@@ -35,12 +26,6 @@ function threadUs(pid) {
     }
   }
   return times
-}
-
-/** @param {number} pid */
-function childrenOf(pid) {
-  const text = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim()
-  return text === '' ? [] : text.split(' ').map(Number)
 }
 
 /**
@@ -82,25 +67,13 @@ async function metric(name) {
 /** @param {string} count @param {string} length @returns {Promise<any>} */
 function load(count, length) {
   const words = [
-    ...['bench', 'serve', '--url', server.url, '--endpoint', 'chat', '--ignore-eos'],
-    ...['--num-prompts', count, '--concurrency', streams, '--temperature', '1', '--json', '-'],
+    ...['--url', server.url, '--endpoint', 'chat', '--ignore-eos'],
+    ...['--num-prompts', count, '--concurrency', streams, '--temperature', '1'],
     ...['--input-len', '16', '--range-ratio', '1', '--output-len', length],
   ]
-  const client = spawn(process.execPath, [MAIN, ...words], { stdio: ['ignore', 'pipe', 'inherit'] })
-  let text = ''
-  client.stdout?.on('data', (part) => {
-    text += part
-  })
-  const cpu = setInterval(() => {
-    if (client.pid !== undefined && client.exitCode === null) clientCpuMs = cpuMs(client.pid)
+  return benchServe(words, (pid) => {
+    clientCpuMs = cpuMs(pid)
     onTick()
-  }, 100)
-  return new Promise((resolve, reject) => {
-    client.on('close', (code) => {
-      clearInterval(cpu)
-      if (code === 0) resolve(JSON.parse(text))
-      else reject(new Error(`the load generator ended with ${code}: ${text.slice(0, 2000)}`))
-    })
   })
 }
 let clientCpuMs = 0
