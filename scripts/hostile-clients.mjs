@@ -185,12 +185,16 @@ async function attack(port) {
     const { name, raw, path, key, body, type = 'application/json', length, holds = 20_000, isDeaf } = kind
     const socket = connect(port, '127.0.0.1')
     let text = ''
-    socket.on('error', () => {})
+    // The server has gone: to try again at once would only keep this process busy.
+    let waitMs = 50
+    socket.on('error', ({ code }) => {
+      if (code === 'ECONNREFUSED') waitMs = 1000
+    })
     socket.on('close', () => {
       const status = /^HTTP\/1.1 (\d+)/.exec(text)?.[1] ?? 'none'
       replies[name] ??= {}
       replies[name][status] = (replies[name][status] ?? 0) + 1
-      setTimeout(() => again(kind), 50)
+      setTimeout(() => again(kind), waitMs)
     })
     if (isDeaf) socket.pause()
     else
