@@ -606,9 +606,9 @@ const SERVER: readonly ExampleRequest[] = [
   },
   {
     route: 'POST /api/keys/{name}',
-    title: 'Thirty more days, and no more than 60 requests a minute',
+    title: 'Thirty more days, and no more than 600 requests a minute',
     params: { name: 'root' },
-    body: { expires_in_seconds: 2_592_000, limits: { requests_per_minute: 60 } },
+    body: { expires_in_seconds: 2_592_000, limits: { requests_per_minute: 600 } },
   },
   {
     route: 'POST /api/keys/{name}/rotate',

@@ -2,7 +2,7 @@
 
 /** Numbers and texts under these names, and their replacements. */
 const MOMENTS =
-  /^(created|created_at|updated|updated_at|last_used_at|modified_at|started_at|ended_at|grace_until|since|timestamp|at)$/
+  /^(created|created_at|updated|updated_at|last_used_at|modified_at|started_at|ended_at|expires_at|grace_until|since|timestamp|at)$/
 const SPANS = /(_duration|_ms|_seconds|_per_second|_us)$/
 const MOMENT = 1795400000
 const SPAN = 12
