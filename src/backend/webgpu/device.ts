@@ -22,8 +22,13 @@ const BUFFER_UNIT = 16
 /** Tensors begin at multiples of so many numbers: vectors of four never straddle. */
 const TENSOR_UNIT = 16
 
-/** Buffers that results have come by way of and that wait for the next: as many as states are read at once. */
-const MOST_STAGING = 4
+/**
+ * Results come by way of staging buffers, which wait for the next read: to make one holds the event loop up for hundreds of
+ * milliseconds where the device is busy. All small ones have one size. So many of each kind are kept.
+ */
+const SMALL_STAGING_BYTES = 1 << 20
+const MOST_SMALL_STAGING = 32
+const MOST_LARGE_STAGING = 8
 
 const DIRECTIVES = /^(?:enable|diagnostic)\b.*;$/gm
 
@@ -233,17 +238,30 @@ export class WebgpuDevice {
     }
   }
 
-  /** Memory that the host and the device see takes long to get, the more the larger it is. */
-  #stagingOf(size: number): GPUBuffer {
-    const index = this.#staging.findIndex((one) => one.size >= size)
-    return index < 0 ? this.buffer(size, USAGE.mapRead | USAGE.copyDst) : this.#staging.splice(index, 1)[0]!
+  /** So many reads of so many bytes at once make no buffer. */
+  reserveStaging(bytes: number, count: number): void {
+    const size = Math.max(bytes, SMALL_STAGING_BYTES)
+    const numThere = this.#staging.filter((one) => isSmall(one.size) === isSmall(size) && one.size >= size).length
+    for (let i = numThere; i < count; i++) this.#keepStaging(this.buffer(size, USAGE.mapRead | USAGE.copyDst))
+  }
+
+  #stagingOf(bytes: number): GPUBuffer {
+    const index = this.#staging.findIndex(({ size }) => size >= bytes && isSmall(size) === isSmall(bytes))
+    if (index >= 0) return this.#staging.splice(index, 1)[0]!
+    // The next, which may be a little larger, finds this one.
+    const size = Math.max(SMALL_STAGING_BYTES, 2 ** Math.ceil(Math.log2(bytes)))
+    return this.buffer(size, USAGE.mapRead | USAGE.copyDst)
   }
 
   #keepStaging(buffer: GPUBuffer): void {
     if (!this.#buffers.has(buffer)) return
     this.#staging.push(buffer)
     this.#staging.sort((a, b) => a.size - b.size)
-    if (this.#staging.length > MOST_STAGING) this.free(this.#staging.shift()!)
+    const most = isSmall(buffer.size) ? MOST_SMALL_STAGING : MOST_LARGE_STAGING
+    const alike = this.#staging.filter(({ size }) => isSmall(size) === isSmall(buffer.size))
+    if (alike.length <= most) return
+    this.#staging.splice(this.#staging.indexOf(alike[0]!), 1)
+    this.free(alike[0]!)
   }
 
   /** A copy of what a staging buffer holds when all before is done. */
@@ -326,4 +344,8 @@ export class WebgpuDevice {
     this.gpu.removeEventListener('uncapturederror', this.#onError)
     this.gpu.destroy()
   }
+}
+
+function isSmall(bytes: number): boolean {
+  return bytes <= SMALL_STAGING_BYTES
 }

@@ -22,6 +22,8 @@ const FLIGHTS = 2
 /** Numbers of tokens that may have kernels of their own: all up to a matrix, then its multiples, then powers of two. */
 const MATRIX = 8
 const MOST_APART = 128
+/** Scores and the like that are read at once, without a buffer to make. */
+const READS_AT_ONCE = 8
 /** Sizes of steps whose plans are kept. */
 const MOST_PLANS = 64
 
@@ -61,6 +63,7 @@ export class WebgpuProgram implements Program {
     this.#images = Array.from({ length: max }, () =>
       device.buffer(4 * OUTPUT_WORDS * Math.max(1, samples), USAGE.mapRead | USAGE.copyDst),
     )
+    device.reserveStaging(0, READS_AT_ONCE)
     this.#takeDraws = device.kernel('take-draws', [COMMON])
     this.flights = { max, feedsDraws: isFed, launch: (batch) => this.#launch(batch) }
   }

@@ -66,6 +66,7 @@ export class WebgpuStatePool implements StatePool {
     this.bytesPerSlot = 4 * start * shape.layers
     const usage = USAGE.storage | USAGE.copySrc | USAGE.copyDst
     this.#layers = Array.from({ length: shape.layers }, () => device.buffer(4 * start * (numSlots + 1), usage))
+    device.reserveStaging(this.bytesPerSlot, Math.min(MOVES_AT_ONCE, numSlots))
   }
 
   layer(layer: number): GPUBuffer {
