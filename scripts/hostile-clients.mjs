@@ -51,7 +51,10 @@ async function main() {
   if (process.env.CLIENT_NICE !== undefined) setPriority(attackers.pid, Number(process.env.CLIENT_NICE))
   const beside = await measured(watcher, server.pid)
   const asked = performance.now()
-  const ended = await Promise.race([server.stop(isWhole ? 'SIGTERM' : 'SIGKILL'), delay(40_000, NOT_HEARD)])
+  const ended = await Promise.race([
+    server.stop(isWhole ? 'SIGTERM' : 'SIGKILL'),
+    delay(40_000, NOT_HEARD, { ref: false }),
+  ])
   const stopMs = performance.now() - asked
   const [sent] = await Promise.all([once(attackers, 'message'), attackers.send('stop')])
   attackers.kill()
