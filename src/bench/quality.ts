@@ -2,11 +2,12 @@
  * Measures the loss by quantisation: the logits of a quantised model against the same model in f32, over text that the
  * f32 model draws, or any other. It knows runners, not how weights are quantised.
  */
+import { landed } from '../backend/flight.ts'
 import type { Runner } from '../model/runner.ts'
 import { sampleSpec } from './plain-request.ts'
 
 /** What the comparison needs of a runner. */
-export type ScoringRunner = Pick<Runner, 'info' | 'maxLogits' | 'clearSlot' | 'step'>
+export type ScoringRunner = Pick<Runner, 'info' | 'maxLogits' | 'clearSlot' | 'launch'>
 
 export interface QualityRow {
   readonly weightType: string
@@ -51,12 +52,12 @@ export function drawTexts(runner: Runner, prompts: readonly Int32Array[], tokens
 }
 
 /** Feeds every text to the exact runner and to the others, and compares their logits after each token. */
-export function compareLogits(
+export async function compareLogits(
   exact: ScoringRunner,
   others: readonly ScoringRunner[],
   texts: readonly Int32Array[],
   onProgress: (doneTokens: number, totalTokens: number) => void = () => {},
-): QualityRow[] {
+): Promise<QualityRow[]> {
   const totals = others.map(() => new Totals())
   const totalTokens = texts.reduce((sum, text) => sum + text.length, 0)
   const chunk = Math.min(exact.maxLogits, ...others.map(({ maxLogits }) => maxLogits))
@@ -65,9 +66,9 @@ export function compareLogits(
     for (const runner of [exact, ...others]) runner.clearSlot(0)
     for (let start = 0; start < text.length; start += chunk) {
       const tokens = text.subarray(start, start + chunk)
-      const wanted = positionsOf(exact, tokens).map(peakOf)
+      const wanted = (await positionsOf(exact, tokens)).map(peakOf)
       for (const [i, runner] of others.entries())
-        for (const [t, logits] of positionsOf(runner, tokens).entries())
+        for (const [t, logits] of (await positionsOf(runner, tokens)).entries())
           totals[i]!.add(wanted[t]!, peakOf(logits), text[start + t + 1])
       done += tokens.length
       onProgress(done, totalTokens)
@@ -79,9 +80,9 @@ export function compareLogits(
   })
 }
 
-function positionsOf(runner: ScoringRunner, tokens: Int32Array): Float32Array[] {
+async function positionsOf(runner: ScoringRunner, tokens: Int32Array): Promise<Float32Array[]> {
   const V = runner.info.vocabSize
-  const [result] = runner.step([{ slot: 0, tokens, samples: [], allLogits: true }])
+  const [result] = await landed(runner.launch([{ slot: 0, tokens, samples: [], allLogits: true }]))
   return Array.from(tokens, (_, t) => result!.logits!.subarray(t * V, (t + 1) * V))
 }
 

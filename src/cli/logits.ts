@@ -3,8 +3,9 @@
  */
 import { writeFileSync } from 'node:fs'
 import { SkeinError } from '../errors.ts'
-import { loadRunner } from '../host/load.ts'
-import { logitsOfAll, logitsOfLast } from '../model/run/logits.ts'
+import { prepareDevice } from '../host/device-choice.ts'
+import { loadRunner, testedFor } from '../host/load.ts'
+import { logitsOf } from '../model/run/logits.ts'
 import { openTunedState } from '../model/tuned-state-file.ts'
 import { engineChoice } from '../settings/engine-choice.ts'
 import { integers, path, toggle } from '../settings/flags.ts'
@@ -23,19 +24,20 @@ export const logits = defineCommand({
     json: toggle('Report as JSON'),
     ...MODEL_FLAGS,
   },
-  run({ args }) {
+  async run({ args }) {
     const tokens = Int32Array.from(args.tokens ?? [])
     if (tokens.length === 0) throw new SkeinError('invalid_request', '--tokens needs at least one id')
     const { out, state } = args
-    const runner = loadRunner({ ...engineChoice(args), slots: 1 }, progressBar('loading'))
+    const choice = { ...engineChoice(args), slots: 1 }
+    await prepareDevice(choice, () => testedFor(choice))
+    const runner = loadRunner(choice, progressBar('loading'))
     try {
       const V = runner.info.vocabSize
       const outside = tokens.find((token) => token >= V)
       if (outside !== undefined)
         throw new SkeinError('invalid_request', `token ${outside} is not below the vocabulary size ${V}`)
       const start = state === undefined ? null : openTunedState(state, runner.info.stateShape)
-      const logitsOf = args.all ? logitsOfAll : logitsOfLast
-      const values = logitsOf(runner, tokens, start)
+      const values = await logitsOf(runner, tokens, { isAll: args.all, start })
       const positions = values.length / V
       writeFileSync(out, new Uint8Array(values.buffer, values.byteOffset, values.byteLength))
       const best = argmax(values.subarray(-V))

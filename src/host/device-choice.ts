@@ -19,7 +19,7 @@ import { webgpuReport } from '../backend/webgpu/adapter.ts'
 import type { Quantise } from '../backend/webgpu/resources.ts'
 import { type Tested, testBackend } from '../backend/webgpu/self-test.ts'
 import { openWebgpuBackend, type WebgpuBackend } from '../backend/webgpu/webgpu.ts'
-import { SkeinError } from '../errors.ts'
+import { assert, SkeinError } from '../errors.ts'
 import type { FreeMemory } from './batch-size.ts'
 
 /**
@@ -193,12 +193,7 @@ function adapterOf(device: 'webgpu' | `webgpu:${number}`): number {
 
 function openPrepared(index: number): OpenedBackend {
   const backend = prepared.get(index)
-  if (backend === undefined)
-    throw new SkeinError(
-      'invalid_request',
-      '--device webgpu works only for serving, chat and generate; use cpu or cuda for this command',
-      { param: 'device' },
-    )
+  assert(backend !== undefined, 'an adapter was prepared before a model was loaded')
   prepared.delete(index)
   // WebGPU does not report memory; an integrated GPU shares that of the host.
   const bytes = () => Math.min(freemem(), MOST_WEBGPU_BYTES)

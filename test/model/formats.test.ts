@@ -10,7 +10,6 @@ import { describeCheckpoint } from '../../src/model/formats/describe.ts'
 import { fingerprint } from '../../src/model/formats/fingerprint.ts'
 import { unpackBlocks } from '../../src/model/formats/gguf/blocks.ts'
 import type { BlockType } from '../../src/model/formats/gguf/types.ts'
-import { logitsOfAll } from '../../src/model/run/logits.ts'
 import {
   exactIn16Bits,
   flaTensors,
@@ -25,6 +24,7 @@ import {
   writeAsWebRwkv,
 } from '../helpers/formats.ts'
 import { encodeAs } from '../helpers/gguf.ts'
+import { logitsOfAll } from '../helpers/logits.ts'
 import { writeRandomRwkv6, writeRandomRwkv7 } from '../helpers/pth.ts'
 import { someTokens } from '../helpers/runner.ts'
 

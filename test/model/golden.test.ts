@@ -4,13 +4,11 @@ import { join } from 'node:path'
 import { afterEach, describe, expect, test, vi } from 'vitest'
 import { availableLevels, cpuReport } from '../../src/backend/cpu/isa.ts'
 import { cudaReport } from '../../src/backend/cuda/report.ts'
-import { landed } from '../../src/backend/flight.ts'
 import { webgpuReport } from '../../src/backend/webgpu/adapter.ts'
 import { prepareDevice } from '../../src/host/device-choice.ts'
 import { loadRunner } from '../../src/host/load.ts'
 import type { QuantChoice } from '../../src/host/model-choice.ts'
-import { logitsOfAll } from '../../src/model/run/logits.ts'
-import type { Runner, StateData } from '../../src/model/runner.ts'
+import { logitsOf } from '../../src/model/run/logits.ts'
 import { openTunedState } from '../../src/model/tuned-state-file.ts'
 import { IS_SLOW } from '../helpers/slow.ts'
 import { IS_SOFTWARE_GPU, WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
@@ -75,20 +73,6 @@ function distance(actual: Float32Array, expected: Float64Array): number {
   return actual.reduce((max, value, i) => Math.max(max, Math.abs(value - expected[i]!)), 0) / largest
 }
 
-/** The same as logitsOfAll(), also of a device that cannot be waited for. */
-async function logitsOf(runner: Runner, tokens: Int32Array, start: StateData | null = null): Promise<Float32Array> {
-  const V = runner.info.vocabSize
-  const values = new Float32Array(tokens.length * V)
-  runner.clearSlot(0)
-  if (start !== null) await landed(runner.writeState(0, start))
-  for (let first = 0; first < tokens.length; first += runner.maxLogits) {
-    const part = tokens.subarray(first, first + runner.maxLogits)
-    const [result] = await landed(runner.launch([{ slot: 0, tokens: part, samples: [], allLogits: true }]))
-    values.set(result!.logits!, first * V)
-  }
-  return values
-}
-
 afterEach(() => {
   vi.unstubAllEnvs()
 })
@@ -104,9 +88,8 @@ describe.each(CASES)('$name', ({ name, vocabSize, tokens }) => {
     // A software GPU takes a second for 16 tokens.
     const isShort = backend === 'webgpu' && IS_SOFTWARE_GPU && !IS_SLOW
     const ids = Int32Array.from(isShort ? tokens.slice(0, 9) : tokens)
-    const read = backend === 'webgpu' || backend === 'cuda:0' ? logitsOf : logitsOfAll
-    const fromZero = await read(runner, ids)
-    const fromState = await read(runner, ids, start)
+    const fromZero = await logitsOf(runner, ids, { isAll: true })
+    const fromState = await logitsOf(runner, ids, { isAll: true, start })
     runner.dispose()
     const oracles = [readOracle(`${name}.f64`), readOracle(`${name}-state.f64`)] as const
     expect(oracles[0]).toHaveLength(tokens.length * vocabSize)

@@ -1,4 +1,5 @@
 import { afterAll, describe, expect, test } from 'vitest'
+import { doneFlight } from '../../src/backend/flight.ts'
 import { compareLogits, drawTexts, type ScoringRunner } from '../../src/bench/quality.ts'
 import type { Runner } from '../../src/model/runner.ts'
 import { someTokens, tinyRunner } from '../helpers/runner.ts'
@@ -26,11 +27,14 @@ describe('the quality of quantised weights', () => {
     expect(texts[0]).not.toEqual(texts[1])
   })
 
-  test('a model does not differ from itself, and differs more the fewer bits it has', () => {
+  test('a model does not differ from itself, and differs more the fewer bits it has', async () => {
     const texts = drawTexts(exact, prompts, 120)
     const seen: number[] = []
-    const [same, eight, four] = compareLogits(exact, [runner('f32'), runner('int8'), runner('nf4')], texts, (done) =>
-      seen.push(done),
+    const [same, eight, four] = await compareLogits(
+      exact,
+      [runner('f32'), runner('int8'), runner('nf4')],
+      texts,
+      (done) => seen.push(done),
     )
     expect(same).toMatchObject({ rmsError: 0, maxError: 0, argmaxAgreement: 1 })
     expect(same!.divergence).toBeCloseTo(0, 12)
@@ -45,15 +49,15 @@ describe('the quality of quantised weights', () => {
     expect(four!.weightBytes).toBe(runners.at(-1)!.info.weightBytes)
   })
 
-  test('the figures follow their definition', () => {
+  test('the figures follow their definition', async () => {
     const logits = [Float32Array.of(0, 1, 3), Float32Array.of(0.5, 2, 1)]
     const scripted = (values: Float32Array): ScoringRunner => ({
       info: { ...exact.info, vocabSize: 3 },
       maxLogits: 1,
       clearSlot: () => {},
-      step: (rows) => rows.map(() => ({ drawn: [], logits: values })),
+      launch: (rows) => doneFlight(rows.map(() => ({ drawn: [], logits: values }))),
     })
-    const [row] = compareLogits(scripted(logits[0]!), [scripted(logits[1]!)], [Int32Array.of(1, 2)])
+    const [row] = await compareLogits(scripted(logits[0]!), [scripted(logits[1]!)], [Int32Array.of(1, 2)])
     const probabilities = (values: Float32Array) => {
       const exponentials = [...values].map(Math.exp)
       const sum = exponentials.reduce((a, b) => a + b)

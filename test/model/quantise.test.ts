@@ -12,7 +12,7 @@ import { renamed } from '../../src/model/formats/entry-views.ts'
 import { quantisedSourceOf } from '../../src/model/formats/safetensors/quantised.ts'
 import { readFloats } from '../../src/model/formats/tensor-values.ts'
 import { type Quantiser, quantiseCheckpoint } from '../../src/model/quantise.ts'
-import { logitsOfAll } from '../../src/model/run/logits.ts'
+import { logitsOfAll } from '../helpers/logits.ts'
 import { ARCHITECTURES, BACKENDS, someTokens, type TestArchitecture, tinyModel } from '../helpers/runner.ts'
 
 const SCHEMES = [

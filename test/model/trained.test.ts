@@ -39,10 +39,10 @@ function open(model: string, quant: QuantChoice): Runner {
 }
 
 /** Over texts that the exact model writes, each from another first token. */
-function compare(exact: Runner, others: readonly Runner[]): QualityRow[] {
+async function compare(exact: Runner, others: readonly Runner[]): Promise<QualityRow[]> {
   const begin = Array.from({ length: TEXTS }, (_, i) => Int32Array.of(1 + ((i * 331) % (exact.info.vocabSize - 1))))
   try {
-    return compareLogits(exact, others, drawTexts(exact, begin, TOKENS))
+    return await compareLogits(exact, others, drawTexts(exact, begin, TOKENS))
   } finally {
     for (const runner of [exact, ...others]) runner.dispose()
   }
@@ -59,8 +59,8 @@ describe.each([DEMO_MODEL, ...OTHERS])(
   '%s',
   (model) => {
     const schemes = Object.entries(BOUNDS) as [QuantChoice, (typeof BOUNDS)['f16'] & {}][] // Object.entries loses the key type
-    test('fewer bits', () => {
-      const rows = compare(
+    test('fewer bits', async () => {
+      const rows = await compare(
         open(model, 'f32'),
         schemes.map(([quant]) => open(model, quant)),
       )
@@ -70,14 +70,14 @@ describe.each([DEMO_MODEL, ...OTHERS])(
     const tensors = readTensors(model)
     const channels = tensors.find(({ name }) => name === 'emb.weight')!.shape[1]!
     // Larger blocks than a row are not in a file.
-    test.runIf(channels % 256 === 0).each(PACKED)('a GGUF of %s', (type) => {
+    test.runIf(channels % 256 === 0).each(PACKED)('a GGUF of %s', async (type) => {
       const path = writeAsGguf(join(folder, `${basename(model)}-${type}.gguf`), tensors, {
         architecture: 'rwkv7',
         type,
       }) as string
-      check(`${basename(model)} ${type}`, compare(open(path, 'f32'), [open(path, 'file')])[0]!, OF_BLOCKS)
+      check(`${basename(model)} ${type}`, (await compare(open(path, 'f32'), [open(path, 'file')]))[0]!, OF_BLOCKS)
       if (OTHERS.length === 0) return
-      const [row] = compare(open(model, 'f32'), [open(path, 'file')])
+      const [row] = await compare(open(model, 'f32'), [open(path, 'file')])
       check(`${basename(model)} ${type} against the weights before rounding`, row!, [1, 1, 1, 1])
     })
   },

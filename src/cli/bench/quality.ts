@@ -4,8 +4,10 @@ import { readFileSync } from 'node:fs'
 import { compareLogits, drawTexts, type QualityRow } from '../../bench/quality.ts'
 import { SkeinError } from '../../errors.ts'
 import { loadTokenizer } from '../../host/checkpoints/open-model.ts'
-import { loadRunner } from '../../host/load.ts'
+import { prepareDevice } from '../../host/device-choice.ts'
+import { loadRunner, testedFor } from '../../host/load.ts'
 import { type EngineChoice, QUANT_CHOICES, type QuantChoice } from '../../host/model-choice.ts'
+import type { Runner } from '../../model/runner.ts'
 import { engineChoice } from '../../settings/engine-choice.ts'
 import { list, path, toggle, whole } from '../../settings/flags.ts'
 import { MODEL_FLAGS, MODEL_WORDS, SETTINGS } from '../../settings/table.ts'
@@ -40,20 +42,24 @@ export const benchQuality = defineCommand({
     ...model,
     vocab: SETTINGS.vocab,
   },
-  run({ args }) {
+  async run({ args }) {
     const schemes = schemesOf(args.schemes)
     const { tokens, size } = args
     const choice = engineChoice(size ? { ...args, model: randomModel(size) } : args)
     const given = args.text === undefined ? null : partsOf(args.text, tokens, choice)
     // A random model has no words: any token can begin a text.
     const prompts = size ? PROMPTS.map((_, i) => Int32Array.of(1 + i * 7919)) : textPrompts(choice)
-    const load = (quant: QuantChoice, from = choice) =>
-      loadRunner({ ...from, quant, slots: PROMPTS.length }, progressBar(`loading ${quant}`))
-    const exact = load('f32', exactly(choice))
-    const others = schemes.map((scheme) => load(scheme))
+    const load = async (quant: QuantChoice, from = choice) => {
+      const one = { ...from, quant, slots: PROMPTS.length }
+      await prepareDevice(one, () => testedFor(one))
+      return loadRunner(one, progressBar(`loading ${quant}`))
+    }
+    const exact = await load('f32', exactly(choice))
+    const others: Runner[] = []
+    for (const scheme of schemes) others.push(await load(scheme))
     try {
       const texts = given ?? drawTexts(exact, prompts, tokens)
-      const rows = compareLogits(exact, others, texts, progressBar('comparing'))
+      const rows = await compareLogits(exact, others, texts, progressBar('comparing'))
       const { architecture, numParameters, device } = exact.info
       if (args.json) printJson({ architecture, numParameters, device, tokens, rows })
       else printRows(rows)

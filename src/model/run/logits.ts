@@ -1,34 +1,25 @@
-/**
- * Logits of a token list through a runner, in slot 0, from the state before any token or from a given one. Oracles and
- * quality tables use it.
- */
+/** Logits of a token list through a runner of any device, in slot 0, from the state before any token or from a given one. */
+import { landed } from '../../backend/flight.ts'
 import type { Runner, StateData } from '../runner.ts'
 
-/** [tokens, V] f32: the logits after each token. */
-export function logitsOfAll(runner: Runner, tokens: Int32Array, start: StateData | null = null): Float32Array {
+/** f32: [tokens, V] after each token, or [V] after the last. */
+export async function logitsOf(
+  runner: Runner,
+  tokens: Int32Array,
+  { isAll = false, start = null }: { isAll?: boolean; start?: StateData | null },
+): Promise<Float32Array> {
   const V = runner.info.vocabSize
-  const values = new Float32Array(tokens.length * V)
-  begin(runner, start)
-  for (let start = 0; start < tokens.length; start += runner.maxLogits)
-    values.set(feed(runner, tokens.subarray(start, start + runner.maxLogits), true), start * V)
-  return values
-}
-
-/** [V] f32: the logits after the last token. */
-export function logitsOfLast(runner: Runner, tokens: Int32Array, start: StateData | null = null): Float32Array {
-  const last = tokens.length - 1
-  begin(runner, start)
-  for (let start = 0; start < last; start += runner.maxTokens)
-    feed(runner, tokens.subarray(start, Math.min(last, start + runner.maxTokens)), false)
-  return feed(runner, tokens.subarray(last), true)
-}
-
-function begin(runner: Runner, start: StateData | null): void {
+  const feed = async (part: Int32Array, allLogits: boolean) => {
+    const [result] = await landed(runner.launch([{ slot: 0, tokens: part, samples: [], allLogits }]))
+    return result?.logits ?? new Float32Array(0)
+  }
   runner.clearSlot(0)
-  if (start !== null) runner.writeState(0, start).result()
-}
-
-function feed(runner: Runner, tokens: Int32Array, allLogits: boolean): Float32Array {
-  const [result] = runner.step([{ slot: 0, tokens, samples: [], allLogits }])
-  return result?.logits ?? new Float32Array(0)
+  if (start !== null) await landed(runner.writeState(0, start))
+  const first = isAll ? 0 : tokens.length - 1
+  for (let at = 0; at < first; at += runner.maxTokens)
+    await feed(tokens.subarray(at, Math.min(first, at + runner.maxTokens)), false)
+  const values = new Float32Array((tokens.length - first) * V)
+  for (let at = first; at < tokens.length; at += runner.maxLogits)
+    values.set(await feed(tokens.subarray(at, at + runner.maxLogits), true), (at - first) * V)
+  return values
 }
