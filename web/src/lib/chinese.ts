@@ -201,6 +201,7 @@ export const CHINESE = {
   'Draft model': '草稿模型',
   'A smaller model that predicts the next tokens': '较小的模型,用来猜测后续内容',
   'Speculative decoding': '猜测',
+  'Tokens that a grammar leaves no choice about': '语法已确定的 token',
   'Tokens guessed from predictions': '按预测内容猜测的 token',
   'Tokens guessed from the text': '按上文猜测的 token',
   'Tokens guessed by the draft model': '由草稿模型猜测的 token',

@@ -120,6 +120,7 @@ function late({ p99 }: Percentiles): string {
 
 /** Charts of guessed tokens per second, by source of the guesses. */
 const GUESSES = [
+  ['grammar', 'Tokens that a grammar leaves no choice about'],
   ['prediction', 'Tokens guessed from predictions'],
   ['lookup', 'Tokens guessed from the text'],
   ['draft', 'Tokens guessed by the draft model'],
