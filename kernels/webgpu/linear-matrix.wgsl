@@ -75,6 +75,7 @@ fn keep(buffer: u32, index: u32, piece: Piece) {
 #end e
 }
 
+#include SIZE
 @compute @workgroup_size(TEAMS * HIGH * BROAD * LANES)
 fn main(
   @builtin(workgroup_id) group: vec3u,

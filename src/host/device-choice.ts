@@ -18,7 +18,7 @@ import { createReferenceBackend } from '../backend/reference/reference.ts'
 import { webgpuReport } from '../backend/webgpu/adapter.ts'
 import type { Quantise } from '../backend/webgpu/resources.ts'
 import { type Tested, testBackend } from '../backend/webgpu/self-test.ts'
-import { openWebgpuBackend, type WebgpuBackend } from '../backend/webgpu/webgpu.ts'
+import { openWebgpuBackend, type WebgpuBackend, type WebgpuOptions } from '../backend/webgpu/webgpu.ts'
 import { assert, SkeinError } from '../errors.ts'
 import type { FreeMemory } from './batch-size.ts'
 
@@ -127,15 +127,21 @@ export async function prepareDevice(options: BackendOptions, testedOf?: () => Te
   if (device === 'auto') return prepareBest(options, testedOf)
   if (!isWebgpu(device)) return
   const index = adapterOf(device)
-  const tested = testedOf?.()
-  const backend = await openWebgpuBackend(index, { quantise: quantiseByCpu(), wkv: wkvType(wkv) })
+  prepared.set(index, await openTested(index, { quantise: quantiseByCpu(), wkv: wkvType(wkv) }, testedOf?.()))
+}
+
+/** Where matrix units compute wrong answers or their kernels do not compile, the device does without them. */
+async function openTested(index: number, options: WebgpuOptions, tested?: Tested): Promise<WebgpuBackend> {
+  const backend = await openWebgpuBackend(index, options)
   try {
     await testBackend(backend, tested)
+    return backend
   } catch (error) {
     backend.dispose()
-    throw error
+    if (backend.device.matrices === null) throw error
+    note(`with matrix units ${SkeinError.from(error).message}; trying without them`)
+    return openTested(index, { ...options, without: ['matrices'] }, tested)
   }
-  prepared.set(index, backend)
 }
 
 /** The adapter that a choice opens, once prepared; null for other devices. */

@@ -1,5 +1,6 @@
 /** What `--device auto` takes, and what is said of it, on machines that are made up. */
 import { afterEach, beforeEach, expect, test, vi } from 'vitest'
+import type { WebgpuBackend, WebgpuOptions } from '../../src/backend/webgpu/webgpu.ts'
 import { doctor } from '../../src/cli/doctor.ts'
 import { openBackend, prepareDevice } from '../../src/host/device-choice.ts'
 
@@ -8,6 +9,7 @@ const machine = vi.hoisted(() => ({
   /** Whether each is a processor in a GPU's place. */
   adapters: [] as boolean[],
   isRight: true,
+  matrices: null as null | 'wrong',
 }))
 
 vi.mock('node:fs', async (original) => {
@@ -32,16 +34,16 @@ vi.mock('../../src/backend/webgpu/adapter.ts', () => ({
   }),
 }))
 vi.mock('../../src/backend/webgpu/webgpu.ts', () => ({
-  openWebgpuBackend: async (index: number) => ({
+  openWebgpuBackend: async (index: number, { without = [] }: WebgpuOptions) => ({
     name: 'webgpu',
     index,
-    device: { maxBinding: 2 ** 30, arenaBytes: 0 },
+    device: { maxBinding: 2 ** 30, arenaBytes: 0, matrices: without.length === 0 ? machine.matrices : null },
     dispose() {},
   }),
 }))
 vi.mock('../../src/backend/webgpu/self-test.ts', () => ({
-  testBackend: async () => {
-    if (!machine.isRight) throw new Error('it computes wrong answers')
+  testBackend: async ({ device }: WebgpuBackend) => {
+    if (!machine.isRight || (device.matrices as unknown) === 'wrong') throw new Error('it computes wrong answers')
   },
 }))
 vi.mock('../../src/backend/cpu/cpu.ts', async (original) => ({
@@ -53,7 +55,7 @@ let said = ''
 let printed = ''
 
 beforeEach(() => {
-  Object.assign(machine, { cuda: 'none', adapters: [], isRight: true })
+  Object.assign(machine, { cuda: 'none', adapters: [], isRight: true, matrices: null })
   said = ''
   printed = ''
   vi.spyOn(process.stderr, 'write').mockImplementation((text) => {
@@ -99,6 +101,12 @@ test('where CUDA cannot be used, what is taken instead is said', async () => {
   machine.adapters = []
   expect(await best()).toEqual({ name: 'cpu' })
   expect(said).toBe('skein: no driver; using the CPU\n')
+})
+
+test('a GPU whose matrix units compute wrong answers does without them', async () => {
+  Object.assign(machine, { adapters: [false], matrices: 'wrong' })
+  expect(await best()).toMatchObject({ name: 'webgpu', device: { matrices: null } })
+  expect(said).toBe('skein: with matrix units it computes wrong answers; trying without them\n')
 })
 
 test('a GPU that computes wrong answers is not taken', async () => {

@@ -5,11 +5,11 @@ import { LEAST_BY_MATRICES } from '../../src/backend/webgpu/products/halves.ts'
 import { UNIT } from '../../src/backend/webgpu/resources.ts'
 
 /** A device whose subgroups of `lanes` threads multiply matrices of `side` rows, in workgroups of up to `threads`. */
-function matricesFor(side: number, lanes: number, threads = 1024): Matrices | null {
-  const features = new Set(['subgroups', 'shader-f16', 'chromium-experimental-subgroup-matrix'])
+function matricesFor(side: number, lanes: number, threads = 1024, most = lanes, more: string[] = []): Matrices | null {
+  const features = new Set(['subgroups', 'shader-f16', 'chromium-experimental-subgroup-matrix', ...more])
   const limits = { maxComputeWorkgroupStorageSize: 49_152, maxComputeInvocationsPerWorkgroup: threads }
   const config = { componentType: 'f16', resultComponentType: 'f32', M: side, N: side, K: side }
-  const info = { subgroupMinSize: lanes, subgroupMaxSize: lanes, subgroupMatrixConfigs: [config] }
+  const info = { subgroupMinSize: lanes, subgroupMaxSize: most, subgroupMatrixConfigs: [config] }
   const opened = { adapter: { info }, device: { features, limits }, language: new Set(['subgroup_id']) }
   // What is asked of a device, and no more.
   return matricesOf(opened as unknown as OpenedDevice)
@@ -70,7 +70,10 @@ test.each([
 test('subgroups of more threads than a matrix has work for, or than fit in a workgroup, do without', () => {
   expect(matricesFor(8, 64)).toBeNull()
   expect(matricesFor(16, 64, 256)).toBeNull()
-  expect(matricesFor(16, 32, 256)).toMatchObject({ side: 16, lanes: 32 })
+  expect(matricesFor(16, 32, 256)).toMatchObject({ side: 16, lanes: 32, isSized: false })
+  // As AMD's: kernels have to say which size they mean.
+  expect(matricesFor(16, 32, 1024, 64)).toBeNull()
+  expect(matricesFor(16, 32, 1024, 64, ['subgroup-size-control'])).toMatchObject({ lanes: 32, isSized: true })
 })
 
 test('few tokens are multiplied as bytes by GPUs that do so in one instruction', () => {

@@ -37,8 +37,16 @@ const PACKAGE = 'webgpu'
  */
 const DAWN_OPTIONS = ['enable-dawn-features=allow_unsafe_apis,vulkan_enable_f16_on_nvidia']
 const SUBGROUP_MATRICES = 'chromium-experimental-subgroup-matrix'
+/** A kernel may say how many threads its subgroups have: GPUs of AMD run them with 32 or 64. */
+const SUBGROUP_SIZES = 'subgroup-size-control'
 /** What kernels choose by. */
-const WANTED_FEATURES: readonly string[] = ['shader-f16', 'subgroups', SUBGROUP_MATRICES, 'timestamp-query']
+const WANTED_FEATURES: readonly string[] = [
+  'shader-f16',
+  'subgroups',
+  SUBGROUP_SIZES,
+  SUBGROUP_MATRICES,
+  'timestamp-query',
+]
 const WANTED_LIMITS = [
   'maxStorageBufferBindingSize',
   'maxBufferSize',
@@ -169,11 +177,13 @@ interface MatrixConfig {
 export interface Matrices {
   readonly side: number
   readonly lanes: number
+  /** Whether kernels have to say so, because subgroups may have more. */
+  readonly isSized: boolean
   /** Of a workgroup. */
   readonly sharedBytes: number
 }
 
-/** The largest that there are; null where a device has none, or none of a known size for its subgroups. */
+/** The largest that there are; null where a device has none, or cannot say how many threads a subgroup has. */
 export function matricesOf(opened: OpenedDevice): Matrices | null {
   const { adapter, device } = opened
   const needed = ['shader-f16', SUBGROUP_MATRICES]
@@ -184,13 +194,14 @@ export function matricesOf(opened: OpenedDevice): Matrices | null {
     readonly subgroupMatrixConfigs?: readonly MatrixConfig[]
   }
   const lanes = subgroupMinSize
-  if (lanes !== subgroupMaxSize || MATRIX_SUBGROUPS * lanes > threads) return null
+  const isSized = lanes !== subgroupMaxSize
+  if ((isSized && !device.features.has(SUBGROUP_SIZES)) || MATRIX_SUBGROUPS * lanes > threads) return null
   const sides = [...(subgroupMatrixConfigs ?? [])]
     .filter((one) => one.componentType === 'f16' && one.resultComponentType === 'f32')
     .filter(({ M, N, K }) => M === N && N === K && (M === 8 || M === 16))
     .map(({ M }) => M)
     .filter((side) => lanes <= LANES_OF_SIDE * side)
-  return sides.length > 0 ? { side: Math.max(...sides), lanes, sharedBytes } : null
+  return sides.length > 0 ? { side: Math.max(...sides), lanes, isSized, sharedBytes } : null
 }
 
 /** A device with all that its adapter offers of what kernels choose by. */
@@ -203,9 +214,12 @@ export async function openDevice(index: number): Promise<OpenedDevice> {
         ? NO_ADAPTER
         : `--device webgpu:${index}: there are ${adapters.length} adapters, counted from 0`,
     )
+  const { subgroupMinSize, subgroupMaxSize } = adapter.info
+  const isOfUse = (name: string) =>
+    adapter.features.has(name) && (name !== SUBGROUP_SIZES || subgroupMinSize !== subgroupMaxSize)
   const device = await adapter.requestDevice({
     // The experimental one is not in the types.
-    requiredFeatures: WANTED_FEATURES.filter((name) => adapter.features.has(name)) as GPUFeatureName[],
+    requiredFeatures: WANTED_FEATURES.filter(isOfUse) as GPUFeatureName[],
     requiredLimits: Object.fromEntries(WANTED_LIMITS.map((name) => [name, adapter.limits[name]])),
   })
   keep(device)

@@ -344,6 +344,7 @@ function recordHalves(recording: Recorder, { side }: Matrices, sources: readonly
 function kernelsOf(recording: Recorder, group: readonly Product[], access: readonly Access[]) {
   const { type } = group[0]!.matrix
   const OPERANDS = isOfVectors(group[0]!) ? 'linear-vectors' : 'linear-numbers'
+  const SIZE = recording.device.matrices?.isSized === true ? 'subgroup-size' : 'subgroup-any'
   const isRounded = access.length > 2
   const made = new Map<string, Kernel>()
   return ({ file, constants }: Form, keeper: Keeper | null = null): Kernel => {
@@ -357,7 +358,7 @@ function kernelsOf(recording: Recorder, group: readonly Product[], access: reado
         : {
             OPERANDS,
             WEIGHTS: `weights-${type}`,
-            ...(file === 'linear-matrix' && { STEPS_OF, HALVES: halvesOf(type) }),
+            ...(file === 'linear-matrix' && { STEPS_OF, HALVES: halvesOf(type), SIZE }),
           }
       const variant = { constants, files }
       const kept = keeper?.variant(variant, isDots ? 'bytes' : 'halves') ?? keepingNone(variant)

@@ -1,0 +1,1 @@
+// All subgroups of the device have LANES threads.

@@ -1,0 +1,2 @@
+enable subgroup_size_control;
+@subgroup_size(LANES)
