@@ -453,7 +453,7 @@ describeCuda('few rows through all layers at once', () => {
 
   test.each(EIGHT_MODELS)('$channels channels, three to eight tokens', TIMES, (shape) => {
     const run = vi.spyOn(FewRowsLayers.prototype, 'run')
-    checkEight(modelOf(shape), (options) => backendOf('feed', options))
+    checkEight(modelOf(shape), createCudaBackend)
     expectSizes(run.mock.calls, EIGHT_SIZES)
   })
 

@@ -87,8 +87,9 @@ test('two tokens have twice the space for inputs and sums', () => {
   }
 })
 
-test('three to eight tokens of wide models in f16 are one launch, where a block has room for three stages', () => {
+test('three to eight tokens in f16 are one launch, where a block has room for three stages', () => {
   for (const [channels, ranks, numLayers, split, ring] of [
+    [1024, RANKS, 24, 1, 6],
     [2048, RANKS, 24, 2, 6],
     [2560, { ...RANKS, g: 320 }, 32, 5, 12],
     [4096, WIDE, 32, 4, 6],
@@ -99,7 +100,7 @@ test('three to eight tokens of wide models in f16 are one launch, where a block 
     expect(defines.FIXED + sharedBytes).toBeLessThanOrEqual(H200.sharedBytes)
     expect(planOfEight(...partsOf(channels, { ...H200, numSms: 55 }, ranks))).toBeNull()
   }
-  expect(planOfEight(...partsOf(1024, H200))).toBeNull()
+  expect(planOfEight(...partsOf(768, H200))).toBeNull()
   expect(planOfEight(...partsOf(4096, { ...H200, sharedBytes: 99 << 10 }, WIDE))).toBeNull()
   // A block would have 64 columns of ffn.value.
   expect(planOfEight(...partsOf(4096, { ...H200, numSms: 108 }, WIDE))).toBeNull()

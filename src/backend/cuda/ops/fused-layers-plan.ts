@@ -303,10 +303,10 @@ const MOST_COLUMNS = 32
 const MAX_ROUNDED_STAGE_BYTES = 44 << 10
 
 /**
- * The macros of eight-rows.cu and its dynamic shared memory, or null if it does not fit. Only models that few-rows.cu reads
- * by feeding take it, and all quantised ones, on chips with as much shared memory as Hopper: others are not measured.
+ * The macros of eight-rows.cu and its dynamic shared memory, or null if it does not fit. Only on chips with as much shared
+ * memory as Hopper: others are not measured.
  */
-export function planOfEight(device: CudaDevice, layers: readonly Rwkv7Layer[], choose = wayFor) {
+export function planOfEight(device: CudaDevice, layers: readonly Rwkv7Layer[]) {
   const [layer] = layers
   if (layer === undefined || device.computeCapability[0] < 9) return null
   const { type } = layer
@@ -314,7 +314,6 @@ export function planOfEight(device: CudaDevice, layers: readonly Rwkv7Layer[], c
   const KEYS = layer.key.rows
   const stageColumns = WARPS * TILE_COLUMNS * (channels % (2 * WARPS * TILE_COLUMNS) === 0 ? 2 : 1)
   if (channels > MAX_CHANNELS || channels % stageColumns > 0 || KEYS % 32 > 0) return null
-  if (type === 'f16' && choose(channels) !== 'feed') return null
   const rounded = type === 'f16' ? null : roundedTiles(type, channels, KEYS)
   if (type !== 'f16' && rounded === null) return null
   const first = firstRows(layers)

@@ -91,7 +91,8 @@ interface Variant {
   readonly args: readonly (Uint8Array | DevicePointer)[]
 }
 
-/** ffn.value. */
+/** How ffn.value lies in memory: its rows one after the other, transposed (f16), or turned round (fewer bits). */
+type ValueForm = 'rows' | 'transposed' | 'turned'
 type ValueMatrix = Pick<CudaMatrix, 'address' | 'scales'>
 
 /** Memory that the kernels share; `mixed` is that of eight-rows.cu alone. */
@@ -113,8 +114,7 @@ export class FewRowsLayers {
   /** By size, from the first step of it on; null where it cannot be. */
   readonly #variants = new Map<number, Variant | null>()
   #shared: Shared | null = null
-  /** `FewRows` with ffn.value as it is, and with it turned round. */
-  readonly #structs = new Map<boolean, Uint8Array>()
+  readonly #structs = new Map<ValueForm, Uint8Array>()
   /** Device memory to free at the end. */
   readonly #memory: DevicePointer[] = []
 
@@ -187,16 +187,19 @@ export class FewRowsLayers {
     if (device.blocksPerSm(kernel, threads, sharedBytes) < 1) return null
     this.#shared ??= this.#share()
     const shared = this.#shared
-    const args =
-      size === FEW_TOKENS
-        ? [this.#structFor(shared, false), shared.mixed]
-        : [this.#structFor(shared, this.#turned != null)]
+    const struct = this.#structFor(shared, this.#valueForm(size))
+    const args = size === FEW_TOKENS ? [struct, shared.mixed] : [struct]
     return { kernel, threads, sharedBytes, site: {}, args }
+  }
+
+  #valueForm(size: number): ValueForm {
+    if (this.#layers[0]!.type !== 'f16') return size < FEW_TOKENS && this.#turned != null ? 'turned' : 'rows'
+    return size < FEW_TOKENS && this.#hasWords() ? 'rows' : 'transposed'
   }
 
   /** Copies of ffn.value are made for a plan that uses them. */
   #plan(size: number) {
-    if (size === FEW_TOKENS) return planOfEight(this.#device, this.#layers, this.#choose)
+    if (size === FEW_TOKENS) return planOfEight(this.#device, this.#layers)
     const planned = (isTurned: boolean) => planOf(this.#device, this.#layers, this.#choose, size, isTurned)
     if (!this.turns()) return planned(false)
     const plan = planned(true)
@@ -253,19 +256,18 @@ export class FewRowsLayers {
   }
 
   /** `FewRows` with a table of the layers' addresses. */
-  #structFor(shared: Shared, isTurned: boolean): Uint8Array {
-    const known = this.#structs.get(isTurned)
+  #structFor(shared: Shared, form: ValueForm): Uint8Array {
+    const known = this.#structs.get(form)
     if (known !== undefined) return known
     const bytes = layerBytes(this.#layers[0]!.type)
     const table = this.#alloc(bytes * this.#layers.length)
-    const values = this.#hasWords() ? [] : this.#values
     for (const [i, layer] of this.#layers.entries()) {
-      const plain = { address: values[i] ?? layer.value.address, scales: layer.value.scales }
-      const value = isTurned ? this.#turned![i]! : plain
+      const transposed = { address: this.#values[i]!, scales: null }
+      const value = { rows: layer.value, transposed, turned: this.#turned?.[i] }[form]!
       this.#device.upload(table, layerStruct(this.#capacity, layer, value), i * bytes)
     }
     const struct = fewRowsStruct(this.#capacity, this.#layers, { ...shared, table })
-    this.#structs.set(isTurned, struct)
+    this.#structs.set(form, struct)
     return struct
   }
 
