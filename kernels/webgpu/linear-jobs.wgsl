@@ -49,12 +49,12 @@ fn job_of(block: u32) -> Job {
 
 fn num_inputs() -> u32 { return select(num_tokens(), num_logits(), p.of_logits == 1u); }
 
-fn activate(epilogue: u32, value: f32, old: f32) -> f32 {
+fn activated(epilogue: u32, x: vec4f, old: vec4f) -> vec4f {
   switch (epilogue) {
-    case 1u: { return tanh_of(value); }
-    case 2u: { return sigmoid(value); }
-    case 3u: { return value * max(value, 0.0); }
-    case 4u: { return old + value; }
-    default: { return value; }
+    case 1u: { return vec4f(tanh_of(x.x), tanh_of(x.y), tanh_of(x.z), tanh_of(x.w)); }
+    case 2u: { return vec4f(sigmoid(x.x), sigmoid(x.y), sigmoid(x.z), sigmoid(x.w)); }
+    case 3u: { return x * max(x, vec4f()); }
+    case 4u: { return old + x; }
+    default: { return x; }
   }
 }

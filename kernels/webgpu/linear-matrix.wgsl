@@ -110,31 +110,39 @@ fn main(
 #include STEPS_OF
   let ending = job_of(workgroupUniformLoad(&own_block));
   // Every subgroup puts a row of its sums in shared memory, and those of the teams are added. What they are added to in memory is
-  // read meanwhile.
+  // read meanwhile. Written out for each row, it would be more code than the products.
+  let rounds = min(DOWN, (count - t0 + SIDE - 1u) / SIDE);
+  for (var round = 0u; round < rounds; round++) {
+    workgroupBarrier();
+    switch (round) {
 #repeat i DOWN
-  workgroupBarrier();
+      case $iu: {
 #repeat j ACROSS
-  subgroupMatrixStore<row_major>(&tiles[subgroup * ACROSS + $ju], 0u, sum$i_$j, STRIDE);
+        subgroupMatrixStore<row_major>(&tiles[subgroup * ACROSS + $ju], 0u, sum$i_$j, STRIDE);
 #end j
-#repeat l SUMS_EACH
-  let t$i_$l = t0 + (($lu * THREADS + thread) / (SIDE * ROW_QUADS) / BROAD * DOWN + $iu) * SIDE + ($lu * THREADS + thread) / ROW_QUADS % SIDE;
-  let first$i_$l = block * BLOCK + ($lu * THREADS + thread) / (SIDE * ROW_QUADS) % BROAD * ACROSS * SIDE + 4u * (($lu * THREADS + thread) % ROW_QUADS);
-  let isOwn$i_$l = $lu * THREADS + thread < ROUND_QUADS && t$i_$l < count;
-  var held$i_$l = Held();
-  if (isOwn$i_$l) { held$i_$l = held4(ending, t$i_$l, first$i_$l); }
-#end l
-  workgroupBarrier();
-#repeat l SUMS_EACH
-  if (isOwn$i_$l) {
-    let q = $lu * THREADS + thread;
-    let matrix = q / (SIDE * ROW_QUADS) * ACROSS + q % ROW_QUADS / (SIDE / 4u);
-    let at = q / ROW_QUADS % SIDE * STRIDE + q % (SIDE / 4u);
-    var sum = vec4f();
-#repeat m TEAMS
-    sum += bitcast<vec4f>(tiles[$mu * TILES * ACROSS + matrix][at]);
-#end m
-    store_held(ending, t$i_$l, first$i_$l, sum * ending.inverse, held$i_$l);
-  }
-#end l
+      }
 #end i
+      default: {}
+    }
+#repeat l SUMS_EACH
+    let q$l = $lu * THREADS + thread;
+    let token$l = t0 + (q$l / (SIDE * ROW_QUADS) / BROAD * DOWN + round) * SIDE + q$l / ROW_QUADS % SIDE;
+    let first$l = block * BLOCK + q$l / (SIDE * ROW_QUADS) % BROAD * ACROSS * SIDE + 4u * (q$l % ROW_QUADS);
+    let isOwn$l = q$l < ROUND_QUADS && token$l < count;
+    var had$l = Held();
+    if (isOwn$l) { had$l = held4(ending, token$l, first$l); }
+#end l
+    workgroupBarrier();
+#repeat l SUMS_EACH
+    if (isOwn$l) {
+      let matrix = q$l / (SIDE * ROW_QUADS) * ACROSS + q$l % ROW_QUADS / (SIDE / 4u);
+      let at = q$l / ROW_QUADS % SIDE * STRIDE + q$l % (SIDE / 4u);
+      var sum = vec4f();
+#repeat m TEAMS
+      sum += bitcast<vec4f>(tiles[$mu * TILES * ACROSS + matrix][at]);
+#end m
+      store_held(ending, token$l, first$l, sum * ending.inverse, had$l);
+    }
+#end l
+  }
 }

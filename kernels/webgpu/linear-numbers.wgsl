@@ -14,7 +14,7 @@ fn store1(job: Job, t: u32, row: u32, sum: f32) {
   var value = sum;
   if (job.bias != NO_BIAS) { value += arena[job.bias + row]; }
   let at = job.y + t * job.y_stride + row;
-  arena[at] = activate(job.epilogue, value, arena[at]);
+  arena[at] = activated(job.epilogue, vec4f(value), vec4f(arena[at])).x;
 }
 
 /** Outputs [first, first + 4) of a token. */

@@ -22,12 +22,7 @@ fn store_held(job: Job, t: u32, first: u32, sum: vec4f, held: Held) {
   if (first >= job.rows) { return; }
   var value = sum;
   if (job.bias != NO_BIAS) { value += held.bias; }
-  let out = vec4f(
-    activate(job.epilogue, value.x, held.old.x),
-    activate(job.epilogue, value.y, held.old.y),
-    activate(job.epilogue, value.z, held.old.z),
-    activate(job.epilogue, value.w, held.old.w),
-  );
+  let out = activated(job.epilogue, value, held.old);
   if (is_whole(job.kept)) { arena[(job.y + t * job.y_stride + first) >> 2u] = out; }
   keep_four(t, job.kept, job.y_stride, t, first, out);
 }

@@ -10,16 +10,27 @@ fn row_at(at: u32, thread: u32) -> array<vec4f, EACH> {
   return row;
 }
 
-/** Mean and 1/√(variance + eps). */
-fn stats_of(row: array<vec4f, EACH>, eps: f32, thread: u32) -> vec2f {
-  var sum = vec4f();
+/** Mean and 1/√(variance + eps), of two rows at once: what takes long is that threads meet. */
+fn stats_of(row: array<vec4f, EACH>, other: array<vec4f, EACH>, eps: f32, thread: u32) -> array<vec2f, 2> {
+  var sum = array<vec4f, 2>();
 #repeat j EACH
-  if ($ju * WG + thread < FOURS) { sum += row[$j]; }
+  if ($ju * WG + thread < FOURS) {
+    sum[0] += row[$j];
+    sum[1] += other[$j];
+  }
 #end j
-  let mean = sum_over(sum.x + sum.y + sum.z + sum.w, thread) / f32(4u * FOURS);
-  var squares = vec4f();
+  let means = sums_over(sums_of(sum), thread) / f32(4u * FOURS);
+  var squares = array<vec4f, 2>();
 #repeat j EACH
-  if ($ju * WG + thread < FOURS) { squares = fma(row[$j] - mean, row[$j] - mean, squares); }
+  if ($ju * WG + thread < FOURS) {
+    squares[0] = fma(row[$j] - means.x, row[$j] - means.x, squares[0]);
+    squares[1] = fma(other[$j] - means.y, other[$j] - means.y, squares[1]);
+  }
 #end j
-  return vec2f(mean, 1.0 / sqrt(sum_over(squares.x + squares.y + squares.z + squares.w, thread) / f32(4u * FOURS) + eps));
+  let factors = 1.0 / sqrt(sums_over(sums_of(squares), thread) / f32(4u * FOURS) + eps);
+  return array<vec2f, 2>(vec2f(means.x, factors.x), vec2f(means.y, factors.y));
+}
+
+fn sums_of(fours: array<vec4f, 2>) -> vec2f {
+  return vec2f(fours[0].x + fours[0].y + fours[0].z + fours[0].w, fours[1].x + fours[1].y + fours[1].z + fours[1].w);
 }

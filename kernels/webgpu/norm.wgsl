@@ -7,12 +7,12 @@ fn stats_of(row: array<f32, EACH>, eps: f32, thread: u32) -> vec2f {
 #repeat j EACH
   if ($ju * WG + thread < CHANNELS) { sum += row[$j]; }
 #end j
-  let mean = sum_over(sum, thread) / f32(CHANNELS);
+  let mean = sums_over(vec2f(sum, 0.0), thread).x / f32(CHANNELS);
   var squares = 0.0;
 #repeat j EACH
   if ($ju * WG + thread < CHANNELS) { squares = fma(row[$j] - mean, row[$j] - mean, squares); }
 #end j
-  return vec2f(mean, 1.0 / sqrt(sum_over(squares, thread) / f32(CHANNELS) + eps));
+  return vec2f(mean, 1.0 / sqrt(sums_over(vec2f(squares, 0.0), thread).x / f32(CHANNELS) + eps));
 }
 
 /** A thread's numbers of a tensor's row: those that there are. */

@@ -58,21 +58,20 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
   let after = min((group.y + 1u) * part, CHANNELS);
   let at = p.x + t * CHANNELS;
   // All that a step of one token needs is asked for before the sums are made.
-  let row = row_at(at, thread);
   let isFirst = t == token_start(t);
   let last = p.x + (token_end(t) - 1u) * CHANNELS;
+  let row = row_at(at, thread);
+  // A row's first token writes what its last is normed to; any other needs the token before.
+  let other = select(at - CHANNELS, last, isFirst);
+  let other_row = row_at(other, thread);
   let state = min(token_slot(t), p.slots) * p.slot_size + p.shift;
   var own = own_at(at, state, min(first, CHANNELS - 4u));
-  let stats = stats_of(row, p.eps, thread);
-  var before = vec2f();
-  if (!isFirst) { before = stats_of(row_at(at - CHANNELS, thread), p.eps, thread); }
-  var end = stats;
-  if (isFirst && last != at) { end = stats_of(row_at(last, thread), p.eps, thread); }
+  let stats = stats_of(row, other_row, p.eps, thread);
   for (var c = first; c < after; c += 4u * WG) {
     if (c != first) { own = own_at(at, state, c); }
-    let h = normed(own.x, stats, own);
-    var d = -h;
-    if (isFirst) { d += own.held; } else { d += normed(arena[(at - CHANNELS + c) / 4u], before, own); }
+    let h = normed(own.x, stats[0], own);
+    let others = normed(arena[(other + c) / 4u], stats[1], own);
+    let d = select(others, own.held, isFirst) - h;
 #repeat i OUTPUTS
     if ($iu < p.outputs) {
       let out = fma(d, own.mixes[$i], h);
@@ -80,8 +79,7 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
       keep_four($iu, p.kept[$iu >> 2u][$iu & 3u], CHANNELS, t, c, out);
     }
 #end i
-    if (!isFirst) { continue; }
-    if (last == at) { states[(state + c) / 4u] = h; } else { states[(state + c) / 4u] = normed(arena[(last + c) / 4u], end, own); }
+    if (isFirst) { states[(state + c) / 4u] = others; }
   }
   keep_all(CHANNELS, t, 0u, group.y * part, after, thread);
 }

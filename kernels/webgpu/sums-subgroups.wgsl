@@ -1,15 +1,16 @@
 // sums.wgsl with subgroups: each adds up its own values, then the sums of the subgroups are added up.
 const THREADS = WG;
 #include "entry-subgroups.wgsl"
-var<workgroup> partial_sums: array<f32, WG>;
+/** In turns: who still reads one has not passed the barrier of the next. */
+var<workgroup> partial_sums: array<array<vec2f, WG>, 2>;
+var<private> turn: u32;
 
-fn sum_over(value: f32, thread: u32) -> f32 {
-  let own = subgroupAdd(value);
-  if (lane == 0u) { partial_sums[subgroup] = own; }
+fn sums_over(values: vec2f, thread: u32) -> vec2f {
+  turn = 1u - turn;
+  let own = subgroupAdd(values);
+  if (lane == 0u) { partial_sums[turn][subgroup] = own; }
   workgroupBarrier();
-  var sum = 0.0;
-  for (var i = lane; i < subgroups; i += lanes) { sum += partial_sums[i]; }
-  let total = subgroupAdd(sum);
-  workgroupBarrier();
-  return total;
+  var sums = vec2f();
+  for (var i = lane; i < subgroups; i += lanes) { sums += partial_sums[turn][i]; }
+  return subgroupAdd(sums);
 }

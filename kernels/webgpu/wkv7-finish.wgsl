@@ -33,6 +33,6 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) th
   if (own >= end) { return; }
   let normed = (y - mean) / sqrt(sum4(variance) / f32(N) + p.eps);
   let result = fma(vec4f(sum4(bonus)), v, fma(normed, gain, bias)) * g;
-  arena[p.out / 4u + at] = result;
+  if (is_whole(p.kept)) { arena[p.out / 4u + at] = result; }
   keep_four(0u, p.kept, p.channels, at / fours_of_token, 4u * c, result);
 }

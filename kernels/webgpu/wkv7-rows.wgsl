@@ -71,19 +71,19 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
     }
     workgroupBarrier();
 #repeat i EACH_ROWS
-    var sum$i = vec4f();
+    var sum$i = array<vec4f, SHARES>();
 #end i
 #repeat j EACH
     let kk$j = kks[vector_of($ju, part)];
 #repeat i EACH_ROWS
-    sum$i = fma(s$i[$j], kk$j, sum$i);
+    sum$i[$ju / TOGETHER % SHARES] = fma(s$i[$j], kk$j, sum$i[$ju / TOGETHER % SHARES]);
 #end i
 #end j
 #repeat i EACH_ROWS
-    let sa$i = sum_of_row(sum4(sum$i));
+    let sa$i = sum_of_row(sum$i);
     let v$i = values[row$i / 4u][row$i % 4u];
     let noise$i = noise_of(v$i, keys[0].x, head * N + row$i);
-    var y$i = vec4f();
+    var y$i = array<vec4f, SHARES>();
 #end i
 #repeat j EACH
     {
@@ -94,13 +94,13 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
       let r4 = query[q];
 #repeat i EACH_ROWS
       s$i[$j] = fma(vec4f(v$i), key4, fma(vec4f(-sa$i), b4, s$i[$j] * w4));
-      y$i = fma(s$i[$j], r4, y$i);
+      y$i[$ju / TOGETHER % SHARES] = fma(s$i[$j], r4, y$i[$ju / TOGETHER % SHARES]);
       s$i[$j] = kept(s$i[$j], noise$i, 4u * q);
 #end i
     }
 #end j
 #repeat i EACH_ROWS
-    let out$i = sum_of_row(sum4(y$i));
+    let out$i = sum_of_row(y$i);
     if (part == 0u) { outputs[row$i] = out$i; }
 #end i
     workgroupBarrier();

@@ -1,5 +1,6 @@
-// The recurrence of prompts, over what wkv7-prepare made. PARTS threads keep a row of the state, a workgroup ROWS of a head. No row
-// needs another, so threads meet once in TOKENS tokens, whose vectors come into shared memory meanwhile.
+// The recurrence of prompts, over what wkv7-prepare made. PARTS threads keep EACH_ROWS rows of the state, for which they read shared
+// memory once; a workgroup keeps ROWS of a head. No row needs another, so threads meet once in TOKENS tokens, whose vectors come
+// into shared memory meanwhile.
 #include "wkv7-params.wgsl"
 #include STATE
 @group(0) @binding(0) var<storage, read_write> arena: array<vec4f>;
@@ -9,7 +10,8 @@ var<workgroup> vectors: array<vec4f, VECTORS * TOKENS * N4>;
 var<workgroup> values: array<vec4f, TOKENS * ROWS4>;
 var<workgroup> outputs: array<f32, TOKENS * ROWS4 * 4u>;
 const ROWS = 4u * ROWS4;
-const THREADS = ROWS * PARTS;
+const STEP = ROWS / EACH_ROWS;
+const THREADS = STEP * PARTS;
 #include ROW_PARTS
 
 fn place_of(which: u32) -> u32 {
@@ -24,14 +26,16 @@ fn place_of(which: u32) -> u32 {
 
 fn run(group: vec3u, groups: vec3u, thread: u32) {
   let own_thread = own_index(thread);
-  let i = own_thread / PARTS;
   let part = own_thread % PARTS;
   let head = group.x / (N / ROWS);
   let first_row = head * N + group.x % (N / ROWS) * ROWS;
   let row = group.y;
   let slot = min(row_slot(row), p.slots);
   let end = row_end(row);
-  var s = load_state(state_at(slot, first_row + i), part);
+#repeat i EACH_ROWS
+  let row$i = own_thread / PARTS + $iu * STEP;
+  var s$i = load_state(state_at(slot, first_row + row$i), part);
+#end i
   var held: array<vec4f, VECTORS * LOADS>;
   var held_values: array<vec4f, VALUES>;
   for (var t0 = row_start(row); t0 < end; t0 += TOKENS) {
@@ -67,19 +71,22 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
 #end l
     let count = min(TOKENS, end - t0);
     // What a token's update waits for is summed while the token before is: sums over threads take longest, and so share the wait.
-    var sum = vec4f();
+#repeat i EACH_ROWS
+    var sum$i = array<vec4f, SHARES>();
 #repeat j EACH
-    let first_kk$j = vectors[2u * TOKENS * N4 + vector_of($ju, part)];
-    sum = fma(s[$j], first_kk$j, sum);
+    sum$i[$ju / TOGETHER % SHARES] = fma(s$i[$j], vectors[2u * TOKENS * N4 + vector_of($ju, part)], sum$i[$ju / TOGETHER % SHARES]);
 #end j
-    var sa = sum_of_row(sum4(sum));
+    var sa$i = sum_of_row(sum$i);
+#end i
     for (var t = 0u; t < count; t++) {
       let at = t * N4;
       let next = min(t + 1u, TOKENS - 1u) * N4;
-      let v = values[t * ROWS4 + i / 4u][i % 4u];
-      let noise = noise_of(v, vectors[TOKENS * N4 + at].x, first_row + i);
-      var y = vec4f();
-      sum = vec4f();
+#repeat i EACH_ROWS
+      let v$i = values[t * ROWS4 + row$i / 4u][row$i % 4u];
+      let noise$i = noise_of(v$i, vectors[TOKENS * N4 + at].x, first_row + row$i);
+      var y$i = array<vec4f, SHARES>();
+      sum$i = array<vec4f, SHARES>();
+#end i
 #repeat j EACH
       {
         let q = at + vector_of($ju, part);
@@ -88,15 +95,19 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
         let b = vectors[3u * TOKENS * N4 + q];
         let query = vectors[4u * TOKENS * N4 + q];
         let kk = vectors[2u * TOKENS * N4 + next + vector_of($ju, part)];
-        s[$j] = fma(vec4f(v), key, fma(vec4f(-sa), b, s[$j] * decay));
-        y = fma(s[$j], query, y);
-        s[$j] = kept(s[$j], noise, 4u * vector_of($ju, part));
-        sum = fma(s[$j], kk, sum);
+#repeat i EACH_ROWS
+        s$i[$j] = fma(vec4f(v$i), key, fma(vec4f(-sa$i), b, s$i[$j] * decay));
+        y$i[$ju / TOGETHER % SHARES] = fma(s$i[$j], query, y$i[$ju / TOGETHER % SHARES]);
+        s$i[$j] = kept(s$i[$j], noise$i, 4u * vector_of($ju, part));
+        sum$i[$ju / TOGETHER % SHARES] = fma(s$i[$j], kk, sum$i[$ju / TOGETHER % SHARES]);
+#end i
       }
 #end j
-      let out = sum_of_row(sum4(y));
-      sa = sum_of_row(sum4(sum));
-      if (part == 0u) { outputs[t * ROWS + i] = out; }
+#repeat i EACH_ROWS
+      sa$i = sum_of_row(sum$i);
+      let out$i = sum_of_row(y$i);
+      if (part == 0u) { outputs[t * ROWS + row$i] = out$i; }
+#end i
     }
     workgroupBarrier();
 #repeat l VALUES
@@ -110,5 +121,7 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
     }
 #end l
   }
-  store_state(state_at(slot, first_row + i), part, s);
+#repeat i EACH_ROWS
+  store_state(state_at(slot, first_row + row$i), part, s$i);
+#end i
 }

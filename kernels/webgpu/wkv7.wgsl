@@ -77,16 +77,17 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
       shared_bonus[i] = r * k * r_k;
     }
     workgroupBarrier();
-    var sa4 = vec4f();
+    var sums = array<vec4f, SHARES>();
 #repeat j EACH
     {
       let q = 4u * vector_of($ju, part);
-      sa4 = fma(s[$j], vec4f(shared_kk[q], shared_kk[q + 1u], shared_kk[q + 2u], shared_kk[q + 3u]), sa4);
+      let kk4 = vec4f(shared_kk[q], shared_kk[q + 1u], shared_kk[q + 2u], shared_kk[q + 3u]);
+      sums[$ju / TOGETHER % SHARES] = fma(s[$j], kk4, sums[$ju / TOGETHER % SHARES]);
     }
 #end j
-    let sa = sum_of_row(sum4(sa4));
+    let sa = sum_of_row(sums);
     let noise = noise_of(v, shared_k[0], c);
-    var y = vec4f();
+    var y = array<vec4f, SHARES>();
 #repeat j EACH
     {
       let q = 4u * vector_of($ju, part);
@@ -95,11 +96,11 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
       let key = vec4f(shared_k[q], shared_k[q + 1u], shared_k[q + 2u], shared_k[q + 3u]);
       let query = vec4f(shared_r[q], shared_r[q + 1u], shared_r[q + 2u], shared_r[q + 3u]);
       s[$j] = fma(vec4f(v), key, fma(vec4f(-sa), b, s[$j] * w));
-      y = fma(s[$j], query, y);
+      y[$ju / TOGETHER % SHARES] = fma(s[$j], query, y[$ju / TOGETHER % SHARES]);
       s[$j] = kept(s[$j], noise, q);
     }
 #end j
-    let sum = sum_of_row(sum4(y));
+    let sum = sum_of_row(y);
     if (part == 0u) { shared_y[i] = sum; }
     workgroupBarrier();
     let result = gated(own_thread, sum, v, own.g, gain, bias);

@@ -51,6 +51,8 @@ export class WebgpuDevice {
   readonly isSoftware: boolean
   /** Whether kernels may add up by subgroups. */
   readonly hasSubgroups: boolean
+  /** Of a subgroup, at least. */
+  readonly lanes: number
   /** What subgroups multiply; null where products do without. */
   readonly matrices: Matrices | null
   /** Whether integer weights of few tokens are multiplied as bytes. Only where many tokens have other bits anyway. */
@@ -80,6 +82,7 @@ export class WebgpuDevice {
     this.name = name
     this.isSoftware = isSoftware
     this.hasSubgroups = hasSubgroups(opened) && !without.includes('subgroups')
+    this.lanes = opened.adapter.info.subgroupMinSize ?? 1
     this.matrices = without.includes('matrices') ? null : matricesOf(opened)
     this.dots = this.matrices !== null && hasDots(opened) && !without.includes('dots')
     const { limits } = device

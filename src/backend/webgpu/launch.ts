@@ -55,10 +55,14 @@ export function hasPrompts({ numTokens, numRows }: StepShape): boolean {
 }
 
 /** Threads that share a row of a state. */
-export type RowParts = 1 | 4
+export type RowParts = 1 | 4 | 8
 
-/** State rows of a workgroup of wkv7-scan.wgsl, and the bytes of shared memory that its tokens' vectors may take. */
-const SCAN = { 1: { most: 32, bytes: 12_000 }, 4: { most: 16, bytes: 24_000 } } as const
+/** State rows of a workgroup of wkv7-scan.wgsl and of its threads, and the bytes of shared memory that its tokens' vectors may take. */
+const SCAN = {
+  1: { most: 32, each: 1, bytes: 12_000 },
+  4: { most: 16, each: 1, bytes: 24_000 },
+  8: { most: 16, each: 2, bytes: 24_000 },
+} as const
 /** Loads are written out, and a processor compiles each: fewer of them. */
 const SCAN_IN_SOFTWARE = { most: 32, bytes: 16_000 }
 /** w, k, kk, b, r. */
@@ -66,17 +70,17 @@ const SCAN_VECTORS = 5
 
 /** Threads bring as many vectors each. */
 export function scanConstants({ gpu, isSoftware }: WebgpuDevice, N: number, parts: RowParts) {
-  const { most, bytes } = isSoftware && parts === 4 ? SCAN_IN_SOFTWARE : SCAN[parts]
+  const { most, each, bytes } = isSoftware && parts !== 1 ? { ...SCAN[parts], ...SCAN_IN_SOFTWARE } : SCAN[parts]
   const rows = N % most === 0 ? most : most / 2
   const fitting = Math.floor(
     Math.min(bytes, gpu.limits.maxComputeWorkgroupStorageSize) / (4 * (SCAN_VECTORS * N + 2 * rows)),
   )
   const TOKENS = Math.max(4, 2 ** Math.floor(Math.log2(fitting)))
-  const threads = rows * parts
+  const threads = (rows * parts) / each
   const LOADS = (TOKENS * N) / 4 / threads
   assert(Number.isInteger(LOADS), `heads of ${N} by ${threads} threads`)
   const VALUES = Math.ceil((TOKENS * rows) / 4 / threads)
-  return { N, ROWS4: rows / 4, TOKENS, VECTORS: SCAN_VECTORS, LOADS, VALUES }
+  return { N, ROWS4: rows / 4, TOKENS, VECTORS: SCAN_VECTORS, EACH_ROWS: each, LOADS, VALUES }
 }
 
 /** Of a kernel that steps states. */
@@ -86,9 +90,11 @@ export function statesVariant(
   parts: RowParts,
 ): KernelVariant {
   const EACH = headSize / 4 / parts
-  const vectors = { N4: headSize / 4, N8: headSize / 8, PARTS: parts, EACH, PAIRS: EACH / 2 }
+  // Vectors of a thread that lie side by side.
+  const TOGETHER = { f32: 1, f16: 2 }[wkvType]
+  const vectors = { N4: headSize / 4, N8: headSize / 8, PARTS: parts, EACH, PAIRS: EACH / 2, TOGETHER }
   const STATE = { f32: 'wkv-state', f16: 'wkv-state-f16' }[wkvType]
-  const ROW_PARTS = { 1: 'row-parts', 4: 'row-parts-quads' }[parts]
+  const ROW_PARTS = { 1: 'row-parts', 4: 'row-parts-quads', 8: 'row-parts-eights' }[parts]
   return { constants: { ...constants, ...vectors }, files: { STATE, ROW_PARTS } }
 }
 
