@@ -74,6 +74,7 @@ fn keep(buffer: u32, index: u32, piece: Piece) {
   bits = next_step(bits);
 #end e
 }
+#include BESIDE
 
 #include SIZE
 @compute @workgroup_size(TEAMS * HIGH * BROAD * LANES)

@@ -1,37 +1,42 @@
-  // The steps of linear-matrix.wgsl: a step's weights are decoded before any of it is multiplied.
+  // The steps of linear-matrix.wgsl: a step's weights are decoded before any of it is multiplied. SETS steps are written out, and the
+  // weights of each, which are asked for SETS steps before, have registers of their own: moved to others, they would be waited for.
+#repeat h SETS
 #repeat l WEIGHTS_EACH
-  var weight$l = weights_at(job, block, blocks, $lu * THREADS + thread, 0u);
+  var weight$h_$l = weights_at(job, block, blocks, $lu * THREADS + thread, min($hu * EIGHTS, eights - EIGHTS));
 #end l
-  var buffer = 0u;
-  for (var first = 0u; first < eights; first += EIGHTS) {
-    if (BUFFERS == 1u) { workgroupBarrier(); }
-#repeat l WEIGHTS_EACH
-    keep(buffer, $lu * THREADS + thread, weight$l);
-#end l
-    workgroupBarrier();
-    // The next step's operands are loaded while these are multiplied; behind the last they are not used.
-    let after = min(first + EIGHTS, eights - EIGHTS);
-#repeat l WEIGHTS_EACH
-    weight$l = weights_at(job, block, blocks, $lu * THREADS + thread, after);
-#end l
-#repeat i DOWN
-#repeat s STEP
-    let left$i_$s = next$i_$s;
-    next$i_$s = subgroupMatrixLoad<subgroup_matrix_left<f16, SIDE, SIDE>, row_major>(&halves[from$i + after / (WIDE * LEFTS) + $su / LEFTS], $su % LEFTS * SIDE * SIDE, SIDE);
-#end s
-#end i
-    let tile = buffer * TEAMS * TEAM_TILES + broad;
-#repeat s STEP
+#end h
+  for (var first = 0u; first < eights; first += SETS * EIGHTS) {
+#repeat h SETS
+    if ($hu > 0u && first + $hu * EIGHTS >= eights) { break; }
     {
+      workgroupBarrier();
+#repeat l WEIGHTS_EACH
+      keep(0u, $lu * THREADS + thread, weight$h_$l);
+#end l
+      workgroupBarrier();
+      // Later steps' operands are loaded while these are multiplied; behind the last they are not used.
+#repeat l WEIGHTS_EACH
+      weight$h_$l = weights_at(job, block, blocks, $lu * THREADS + thread, min(first + ($hu + SETS) * EIGHTS, eights - EIGHTS));
+#end l
+      let after = min(first + ($hu + 1u) * EIGHTS, eights - EIGHTS);
+#repeat i DOWN
+#repeat s STEP
+      let left$i_$s = next$i_$s;
+      next$i_$s = subgroupMatrixLoad<subgroup_matrix_left<f16, SIDE, SIDE>, row_major>(&halves[from$i + after / (WIDE * LEFTS) + $su / LEFTS], $su % LEFTS * SIDE * SIDE, SIDE);
+#end s
+#end i
+#repeat s STEP
+      {
 #repeat j ACROSS
-      let right$j = subgroupMatrixLoad<subgroup_matrix_right<f16, SIDE, SIDE>, col_major>(&tiles[tile + $ju], $su * WIDE, STRIDE);
+        let right$j = subgroupMatrixLoad<subgroup_matrix_right<f16, SIDE, SIDE>, col_major>(&tiles[broad + $ju], $su * WIDE, STRIDE);
 #end j
 #repeat i DOWN
 #repeat j ACROSS
-      sum$i_$j = subgroupMatrixMultiplyAccumulate(left$i_$s, right$j, sum$i_$j);
+        sum$i_$j = subgroupMatrixMultiplyAccumulate(left$i_$s, right$j, sum$i_$j);
 #end j
 #end i
-    }
+      }
 #end s
-    buffer = (buffer + 1u) % BUFFERS;
+    }
+#end h
   }

@@ -17,7 +17,7 @@ const CONSTANTS = {
 }
 const KEPTS = [{ KEPT: 'kept-none' }, { KEPT: 'kept-halves' }, { KEPT: 'kept-bytes' }]
 const STATES = [{ STATE: 'wkv-state' }, { STATE: 'wkv-state-f16' }]
-const PARTS = [{ ROW_PARTS: 'row-parts' }, { ROW_PARTS: 'row-parts-quads' }]
+const PARTS = [{ ROW_PARTS: 'row-parts' }, { ROW_PARTS: 'row-parts-quads' }, { ROW_PARTS: 'row-parts-eights' }]
 const ORDERS = [{ ORDER: 'dots-i8-order' }, { ORDER: 'dots-q4-order' }]
 
 const INPUTS = [{ INPUTS: 'dots-ahead' }, { INPUTS: 'dots-shared' }]
@@ -31,6 +31,28 @@ const BESIDES = [
   { BESIDE: 'beside-one', PAIRS: 'pairs-f16' },
 ]
 
+/** Of products by matrices. */
+const TILES = {
+  ...{ LANES: 32, PADDED: 512, SIDE: 16, TEAMS: 4, HIGH: 1, BROAD: 1, DOWN: 1, ACROSS: 2, STEP: 2 },
+  ...{ BUFFERS: 1, LEFTS: 1, SETS: 2, PIECE: 1, WEIGHTS_EACH: 4, OTHERS_EACH: 4, SUMS_EACH: 1 },
+}
+const FLOATS = [
+  { WEIGHTS: 'weights-bf16', HALVES: 'halves-floats' },
+  { WEIGHTS: 'weights-f16', HALVES: 'halves-f16' },
+]
+const INTEGERS = [
+  { WEIGHTS: 'weights-i8', HALVES: 'halves-i8' },
+  { WEIGHTS: 'weights-q4', HALVES: 'halves-q4' },
+]
+const STEPS = [
+  { STEPS_OF: 'matrix-steps', BESIDE: 'beside-none' },
+  { STEPS_OF: 'matrix-steps-ahead', BESIDE: 'beside-none' },
+]
+const STEPS_BESIDE = [
+  { STEPS_OF: 'matrix-steps-beside', BESIDE: 'matrix-beside', PAIRS: 'pairs-bf16' },
+  { STEPS_OF: 'matrix-steps-beside', BESIDE: 'matrix-beside', PAIRS: 'pairs-f16' },
+]
+
 /** All that a file may be put together with: whatever names one part has, another must not have. */
 test('no kernel declares a name twice, whatever parts it is made of', () => {
   for (const file of ['wkv7', 'wkv7-rows', 'wkv7-scan', 'wkv6'])
@@ -42,6 +64,11 @@ test('no kernel declares a name twice, whatever parts it is made of', () => {
   for (const files of product(KEPTS, WEIGHTS, INPUTS, BESIDES)) {
     const all = { OPERANDS: 'linear-vectors', ...files }
     expectNamesOnce(readSource('linear-dots', all, { ...dots, OUTPUTS: 1, KEPT_FOURS: 8 }), Object.values(files).join())
+  }
+  const tiles = [...product([...FLOATS, ...INTEGERS], STEPS), ...product(INTEGERS, STEPS_BESIDE)]
+  for (const files of product(tiles, [KEPTS[0]!, KEPTS[1]!])) {
+    const all = { OPERANDS: 'linear-vectors', SIZE: 'subgroup-any', ...files }
+    expectNamesOnce(readSource('linear-matrix', all, TILES), Object.values(files).join())
   }
 })
 

@@ -59,6 +59,12 @@ export function besideForm(form: Form): Form {
   return { ...form, constants: { ...form.constants, UNITS_BESIDE, LOADS_BESIDE } }
 }
 
+/** The form of few tokens by matrices that have others, of 16 bits, beside them. */
+export function matricesBeside(form: Form): Form {
+  const { PIECE = 1, WEIGHTS_EACH = 0 } = form.constants
+  return { ...form, constants: { ...form.constants, OTHERS_EACH: PIECE * WEIGHTS_EACH } }
+}
+
 /** A processor switches between threads at every barrier: few of them. */
 function narrowInSoftware(tokens: number): Form {
   return narrow([1, 2, 4].find((most) => tokens <= most) ?? 8, 1, 1, 4)
@@ -87,11 +93,13 @@ interface MatrixShape {
   readonly step: number
   /** One saves shared memory; with two, weights are decoded while others are multiplied. */
   readonly buffers: number
+  /** With one buffer: steps that weights are asked for ahead, in registers of their own. */
+  readonly sets?: number
 }
 
 /** A tile of tokens by outputs, by matrices of so many a side. */
 function byMatrices({ side, lanes }: Matrices, type: HeldType, shape: MatrixShape): Form {
-  const { high, broad, down, across, teams, step, buffers } = shape
+  const { high, broad, down, across, teams, step, buffers, sets = 1 } = shape
   const threads = teams * high * broad * lanes
   const outputs = broad * across * side
   const tokens = high * down * side
@@ -112,8 +120,10 @@ function byMatrices({ side, lanes }: Matrices, type: HeldType, shape: MatrixShap
     STEP: step,
     BUFFERS: buffers,
     LEFTS: buffers === 2 ? step : 1,
+    SETS: sets,
     PIECE: piece,
     WEIGHTS_EACH: eights / piece,
+    OTHERS_EACH: 0,
     SUMS_EACH: Math.ceil((across * side ** 2) / 4 / (teams * lanes)),
   }
   return { file: 'linear-matrix', constants, tokens, blocks: outputs / BLOCK_ROWS }
@@ -137,8 +147,10 @@ const MANY_BLOCKS = 1024
 function fewForm(matrices: Matrices, { type, blocks, columns }: Work, tokens: number): Form {
   const { side } = matrices
   const down = [1, 2].find((most) => tokens <= most * side) ?? 4
+  // Of more rows, registers for another set would leave room for fewer workgroups.
+  const sets = down === 1 ? 2 : 1
   const of = (teams: number, broad: number, across: number, inputs: number) =>
-    byMatrices(matrices, type, { high: 1, broad, down, across, teams, step: inputs / side, buffers: 1 })
+    byMatrices(matrices, type, { high: 1, broad, down, across, teams, step: inputs / side, buffers: 1, sets })
   if (columns < LEAST_COLUMNS) return of(2, 4, 1, 32)
   return blocks < MANY_BLOCKS ? of(8, 1, 1, 64) : of(4, 1, 2, 32)
 }

@@ -26,13 +26,18 @@ export interface Product {
   readonly part: Part
 }
 
-/** The type of a group's weights if few tokens are multiplied by them as bytes. */
-export function dotsOf({ device }: Recorder, group: readonly Product[]): ByDots | null {
+/** The type of a group's weights if they are integers of which f16 and bytes can be made. */
+export function integersOf(group: readonly Product[]): ByDots | null {
   const { type } = group[0]!.matrix
-  return device.dots && (type === 'i8' || type === 'q4') && isOfVectors(group[0]!) ? type : null
+  return (type === 'i8' || type === 'q4') && isOfVectors(group[0]!) ? type : null
 }
 
-/** The type of a group's weights if it can be beside dot products. */
+/** The same if few tokens are multiplied by them as bytes. */
+export function dotsOf({ device }: Recorder, group: readonly Product[]): ByDots | null {
+  return device.dots ? integersOf(group) : null
+}
+
+/** The type of a group's weights if it can be beside products by integers. */
 export function pairsOf(group: readonly Product[]): 'bf16' | 'f16' | null {
   const { type } = group[0]!.matrix
   return (type === 'bf16' || type === 'f16') && isOfVectors(group[0]!) ? type : null
@@ -78,8 +83,8 @@ interface Words {
   readonly sources?: readonly Source[]
   readonly keeper?: Keeper
   readonly as?: KeptAs
-  /** The first products are beside dot products, and a workgroup of theirs counts as so many blocks. */
-  readonly beside?: { readonly products: number; readonly blocks: number }
+  /** The first products are beside the others. Beside dot products, a workgroup of theirs counts as so many blocks. */
+  readonly beside?: { readonly products: number; readonly blocks?: number }
 }
 
 /** Parameters of a launch. */
@@ -87,7 +92,7 @@ export function jobWords(
   recording: Recorder,
   group: readonly Product[],
   ofLogits: boolean,
-  { sources = [], keeper, as = 'halves', beside = { products: 0, blocks: 0 } }: Words = {},
+  { sources = [], keeper, as = 'halves', beside = { products: 0 } }: Words = {},
 ): Word[] {
   const room = roomOf(recording, ofLogits)
   let blocks = 0
@@ -111,11 +116,12 @@ export function jobWords(
       EPILOGUES[job.epilogue ?? 'none'],
       matrix.rows,
       sources.find((source) => source.x === x)?.to ?? 0,
-      isBeside ? 0 : (keeper?.wordOf(y, as) ?? 0),
+      isBeside && as === 'bytes' ? 0 : (keeper?.wordOf(y, as) ?? 0),
       Number(isBeside),
       ...[{ f32: matrix.factor }, { f32: 1 / matrix.factor }],
     )
-    blocks += isBeside ? beside.blocks * Math.ceil(part.rows / BLOCK_ROWS) : blocksOfPart(part)
+    const each = isBeside ? beside.blocks : undefined
+    blocks += each === undefined ? blocksOfPart(part) : each * Math.ceil(part.rows / BLOCK_ROWS)
   }
   const noFirsts = new Array<number>(MAX_JOBS - group.length).fill(NO_BLOCK)
   const noJobs = new Array<number>(JOB_WORDS * MAX_JOBS - words.length).fill(0)

@@ -6,11 +6,10 @@
 import { assert } from '../../../errors.ts'
 import type { LinearJob } from '../../backend.ts'
 import type { Matrices } from '../adapter.ts'
-import type { Access } from '../device.ts'
 import type { Recorder } from '../launch.ts'
-import { BLOCK_ROWS, type HeldType, tensorOf, WebgpuMatrix } from '../resources.ts'
+import { BLOCK_ROWS, tensorOf, WebgpuMatrix } from '../resources.ts'
 import type { Kernel } from '../source.ts'
-import { besideForm, type Form, formFor, gridOf, matrixForm, type Work } from './forms.ts'
+import { besideForm, formFor, gridOf, LEAST_WIDE, matricesBeside, matrixForm, type Work } from './forms.ts'
 import {
   eightsOf,
   type HalvesOf,
@@ -23,6 +22,7 @@ import {
 import {
   blocksOf,
   dotsOf,
+  integersOf,
   isOfVectors,
   jobWords,
   MAX_JOBS,
@@ -33,6 +33,7 @@ import {
   type Source,
   together,
 } from './jobs.ts'
+import { kernelsOf } from './kernels.ts'
 
 export function recordLinear(recording: Recorder, jobs: readonly LinearJob[], ofLogits: boolean) {
   const products = jobs.flatMap((job): Product[] => {
@@ -41,32 +42,41 @@ export function recordLinear(recording: Recorder, jobs: readonly LinearJob[], of
     return weight.parts.map((part) => ({ job, matrix: weight, part }))
   })
   const groups = together(products)
-  const byDots = groups.filter((group) => dotsOf(recording, group) !== null)
-  // Those come first, because a launch of theirs may take others along.
-  const taken = new Set<Product[]>()
-  for (const group of byDots) {
+  const byIntegers = recording.device.matrices === null ? [] : groups.filter((group) => integersOf(group) !== null)
+  // Those come first, because launches of theirs may take others along.
+  const taken = new Map<Product[], Taken>()
+  for (const group of byIntegers) {
     const canBe = (other: Product[]) => pairsOf(other) !== null && group.length + other.length <= MAX_JOBS
     const beside = groups.find((other) => !taken.has(other) && canBe(other)) ?? []
-    if (recordGroup(recording, group, ofLogits, { beside })) taken.add(beside)
+    const own = recordGroup(recording, group, ofLogits, { beside })
+    if (own.one || own.few) taken.set(beside, own)
   }
   for (const group of groups)
-    if (!byDots.includes(group)) recordGroup(recording, group, ofLogits, { isTaken: taken.has(group) })
+    if (!byIntegers.includes(group)) recordGroup(recording, group, ofLogits, { taken: taken.get(group) ?? NOT_TAKEN })
 }
+
+/** Which steps of a group are in launches of another. */
+interface Taken {
+  /** Those of one token. */
+  readonly one: boolean
+  /** Those of few by matrices: what keeps the outputs of both. */
+  readonly few: Keeper | null
+}
+const NOT_TAKEN: Taken = { one: false, few: null }
 
 interface Beside {
-  /** A group that a launch of one token may take along. */
+  /** A group that launches may take along. */
   readonly beside?: readonly Product[]
-  /** Whether such a launch of another group has that token of this one. */
-  readonly isTaken?: boolean
+  readonly taken?: Taken
 }
 
-/** Products of more than a few tokens are made by matrices, where the device has some. Returns whether it takes others along. */
+/** Products of more than a few tokens are made by matrices, where the device has some. Returns what it takes along. */
 function recordGroup(
   recording: Recorder,
   group: Product[],
   ofLogits: boolean,
-  { beside = [], isTaken = false }: Beside,
-): boolean {
+  { beside = [], taken = NOT_TAKEN }: Beside,
+): Taken {
   const { type } = group[0]!.matrix
   const { buffer } = group[0]!.part
   const byDots = dotsOf(recording, group)
@@ -82,7 +92,10 @@ function recordGroup(
   const matrices = type !== 'f32' && isOfVectors(group[0]!) ? recording.device.matrices : null
   const isByMatrices = (count: number) => matrices !== null && count >= LEAST_BY_MATRICES
   const by = { ofLogits, work }
-  const halves = matrices && sourcesKept(recording, group, by, 'halves')
+  const { maxStorageBuffersPerShaderStage: most } = recording.device.gpu.limits
+  const canTake = beside.length > 0 && most >= BUFFERS_BESIDE
+  const together = matrices && canTake ? sourcesKept(recording, [...beside, ...group], by, 'halves') : null
+  const halves = together ?? (matrices && sourcesKept(recording, group, by, 'halves'))
   const bytes = byDots && sourcesKept(recording, group, by, 'bytes')
   for (const { job } of group) {
     recording.keepers.delete(tensorOf(job.y, 1))
@@ -95,25 +108,36 @@ function recordGroup(
     bytes: bytes?.of === 'bytesOfOthers' ? 'bytesOfProducts' : null,
   } as const
   // Its kernels have the order of their own type of weights.
-  const keeper = new Keeper(recording, into, byDots)
+  const keeper = taken.few ?? new Keeper(recording, into, byDots)
   for (const { job, matrix } of group) if (matrix.parts.length === 1) keeper.writes(tensorOf(job.y, 1), matrix.rows)
-  if (matrices !== null) recordByMatrices(recording, matrices, group, { ...by, kept: halves, keeper })
+  if (matrices !== null) {
+    const own = { ...by, kept: halves, keeper }
+    const isElsewhere = together !== null || taken.few !== null
+    recordByMatrices(
+      recording,
+      matrices,
+      group,
+      own,
+      (count) => isByMatrices(count) && !(isElsewhere && count < LEAST_WIDE),
+    )
+    if (together)
+      recordByMatrices(recording, matrices, group, own, (count) => isByMatrices(count) && count < LEAST_WIDE, beside)
+  }
   // Where ops before have rounded the inputs, all is known that the launch needs.
-  const { maxStorageBuffersPerShaderStage: most } = recording.device.gpu.limits
-  const along = bytes === null || most < BUFFERS_BESIDE ? null : beside
-  const isFew =
+  const along = bytes === null || !canTake ? null : beside
+  const isDots =
     byDots === null ? () => false : recordByDots(recording, group, { ...by, kept: bytes, keeper, beside: along })
   const access = ['read', 'read'] as const
   const kernels = kernelsOf(recording, group, access)
   recording.launches.push({
     bindings: recording.bind(access, recording.params(jobWords(recording, group, ofLogits)), [buffer, buffer]),
     plan: planner(ofLogits, (count) => {
-      if (count === 0 || isByMatrices(count) || isFew(count) || (isTaken && count === 1)) return null
+      if (count === 0 || isByMatrices(count) || isDots(count) || (taken.one && count === 1)) return null
       const form = formFor(work, count)
       return { kernel: kernels(form), ...gridOf(form, count, work.blocks) }
     }),
   })
-  return along !== null && along.length > 0
+  return { one: along !== null && along.length > 0, few: together && keeper }
 }
 
 interface By {
@@ -138,26 +162,39 @@ interface ByDotProducts extends ByRounded {
   readonly beside: readonly Product[] | null
 }
 
-/** Inputs are as f16 where the op before has kept them, or a launch of its own rounds them. */
-function recordByMatrices(recording: Recorder, matrices: Matrices, group: Product[], by: ByRounded): void {
+/** Inputs are as f16 where the op before has kept them, or a launch of its own rounds them. Others may be beside few tokens. */
+function recordByMatrices(
+  recording: Recorder,
+  matrices: Matrices,
+  group: readonly Product[],
+  by: ByRounded,
+  isFor: (count: number) => boolean,
+  beside: readonly Product[] = [],
+): void {
   const { ofLogits, work, kept, keeper } = by
   const { buffer } = group[0]!.part
   const room = roomOf(recording, ofLogits)
   const sizeOf = (columns: number) => [eightsOf(1, columns, 1), eightsOf(room, columns, matrices.side)] as const
   const { of, sources } = kept ?? { of: 'rounded', sources: sourcesOf(recording, group, ofLogits, sizeOf) }
   if (kept === null) recordHalves(recording, matrices, sources, by)
-  const access = ['read', 'read', 'read'] as const
-  const kernels = kernelsOf(recording, group, access)
+  const others = beside.slice(0, 1).map(({ part }) => part.buffer)
+  const access = ['read', 'read', 'read', ...others.map(() => 'read' as const)] as const
+  const kernels = kernelsOf(recording, group, access, beside)
+  const all = [...beside, ...group]
   recording.addLater(() => {
-    const params = recording.params(jobWords(recording, group, ofLogits, { sources, keeper }))
+    const words = { sources, keeper, beside: { products: beside.length } }
     const bound = keeper.bound('halves')
     return {
-      bindings: recording.bind(access, params, [buffer, buffer, recording.halves[of].buffer]),
+      bindings: recording.bind(access, recording.params(jobWords(recording, all, ofLogits, words)), [
+        ...[buffer, buffer, recording.halves[of].buffer],
+        ...others,
+      ]),
       plan: planner(ofLogits, (count) => {
-        if (count < LEAST_BY_MATRICES) return null
-        const form = matrixForm(matrices, work, count)
+        if (!isFor(count)) return null
+        const own = matrixForm(matrices, work, count)
+        const form = beside.length > 0 ? matricesBeside(own) : own
         const kernel = kernels(form, keeper.keeps('halves') ? keeper : null)
-        return { kernel, ...gridOf(form, count, work.blocks), ...bound }
+        return { kernel, ...gridOf(form, count, blocksOf(all)), ...bound }
       }),
     }
   })
@@ -339,37 +376,4 @@ function recordHalves(recording: Recorder, { side }: Matrices, sources: readonly
       return { kernel, x: Math.min(MOST_GROUPS, Math.ceil(eights / threads)), y: sources.length }
     }),
   }))
-}
-
-function kernelsOf(recording: Recorder, group: readonly Product[], access: readonly Access[]) {
-  const { type } = group[0]!.matrix
-  const OPERANDS = isOfVectors(group[0]!) ? 'linear-vectors' : 'linear-numbers'
-  const SIZE = recording.device.matrices?.isSized === true ? 'subgroup-size' : 'subgroup-any'
-  const isRounded = access.length > 2
-  const made = new Map<string, Kernel>()
-  return ({ file, constants }: Form, keeper: Keeper | null = null): Kernel => {
-    const name = `${file} ${Object.values(constants).join()} ${keeper !== null}`
-    let kernel = made.get(name)
-    if (kernel === undefined) {
-      const isDots = file === 'linear-dots'
-      const STEPS_OF = constants.BUFFERS === 2 ? 'matrix-steps-ahead' : 'matrix-steps'
-      const files = isDots
-        ? { OPERANDS, WEIGHTS: `dots-${type}`, INPUTS: isRounded ? 'dots-ahead' : 'dots-shared', BESIDE: 'beside-none' }
-        : {
-            OPERANDS,
-            WEIGHTS: `weights-${type}`,
-            ...(file === 'linear-matrix' && { STEPS_OF, HALVES: halvesOf(type), SIZE }),
-          }
-      const variant = { constants, files }
-      const kept = keeper?.variant(variant, isDots ? 'bytes' : 'halves') ?? keepingNone(variant)
-      kernel = recording.kernel(file, access, kept)
-      made.set(name, kernel)
-    }
-    return kernel
-  }
-}
-
-/** How weights become f16 for matrices. */
-function halvesOf(type: HeldType): string {
-  return `halves-${type === 'bf16' || type === 'nf4' || type === 'f32' ? 'floats' : type}`
 }
