@@ -1,9 +1,10 @@
 /**
  * What new keys notice of another key's floods, and how many tokens the flood gets meanwhile: node
  * scripts/newcomers.mjs [seconds] [flood, a regular expression] runs the built files with the demo model; further arguments go to the
- * server, such as --preempt-mb 0. Every newcomer has a key that the server has not seen, so no slot is reserved for it.
- * Prints one table; compare only within it. SERVER_CORES=0,1 (Linux) keeps the server on these cores. The floods' clients
- * are in a thread of their own: what they read, and their garbage, would delay what a newcomer notices.
+ * server, such as --preempt-mb 0; without --device the model is on the CPU. Every newcomer has a key that the server has not
+ * seen, so no slot is reserved for it. Prints one table; compare only within it. SERVER_CORES=0,1 (Linux) keeps the server on
+ * these cores. The floods' clients are in a thread of their own: what they read, and their garbage, would delay what a newcomer
+ * notices.
  */
 import { once } from 'node:events'
 import { request } from 'node:http'
@@ -12,6 +13,8 @@ import { isMainThread, parentPort, Worker, workerData } from 'node:worker_thread
 import { quantile, startServer } from './server.mjs'
 
 const seconds = Number(process.argv[2] ?? 8)
+const more = process.argv.slice(4)
+if (!more.includes('--device')) more.push('--device', 'cpu')
 const PATIENCE_MS = 10_000
 /** What a server does once, soon after its start, is not what is measured, nor code that is compiled at the flood's first requests. */
 const SETTLED_MS = 8000
@@ -65,7 +68,7 @@ if (isMainThread) {
 async function measure(name) {
   const { clients, isRefused = false } = FLOODS[name]
   const keys = [BOB, CAROL, ...NEWCOMERS].join(',')
-  const flags = ['--no-store', '--api-key', keys, ...process.argv.slice(4), '--slots', '64']
+  const flags = ['--no-store', '--api-key', keys, ...more, '--slots', '64']
   const { url, stop } = await startServer(flags, { key: BOB })
   await delay(SETTLED_MS)
   const flood = new Worker(new URL(import.meta.url), { workerData: { url, name } })
