@@ -29,7 +29,7 @@ function spoiled({ quantised, ...source }: MatrixSource): MatrixSource {
 /** Lines of kernels, and what a driver might make of them. */
 const FAULTS = [
   ['halves of a word of weights', 'vec2u(word << 16u, word & 0xffff0000u)', 'vec2u(word & 0xffff0000u, word << 16u)'],
-  ['the shift of a state', 'd += own.held', 'd += vec4f()'],
+  ['the shift of a state', 'select(others, own.held, isFirst)', 'select(others, vec4f(), isFirst)'],
   ['decay', 'exp(-MAX_DECAY * sigmoid(w))', 'exp(-MAX_DECAY * sigmoid(0.9 * w))'],
   [
     'tokens of a prompt behind the first',
