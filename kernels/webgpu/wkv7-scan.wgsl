@@ -105,8 +105,15 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
 #end j
 #repeat i EACH_ROWS
       sa$i = sum_of_row(sum$i);
+#end i
+#repeat i ONES
       let out$i = sum_of_row(y$i);
       if (part == 0u) { outputs[t * ROWS + row$i] = out$i; }
+#end i
+#repeat i TWOS
+      let is_second = part >= PARTS / 2u;
+      let out = sum_of_either(y0, y1, is_second);
+      if (part % (PARTS / 2u) == 0u) { outputs[t * ROWS + select(row0, row1, is_second)] = out; }
 #end i
     }
     workgroupBarrier();

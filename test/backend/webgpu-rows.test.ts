@@ -1,5 +1,6 @@
 /** Rows of a step together and alone: states have a kernel for few rows and one for many, with the same bits. */
 import { afterAll, expect, test } from 'vitest'
+import { landed } from '../../src/backend/flight.ts'
 import { openWebgpuBackend, type WebgpuBackend } from '../../src/backend/webgpu/webgpu.ts'
 import { WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
 import { capacityFor, normals, raggedBatch, randomStates, read, readStates, runStep } from './kit.ts'
@@ -70,3 +71,45 @@ test.skipIf(opened === null).each([
   expect(alone.flatMap(({ values }) => values)).toEqual(together.values)
   expect(alone.flatMap(({ own }) => own)).toEqual(together.own)
 })
+
+const MANY_HEADS = 64
+
+/** Outputs and states of the first two heads of prompts, of so many. */
+async function readPrompts(backend: WebgpuBackend, heads: number) {
+  const lengths = [40, 25]
+  const tokens = 65
+  const room = tokens + 2
+  const [own, all] = [64 * heads, 64 * MANY_HEADS]
+  const capacity = capacityFor(tokens, 2)
+  const states = backend.statePool({ layers: 1, channels: own, heads, headSize: 64 }, 2)
+  const rate = (x: number) => 1 / (1 + Math.exp(-x))
+  const operand = (seed: number, map = (x: number) => x) => {
+    const values = normals(room * all, seed).map(map)
+    return backend.tensor(
+      [room, own],
+      values.filter((_, i) => i % all < own),
+    )
+  }
+  const constant = (seed: number) => backend.tensor([own], normals(all, seed).slice(0, own))
+  const out = backend.tensor([room, own])
+  const operands = { r: operand(1), k: operand(2), v: operand(3), w: operand(4), a: operand(5, rate), g: operand(6) }
+  const ln_x = { weight: constant(14), bias: constant(15), eps: 64e-5 }
+  const weights = { k_k: constant(11), k_a: constant(12), r_k: constant(13), ln_x }
+  const more = { vFirst: operand(8), vGate: operand(7, rate) }
+  await runStep(backend, capacity, raggedBatch(capacity, lengths, [1, 0], 1), (ops) =>
+    ops.wkv7(out, { ...operands, ...more }, weights, states, 0),
+  )
+  const outputs = (await read(backend, out, 0, tokens * own)).filter((_, i) => i % own < C)
+  const matrices = await Promise.all([0, 1].map(async (slot) => (await landed(states.read(slot)))[1]!.slice(0, 64 * C)))
+  return { outputs, matrices }
+}
+
+// GPUs with many state rows share them out in another way.
+test.skipIf(opened === null).each(['f32', 'f16'] as const)(
+  'heads of prompts have the same bits with %s states, however many there are',
+  async (type) => {
+    const many = await readPrompts(opened![type], MANY_HEADS)
+    expect(many.outputs.every((y) => Number.isFinite(y) && y !== 0)).toBe(true)
+    expect(await readPrompts(opened![type], HEADS)).toEqual(many)
+  },
+)

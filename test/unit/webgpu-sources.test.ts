@@ -10,6 +10,8 @@ const CONSTANTS = {
   EACH: 4,
   PAIRS: 2,
   EACH_ROWS: 2,
+  ONES: 0,
+  TWOS: 1,
   ROWS4: 4,
   VECTORS: 5,
   LOADS: 4,

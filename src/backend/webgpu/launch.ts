@@ -61,16 +61,21 @@ export type RowParts = 1 | 4 | 8
 const SCAN = {
   1: { most: 32, each: 1, bytes: 12_000 },
   4: { most: 16, each: 1, bytes: 24_000 },
-  8: { most: 16, each: 2, bytes: 24_000 },
+  8: { most: 16, each: 1, bytes: 24_000 },
 } as const
+/** Where all rows are so many, they keep a large GPU busy though threads have two. */
+const MANY_ROWS = 4096
+const SCAN_OF_MANY = { most: 32, each: 2, bytes: 25_000 } as const
 /** Loads are written out, and a processor compiles each: fewer of them. */
 const SCAN_IN_SOFTWARE = { most: 32, bytes: 16_000 }
 /** w, k, kk, b, r. */
 const SCAN_VECTORS = 5
 
 /** Threads bring as many vectors each. */
-export function scanConstants({ gpu, isSoftware }: WebgpuDevice, N: number, parts: RowParts) {
-  const { most, each, bytes } = isSoftware && parts !== 1 ? { ...SCAN[parts], ...SCAN_IN_SOFTWARE } : SCAN[parts]
+export function scanConstants({ gpu, isSoftware }: WebgpuDevice, heads: number, N: number, parts: RowParts) {
+  const isMany = parts === 8 && heads * N >= MANY_ROWS
+  const own = isMany ? SCAN_OF_MANY : SCAN[parts]
+  const { most, each, bytes } = isSoftware && parts === 4 ? { ...own, ...SCAN_IN_SOFTWARE } : own
   const rows = N % most === 0 ? most : most / 2
   const fitting = Math.floor(
     Math.min(bytes, gpu.limits.maxComputeWorkgroupStorageSize) / (4 * (SCAN_VECTORS * N + 2 * rows)),
@@ -80,7 +85,17 @@ export function scanConstants({ gpu, isSoftware }: WebgpuDevice, N: number, part
   const LOADS = (TOKENS * N) / 4 / threads
   assert(Number.isInteger(LOADS), `heads of ${N} by ${threads} threads`)
   const VALUES = Math.ceil((TOKENS * rows) / 4 / threads)
-  return { N, ROWS4: rows / 4, TOKENS, VECTORS: SCAN_VECTORS, EACH_ROWS: each, LOADS, VALUES }
+  return {
+    N,
+    ROWS4: rows / 4,
+    TOKENS,
+    VECTORS: SCAN_VECTORS,
+    ONES: each % 2,
+    TWOS: (each - (each % 2)) / 2,
+    EACH_ROWS: each,
+    LOADS,
+    VALUES,
+  }
 }
 
 /** Of a kernel that steps states. */

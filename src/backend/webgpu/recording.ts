@@ -269,7 +269,7 @@ export class Recording extends Launches {
     }
     this.launch('wkv7-prepare', words('halves'), [], ofTokens, { constants: byFours })
     const scanParts = parts === 4 && N % 64 === 0 && this.device.lanes >= 8 ? 8 : parts
-    const scan = scanConstants(this.device, N, scanParts)
+    const scan = scanConstants(this.device, heads, N, scanParts)
     const ofRows = (step: StepShape) => [(heads * N) / (4 * scan.ROWS4), hasPrompts(step) ? step.numRows : 0] as const
     this.launch('wkv7-scan', words('halves'), slots, ofRows, statesVariant(pool, scan, scanParts))
     this.launchKept(keeper, 'wkv7-finish', words, [], ofTokens, { constants: byFours })
