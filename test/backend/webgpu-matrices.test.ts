@@ -77,9 +77,10 @@ test.skipIf(!hasMatrices).each(['f16', 'bf16', 'i8', 'q4', 'nf4'] as const)(
     for (const [rows, columns] of [
       [64, 1024],
       [200, 1120],
-      // Short rows, and many outputs, have other forms.
+      // Short rows, and many outputs, have other forms, and of these long rows.
       [200, 96],
       [8192, 1024],
+      ...(type === 'bf16' ? [[8192, 4096] as const] : []),
     ] as const) {
       const most = 40
       const x = normals(most * columns, 3)

@@ -31,7 +31,7 @@ test.each([
       ] as const) {
         const form = matrixForm(
           matrices,
-          { blocks, columns, type, isSoftware: false, sharedBytes: 32_768, isByDots: false },
+          { blocks, columns, isEven: columns > 1000, type, isSoftware: false, sharedBytes: 32_768, isByDots: false },
           tokens,
         )
         const { TEAMS, STEP, HIGH, BROAD, PIECE, WEIGHTS_EACH, PADDED } = form.constants as Record<string, number>
@@ -43,7 +43,7 @@ test.each([
         expect(UNIT[type] % (8 * PIECE!)).toBe(0)
         expect((STEP! * side) % (8 * PIECE!)).toBe(0)
         // Inputs end with zeros to whole steps.
-        expect(PADDED! % (8 * eights)).toBe(0)
+        if (columns % (8 * eights) !== 0) expect(PADDED! % (8 * eights)).toBe(0)
       }
 })
 
@@ -52,7 +52,7 @@ test.each([
   ['bf16', 32_768],
   ['q4', 16_384],
 ] as const)('tiles of %s in %i bytes without matrices: every operand is brought', (type, sharedBytes) => {
-  const work = { blocks: 512, columns: 4096, type, isSoftware: false, sharedBytes, isByDots: false }
+  const work = { blocks: 512, columns: 4096, isEven: true, type, isSoftware: false, sharedBytes, isByDots: false }
   const { file, constants, tokens, blocks } = formFor(work, 512)
   const { R, ACROSS, DEEP, KQ, PADDING, INPUTS, WEIGHTS_EACH } = constants as Record<string, number>
   const threads = ACROSS! * DEEP!
@@ -92,7 +92,15 @@ test.each(['i8', 'q4'] as const)(
   (type) => {
     for (const tokens of [1, 2, 3, 4])
       for (const blocks of [16, 256, 512, 1536, 8192]) {
-        const work = { blocks, columns: 4096, type, isSoftware: false, sharedBytes: 32_768, isByDots: true }
+        const work = {
+          blocks,
+          columns: 4096,
+          isEven: true,
+          type,
+          isSoftware: false,
+          sharedBytes: 32_768,
+          isByDots: true,
+        }
         const form = formFor(work, tokens)
         const { NT, EACH, LOADS, R, TURNS, TOGETHER } = form.constants as Record<string, number>
         expect(form.file).toBe('linear-dots')

@@ -8,6 +8,8 @@ import { GROUP, LEAST_BY_MATRICES, PADDED } from './halves.ts'
 export interface Work {
   readonly blocks: number
   readonly columns: number
+  /** Whether all rows have multiples of LEAST_COLUMNS inputs. */
+  readonly isEven: boolean
   readonly type: HeldType
   readonly isSoftware: boolean
   /** Of a workgroup. */
@@ -142,17 +144,24 @@ export const LEAST_WIDE = 65
 export const LEAST_COLUMNS = 1024
 /** Blocks from which on a workgroup has more of them, and reads the inputs less often. */
 const MANY_BLOCKS = 1024
+/** Likewise, of rows that are not long. */
+const SOME_BLOCKS = 512
+/** Blocks up to which the GPU has so few workgroups that each asks for more at a time. */
+const FEWEST_BLOCKS = 256
 
 /** Teams and steps decide the order of sums, so they depend on a product's shape, never on the number of tokens. */
-function fewForm(matrices: Matrices, { type, blocks, columns }: Work, tokens: number): Form {
+function fewForm(matrices: Matrices, { type, blocks, columns, isEven }: Work, tokens: number): Form {
   const { side } = matrices
   const down = [1, 2].find((most) => tokens <= most * side) ?? 4
+  const of = (teams: number, across: number, inputs: number, sets: number, broad = 1) =>
+    byMatrices(matrices, type, { high: 1, broad, down, across, teams, step: inputs / side, buffers: 1, sets })
   // Of more rows, registers for another set would leave room for fewer workgroups.
   const sets = down === 1 ? 2 : 1
-  const of = (teams: number, broad: number, across: number, inputs: number) =>
-    byMatrices(matrices, type, { high: 1, broad, down, across, teams, step: inputs / side, buffers: 1, sets })
-  if (columns < LEAST_COLUMNS) return of(2, 4, 1, 32)
-  return blocks < MANY_BLOCKS ? of(8, 1, 1, 64) : of(4, 1, 2, 32)
+  if (columns < LEAST_COLUMNS) return of(2, 1, 32, sets, 4)
+  if (columns < LONG_ROW && blocks >= SOME_BLOCKS) return of(8, 2, 32, 1)
+  const few = of(8, 1, LEAST_COLUMNS / 8, 1)
+  if (blocks <= FEWEST_BLOCKS && isEven && sharedOf(few) <= matrices.sharedBytes) return few
+  return blocks < MANY_BLOCKS ? of(8, 1, 64, sets) : of(4, 2, 32, sets)
 }
 
 /** Beside the tiles: a number, in the unit of shared memory. */

@@ -9,7 +9,16 @@ import type { Matrices } from '../adapter.ts'
 import type { Recorder } from '../launch.ts'
 import { BLOCK_ROWS, tensorOf, WebgpuMatrix } from '../resources.ts'
 import type { Kernel } from '../source.ts'
-import { besideForm, formFor, gridOf, LEAST_WIDE, matricesBeside, matrixForm, type Work } from './forms.ts'
+import {
+  besideForm,
+  formFor,
+  gridOf,
+  LEAST_COLUMNS,
+  LEAST_WIDE,
+  matricesBeside,
+  matrixForm,
+  type Work,
+} from './forms.ts'
 import {
   eightsOf,
   type HalvesOf,
@@ -83,6 +92,7 @@ function recordGroup(
   const work = {
     blocks: blocksOf(group),
     columns: Math.max(...group.map(({ matrix }) => matrix.columns)),
+    isEven: [...group, ...beside].every(({ matrix }) => matrix.columns % LEAST_COLUMNS === 0),
     type,
     isSoftware: recording.device.isSoftware,
     sharedBytes: recording.device.gpu.limits.maxComputeWorkgroupStorageSize,
