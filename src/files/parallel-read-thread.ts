@@ -13,23 +13,19 @@ import {
   START,
   STARTING,
   STATE,
+  waitWhile,
 } from './parallel-read.ts'
 
 const { file, mailbox, buffer } = workerData as ReadingThread // given by ParallelReader
 
 // The file may have been closed before this thread started.
 Atomics.compareExchange(mailbox, STATE, STARTING, IDLE)
-for (let state = wait(); state !== ENDED; state = wait()) {
+for (let state = waitWhile(mailbox, IDLE); state !== ENDED; state = waitWhile(mailbox, IDLE)) {
   // FAILED is final: from then on the caller reads alone.
   const next = state === READING && isRead() ? IDLE : FAILED
   Atomics.compareExchange(mailbox, STATE, READING, next)
   Atomics.notify(mailbox, STATE)
   if (next === FAILED) break
-}
-
-function wait(): number {
-  Atomics.wait(mailbox, STATE, IDLE)
-  return Atomics.load(mailbox, STATE)
 }
 
 function isRead(): boolean {

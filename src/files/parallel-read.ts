@@ -35,6 +35,18 @@ export interface ReadingThread {
   readonly buffer: Uint8Array<SharedArrayBuffer>
 }
 
+/**
+ * Waits until the state is another, and returns it. A notification may be late, when who sends it has lost its processor
+ * meanwhile, and then ends the next wait, too.
+ */
+export function waitWhile(mailbox: Int32Array<SharedArrayBuffer>, state: number): number {
+  for (;;) {
+    const now = Atomics.load(mailbox, STATE)
+    if (now !== state) return now
+    Atomics.wait(mailbox, STATE, state)
+  }
+}
+
 export class ParallelReader {
   readonly #file: number
   readonly #mailboxes: Int32Array<SharedArrayBuffer>[] = []
@@ -91,7 +103,7 @@ export class ParallelReader {
       own = readSync(this.#file, target, 0, share, offset)
     } finally {
       // When this returns or throws, no thread is reading.
-      for (const mailbox of free) Atomics.wait(mailbox, STATE, READING)
+      for (const mailbox of free) waitWhile(mailbox, READING)
     }
     return own === share && free.every((mailbox) => Atomics.load(mailbox, STATE) === IDLE)
   }

@@ -2,8 +2,19 @@ import { mkdtempSync, openSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { Worker } from 'node:worker_threads'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { ParallelReader } from '../../src/files/parallel-read.ts'
+import {
+  ENDED,
+  IDLE,
+  LENGTH,
+  ParallelReader,
+  READING,
+  type ReadingThread,
+  STARTING,
+  STATE,
+  waitWhile,
+} from '../../src/files/parallel-read.ts'
 import { openFile } from '../../src/model/formats/open-file.ts'
 import { ReadBuffer } from '../../src/model/formats/read-buffer.ts'
 
@@ -52,6 +63,37 @@ test('a range beyond the end of the file is left to the caller', async () => {
   await untilRead(threads, buffer, 0)
   expect(threads.read(buffer, bytes.length - MIB)).toBe(false)
   threads.close()
+})
+
+test('a late notification does not end a thread', async () => {
+  const mailbox = new Int32Array(new SharedArrayBuffer(20))
+  const buffer = new Uint8Array(new SharedArrayBuffer(MIB))
+  const workerData: ReadingThread = { file: openSync(path, 'r'), mailbox, buffer }
+  const thread = new Worker(new URL('../../dist/files/parallel-read-thread.js', import.meta.url), { workerData })
+  while (Atomics.load(mailbox, STATE) === STARTING) await sleep(10)
+  // As if it came from the request before.
+  while (Atomics.notify(mailbox, STATE) === 0) await sleep(10)
+  await sleep(100)
+  mailbox[LENGTH] = MIB
+  Atomics.store(mailbox, STATE, READING)
+  Atomics.notify(mailbox, STATE)
+  expect(Atomics.wait(mailbox, STATE, READING, 10_000)).not.toBe('timed-out')
+  expect(Buffer.compare(buffer, bytes.subarray(0, MIB))).toBe(0)
+  Atomics.store(mailbox, STATE, ENDED)
+  Atomics.notify(mailbox, STATE)
+  await new Promise((resolve) => thread.once('exit', resolve))
+})
+
+test('a late notification does not end the wait for one that still reads', () => {
+  const mailbox = new Int32Array(new SharedArrayBuffer(20))
+  mailbox[STATE] = READING
+  const other = `
+    const { workerData: mailbox } = require('node:worker_threads')
+    for (let woken = 0; woken < 3; ) woken += Atomics.notify(mailbox, ${STATE})
+    Atomics.store(mailbox, ${STATE}, ${IDLE})
+    Atomics.notify(mailbox, ${STATE})`
+  new Worker(other, { eval: true, workerData: mailbox })
+  expect(waitWhile(mailbox, READING)).toBe(IDLE)
 })
 
 test('small ranges and unshared memory are left to the caller', () => {
