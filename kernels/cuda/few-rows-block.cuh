@@ -72,6 +72,26 @@ struct Rows {
   Row of[TOKENS];
 };
 
+/** x in the words at `from`. */
+__device__ __forceinline__ Rows take_x(const Block& b, int from) {
+  static_assert(kPer == 1 || !WORDS, "narrow models");
+  uint4 words[TOKENS] = {};
+  // All rows at once.
+  for (bool has_all = !owns(0); !has_all;) {
+    has_all = true;
+#pragma unroll
+    for (int t = 0; t < TOKENS; t++)
+      has_all &= b.words.has_four(words[t],
+                                  from + min(t, b.num_tokens - 1) * CHANNELS + 4 * group(0));
+  }
+  Rows x;
+#pragma unroll
+  for (int t = 0; t < TOKENS; t++)
+    x.of[t].part[0] = make_float4(__uint_as_float(words[t].x), __uint_as_float(words[t].y),
+                                  __uint_as_float(words[t].z), __uint_as_float(words[t].w));
+  return x;
+}
+
 __device__ __forceinline__ int slot_of(const Block& b, int token) {
   int slot = b.slots[0];
 #pragma unroll

@@ -13,6 +13,7 @@
 //   key     norm and mix → u = relu²(…)
 //   value   x += u·value: some columns per block, only rows whose u is not zero; with WORDS some
 //           rows of the other layout, all of them
+// Narrow models may end with the norm and the head (few-rows-logits.cuh).
 // Blocks never add to one sum in an order that can change, and a token's sums are the same to the
 // bit for any TOKENS. Matrices are f16 [rows, columns], value transposed, vectors and x f32. r, k,
 // v, output, key and value may be quantised (QUANT, as in quant.cuh). Then value either has the
@@ -29,6 +30,9 @@
 // a row of r, k or v in units of 16 bytes. With QUANT, FEED is at least 1, and KEYS is a multiple
 // of CHANNELS
 #include "few-rows-heads.cuh"
+#if HAS_LOGITS
+#include "few-rows-logits.cuh"
+#endif
 #if ACTIVE
 #include "few-rows-value.cuh"
 #endif
@@ -82,26 +86,6 @@ __device__ __forceinline__ Rows load_x(const FewRows& op, const Block& b) {
   Rows x;
 #pragma unroll
   for (int t = 0; t < TOKENS; t++) x.of[t] = load_fresh(op.x + min(t, b.num_tokens - 1) * CHANNELS);
-  return x;
-}
-
-/** x in the words at `from`. */
-__device__ __forceinline__ Rows take_x(const Block& b, int from) {
-  static_assert(kPer == 1 || !WORDS, "narrow models");
-  uint4 words[TOKENS] = {};
-  // All rows at once.
-  for (bool has_all = !owns(0); !has_all;) {
-    has_all = true;
-#pragma unroll
-    for (int t = 0; t < TOKENS; t++)
-      has_all &= b.words.has_four(words[t],
-                                  from + min(t, b.num_tokens - 1) * CHANNELS + 4 * group(0));
-  }
-  Rows x;
-#pragma unroll
-  for (int t = 0; t < TOKENS; t++)
-    x.of[t].part[0] = make_float4(__uint_as_float(words[t].x), __uint_as_float(words[t].y),
-                                  __uint_as_float(words[t].z), __uint_as_float(words[t].w));
   return x;
 }
 
@@ -333,7 +317,7 @@ __device__ __forceinline__ Row key_phase(const FewRows& op, Block& b, Stream& s,
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS + OTHER_THREADS, 1)
-    few_rows(Step step, const __grid_constant__ FewRows op) {
+    few_rows(Step step, const __grid_constant__ FewRows op, const __grid_constant__ Logits logits) {
   __shared__ Shared sh;
   // Aligned to 128 bytes, as the lines of global memory are. With an offset of 16 bytes, copies
   // take a tenth longer.
@@ -343,13 +327,16 @@ extern "C" __global__ void __launch_bounds__(THREADS + OTHER_THREADS, 1)
   Matrices* const matrices = reinterpret_cast<Matrices*>(region + REGION);
   wait_for_previous();
   const int num_tokens = step.num_tokens();
-  if (num_tokens == 0) return;
+  // Logits may be of kept rows alone.
+  const bool makes_logits = HAS_LOGITS && logits.head != nullptr;
+  if (num_tokens == 0 && !makes_logits) return;
+  const int num_layers = num_tokens == 0 ? 0 : op.num_layers;
 
   copy_matrices(matrices, op);
   Block b = {sh, region, {op.arrivals, 0}, {}, 0, num_tokens};
   b.in = share_of_in(op);
 #pragma unroll
-  for (int t = 0; t < TOKENS; t++) b.slots[t] = step.slots[min(t, step.num_rows() - 1)];
+  for (int t = 0; t < TOKENS; t++) b.slots[t] = step.slots[max(min(t, step.num_rows() - 1), 0)];
   b.tasks = {num_tokens, step.num_rows() < num_tokens};
   if (TOKENS == 2 && b.tasks.is_one_row && step.keeps[0] != kNowhere) b.slots[1] = step.keeps[0];
   b.first_job = job_of(op, b.in.begin);
@@ -365,11 +352,11 @@ extern "C" __global__ void __launch_bounds__(THREADS + OTHER_THREADS, 1)
     return;
   }
 #endif
-  Stream s = start_stream(sh.stream, matrices, op.num_layers, ring);
-  if (threadIdx.x >= kWorkers) fetch_layer(op, b, 0);
+  Stream s = start_stream(sh.stream, matrices, num_layers, ring);
+  if (threadIdx.x >= kWorkers && num_layers > 0) fetch_layer(op, b, 0);
   sync_threads();
 
-  for (int l = 0; l < op.num_layers; l++) {
+  for (int l = 0; l < num_layers; l++) {
     Row kept = in_phase(op, b, s, l, l == 0);
     end_phase(b);
     heads_phase(op, b, s, l, kept);
@@ -386,6 +373,9 @@ extern "C" __global__ void __launch_bounds__(THREADS + OTHER_THREADS, 1)
     if (l == op.num_layers - 1) break;
     end_phase(b);
   }
+#if HAS_LOGITS
+  if (makes_logits) logits_phase(step, logits, b, s);
+#endif
   // All blocks had read it before they gave anything.
   if (WORDS && blockIdx.x == 0 && threadIdx.x == 0) op.arrivals[1] = b.words.epoch;
   let_next_start();

@@ -85,6 +85,25 @@ struct FewRows {
   u64* words;
 };
 
+/** What makes logits of the last layer's x: the norm of gather-norm.cu, and the head. */
+struct Logits {
+  const float* weight;
+  const float* bias;
+  /** [V, CHANNELS]; null if others make the logits. */
+  const f16* head;
+  /** What the head multiplies, [R, CHANNELS], and the logits, [R, V]. */
+  f16* hidden;
+  float* of;
+  const int* kept_as;
+  f16* kept;
+  float eps;
+  int vocab;
+};
+
+/** Whether the launch may make logits: a warp then has one or two runs of a row, as in
+ * linear-few.cu. */
+#define HAS_LOGITS (WORDS && CHANNELS >= 512 && CHANNELS <= 1024 && KEYS >= 2 * CHANNELS)
+
 /** The addresses of all layers' matrices, into shared memory, by all threads of the block. */
 __device__ __forceinline__ void copy_matrices(Matrices* to, const FewRows& op) {
   constexpr int kWords = sizeof(Matrices) / 8;

@@ -3,21 +3,6 @@
 // is read from kept[p].  out f16 [R, C] · x f32 [T, C] · kept f16 [places, C].  One block per row.
 #include "norm.cuh"
 
-__device__ __forceinline__ Row times(Row x, float factor) {
-#pragma unroll
-  for (float4& p : x.part) p.x *= factor, p.y *= factor, p.z *= factor, p.w *= factor;
-  return x;
-}
-
-__device__ __forceinline__ Row plus(Row x, const Row& y) {
-#pragma unroll
-  for (int i = 0; i < kPer; i++) {
-    x.part[i].x += y.part[i].x, x.part[i].y += y.part[i].y;
-    x.part[i].z += y.part[i].z, x.part[i].w += y.part[i].w;
-  }
-  return x;
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS)
     gather_norm(Step step, f16* out, const float* x, const float* weight, const float* bias,
                 float eps, const int* kept_as, f16* kept) {

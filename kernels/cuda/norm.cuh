@@ -43,6 +43,21 @@ __device__ __forceinline__ void store_row(f16* y, const Row& row) {
           make_uint2(pack(row.part[i].x, row.part[i].y), pack(row.part[i].z, row.part[i].w));
 }
 
+__device__ __forceinline__ Row times(Row x, float factor) {
+#pragma unroll
+  for (float4& p : x.part) p.x *= factor, p.y *= factor, p.z *= factor, p.w *= factor;
+  return x;
+}
+
+__device__ __forceinline__ Row plus(Row x, const Row& y) {
+#pragma unroll
+  for (int i = 0; i < kPer; i++) {
+    x.part[i].x += y.part[i].x, x.part[i].y += y.part[i].y;
+    x.part[i].z += y.part[i].z, x.part[i].w += y.part[i].w;
+  }
+  return x;
+}
+
 /** A barrier of the THREADS threads, without the others. */
 __device__ __forceinline__ void sync_threads() {
   if constexpr (OTHER_THREADS == 0)

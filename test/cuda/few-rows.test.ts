@@ -10,6 +10,7 @@ import { CopyBudget } from '../../src/backend/cuda/linear/sparse.ts'
 import { FewRowsLayers } from '../../src/backend/cuda/ops/fused-layers.ts'
 import type { Way } from '../../src/backend/cuda/ops/fused-layers-plan.ts'
 import { CudaProgram } from '../../src/backend/cuda/program.ts'
+import type { StepShape } from '../../src/backend/cuda/step/command.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import type { PackedType, WeightType } from '../../src/backend/weight-types.ts'
 import { openCheckpoint } from '../../src/model/checkpoint.ts'
@@ -398,8 +399,8 @@ function checkBothValues(check: (backendFor: typeof createCudaBackend) => void):
 }
 
 /** Which steps were one launch. On a card with less shared memory than Hopper two tokens or eight may not be. */
-function expectSizes(calls: readonly (readonly [unknown, number])[], sizes: readonly number[]): void {
-  const found = new Set(calls.map(([, tokens]) => tokens))
+function expectSizes(calls: readonly (readonly [unknown, StepShape])[], sizes: readonly number[]): void {
+  const found = new Set(calls.map(([, { tokens }]) => tokens))
   if (cardInfo().sharedBytesPerBlock >= 227 << 10) expect(found).toEqual(new Set(sizes))
   else expect(found).toContain(1)
 }
@@ -414,6 +415,39 @@ function checkTwoTokens(path: string, weightType?: WeightType): void {
     }
   })
   expectSizes(run.mock.calls, [1, 2])
+}
+
+/** Narrow models whose logits the launch makes: 8, 12 and 16 runs of a row, and five tiles of the head a block. */
+const WITH_LOGITS = [512, 768, 1024].map((channels) => ({ layers: 2, channels, ranks: LOW, vocab: 10_008 }))
+
+/** What steps of one and two tokens give: logits, hidden rows, and draws of blended and of kept rows. */
+function outputsOf(runner: ModelRunner): unknown[] {
+  for (const slot of [0, 1, 2]) runner.clearSlot(slot)
+  const [a, b] = [TOKENS.subarray(0, 1), TOKENS.subarray(1, 2)]
+  const spec = (slot: number) => draw(slot, { logprobs: 5 })
+  const all = { samples: [], allLogits: true }
+  const step = (...rows: Parameters<ModelRunner['step']>[0]) =>
+    runner
+      .step(rows)
+      .map(({ drawn, logits, hidden }) => [
+        drawn,
+        logits && Float32Array.from(logits),
+        hidden && Float32Array.from(hidden),
+      ])
+  const outputs = [
+    step({ slot: 0, tokens: a, ...all }),
+    step({ slot: 0, tokens: b, ...all }, { slot: 1, tokens: a, ...all }),
+    step({ slot: 2, tokens: TOKENS.subarray(2, 4), ...all }),
+    step({ slot: 0, tokens: a, samples: [spec(0)], hidden: 'last' }),
+    step({ slot: 0, tokens: a, samples: [spec(0)], blend: { weight: 0.7, others: [{ slot: 1, weight: 0.3 }] } }),
+    step({ slot: 0, tokens: a, samples: [] }, { slot: 1, tokens: b, samples: [spec(1)] }),
+  ]
+  const flight = runner.launch([{ slot: 1, tokens: a, samples: [spec(1)], drawsLater: true }])
+  runner.drawLater([null])
+  flight.result()
+  // The kept row's logits are those of a step that feeds another row.
+  outputs.push(step({ slot: 0, tokens: b, samples: [] }, { slot: 1, tokens: new Int32Array(), samples: [spec(1)] }))
+  return outputs
 }
 
 const TIMES = { timeout: 120_000 }
@@ -467,6 +501,25 @@ describeCuda('few rows through all layers at once', () => {
     const run = vi.spyOn(FewRowsLayers.prototype, 'run')
     checkEight(ggufOf(one), createCudaBackend)
     expectSizes(run.mock.calls, EIGHT_SIZES)
+  })
+
+  test.each(WITH_LOGITS)('logits of $channels channels have the bits of their ops', TIMES, (shape) => {
+    const path = modelOf(shape)
+    const made = vi.spyOn(FewRowsLayers.prototype, 'makesLogits')
+    const run = (options: CudaOptions) => {
+      const backend = createCudaBackend(options)
+      const runner = runnerOf(backend, path)
+      const outputs = [outputsOf(runner), outputsOf(runner)]
+      runner.dispose()
+      backend.dispose()
+      return outputs
+    }
+    const together = [run({}), run({ graphs: false })]
+    const sizes = made.mock.calls.filter((_, i) => made.mock.results[i]!.value).map(([{ tokens }]) => tokens)
+    expect(new Set(sizes)).toEqual(new Set(cardInfo().computeCapability[0] === 9 ? [1, 2] : []))
+    made.mockReturnValue(false)
+    const alone = run({})
+    expect(together).toEqual([alone, alone])
   })
 
   test('a row that draws twice fits in the space of two rows', TIMES, () => {

@@ -116,6 +116,13 @@ export function hasWords(device: CudaDevice, layers: readonly Rwkv7Layer[], choo
   return type === 'f16' && choose(channels) === 'warps' && device.computeCapability[0] === 9 && fits
 }
 
+/** Whether the same launch may make logits of f16, as HAS_LOGITS of few-rows.cuh says. */
+export function canMakeLogits(layers: readonly Rwkv7Layer[]): boolean {
+  const { key, states } = layers[0]!
+  const { channels } = states.shape
+  return channels >= 512 && channels <= 1024 && key.rows >= 2 * channels
+}
+
 /**
  * Words of few-rows.cu, u64, with room for two tokens: four copies of x after `output` and after `value`, two halves each
  * of the heads' outputs and of key's, and the outputs of `in`.

@@ -3,7 +3,7 @@
  * device has room; what is left runs op by op. Owns the table of the layers' addresses.
  */
 import { assert, SkeinError } from '../../../errors.ts'
-import type { Tensor } from '../../backend.ts'
+import type { Ops, Tensor } from '../../backend.ts'
 import type { Batch, Capacity } from '../../batch.ts'
 import type { CudaDevice } from '../device/device.ts'
 import type { DevicePointer } from '../kernel/args.ts'
@@ -12,10 +12,19 @@ import type { LaunchOptions } from '../kernel/launch.ts'
 import { StructBytes } from '../kernel/struct-bytes.ts'
 import { isWorthTurning, type TurnedMatrix, turnedBytes, turnedMatrix } from '../linear/active-rows.ts'
 import type { CopyBudget } from '../linear/sparse.ts'
-import type { CudaMatrix } from '../resources.ts'
+import { CudaMatrix } from '../resources.ts'
 import { type Command, FEW_TOKENS, type StepShape, type StepStream } from '../step/command.ts'
 import { normOf, tensorOf } from '../step/operands.ts'
-import { firstRows, hasWords, layerBytes, numWords, planOf, planOfEight, wayFor } from './fused-layers-plan.ts'
+import {
+  canMakeLogits,
+  firstRows,
+  hasWords,
+  layerBytes,
+  numWords,
+  planOf,
+  planOfEight,
+  wayFor,
+} from './fused-layers-plan.ts'
 import {
   continues,
   IN_NAMES,
@@ -26,6 +35,9 @@ import {
   type Rwkv7Layer,
 } from './layer-pattern.ts'
 import { wkv7Struct } from './wkv7.ts'
+
+/** Bytes of `Logits` of few-rows.cu. */
+const LOGITS_BYTES = 72
 
 const COOPERATIVE: LaunchOptions = { cooperative: true }
 
@@ -38,20 +50,23 @@ export class StepCommand implements Command {
   readonly alone: Command
   readonly recorded: Recorded
   #layers: FewRowsLayers | null = null
+  #isTaken: (shape: StepShape) => boolean = () => false
 
   constructor(alone: Command, recorded: Recorded) {
     this.alone = alone
     this.recorded = recorded
   }
 
-  joins(layers: FewRowsLayers): void {
+  /** `isTaken`: whether the whole does this command's work in a step of a shape. */
+  joins(layers: FewRowsLayers, isTaken: (shape: StepShape) => boolean): void {
     this.#layers = layers
+    this.#isTaken = isTaken
     layers.members.push(this)
   }
 
   /** The whole, when it runs in place of its members. */
   #whole(shape: StepShape): FewRowsLayers | null {
-    return this.#layers?.takes(shape.tokens) ? this.#layers : null
+    return this.#isTaken(shape) ? this.#layers : null
   }
 
   prepare(...[gemm, shape]: Parameters<NonNullable<Command['prepare']>>): void {
@@ -65,7 +80,7 @@ export class StepCommand implements Command {
   run(stream: StepStream, shape: StepShape): void {
     const whole = this.#whole(shape)
     if (whole === null) this.alone.run(stream, shape)
-    else if (whole.members[0] === this) whole.run(stream, shape.tokens)
+    else if (whole.members[0] === this) whole.run(stream, shape)
   }
 
   uploadLater(batch: Batch): void {
@@ -87,8 +102,18 @@ interface Variant {
   readonly threads: number
   readonly sharedBytes: number
   readonly site: object
-  /** `FewRows`, and what eight-rows.cu has beside it. */
-  readonly args: readonly (Uint8Array | DevicePointer)[]
+  /** Of launches that make logits. */
+  readonly logitsSite: object
+  readonly struct: Uint8Array
+  /** Of eight-rows.cu alone. */
+  readonly mixed: DevicePointer | null
+}
+
+/** What makes logits of the last layer's x, as it was recorded. */
+interface Output {
+  readonly gather: Parameters<Ops['gatherNorm']>
+  readonly logits: Tensor
+  readonly head: CudaMatrix
 }
 
 /** How ffn.value lies in memory: its rows one after the other, transposed (f16), or turned round (fewer bits). */
@@ -114,6 +139,7 @@ export class FewRowsLayers {
   /** By size, from the first step of it on; null where it cannot be. */
   readonly #variants = new Map<number, Variant | null>()
   #shared: Shared | null = null
+  #output: Output | null = null
   readonly #structs = new Map<ValueForm, Uint8Array>()
   /** Device memory to free at the end. */
   readonly #memory: DevicePointer[] = []
@@ -139,7 +165,26 @@ export class FewRowsLayers {
       this.#values.push(transposed)
     }
     this.#layers.push(layer)
-    for (const member of members) member.joins(this)
+    for (const member of members) member.joins(this, ({ tokens }) => this.takes(tokens))
+  }
+
+  /** Takes in the last commands, if they make logits of the x that its last layer leaves. */
+  offerLogits(commands: readonly StepCommand[]): void {
+    const [before, ...members] = commands.slice(-3)
+    if (before !== this.members.at(-1)) return
+    const [gather, logits] = members.map(({ recorded }) => recorded)
+    if (gather?.op !== 'gatherNorm' || logits?.op !== 'logits') return
+    const [y, x, head] = logits.args
+    const [hidden, from] = gather.args
+    if (this.#layers.at(-1)?.x !== from || x !== hidden || !(head instanceof CudaMatrix)) return
+    if (head.layout !== 'f16' || !this.#hasWords() || !canMakeLogits(this.#layers)) return
+    this.#output = { gather: gather.args, logits: y, head }
+    for (const member of members) member.joins(this, (shape) => this.makesLogits(shape))
+  }
+
+  /** Whether the launch of a step makes its logits, too. */
+  makesLogits({ tokens, logits }: StepShape): boolean {
+    return this.#output !== null && tokens < FEW_TOKENS && logits > 0 && logits <= tokens && this.takes(tokens)
   }
 
   /** Whether a step of so many tokens is one launch. */
@@ -188,8 +233,8 @@ export class FewRowsLayers {
     this.#shared ??= this.#share()
     const shared = this.#shared
     const struct = this.#structFor(shared, this.#valueForm(size))
-    const args = size === FEW_TOKENS ? [struct, shared.mixed] : [struct]
-    return { kernel, threads, sharedBytes, site: {}, args }
+    const mixed = size === FEW_TOKENS ? shared.mixed : null
+    return { kernel, threads, sharedBytes, site: {}, logitsSite: {}, struct, mixed }
   }
 
   #valueForm(size: number): ValueForm {
@@ -271,12 +316,29 @@ export class FewRowsLayers {
     return struct
   }
 
-  run(stream: StepStream, tokens: number): void {
-    const variant = this.#variantFor(tokens)
+  run(stream: StepStream, shape: StepShape): void {
+    const variant = this.#variantFor(shape.tokens)
     assert(variant, 'few rows run before they were made')
-    const { site, kernel, threads, sharedBytes, args } = variant
+    const { kernel, threads, sharedBytes, struct, mixed } = variant
+    const output = this.makesLogits(shape) ? this.#output : null
+    const site = output === null ? variant.site : variant.logitsSite
     const grid = [this.#device.numSms, 1, 1] as const
-    stream.launch(site, kernel, grid, threads, () => [...args], { ...COOPERATIVE, sharedBytes })
+    const args = () => [struct, mixed ?? this.#logitsStruct(stream, output)]
+    stream.launch(site, kernel, grid, threads, args, { ...COOPERATIVE, sharedBytes })
+  }
+
+  /** `Logits` of few-rows.cu. */
+  #logitsStruct({ buffer }: StepStream, output: Output | null): Uint8Array {
+    if (output === null) return new Uint8Array(LOGITS_BYTES)
+    const { gather, logits, head } = output
+    const [hidden, , norm, kept] = gather
+    const { rows, columns, address } = head
+    const { weight, bias, eps } = normOf(norm, columns)
+    const struct = new StructBytes().pointer(weight).pointer(bias).pointer(address)
+    struct.pointer(tensorOf(hidden, 'f16', this.#capacity.logits * columns))
+    struct.pointer(tensorOf(logits, 'f32', this.#capacity.logits * rows)).pointer(buffer.input('keptAs'))
+    struct.pointer(kept === undefined ? null : tensorOf(kept, 'f16', columns))
+    return struct.f32(eps).i32(rows).bytes()
   }
 
   dispose(): void {

@@ -70,7 +70,10 @@ export class Recording {
       wkv6: (...args) => this.#add(wkv6(device, capacity, ...args, this.#sharedFloats), { op: 'wkv6', args }),
       gatedAdd: (...args) => this.#add(gatedAdd(device, capacity, ...args), { op: 'gatedAdd', args }),
       gatherNorm: (...args) => this.#add(gatherNorm(device, capacity, ...args), { op: 'gatherNorm', args }),
-      logits: (...args) => this.#add(logits(device, capacity, ...args, this.#linear), { op: 'logits', args }),
+      logits: (...args) => {
+        this.#add(logits(device, capacity, ...args, this.#linear), { op: 'logits', args })
+        this.#fewRows.offerLogits(this.commands)
+      },
       sample: (...args) =>
         this.#add(sample(device, capacity, ...args, this.#sharedFloats, this.#numFlights), { op: 'sample', args }),
     }
