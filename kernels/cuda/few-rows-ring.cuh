@@ -156,11 +156,13 @@ __device__ __forceinline__ Stream start_stream(StreamShared& sh, const Matrices*
   return {sh, ring, {0, 0}};
 }
 
-/** Waits until the next stage is loaded. */
-__device__ __forceinline__ const f16* open_stage(Stream& s) {
-  wait(s.shared.full[s.next.slot], s.next.parity);
-  return reinterpret_cast<const f16*>(s.ring + s.next.slot * kStageBytes);
+/** Waits until a stage is loaded. */
+__device__ __forceinline__ const f16* open_stage(const Stream& s, const Turn& turn) {
+  wait(s.shared.full[turn.slot], turn.parity);
+  return reinterpret_cast<const f16*>(s.ring + turn.slot * kStageBytes);
 }
+
+__device__ __forceinline__ const f16* open_stage(const Stream& s) { return open_stage(s, s.next); }
 
 __device__ __forceinline__ void close_stage(Stream& s) {
   __syncwarp();

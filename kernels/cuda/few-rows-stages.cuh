@@ -14,6 +14,10 @@ __device__ __forceinline__ int own_inputs() {
   return 32 * (lane >> 3 & 1) + kVector * (lane & 3) + 4 * (lane >> 2 & 1);
 }
 
+/** Whether each warp has two units of every stage, which has four rows. With four units each, two
+ * stages at once are slower. */
+constexpr bool kIsEven = SPLIT == 1 && STAGE_ROWS == 4 && kUnits == 2 * WARPS;
+
 /** Multiplies the warp's columns of `rows` rows by the inputs of each token. Stores one sum per
  * row, the warp's part of it. */
 __device__ __forceinline__ void multiply_rows(Stream& s, const f16* input, float* sums, int rows) {
@@ -21,6 +25,55 @@ __device__ __forceinline__ void multiply_rows(Stream& s, const f16* input, float
   const Place own = slice_of_warp();
   const int row = (threadIdx.x & 31) >> 3;
   const f16* const inputs = input + own_inputs() + kUnitColumns * own.begin;
+  const auto load_input = [&](int token, int unit) {
+    return *reinterpret_cast<const uint2*>(inputs + token * CHANNELS + kUnitColumns * unit);
+  };
+  if constexpr (kIsEven) {
+    // The same for all rows.
+    uint2 x[TOKENS][kMost];
+#pragma unroll
+    for (int t = 0; t < TOKENS; t++)
+#pragma unroll
+      for (int unit = 0; unit < kMost; unit++) x[t][unit] = load_input(t, unit);
+    const int offset = own_weights(CHANNELS) + kUnitColumns * own.begin;
+    // Two stages at once, since the chain from a stage's barrier to its sums is long. The last one
+    // may be taken twice.
+#pragma unroll 1
+    for (int first = 0; first < rows; first += 8) {
+      const bool has_second = first + 4 < rows;
+      Turn turns[2] = {s.next, s.next};
+      if (has_second) turns[1].advance();
+      Products products[2][TOKENS] = {};
+      const f16* weights[2];
+#pragma unroll
+      for (int i = 0; i < 2; i++) weights[i] = open_stage(s, turns[i]) + offset;
+      uint4 w[2][kMost];
+#pragma unroll
+      for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int unit = 0; unit < kMost; unit++)
+          w[i][unit] = *reinterpret_cast<const uint4*>(weights[i] + kUnitColumns * unit);
+      // Or the compiler would load the second stage behind the first one's products.
+      __syncwarp();
+#pragma unroll
+      for (int unit = 0; unit < kMost; unit++)
+#pragma unroll
+        for (int t = 0; t < TOKENS; t++)
+#pragma unroll
+          for (int i = 0; i < 2; i++) add_products(products[i][t], w[i][unit], x[t][unit]);
+#pragma unroll
+      for (int t = 0; t < TOKENS; t++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+          const float sum = sum_four(products[i][t].sum());
+          const int at = first + 4 * i + row;
+          if ((threadIdx.x & 7) == 0 && at < rows) sums[t * kTokenSums + at] = sum;
+        }
+      close_stage(s);
+      if (has_second) close_stage(s);
+    }
+    return;
+  }
   // Which stage of a row holds the warp's columns.
   const int own_split = SPLIT == 1 ? 0 : own.begin / (kUnits / SPLIT);
   const int column_in_stage = kUnitColumns * own.begin - own_split * kStageColumns;
@@ -36,12 +89,10 @@ __device__ __forceinline__ void multiply_rows(Stream& s, const f16* input, float
 #pragma unroll
       for (int unit = 0; unit < kMost; unit++) {
         if (kUnits % kSlices != 0 && unit >= own.end - own.begin) break;
-        const int column = kUnitColumns * unit;
-        const uint4 w = *reinterpret_cast<const uint4*>(weights + four * kStageColumns + column);
+        const uint4 w = *reinterpret_cast<const uint4*>(weights + four * kStageColumns +
+                                                        kUnitColumns * unit);
 #pragma unroll
-        for (int t = 0; t < TOKENS; t++)
-          add_products(products[t], w,
-                       *reinterpret_cast<const uint2*>(inputs + t * CHANNELS + column));
+        for (int t = 0; t < TOKENS; t++) add_products(products[t], w, load_input(t, unit));
       }
 #pragma unroll
       for (int t = 0; t < TOKENS; t++) {
