@@ -1,6 +1,6 @@
 /**
- * How long a server takes from its start to its first token, on a new machine (empty cache folder) and the second time,
- * with its output and when each line came. Needs dist.
+ * How long a server takes from its start to its first token, on a new machine (empty cache folders, the driver's and the
+ * compiler's too) and the second time, with its output and when each line came. Needs dist.
  *
  *   node scripts/bench-start.js MODEL [serve's flags …]
  *
@@ -36,7 +36,7 @@ async function start() {
   const began = performance.now()
   const seconds = () => ((performance.now() - began) / 1000).toFixed(2)
   const words = ['serve', model, '--port', String(PORT), '--no-store', ...flags]
-  const env = { ...environment, XDG_CACHE_HOME: cache }
+  const env = { ...environment, XDG_CACHE_HOME: cache, CUDA_CACHE_PATH: join(cache, 'cuda') }
   const server = spawn(process.execPath, [main, ...words], { env })
   for (const stream of [server.stdout, server.stderr])
     stream.on('data', (text) => {

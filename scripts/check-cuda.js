@@ -243,10 +243,11 @@ async function listCardJobs(version, targets) {
             lengths.map((length, slot) => ({ slot, tokens: new Int32Array(length), samples: [sampleSpec({ slot })] })),
           )
       }
-      const kernels = kernelsOf(info, 'f32', build, ({ label }, threads, sharedBytes) => {
+      const onLaunch = ({ label }, threads, sharedBytes) => {
         const one = `${label} ${threads} ${sharedBytes}`
         launches.set(one, { card, label, threads, sharedBytes })
-      })
+      }
+      const kernels = kernelsOf(info, 'f32', build, { onLaunch })
       for (const [file, macros] of kernels) {
         const defines = Object.entries(macros).map(([name, value]) => `${name}=${value}`)
         const made = jobOf(version, file, target, defines.join(' '))

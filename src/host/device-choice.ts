@@ -60,6 +60,8 @@ export interface OpenedBackend {
    * number. Absent if nothing is compiled.
    */
   compileAhead?(build: (absent: OpenedBackend) => void): number
+  /** Tunes that model's products when its weights are there, beside the compilation; `onBegin` hears how many, if any. */
+  tuneAhead?(build: (absent: OpenedBackend) => void, onBegin: (numProducts: number) => void): void
 }
 
 /** GPU memory that is assumed if the system does not report any. */
@@ -267,9 +269,13 @@ function openCuda(device: string, { wkv, memoryBytes }: Pick<BackendOptions, 'wk
     wkv: wkvType(wkv),
     ...(memoryBytes === undefined ? {} : { memoryBytes }),
   })
-  const compileAhead = (build: (absent: OpenedBackend) => void) =>
-    backend.compileAhead((absent) => build(onCuda(absent)))
-  return { ...onCuda(backend), compileAhead }
+  type Build = (absent: OpenedBackend) => void
+  const onAbsent = (build: Build) => (absent: CudaBackend) => build(onCuda(absent))
+  return {
+    ...onCuda(backend),
+    compileAhead: (build) => backend.compileAhead(onAbsent(build)),
+    tuneAhead: (build, onBegin) => backend.tuneAhead(onAbsent(build), onBegin),
+  }
 }
 
 function onCuda(backend: CudaBackend): OpenedBackend {

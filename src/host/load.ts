@@ -62,7 +62,8 @@ export function loadRunner(choice: RunnerChoice, onProgress?: LoadProgress, { on
     const weightType = weightTypeOf(choice.quant)
     const onCompiling = (numKernels: number) =>
       onStage?.(`compiling ${numKernels} kernels for this device while the weights are read`)
-    const options = { weightType, onProgress, onCompiling }
+    const onTuning = (numProducts: number) => onStage?.(`tuning ${numProducts} matrix products for this device`)
+    const options = { weightType, onProgress, onCompiling, onTuning }
     const { model, backend, size } = placeModel(checkpoint, choice, options)
     onStage?.('recording the model')
     try {

@@ -33,6 +33,8 @@ export interface PlacementChoice extends BackendOptions, GuessChoice {
 interface PlacementOptions extends WeightOptions {
   /** Called with the number of kernels that are compiled while the weights are read. */
   readonly onCompiling?: ((numKernels: number) => void) | undefined
+  /** Called with the number of products that are tuned meanwhile. */
+  readonly onTuning?: ((numProducts: number) => void) | undefined
 }
 
 interface PlacedModel {
@@ -58,23 +60,26 @@ export function placeModel(checkpoint: Checkpoint, choice: PlacementChoice, opti
 type LoadOn = (backend: Backend, options: WeightOptions, layers?: LayerRange) => Model
 
 function onOne(
-  { backend, freeMemory, compileAhead }: OpenedBackend,
+  { backend, freeMemory, compileAhead, tuneAhead }: OpenedBackend,
   asked: PlacementChoice,
   options: PlacementOptions,
   loadOn: LoadOn,
 ): PlacedModel {
   try {
-    const numKernels = compileAhead?.((absent) => {
+    const recordIn = (given?: BatchSize) => (absent: OpenedBackend) => {
       const model = loadOn(absent.backend, { weightType: options.weightType })
-      const size = chooseBatchSize(asked, model, absent.freeMemory())
+      const size = given ?? chooseBatchSize(asked, model, absent.freeMemory())
       new ModelRunner(model, absent.backend, { ...size, fingerprint: '' })
-    })
+    }
+    const numKernels = compileAhead?.(recordIn())
     if (numKernels) options.onCompiling?.(numKernels)
     const model = loadOn(backend, options)
     const { stateShape, vocabSize } = model
     const guessingRows = sparesOf(asked, Number.POSITIVE_INFINITY, backend)
     const needed = { stateShape, vocabSize, guessingRows, keepsStates: keptRowOf(model, backend) > 0 }
     const size = chooseBatchSize(asked, needed, freeMemory())
+    // While nothing is compiled there is nothing to do beside.
+    if (numKernels) tuneAhead?.(recordIn(size), (numProducts) => options.onTuning?.(numProducts))
     return { model, backend, size }
   } catch (error) {
     backend.dispose()

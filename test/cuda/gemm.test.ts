@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { CudaDevice } from '../../src/backend/cuda/device/device.ts'
-import { Gemm, type GemmShape } from '../../src/backend/cuda/gemm/gemm.ts'
+import { Gemm, type GemmCall, type GemmShape } from '../../src/backend/cuda/gemm/gemm.ts'
 import { measureSpeed } from '../../src/backend/cuda/speed.ts'
 import { describeCuda, floatsOf, openDevice, randomNumbers } from './kit.ts'
 
@@ -127,6 +127,32 @@ describeCuda('gemm', () => {
     // A second time does nothing.
     again.dispose()
     for (const pointer of pointers) device.free(pointer)
+  })
+
+  test('products that a device which is not here asked for are tuned before their operands are there', () => {
+    const images = { image: () => new Uint8Array(0), compileAhead: () => 0, discard: () => {} }
+    const absent = CudaDevice.absent(device.info, { images })
+    const asked = new Map<string, GemmCall>()
+    const itsGemm = new Gemm(absent, asked)
+    const shape = { m: 320, k: 192, outType: 'f32' } as const
+    for (const n of [40, 48, 90]) itsGemm.prepare({ ...shape, n, w: absent.alloc(1e6), x: absent.alloc(1e6), y: 0n })
+    const keys = ['320x192 n48 f32 b0 a256', '320x192 n96 f32 b0 a256']
+    expect([...asked.keys()]).toEqual(keys)
+    const begun: number[] = []
+    gemm.tuneAhead(asked, (count) => begun.push(count))
+    gemm.tuneAhead(asked, (count) => begun.push(count))
+    expect(begun).toEqual([2])
+    const [file] = readdirSync(join(cache, 'skein', 'gemm'))
+    const path = join(cache, 'skein', 'gemm', file!)
+    const text = readFileSync(path, 'utf8')
+    expect(Object.keys(JSON.parse(text).plans)).toEqual(expect.arrayContaining(keys))
+    // The plan serves the product itself.
+    const [w, x, y] = [1e6, 1e6, 1e6].map((bytes) => device.alloc(bytes)) as [bigint, bigint, bigint]
+    gemm.prepare({ ...shape, n: 48, w, x, y })
+    expect(readFileSync(path, 'utf8')).toBe(text)
+    for (const pointer of [w, x, y]) device.free(pointer)
+    itsGemm.dispose()
+    absent.dispose()
   })
 
   test('a shape that was never run cannot be captured', () => {

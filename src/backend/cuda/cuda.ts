@@ -3,12 +3,12 @@
  * stream, with a second one for copies of states. Activations are f16, weights f16 or of fewer bits, the residual, statistics and sums f32, recurrent states f32 (or f16 on
  * request, rounded with dither). Used from one thread; owns everything it hands out.
  */
-import { assert } from '../../errors.ts'
+import { assert, SkeinError } from '../../errors.ts'
 import type { Backend, Flight, Guessing, StateShape, Tensor } from '../backend.ts'
 import { CudaDevice } from './device/device.ts'
 import { Downloads } from './device/downloads.ts'
 import type { DeviceInfo } from './driver/device-info.ts'
-import { Gemm } from './gemm/gemm.ts'
+import { Gemm, type GemmCall } from './gemm/gemm.ts'
 import type { KernelImages, KernelVariant } from './kernel/kernel.ts'
 import type { LaunchListener } from './kinds/absent.ts'
 import type { DriverKind } from './kinds/kind.ts'
@@ -84,6 +84,8 @@ export interface CudaBackend extends Backend {
    * on which nothing runs. Returns how many are missing.
    */
   compileAhead(build: (backend: CudaBackend) => void): number
+  /** Tunes the library's products that `build` will ask for and nobody has tuned; `onBegin` hears how many, if there are any. */
+  tuneAhead(build: (backend: CudaBackend) => void, onBegin: (numProducts: number) => void): void
   /** Bytes that each of `numSlots` slots takes besides its RWKV-7 state: its log (state-log.ts). */
   logBytes(shape: StateShape, numSlots: number): number
 }
@@ -98,16 +100,23 @@ export function createCudaBackend(options: CudaOptions = {}): CudaBackend {
   return backendOn(device, wkv, graphs, leastLogHeads)
 }
 
-/** The kernels that `build` asks for on a device like this one; `onLaunch` hears of what it launches. */
+interface AbsentOptions {
+  /** Hears of what is launched. */
+  readonly onLaunch?: LaunchListener
+  /** Gets the library's products of every size of step, by their plans' keys; kernels are then not named for all of them. */
+  readonly products?: Map<string, GemmCall>
+  /** What fits there decides which weights have copies, and so which kernels; anything fits unless given. */
+  readonly memoryBytes?: number
+}
+
+/** The kernels that `build` asks for on a device like this one. */
 export function kernelsOf(
   info: DeviceInfo,
   wkv: TensorType,
   build: (backend: CudaBackend) => void,
-  onLaunch?: LaunchListener,
+  { onLaunch, products, memoryBytes }: AbsentOptions = {},
 ): KernelVariant[] {
   const kernels: KernelVariant[] = []
-  // Which kernels they are does not depend on how much fits.
-  const roomy = { ...info, totalBytes: Math.max(info.totalBytes, 2 ** 40) }
   const images: KernelImages = {
     image(file, defines) {
       kernels.push([file, defines])
@@ -116,8 +125,9 @@ export function kernelsOf(
     compileAhead: () => 0,
     discard() {},
   }
-  const device = CudaDevice.absent(roomy, images, onLaunch)
-  const backend = backendOn(device, wkv, false)
+  const roomy = { ...info, totalBytes: 2 ** 40 }
+  const device = CudaDevice.absent(roomy, { images, ...(memoryBytes === undefined ? {} : { memoryBytes }) }, onLaunch)
+  const backend = backendOn(device, wkv, false, undefined, products)
   try {
     build(backend)
     return kernels
@@ -126,8 +136,14 @@ export function kernelsOf(
   }
 }
 
-function backendOn(device: CudaDevice, wkv: TensorType, graphs: boolean, leastLogHeads?: number): CudaBackend {
-  const gemm = openGemm(device)
+function backendOn(
+  device: CudaDevice,
+  wkv: TensorType,
+  graphs: boolean,
+  leastLogHeads?: number,
+  products?: Map<string, GemmCall>,
+): CudaBackend {
+  const gemm = openGemm(device, products)
   const downloads = new Downloads(device)
   let largestCopy = 0
   let hasRounded = false
@@ -136,7 +152,12 @@ function backendOn(device: CudaDevice, wkv: TensorType, graphs: boolean, leastLo
     device,
     scratchBytes: (maxTokens) =>
       (hasRounded ? tileScratchBytes(device) : 0) + (maxTokens > mostTiledTokens(device) ? largestCopy : 0),
-    compileAhead: (build) => device.compileAhead(kernelsOf(device.info, wkv, build)),
+    compileAhead: (build) => device.compileAhead(kernelsAhead(device, wkv, build)),
+    tuneAhead(build, onBegin) {
+      const products = new Map<string, GemmCall>()
+      kernelsAhead(device, wkv, build, products)
+      gemm.tuneAhead(products, onBegin)
+    },
     logBytes: (shape, numSlots) => logBytes(device, wkv, shape, numSlots, leastLogHeads),
     description: `${device.description}${wkv === 'f16' ? ', f16 states' : ''}`,
     guessing: GUESSING,
@@ -165,10 +186,26 @@ function backendOn(device: CudaDevice, wkv: TensorType, graphs: boolean, leastLo
   }
 }
 
-/** Where there is no cuBLASLt the device is given back. */
-function openGemm(device: CudaDevice): Gemm {
+/** Those of a model that a device is about to get. One that does not fit will say so itself. */
+function kernelsAhead(
+  device: CudaDevice,
+  wkv: TensorType,
+  build: (backend: CudaBackend) => void,
+  products?: Map<string, GemmCall>,
+): KernelVariant[] {
+  const memoryBytes = device.memory.budgetBytes
   try {
-    return new Gemm(device)
+    return kernelsOf(device.info, wkv, build, { memoryBytes, ...(products === undefined ? {} : { products }) })
+  } catch (error) {
+    if (error instanceof SkeinError && error.code === 'out_of_memory') return []
+    throw error
+  }
+}
+
+/** Where there is no cuBLASLt the device is given back. */
+function openGemm(device: CudaDevice, products?: Map<string, GemmCall>): Gemm {
+  try {
+    return new Gemm(device, products)
   } catch (error) {
     device.dispose()
     throw error

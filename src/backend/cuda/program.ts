@@ -17,7 +17,7 @@ import { waitsOf } from './ops/sample.ts'
 import { TakeDraws } from './ops/take-draws.ts'
 import { numEntries, StepBuffer, StepOutputs } from './step/buffer.ts'
 import { type Command, LONG_ROW, type StepShape, StepStream } from './step/command.ts'
-import { type CapturedStep, MAX_GRAPH_ROWS, StepGraphs } from './step-graphs.ts'
+import { type CapturedStep, decodeShape, MAX_GRAPH_ROWS, StepGraphs } from './step-graphs.ts'
 
 /** The next step is launched before the last is looked at; a third would wait for nothing but the second. */
 const FLIGHTS = 2
@@ -81,15 +81,16 @@ export class CudaProgram implements Program {
     this.#commands = this.#recording.commands
     this.#eager = this.#createEager()
     build(this.#recording.ops())
-    if (device.isAbsent) this.#nameKernels()
+    if (device.isAbsent) this.#nameAll()
   }
 
-  /** Asks for the kernels of every size of step, which else are asked for at the first of it. */
-  #nameKernels(): void {
+  /** Asks for the kernels, or the products, of every size of step, which else are asked for at the first of it. */
+  #nameAll(): void {
     const { tokens, rows } = this.#capacity
     this.#recording.prepareFewRows(rows)
-    // Kernels have few sizes, and each serves a range that a power of two lies in.
-    for (let size = 1; size <= tokens; size *= 2) this.#plan(size)
+    const sizesTo = this.#gemm.isListing ? bucketsTo : roundSizesTo
+    for (const size of sizesTo(Math.min(rows, MAX_GRAPH_ROWS))) this.#prepare(decodeShape(size, this.#capacity))
+    for (const size of sizesTo(tokens)) this.#plan(Math.min(size, tokens))
   }
 
   #createEager(entries?: number): Eager {
@@ -186,7 +187,7 @@ export class CudaProgram implements Program {
   }
 
   #capture(shape: StepShape, label: string, entries?: number): CapturedStep {
-    for (const command of this.#commands) command.prepare?.(this.#gemm, shape)
+    this.#prepare(shape)
     const buffer = this.#createBuffer(shape, entries)
     // A graph keeps its own copies of the arguments it was captured with.
     const arena = new NativeArena()
@@ -243,7 +244,11 @@ export class CudaProgram implements Program {
     const longRows = Number(tokens >= LONG_ROW)
     const draws = { logits: 1, samples: 1, waits: 0 }
     const one = { rows: 1, ...draws, singles: Number(tokens === 1), longRows }
-    for (const command of this.#commands) command.prepare?.(this.#gemm, { tokens, ...one })
+    this.#prepare({ tokens, ...one })
+  }
+
+  #prepare(shape: StepShape): void {
+    for (const command of this.#commands) command.prepare?.(this.#gemm, shape)
   }
 
   dispose(): void {
@@ -278,4 +283,11 @@ function bucketsTo(last: number): number[] {
   const sizes: number[] = []
   for (let n = 1; n <= last; n = sizes.at(-1)! + 1) sizes.push(bucketOf(n))
   return sizes
+}
+
+/** Products have plans for each bucket; kernels serve ranges that one of these lies in. */
+function roundSizesTo(last: number): number[] {
+  const sizes: number[] = []
+  for (let n = 1; n <= last; n *= 2) sizes.push(...[n, (5 * n) / 4, (3 * n) / 2].filter(Number.isInteger))
+  return sizes.filter((n) => n <= last)
 }

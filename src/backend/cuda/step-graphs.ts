@@ -151,7 +151,7 @@ export class StepGraphs {
   }
 }
 
-function decodeShape(size: number, { tokens, rows, logits, samples }: Capacity): StepShape {
+export function decodeShape(size: number, { tokens, rows, logits, samples }: Capacity): StepShape {
   const numRows = Math.min(size, rows)
   return {
     ...{ tokens: Math.min(size, tokens), rows: numRows, singles: numRows, longRows: 0 },

@@ -1,6 +1,7 @@
 import { expect, test } from 'vitest'
-import { kernelsOf } from '../../../src/backend/cuda/cuda.ts'
+import { type CudaBackend, kernelsOf } from '../../../src/backend/cuda/cuda.ts'
 import { CARDS, infoOf, simulated } from '../../../src/backend/cuda/driver/cards.ts'
+import type { GemmCall } from '../../../src/backend/cuda/gemm/gemm.ts'
 import { targetOf } from '../../../src/backend/cuda/kernel/cuda-target.ts'
 import { shapesOnly } from '../../../src/bench/random-model.ts'
 import { ModelRunner } from '../../../src/model/run/model-runner.ts'
@@ -42,6 +43,49 @@ test('a card that is not present says which kernels a model would need, whatever
   expect(turing).toContain('wkv7')
   for (const file of ['few-rows', 'low-rank', 'wkv7-chunk']) expect(turing).not.toContain(file)
 })
+
+test('a card that is not present says which products the library would multiply, up to the largest step', () => {
+  const products = new Map<string, GemmCall>()
+  const build = (backend: CudaBackend) => {
+    const model = loadRwkv7(shapesOnly('0.1b'), backend, {})
+    new ModelRunner(model, backend, { numSlots: 48, maxTokens: 256, fingerprint: '' })
+  }
+  kernelsOf(infoOf(CARDS.h200), 'f32', build, { products })
+  const sizesOf = (key: string) =>
+    [...products.keys()].filter((one) => one.startsWith(`${key} n`)).map((one) => Number(/ n(\d+)/.exec(one)?.[1]))
+  // The key matrix of the channel mix in every size that is not done by kernels for few tokens; the head for all slots.
+  expect(sizesOf('3072x768')).toEqual([24, 32, 48, 64, 96, 128, 160, 192, 224, 256])
+  expect(Math.max(...sizesOf('65536x768'))).toBe(48)
+})
+
+test('which kernels a card needs depends on whether copies of weights fit', () => {
+  const hasActive = (memoryBytes?: number) => {
+    const build = (backend: CudaBackend) => {
+      const model = loadRwkv7(shapesOnly('7.2b'), backend, { weightType: 'i8' })
+      new ModelRunner(model, backend, { numSlots: 8, maxTokens: 256, fingerprint: '' })
+    }
+    const options = memoryBytes === undefined ? {} : { memoryBytes }
+    const kernels = kernelsOf(infoOf(CARDS.h200), 'f32', build, options)
+    return new Set(kernels.flatMap(([file, { ACTIVE }]) => (file === 'few-rows' ? [ACTIVE] : [])))
+  }
+  expect(hasActive()).toEqual(new Set([1]))
+  expect(hasActive(10e9)).toEqual(new Set([0]))
+  expect(() => hasActive(5e9)).toThrow(/of device memory asked for/)
+})
+
+test.each(['i8', 'q4'] as const)(
+  'the kernels of %s weights are known before the first step of any size',
+  (weightType) => {
+    const build = (backend: CudaBackend) => {
+      const model = loadRwkv7(shapesOnly('7.2b'), backend, { weightType })
+      new ModelRunner(model, backend, { numSlots: 64, maxTokens: 2048, fingerprint: '' })
+    }
+    const named = (options = {}) =>
+      kernelsOf(infoOf(CARDS.h200), 'f32', build, options).map((one) => JSON.stringify(one))
+    // Over all sizes of steps, as products are.
+    expect(named()).toEqual(expect.arrayContaining(named({ products: new Map() })))
+  },
+)
 
 test('a card that is not present reads no packed weights', () => {
   const readRows = () => {

@@ -78,11 +78,11 @@ export class CudaDevice {
   }
 
   /**
-   * A device that is not here: nothing runs on it. `images` are asked for the kernels that would, and `onLaunch` hears of
+   * A device that is not here: nothing runs on it. The `images` are asked for the kernels that would, and `onLaunch` hears of
    * their launches.
    */
-  static absent(info: DeviceInfo, images: KernelImages, onLaunch: LaunchListener = () => {}): CudaDevice {
-    return new CudaDevice(absentKind(onLaunch), ABSENT.open(info), info, { images })
+  static absent(info: DeviceInfo, options: OwnOptions, onLaunch: LaunchListener = () => {}): CudaDevice {
+    return new CudaDevice(absentKind(onLaunch), ABSENT.open(info), info, options)
   }
 
   private constructor(kind: DriverKind, driver: CudaDriver, info: DeviceInfo, options: OwnOptions) {

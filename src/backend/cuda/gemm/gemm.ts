@@ -81,11 +81,14 @@ export class Gemm {
   readonly #own: { readonly library: CublasLt; readonly cache: PlanCache; readonly offers: Offers } | null
   readonly #plans = new Map<string, ReadyPlan>()
   readonly #scalesRows = new Map<GemmShape['outType'], boolean>()
+  /** Of a device that is not here: gets each product that is prepared, by its plan's key. */
+  readonly #asked: Map<string, GemmCall> | null
   #workspace: DevicePointer | null = null
   #tuningMs = 0
 
-  constructor(device: CudaDevice) {
+  constructor(device: CudaDevice, asked: Map<string, GemmCall> | null = null) {
     this.#device = device
+    this.#asked = asked
     device.enter()
     if (!device.kind.hasCublasLt) {
       this.#own = null
@@ -104,6 +107,11 @@ export class Gemm {
         `no library multiplies matrices of many tokens on ${this.#device.name} (driver ${this.#device.kind.name})`,
       )
     return this.#own.library
+  }
+
+  /** Whether somebody wants to know of every product that would be prepared. */
+  get isListing(): boolean {
+    return this.#asked !== null
   }
 
   /** "cuBLASLt 13.1.0 (…/libcublasLt.so.13)" */
@@ -137,11 +145,33 @@ export class Gemm {
 
   /** Makes the plan of a call without running it: y stays as it is. */
   prepare(call: GemmCall): void {
-    if (this.#own === null) return
+    if (this.#own === null) {
+      this.#asked?.set(keyOf(call).key, call)
+      return
+    }
     const plan = this.#plan(call)
     plan.product.setTokens(call.n)
     if (!plan.algorithms.has(call.n)) this.#fit(plan, call.n)
     this.#workspaceAddress()
+  }
+
+  /**
+   * Tunes those of `asked` that have no plan, within the time that tuning has. They come from a device that is not here, so
+   * their operands have no addresses yet. `onBegin` hears how many there are, if there are any.
+   */
+  tuneAhead(asked: ReadonlyMap<string, GemmCall>, onBegin: (numProducts: number) => void): void {
+    const fresh = [...asked].filter(([key, { scales }]) => !scales && this.#own?.cache.get(key) === undefined)
+    if (fresh.length > 0) onBegin(fresh.length)
+    for (const [key, call] of fresh) {
+      if (this.#tuningMs > MOST_TUNING_MS) return
+      const { shape } = keyOf(call)
+      const product = this.#library.product(shape)
+      try {
+        this.#tune(product, shape, { ...call, w: null }, key)
+      } finally {
+        product.dispose()
+      }
+    }
   }
 
   /** Whether the library multiplies the rows of fp8 operands with scales: it does on some chips and versions. */
@@ -174,8 +204,7 @@ export class Gemm {
   }
 
   #plan(call: GemmCall): ReadyPlan {
-    const shape = productShape({ ...call, n: bucketOf(call.n) }, alignmentOf(call))
-    const key = planKey(shape, call.beta ?? 0)
+    const { shape, key } = keyOf(call)
     // Descriptors are for one distance between operands; the winner is the same for all.
     const place = `${key} ${shape.strideW},${shape.strideX},${shape.strideY}`
     const known = this.#plans.get(place)
@@ -197,7 +226,12 @@ export class Gemm {
     return algorithm !== null && algorithm.workspaceBytes <= WORKSPACE_BYTES ? algorithm : null
   }
 
-  #tune(product: Product, shape: ProductShape, call: GemmCall, key: string): Algorithm {
+  #tune(
+    product: Product,
+    shape: ProductShape,
+    call: Pick<GemmCall, 'beta'> & { readonly w: DevicePointer | null },
+    key: string,
+  ): Algorithm {
     const known = this.#candidates(product)
     if (this.#tuningMs > MOST_TUNING_MS) return known[0]!
     const began = performance.now()
@@ -277,6 +311,12 @@ export function productShape(shape: GemmShape & Pick<Partial<GemmCall>, 'scales'
     strideY: shape.strides?.y ?? 0,
     alignment,
   }
+}
+
+/** Of the plan that serves a call. */
+function keyOf(call: GemmCall): { readonly shape: ProductShape; readonly key: string } {
+  const shape = productShape({ ...call, n: bucketOf(call.n) }, alignmentOf(call))
+  return { shape, key: planKey(shape, call.beta ?? 0) }
 }
 
 /** The power of two, up to 256, that divides every address. */

@@ -48,13 +48,13 @@ type RunCandidate = (algorithm: Algorithm, operands: Operands) => void
 
 /**
  * The fastest candidate, or null when there is no memory to try them in. The most promising come first. x and y are
- * scratch; the weights are real.
+ * scratch, and so are the weights where there are none.
  */
 export function tune(
   device: CudaDevice,
   shape: ProductShape,
   candidates: readonly Algorithm[],
-  w: DevicePointer,
+  weights: DevicePointer | null,
   run: RunCandidate,
 ): Timed | null {
   const scratch = new Scratch(device)
@@ -62,6 +62,7 @@ export function tune(
     const x = scratch.random(2 * span(shape.batch, shape.strideX, shape.n, shape.k))
     const bytesOut = shape.outType === 'f32' ? 4 : 2
     const y = scratch.zeros(bytesOut * span(shape.batch, shape.strideY, shape.n, shape.ldy))
+    const w = weights ?? scratch.random(weightBytes(shape))
     const { launches, once, often } = timerOf(device, shape, scratch, w)
     const launch = (algorithm: Algorithm) => (weights: DevicePointer) => run(algorithm, { w: weights, x, y })
     const one = once(launch(candidates[0]!))
@@ -106,7 +107,7 @@ interface Timer {
 }
 
 function timerOf(device: CudaDevice, shape: ProductShape, scratch: Scratch, w: DevicePointer): Timer {
-  const bytes = (shape.inType === 'fp8' ? 1 : 2) * span(shape.batch, shape.strideW, shape.m, shape.k)
+  const bytes = weightBytes(shape)
   const { l2Bytes } = device.info
   const round = Math.ceil((ROUND_CACHES * l2Bytes) / bytes)
   if (round > MAX_ROUND) {
@@ -140,6 +141,10 @@ function timerOf(device: CudaDevice, shape: ProductShape, scratch: Scratch, w: D
 
 function byTime(a: Timed, b: Timed): number {
   return a.microseconds - b.microseconds
+}
+
+function weightBytes({ inType, batch, strideW, m, k }: ProductShape): number {
+  return (inType === 'fp8' ? 1 : 2) * span(batch, strideW, m, k)
 }
 
 /** Elements from the first of the first matrix to the last of the last. */
