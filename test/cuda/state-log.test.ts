@@ -112,7 +112,7 @@ describeCuda('answers whose states are written every few tokens', () => {
       const checkpoint = openCheckpoint(path)
       const model = loadRwkv7(checkpoint, backend, {})
       checkpoint.close()
-      const options = { numSlots: RUNNER_SLOTS, maxTokens: 1024, fingerprint: '' }
+      const options = { numSlots: RUNNER_SLOTS, maxTokens: 1024, numSpares: 4, numKept: 8, fingerprint: '' }
       return new ModelRunner(model, backend, options)
     })
   })
@@ -127,6 +127,11 @@ describeCuda('answers whose states are written every few tokens', () => {
     ...fields,
   })
   const known = (slot: number, position: number) => row(slot, someTokens(1, 1000 * position + slot), position)
+  const guessed = (slot: number, position: number, count: number, spares: readonly number[], every: number) =>
+    row(slot, someTokens(count + 1, 1000 * position + slot), position, {
+      samples: Array.from({ length: count + 1 }, (_, i) => draw(slot, { position: position + i })),
+      guesses: { count, spares, every },
+    })
 
   /** Everything that may happen to a slot between steps of many rows; returns all draws and the final states. */
   function story(runner: ModelRunner, before: () => void): unknown[] {
@@ -169,6 +174,22 @@ describeCuda('answers whose states are written every few tokens', () => {
     step([row(11, someTokens(3, 4), 15, { allLogits: true }), known(12, 15)])
     many(16)
     many(17)
+    // Guesses in slots with a log: states are kept in places that had logs of their own a round before, and come back.
+    for (const position of [18, 22, 26]) {
+      const guesses = [guessed(345, position, 3, [0, 1, 2], 1), guessed(346, position, 5, [3, 4], 3)]
+      step([...slots.slice(0, 340).map((slot) => known(slot, position)), ...guesses])
+      runner.rewindSlot(345, 1)
+      runner.rewindSlot(346, 4)
+      for (const [slot, every] of [
+        [347, 1],
+        [348, 0],
+      ] as const) {
+        step([guessed(slot, position, 1, [5 + every], every)])
+        runner.rewindSlot(slot, 5 + every)
+      }
+      many(position + 1)
+      many(position + 2)
+    }
     seen.push(slots.map((slot) => runner.readState(slot).result()))
     return seen
   }
