@@ -145,7 +145,8 @@ __device__ __forceinline__ void sync_workers() { sync_some(1, kWorkers); }
  * apart. `first`: the first of the rows among those of the phase. */
 __device__ __forceinline__ void multiply_small(Shared& sh, Stream& s, const f16* input, int first,
                                                int rows) {
-  multiply_rows(s, input, sh.sums + kSumRows * (threadIdx.x >> 5) + first, rows);
+  const int warp = threadIdx.x >> 5, slice = kInTurns ? warp % kSlices : warp;
+  multiply_rows(s, input, sh.sums + kSumRows * slice + first, rows);
 }
 
 /** The same for a matrix that may be quantised. */

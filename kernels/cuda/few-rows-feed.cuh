@@ -25,7 +25,8 @@ __device__ __forceinline__ int rows_in_stage(int rank) {
 }
 
 __device__ __forceinline__ void prepare_stream(const FewRows& op, StreamShared& sh, HeadTasks) {
-  if (threadIdx.x < RING) init(sh.full[threadIdx.x], FEED), init(sh.empty[threadIdx.x], WARPS);
+  constexpr int kReaders = kInTurns ? WARPS / 2 : WARPS;
+  if (threadIdx.x < RING) init(sh.full[threadIdx.x], FEED), init(sh.empty[threadIdx.x], kReaders);
   if (threadIdx.x < kLow) sh.low_step[threadIdx.x] = rows_in_stage(rank_of(op, threadIdx.x));
 }
 

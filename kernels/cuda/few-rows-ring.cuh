@@ -150,22 +150,31 @@ struct Stream {
   StreamShared& shared;
   const u8* ring;
   Turn next;
+  /** Whether the next stage is the other half's, if the halves of the warps take turns. */
+  bool is_others;
 };
 
 __device__ __forceinline__ Stream start_stream(StreamShared& sh, const Matrices*, int, u8* ring) {
-  return {sh, ring, {0, 0}};
+  return {sh, ring, {0, 0}, threadIdx.x >= kWorkers / 2};
 }
 
-/** Waits until a stage is loaded. */
-__device__ __forceinline__ const f16* open_stage(const Stream& s, const Turn& turn) {
-  wait(s.shared.full[turn.slot], turn.parity);
-  return reinterpret_cast<const f16*>(s.ring + turn.slot * kStageBytes);
+/** Waits until the next stage is loaded. */
+__device__ __forceinline__ const f16* open_stage(Stream& s) {
+  wait(s.shared.full[s.next.slot], s.next.parity);
+  return reinterpret_cast<const f16*>(s.ring + s.next.slot * kStageBytes);
 }
-
-__device__ __forceinline__ const f16* open_stage(const Stream& s) { return open_stage(s, s.next); }
 
 __device__ __forceinline__ void close_stage(Stream& s) {
   __syncwarp();
   if ((threadIdx.x & 31) == 0) arrive(s.shared.empty[s.next.slot]);
   s.next.advance();
+}
+
+/** Whether the next stage is the warp's own, where the halves of the warps take turns. If not, the
+ * warp passes it. */
+__device__ __forceinline__ bool is_own_turn(Stream& s) {
+  s.is_others ^= true;
+  if (s.is_others) return true;
+  s.next.advance();
+  return false;
 }

@@ -14,66 +14,49 @@ __device__ __forceinline__ int own_inputs() {
   return 32 * (lane >> 3 & 1) + kVector * (lane & 3) + 4 * (lane >> 2 & 1);
 }
 
-/** Whether each warp has two units of every stage, which has four rows. With four units each, two
- * stages at once are slower. */
-constexpr bool kIsEven = SPLIT == 1 && STAGE_ROWS == 4 && kUnits == 2 * WARPS;
-
 /** Multiplies the warp's columns of `rows` rows by the inputs of each token. Stores one sum per
  * row, the warp's part of it. */
 __device__ __forceinline__ void multiply_rows(Stream& s, const f16* input, float* sums, int rows) {
   constexpr int kMost = (kUnits + kSlices - 1) / kSlices;
-  const Place own = slice_of_warp();
-  const int row = (threadIdx.x & 31) >> 3;
-  const f16* const inputs = input + own_inputs() + kUnitColumns * own.begin;
-  const auto load_input = [&](int token, int unit) {
-    return *reinterpret_cast<const uint2*>(inputs + token * CHANNELS + kUnitColumns * unit);
-  };
-  if constexpr (kIsEven) {
-    // The same for all rows.
-    uint2 x[TOKENS][kMost];
+  if constexpr (kInTurns) {
+    // What a stage takes is instructions around the products. So a warp has twice the columns of
+    // every second stage.
+    const int own_unit = (threadIdx.x >> 5) % kSlices * kMost;
+    const f16* const x = input + own_inputs() + kUnitColumns * own_unit;
+    uint2 inputs[TOKENS][kMost];
 #pragma unroll
     for (int t = 0; t < TOKENS; t++)
 #pragma unroll
-      for (int unit = 0; unit < kMost; unit++) x[t][unit] = load_input(t, unit);
-    const int offset = own_weights(CHANNELS) + kUnitColumns * own.begin;
-    // Two stages at once, since the chain from a stage's barrier to its sums is long. The last one
-    // may be taken twice.
+      for (int unit = 0; unit < kMost; unit++)
+        inputs[t][unit] = *reinterpret_cast<const uint2*>(x + t * CHANNELS + kUnitColumns * unit);
+    const int own_offset = own_weights(CHANNELS) + kUnitColumns * own_unit;
+    float* const to = sums + ((threadIdx.x & 31) >> 3);
 #pragma unroll 1
-    for (int first = 0; first < rows; first += 8) {
-      const bool has_second = first + 4 < rows;
-      Turn turns[2] = {s.next, s.next};
-      if (has_second) turns[1].advance();
-      Products products[2][TOKENS] = {};
-      const f16* weights[2];
+    for (int first = 0; first < rows; first += STAGE_ROWS) {
+      if (!is_own_turn(s)) continue;
+      const f16* const weights = open_stage(s) + own_offset;
+      uint4 w[kMost];
 #pragma unroll
-      for (int i = 0; i < 2; i++) weights[i] = open_stage(s, turns[i]) + offset;
-      uint4 w[2][kMost];
-#pragma unroll
-      for (int i = 0; i < 2; i++)
-#pragma unroll
-        for (int unit = 0; unit < kMost; unit++)
-          w[i][unit] = *reinterpret_cast<const uint4*>(weights[i] + kUnitColumns * unit);
-      // Or the compiler would load the second stage behind the first one's products.
-      __syncwarp();
+      for (int unit = 0; unit < kMost; unit++)
+        w[unit] = *reinterpret_cast<const uint4*>(weights + kUnitColumns * unit);
+      close_stage(s);
+      Products products[TOKENS] = {};
 #pragma unroll
       for (int unit = 0; unit < kMost; unit++)
 #pragma unroll
-        for (int t = 0; t < TOKENS; t++)
+        for (int t = 0; t < TOKENS; t++) add_products(products[t], w[unit], inputs[t][unit]);
 #pragma unroll
-          for (int i = 0; i < 2; i++) add_products(products[i][t], w[i][unit], x[t][unit]);
-#pragma unroll
-      for (int t = 0; t < TOKENS; t++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-          const float sum = sum_four(products[i][t].sum());
-          const int at = first + 4 * i + row;
-          if ((threadIdx.x & 7) == 0 && at < rows) sums[t * kTokenSums + at] = sum;
-        }
-      close_stage(s);
-      if (has_second) close_stage(s);
+      for (int t = 0; t < TOKENS; t++) {
+        const float sum = sum_four(products[t].sum());
+        const int row = first + ((threadIdx.x & 31) >> 3);
+        if ((threadIdx.x & 7) == 0 && row < rows) to[t * kTokenSums + first] = sum;
+      }
     }
     return;
   }
+  const Place own = slice_of_warp();
+  const int row = (threadIdx.x & 31) >> 3;
+  const f16* const inputs = input + own_inputs() + kUnitColumns * own.begin;
   // Which stage of a row holds the warp's columns.
   const int own_split = SPLIT == 1 ? 0 : own.begin / (kUnits / SPLIT);
   const int column_in_stage = kUnitColumns * own.begin - own_split * kStageColumns;
@@ -89,10 +72,12 @@ __device__ __forceinline__ void multiply_rows(Stream& s, const f16* input, float
 #pragma unroll
       for (int unit = 0; unit < kMost; unit++) {
         if (kUnits % kSlices != 0 && unit >= own.end - own.begin) break;
-        const uint4 w = *reinterpret_cast<const uint4*>(weights + four * kStageColumns +
-                                                        kUnitColumns * unit);
+        const int column = kUnitColumns * unit;
+        const uint4 w = *reinterpret_cast<const uint4*>(weights + four * kStageColumns + column);
 #pragma unroll
-        for (int t = 0; t < TOKENS; t++) add_products(products[t], w, load_input(t, unit));
+        for (int t = 0; t < TOKENS; t++)
+          add_products(products[t], w,
+                       *reinterpret_cast<const uint2*>(inputs + t * CHANNELS + column));
       }
 #pragma unroll
       for (int t = 0; t < TOKENS; t++) {
@@ -129,6 +114,31 @@ __device__ __forceinline__ void multiply_ragged(Products& products, const f16* w
 __device__ __forceinline__ void low_products(const FewRows& op, Stream& s, const f16* x,
                                              float* sums, bool has_gate) {
   static_assert(4 * WARPS == 64, "4 channels of a head a warp");
+  if constexpr (kInTurns) {
+#pragma unroll
+    for (int low = 0; low < kLow; low++) {
+      if (low == kLow - 1 && !has_gate) break;
+      const int rank = rank_of(op, low), step = s.shared.low_step[low];
+#pragma unroll 1
+      for (int begin = 0; begin < 64; begin += step) {
+        if (!is_own_turn(s)) continue;
+        const f16* const stage = open_stage(s);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+          const int own = 4 * ((threadIdx.x >> 5) % kSlices + kSlices * half);
+          if (own >= step || begin + own >= 64) break;
+          Products products = {};
+          multiply_ragged(products, stage + own * rank, x, rank);
+          const float sum = sum_four(products.sum());
+          const int lane = threadIdx.x & 31;
+          if ((lane & 7) == 0) sums[64 * low + begin + own + (lane >> 3)] = sum;
+        }
+        close_stage(s);
+      }
+      x += rank;
+    }
+    return;
+  }
   const int lane = threadIdx.x & 31, first = 4 * (int)(threadIdx.x >> 5);
   Products products[kLow] = {};
 #pragma unroll

@@ -187,7 +187,7 @@ template <int Columns, class Begin, class Multiply>
 __device__ __forceinline__ void add_phase(const FewRows& op, Block& b, const Matrices& matrices,
                                           int scales, const f16* from, int at, int to, Begin begin,
                                           Multiply multiply) {
-  constexpr int kOwnSlices = QUANT ? kLargeSlices : slices_of(Columns);
+  constexpr int kOwnSlices = QUANT ? kLargeSlices : kInTurns ? kSlices : slices_of(Columns);
   f16* const input = reinterpret_cast<f16*>(b.region);
   static_assert(TOKENS * kOutputRows <= kWorkers, "a row of a token a thread");
   const Place rows = share_of(CHANNELS);

@@ -27,7 +27,14 @@ __device__ constexpr int most(int a, int b) { return a > b ? a : b; }
 __device__ constexpr int least(int a, int b) { return a < b ? a : b; }
 /** Number of warps that divide a row's columns among them. */
 __device__ constexpr int slices_of(int columns) { return least(columns / kUnitColumns, WARPS); }
-constexpr int kSlices = slices_of(CHANNELS);
+/** Whether the two halves of the warps take stages in turns (few-rows-stages.cuh): where each warp
+ * then has four units of a stage of four rows. With eight, turns are slower. */
+#if FEED && !QUANT
+constexpr bool kInTurns = SPLIT == 1 && STAGE_ROWS == 4 && kUnits == 2 * WARPS;
+#else
+constexpr bool kInTurns = false;
+#endif
+constexpr int kSlices = kInTurns ? WARPS / 2 : slices_of(CHANNELS);
 constexpr int kHeads = CHANNELS / 64;
 /** kIn: r, k, v, then the inner matrices of w, a, g and of the gate of v. kLow: the outer matrices
  * of those four. */

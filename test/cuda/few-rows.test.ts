@@ -32,7 +32,7 @@ const MODELS = [
   { layers: 3, channels: 192, ranks: { w: 32, a: 64, v: 32, g: 96 } },
   { layers: 2, channels: 320, ffn: 12296, ranks: { w: 32, a: 32, v: 32, g: 64 } },
   { layers: 2, channels: 768, ranks: { w: 64, a: 64, v: 32, g: 128 } },
-  { layers: 2, channels: 2048, ffn: 2056, ranks: { w: 96, a: 96, v: 64, g: 256 } },
+  { layers: 2, channels: 2048, ffn: 6152, ranks: { w: 96, a: 96, v: 64, g: 256 } },
   { layers: 2, channels: 2560, ffn: 2568, ranks: { w: 96, a: 96, v: 64, g: 320 } },
   { layers: 1, channels: 4096, ffn: 4104, ranks: { w: 128, a: 128, v: 96, g: 480 } },
 ] as const
