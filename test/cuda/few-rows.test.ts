@@ -70,11 +70,14 @@ const PACKED = [
   { type: 'Q4_K', layers: 1, channels: 4096, ffn: 8192, ranks: { w: 128, a: 128, v: 96, g: 480 } },
 ] as const
 
+/** Of a step. From 33 on weights of fewer bits have copies in f16. */
+let maxTokens = 16
+
 function runnerOf(backend: Backend, path: string, weightType?: WeightType): ModelRunner {
   const checkpoint = openCheckpoint(path)
   const model = loadRwkv7(checkpoint, backend, { weightType })
   checkpoint.close()
-  return new ModelRunner(model, backend, { numSlots: 6, maxTokens: 16, numSpares: 3, numKept: 5, fingerprint: '' })
+  return new ModelRunner(model, backend, { numSlots: 6, maxTokens, numSpares: 3, numKept: 5, fingerprint: '' })
 }
 
 /** Logits after each of the tokens, fed one at a time, and the final state. */
@@ -454,7 +457,10 @@ function outputsOf(runner: ModelRunner): unknown[] {
 const TIMES = { timeout: 120_000 }
 
 describeCuda('few rows through all layers at once', () => {
-  afterEach(() => void vi.restoreAllMocks())
+  afterEach(() => {
+    maxTokens = 16
+    vi.restoreAllMocks()
+  })
 
   test.each(RUNS)('$channels channels, weights loaded by $way', TIMES, ({ way, shape }) => {
     const path = modelOf(shape)
@@ -564,6 +570,26 @@ describeCuda('few rows through all layers at once', () => {
     const path = modelOf(shape)
     checkBothValues((backendFor) => checkRuns(path, [{}, { wkv: 'f16' }, WITHOUT_COPIES], backendFor, type))
   })
+
+  test.each((['i8', 'q4', 'nf4', 'fp8'] as const).filter((type) => isHeld({ type })))(
+    'narrow models of %s by their copies in f16',
+    TIMES,
+    (type) => {
+      maxTokens = 64
+      const kernel = vi.spyOn(CudaDevice.prototype, 'kernel')
+      const run = vi.spyOn(FewRowsLayers.prototype, 'run')
+      const path = modelOf({ layers: 2, channels: 768, ranks: LOW })
+      checkRuns(path, [{}, { wkv: 'f16' }, { graphs: false }], createCudaBackend, type)
+      checkTogether(createCudaBackend(), path, type)
+      checkPairs(createCudaBackend(), path, type)
+      expectSizes(run.mock.calls, [1, 2])
+      checkEight(modelOf({ layers: 2, channels: 1024, ffn: 2048, ranks: LOW }), createCudaBackend, type)
+      const isHopper = cardInfo().computeCapability[0] === 9
+      for (const [file, , defines] of kernel.mock.calls)
+        if (file === 'few-rows') expect('QUANT' in defines!).toBe(!isHopper)
+        else if (file === 'eight-rows') expect(defines).toHaveProperty('QUANT')
+    },
+  )
 
   test.each((['i8', 'fp8'] as const).filter((type) => isHeld({ type })))(
     '512 channels of %s on 3 multiprocessors',

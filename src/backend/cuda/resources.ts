@@ -132,6 +132,9 @@ export class CudaMatrix implements Matrix {
   }
 }
 
+/** Where a matrix is, and what it is. */
+export type HeldMatrix = Pick<CudaMatrix, 'rows' | 'columns' | 'layout' | 'address' | 'scales'>
+
 function halfMatrix(
   device: CudaDevice,
   source: MatrixSource,

@@ -5,7 +5,7 @@
 import { assert } from '../../../errors.ts'
 import type { CudaDevice } from '../device/device.ts'
 import { type DevicePointer, i32 } from '../kernel/args.ts'
-import type { CudaMatrix } from '../resources.ts'
+import type { HeldMatrix } from '../resources.ts'
 import { LAYOUTS, rowBytesOf } from '../rounded-matrix.ts'
 import { launchOnce } from '../source-rows.ts'
 
@@ -22,16 +22,16 @@ export interface TurnedMatrix {
 }
 
 /** On an H200 one row was faster so than by reading all of it: 7.2B (docs/dev/kernels-log.md 57 and 61). */
-export function isWorthTurning({ layout, rows }: CudaMatrix): boolean {
+export function isWorthTurning({ layout, rows }: HeldMatrix): boolean {
   return (layout === 'i8' || layout === 'q4' || layout === 'nf4' || layout === 'fp8') && rows >= 4096
 }
 
 /** What turning it takes. Its rows are whole parts. */
-export function turnedBytes({ rows, columns, layout }: CudaMatrix): number {
+export function turnedBytes({ rows, columns, layout }: HeldMatrix): number {
   return layout === 'f16' ? 0 : rows * (columns + rowBytesOf(layout, columns).scales)
 }
 
-export function turnedMatrix(device: CudaDevice, matrix: CudaMatrix): TurnedMatrix {
+export function turnedMatrix(device: CudaDevice, matrix: HeldMatrix): TurnedMatrix {
   const { rows, columns, layout } = matrix
   assert(layout !== 'f16' && matrix.scales !== null, 'a matrix of f16 turned round as one of fewer bits')
   const defines = { QUANT: LAYOUTS[layout].code }

@@ -22,6 +22,13 @@ const FP8_PRODUCTS = 8e9
 /** Of `Step` (common.cuh), which dequantise does not read. */
 const STEP_BYTES = 112
 
+/** What the copies of a recording share. */
+export interface HalvesShared {
+  readonly halves: CopyBudget
+  /** The copy of each matrix that has one, by its address. */
+  readonly halved: Map<DevicePointer, DevicePointer>
+}
+
 interface Halves {
   /** The products, with these copies. */
   readonly products: readonly Product[]
@@ -55,7 +62,7 @@ export function halvesOf(
   device: CudaDevice,
   products: readonly Product[],
   mostTokens: number,
-  budget: CopyBudget,
+  { halves: budget, halved }: HalvesShared,
 ): Halves | null {
   const rounded = products.filter(({ type }) => type !== 'f16')
   if (rounded.length === 0 || !rounded.every(isFit)) return null
@@ -67,15 +74,16 @@ export function halvesOf(
   const memory = device.alloc(2 * weights)
   let next = memory
   // Side by side, so that the library can make products of equal size at once.
-  const halved = products.map((product): Product => {
+  const copies = products.map((product): Product => {
     if (product.type === 'f16') return product
     const weight = next
     next += BigInt(2 * product.rows * product.columns)
     dequantise(device, product, product.type, weight)
+    halved.set(product.weight, weight)
     return { ...product, type: 'f16', weight, scales: null }
   })
   return {
-    products: halved,
+    products: copies,
     serves: (tokens) => tokens >= least && tokens <= most,
     dispose: () => device.free(memory),
   }

@@ -12,7 +12,7 @@ import { bucketOf, type Gemm, type GemmCall } from '../gemm/gemm.ts'
 import type { DevicePointer } from '../kernel/args.ts'
 import { StructBytes } from '../kernel/struct-bytes.ts'
 import type { Command, StepStream } from '../step/command.ts'
-import { halvesOf } from './halves.ts'
+import { type HalvesShared, halvesOf } from './halves.ts'
 import { isLowRank, type LowRankProducts, lowRank } from './low-rank.ts'
 import { EPILOGUES, type Product, productOf } from './product.ts'
 import { fewRoundedTokens, roundedFew } from './rounded-few.ts'
@@ -47,12 +47,10 @@ function rowTilesOf(products: readonly Product[], tokens: number): number {
 const EPILOGUE_BLOCKS = 1024
 
 /** What the products of a recording share. */
-export interface LinearShared {
+export interface LinearShared extends HalvesShared {
   readonly rounded: RoundedScratch
   /** For transposed copies. */
   readonly copies: CopyBudget
-  /** For copies in f16. */
-  readonly halves: CopyBudget
 }
 
 export interface LinearCommand extends Command {
@@ -219,10 +217,11 @@ function manyOrHalves(
   products: readonly Product[],
   countIndex: number,
   capacity: number,
-  { rounded, halves }: LinearShared,
+  shared: LinearShared,
 ) {
+  const { rounded } = shared
   const own = manyProducts(device, products, countIndex, capacity, rounded)
-  const copies = halvesOf(device, products, capacity, halves)
+  const copies = halvesOf(device, products, capacity, shared)
   if (copies === null) return { ...own, dispose: () => {} }
   const halved = manyProducts(device, copies.products, countIndex, capacity, rounded)
   const wayFor = (tokens: number) => (copies.serves(tokens) ? halved : own)

@@ -27,6 +27,7 @@ import {
 } from './fused-layers-plan.ts'
 import {
   continues,
+  halvedLayer,
   IN_NAMES,
   LAYER_OPS,
   LOW_NAMES,
@@ -116,8 +117,11 @@ interface Output {
   readonly head: CudaMatrix
 }
 
-/** How ffn.value lies in memory: its rows one after the other, transposed (f16), or turned round (fewer bits). */
-type ValueForm = 'rows' | 'transposed' | 'turned'
+/**
+ * How ffn.value lies in memory: its rows one after the other, transposed (f16), or turned round (fewer bits); halved: its
+ * rows, and those of the other large matrices, in f16.
+ */
+type ValueForm = 'rows' | 'transposed' | 'turned' | 'halved'
 type ValueMatrix = Pick<CudaMatrix, 'address' | 'scales'>
 
 /** Memory that the kernels share; `mixed` is that of eight-rows.cu alone. */
@@ -131,11 +135,14 @@ export class FewRowsLayers {
   readonly #capacity: Capacity
   readonly #copies: CopyBudget
   readonly #choose: typeof wayFor
+  readonly #halved: ReadonlyMap<DevicePointer, DevicePointer>
   readonly #layers: Rwkv7Layer[] = []
   /** Of f16: ffn.value turned round. */
   readonly #values: DevicePointer[] = []
   /** Of fewer bits the same, from the first step on; null where memory is short: then all of it is read. */
   #turned: readonly TurnedMatrix[] | null | undefined
+  /** As steps of one or two tokens read them, from the first one on. */
+  #few: readonly Rwkv7Layer[] | null = null
   /** By size, from the first step of it on; null where it cannot be. */
   readonly #variants = new Map<number, Variant | null>()
   #shared: Shared | null = null
@@ -144,11 +151,18 @@ export class FewRowsLayers {
   /** Device memory to free at the end. */
   readonly #memory: DevicePointer[] = []
 
-  /** `choose` decides how models with so many channels are read. */
-  constructor(device: CudaDevice, capacity: Capacity, copies: CopyBudget, choose = wayFor) {
+  /** `halved`: copies in f16, by the address of what they are copies of. `choose` decides how models with so many channels are read. */
+  constructor(
+    device: CudaDevice,
+    capacity: Capacity,
+    copies: CopyBudget,
+    halved: ReadonlyMap<DevicePointer, DevicePointer>,
+    choose = wayFor,
+  ) {
     this.#device = device
     this.#capacity = capacity
     this.#copies = copies
+    this.#halved = halved
     this.#choose = choose
   }
 
@@ -238,6 +252,7 @@ export class FewRowsLayers {
   }
 
   #valueForm(size: number): ValueForm {
+    if (size < FEW_TOKENS && this.#fewLayers() !== this.#layers) return 'halved'
     if (this.#layers[0]!.type !== 'f16') return size < FEW_TOKENS && this.#turned != null ? 'turned' : 'rows'
     return size < FEW_TOKENS && this.#hasWords() ? 'rows' : 'transposed'
   }
@@ -245,7 +260,7 @@ export class FewRowsLayers {
   /** Copies of ffn.value are made for a plan that uses them. */
   #plan(size: number) {
     if (size === FEW_TOKENS) return planOfEight(this.#device, this.#layers)
-    const planned = (isTurned: boolean) => planOf(this.#device, this.#layers, this.#choose, size, isTurned)
+    const planned = (isTurned: boolean) => planOf(this.#device, this.#fewLayers(), this.#choose, size, isTurned)
     if (!this.turns()) return planned(false)
     const plan = planned(true)
     if (plan !== null && this.#turned === undefined) this.#turned = this.#turn()
@@ -254,7 +269,7 @@ export class FewRowsLayers {
 
   /** Whether ffn.value of fewer bits is turned round, where there is memory for that. */
   turns(): boolean {
-    const [layer] = this.#layers
+    const [layer] = this.#fewLayers()
     return layer !== undefined && isWorthTurning(layer.value)
   }
 
@@ -285,7 +300,19 @@ export class FewRowsLayers {
   }
 
   #hasWords(): boolean {
-    return hasWords(this.#device, this.#layers, this.#choose)
+    return hasWords(this.#device, this.#fewLayers(), this.#choose)
+  }
+
+  /**
+   * Of narrow models the time goes into instructions and waiting, not into reading weights: where there are copies in f16
+   * for steps of many tokens, they serve one or two as well, by the faster way that only f16 has.
+   */
+  #fewLayers(): readonly Rwkv7Layer[] {
+    if (this.#few !== null) return this.#few
+    const halved = this.#layers.flatMap((layer) => halvedLayer(layer, this.#halved) ?? [])
+    const isAll = halved.length === this.#layers.length && halved.length > 0
+    this.#few = isAll && hasWords(this.#device, halved, this.#choose) ? halved : this.#layers
+    return this.#few
   }
 
   #share(): Shared {
@@ -304,14 +331,15 @@ export class FewRowsLayers {
   #structFor(shared: Shared, form: ValueForm): Uint8Array {
     const known = this.#structs.get(form)
     if (known !== undefined) return known
-    const bytes = layerBytes(this.#layers[0]!.type)
-    const table = this.#alloc(bytes * this.#layers.length)
-    for (const [i, layer] of this.#layers.entries()) {
+    const layers = form === 'halved' ? this.#fewLayers() : this.#layers
+    const bytes = layerBytes(layers[0]!.type)
+    const table = this.#alloc(bytes * layers.length)
+    for (const [i, layer] of layers.entries()) {
       const transposed = { address: this.#values[i]!, scales: null }
-      const value = { rows: layer.value, transposed, turned: this.#turned?.[i] }[form]!
+      const value = { rows: layer.value, halved: layer.value, transposed, turned: this.#turned?.[i] }[form]!
       this.#device.upload(table, layerStruct(this.#capacity, layer, value), i * bytes)
     }
-    const struct = fewRowsStruct(this.#capacity, this.#layers, { ...shared, table })
+    const struct = fewRowsStruct(this.#capacity, layers, { ...shared, table })
     this.#structs.set(form, struct)
     return struct
   }

@@ -4,7 +4,8 @@
  * f16. Knows no kernel.
  */
 import type { LinearJob, Ops, Tensor, Wkv7Operands, Wkv7Weights } from '../../backend.ts'
-import { CudaMatrix, CudaTensor } from '../resources.ts'
+import type { DevicePointer } from '../kernel/args.ts'
+import { CudaMatrix, CudaTensor, type HeldMatrix } from '../resources.ts'
 import { CudaStatePool } from '../states.ts'
 
 /** An op as it was recorded. */
@@ -20,7 +21,7 @@ export const LOW_NAMES = ['w', 'a', 'g', 'vGate'] as const
 /** A product x·Wᵀ of a layer: its input and output in [T, ·] buffers. */
 interface Inner {
   readonly y: CudaTensor
-  readonly weight: CudaMatrix
+  readonly weight: HeldMatrix
   readonly mix: Tensor
 }
 
@@ -42,10 +43,10 @@ export interface Rwkv7Layer {
   readonly weights: Wkv7Weights
   /** The layout of r, k, v, output, key and value. */
   readonly type: CudaMatrix['layout']
-  readonly output: CudaMatrix
+  readonly output: HeldMatrix
   readonly keyMix: Tensor
-  readonly key: CudaMatrix
-  readonly value: CudaMatrix
+  readonly key: HeldMatrix
+  readonly value: HeldMatrix
 }
 
 /** Ops of a layer. */
@@ -112,6 +113,21 @@ export function continues(before: readonly Rwkv7Layer[], layer: Rwkv7Layer): boo
     layer.key.rows === first.key.rows &&
     layer.norms.every(({ eps }) => eps === first.norms[0].eps)
   )
+}
+
+/** The layer with the copies in f16 of its large matrices in their place, where all of them have one. */
+export function halvedLayer(layer: Rwkv7Layer, halved: ReadonlyMap<DevicePointer, DevicePointer>): Rwkv7Layer | null {
+  const { inner, output, key, value } = layer
+  const large = [inner.get('r'), inner.get('k'), inner.get('v')].map((one) => one!.weight)
+  const copyOf = (matrix: HeldMatrix): HeldMatrix => {
+    const { rows, columns } = matrix
+    const address = halved.get(matrix.address)
+    return address === undefined ? matrix : { rows, columns, layout: 'f16', address, scales: null }
+  }
+  if (![...large, output, key, value].every(({ address }) => halved.has(address))) return null
+  const inners = [...inner].map(([name, one]) => [name, { ...one, weight: copyOf(one.weight) }] as const)
+  const copies = { output: copyOf(output), key: copyOf(key), value: copyOf(value) }
+  return { ...layer, type: 'f16', inner: new Map(inners), ...copies }
 }
 
 /** The only job of a linear, where it is as described. */

@@ -40,12 +40,14 @@ export class Recording {
     this.#capacity = capacity
     this.#numFlights = numFlights
     const copies = new CopyBudget(device, 1 / 2)
-    this.#fewRows = new FewRowsLayers(device, capacity, copies, chooseWay)
+    const halved = new Map<DevicePointer, DevicePointer>()
+    this.#fewRows = new FewRowsLayers(device, capacity, copies, halved, chooseWay)
     const [weights, inputs, sums, partials] = Array.from({ length: 4 }, () => new Scratch(device))
     const arrived = new Scratch(device, true)
     this.#linear = {
       rounded: { weights: weights!, inputs: inputs!, sums: sums!, partials: partials!, arrived },
       copies,
+      halved,
       // States have their memory by then, but not yet their log, which takes 23 % of that.
       halves: new CopyBudget(device, 1 / 4, 1 / 4),
     }
