@@ -133,7 +133,13 @@ async function answers(client: EngineClient, streams: number) {
   const begun = new Set<string>()
   let [count, begin, numBefore, accepted, guessed] = [0, 0, 0, 0, 0]
   const one = async (index: number) => {
-    const request = requestOf(index)
+    const request = plainRequest({
+      id: `guessed ${index}`,
+      prompt: Int32Array.of(1, 2, 3, 4 + index),
+      maxTokens: NUM_TOKENS,
+      sampling: { ...PLAIN_SAMPLING, temperature: 0, seed: BigInt(index + 1), logitBias: [[DRAWN, MORE_LIKELY]] },
+      cache: 'no-store',
+    })
     for await (const event of client.generate(request)) {
       if (event.type === 'finish') {
         const { accepted: right, rejected } = event.guesses?.draft ?? { accepted: 0, rejected: 0 }
@@ -149,14 +155,4 @@ async function answers(client: EngineClient, streams: number) {
   await Promise.all(Array.from({ length: streams }, (_, i) => one(i)))
   const rate = (1000 * (count - numBefore)) / (performance.now() - begin)
   return { rate, accepted: guessed === 0 ? 0 : accepted / guessed }
-}
-
-function requestOf(index: number): GenerateRequest {
-  return plainRequest({
-    id: `guessed ${index}`,
-    prompt: Int32Array.of(1, 2, 3, 4 + index),
-    maxTokens: NUM_TOKENS,
-    sampling: { ...PLAIN_SAMPLING, temperature: 0, seed: BigInt(index + 1), logitBias: [[DRAWN, MORE_LIKELY]] },
-    cache: 'no-store',
-  })
 }

@@ -9,7 +9,7 @@ import { StopStrings } from '../engine/answer/stop-strings.ts'
 import { SkeinError } from '../errors.ts'
 import { joinBytes, utf8 } from '../files/bytes.ts'
 import type { Runner, SampleSpec } from '../model/runner.ts'
-import { type SamplingNumbers, type SamplingOptions, samplingNumbers, stopsOf, type TextOptions } from '../sampling.ts'
+import { type SamplingNumbers, samplingNumbers, stopsOf, type TextOptions } from '../sampling.ts'
 import { joinTokens, type ModelIdentity } from '../state/snapshot.ts'
 import { decodeSnapshot, encodeSnapshot } from '../state/snapshot-file.ts'
 import type { TokenCodec } from '../tokenizer/codec.ts'
@@ -92,7 +92,11 @@ export class LlmState {
     const { tokenizer, runner } = this.#home
     let cut: Cut | null = null
     try {
-      const sampling = samplingOf(options)
+      const sampling = samplingNumbers((name, row) => {
+        const value = options[name] ?? row.ownDefault ?? row.off
+        if (value >= row.min && value <= row.max) return value
+        throw new SkeinError('invalid_request', `${name} must be ${row.min} to ${row.max}`, { param: name })
+      })
       this.#tail = joinTokens(this.#tail, tokenizer.encode(prompt))
       if (this.#tail.length === 0)
         throw new SkeinError('invalid_request', 'there is no text to continue: give a prompt')
@@ -223,14 +227,6 @@ function busy(): SkeinError {
 
 function checkSignal(signal: AbortSignal | undefined): void {
   if (signal?.aborted) throw new SkeinError('aborted', 'the caller cancelled the answer')
-}
-
-function samplingOf(options: SamplingOptions): SamplingNumbers {
-  return samplingNumbers((name, row) => {
-    const value = options[name] ?? row.ownDefault ?? row.off
-    if (value >= row.min && value <= row.max) return value
-    throw new SkeinError('invalid_request', `${name} must be ${row.min} to ${row.max}`, { param: name })
-  })
 }
 
 /** Whether the last character lacks bytes. */

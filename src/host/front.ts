@@ -41,7 +41,7 @@ export async function startFront(membership: Membership, options: FrontServerOpt
   const drain = new Drain()
   const nodesNow = nodesOf(() => members.list)
   const front = new ClusterFront({
-    ...{ models, seal, drain, keyHeaders: keyHeaders() },
+    ...{ models, seal, drain, keyHeaders: allDialects(DEFAULT_LIMITS).flatMap((dialect) => dialect.keyHeaders ?? []) },
     nodes: nodesNow,
     ownerOf: async (model, tenant, session) => {
       const worker = members.list.find((member) => member.model === model)
@@ -90,8 +90,4 @@ async function sessionCounts(database: Database): Promise<ReadonlyMap<string, nu
     'select owner, count(*) as count from session where owner is not null group by owner',
   )
   return new Map(rows.map(({ owner, count }) => [owner, count]))
-}
-
-function keyHeaders(): string[] {
-  return allDialects(DEFAULT_LIMITS).flatMap((dialect) => dialect.keyHeaders ?? [])
 }

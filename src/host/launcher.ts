@@ -71,7 +71,8 @@ export function engineChoiceOf(
       speculate: oneOf('speculate', spec.speculate, SPECULATE_CHOICES),
       threads: spec.threads,
       slots: spec.max_batch_size,
-      maxTokens: stepTokens(spec),
+      // Every generating row takes one token of a step; the chunk is what is left for prompts.
+      maxTokens: spec.prefill_chunk_size === null ? null : spec.prefill_chunk_size + (spec.max_batch_size ?? 0),
       maxWaiting: spec.max_queue_size,
       vocab,
     }),
@@ -82,11 +83,6 @@ export function engineChoiceOf(
     model: file,
     startStates,
   }
-}
-
-/** Every generating row takes one token of a step; the chunk is what is left for prompts. */
-function stepTokens({ prefill_chunk_size, max_batch_size }: WorkerSpec): number | null {
-  return prefill_chunk_size === null ? null : prefill_chunk_size + (max_batch_size ?? 0)
 }
 
 function placeOf(spec: WorkerSpec): { device?: DeviceChoice; ppDevices?: DeviceChoice[] } {

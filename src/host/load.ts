@@ -147,7 +147,11 @@ async function engineOver(
     const engine = new Engine(runner, tokenizer, limits, states)
     for (const { name, state } of startStates) engine.startStates.add(name, state)
     engine.startStates.readFile = (path) => readTunedStateAside(path, runner.info.stateShape)
-    if (choice.cluster !== undefined) tellInFlight(engine, numInFlight)
+    if (choice.cluster !== undefined)
+      setInterval(() => {
+        const { running, waiting } = engine.stats
+        Atomics.store(numInFlight, 0, running + waiting)
+      }, IN_FLIGHT_MS).unref()
     return engine
   } catch (error) {
     // Its threads would keep the process alive.
@@ -158,13 +162,6 @@ async function engineOver(
 
 /** How often the number of requests in flight is read; others are told every two seconds. */
 const IN_FLIGHT_MS = 250
-
-function tellInFlight(engine: Engine, numInFlight: Int32Array): void {
-  setInterval(() => {
-    const { running, waiting } = engine.stats
-    Atomics.store(numInFlight, 0, running + waiting)
-  }, IN_FLIGHT_MS).unref()
-}
 
 /** Opened before the weights are loaded, so that a wrong file is reported at once. */
 function openStartStates({ model, startStates = [] }: EngineChoice) {

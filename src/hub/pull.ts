@@ -161,7 +161,8 @@ async function download(hub: Hub, job: Download): Promise<'fetched' | 'present'>
   } catch (error) {
     throw unwritable(path, error)
   }
-  const partial = partialPath(path, file)
+  // Named after the content, so that a newer version never continues an older one.
+  const partial = `${path}.${file.digest.hex.slice(0, 16)}.partial`
   checkSpace(path, file.size - sizeOf(partial))
   for (let attempt = 1; ; attempt++) {
     try {
@@ -186,11 +187,6 @@ async function download(hub: Hub, job: Download): Promise<'fetched' | 'present'>
 
 async function isWhole(path: string, file: HubFile): Promise<boolean> {
   return sizeOf(path) === file.size && (await digestOf(path, file)) === file.digest.hex
-}
-
-/** Named after the content, so that a newer version never continues an older one. */
-function partialPath(path: string, { digest }: HubFile): string {
-  return `${path}.${digest.hex.slice(0, 16)}.partial`
 }
 
 async function fetchRest(hub: Hub, { url, file, onProgress }: Download, partial: string) {

@@ -59,7 +59,8 @@ function readAdapter(path: string): Adapter {
   try {
     const tensors = new Map<string, Values>()
     for (const entry of checkpoint.tensors.values()) {
-      const name = plainName(entry.name)
+      // The peft library puts this before every name, and `.weight` after its factors.
+      const name = entry.name.replace(/^base_model\.model\./, '').replace(/\.(lora_[AB])(?:\.default)?\.weight$/, '.$1')
       if (tensors.has(name)) throw unfit(path, `holds ${quote(name)} twice`)
       tensors.set(name, { shape: entry.shape, values: readFloats(entry) })
     }
@@ -68,11 +69,6 @@ function readAdapter(path: string): Adapter {
   } finally {
     checkpoint.close()
   }
-}
-
-/** The peft library puts this before every name, and `.weight` after its factors. */
-function plainName(name: string): string {
-  return name.replace(/^base_model\.model\./, '').replace(/\.(lora_[AB])(?:\.default)?\.weight$/, '.$1')
 }
 
 /** A change to one tensor of the base. */

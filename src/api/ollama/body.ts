@@ -98,7 +98,7 @@ export function samplingFieldsOf(options: Options): SamplingFields {
 export function chatSettings({ body, id, limits, signal, tenant }: Call<SharedBody>, model: ServedModel) {
   const options = body.options ?? {}
   const maxTokens = maxTokensOf(options, limits)
-  const logprobs = logprobsOf(body)
+  const logprobs = body.logprobs === true ? (body.top_logprobs ?? 0) : null
   checkLogprobs({ stream: body.stream !== false }, { numAnswers: 1, maxTokens, logprobs }, limits)
   return {
     id: `ollama-${id}`,
@@ -137,15 +137,4 @@ function thinkOf(think: boolean | string | null | undefined): Thinking {
 
 export function refuseImages(images: unknown, param: string): void {
   if (Array.isArray(images) && images.length > 0) throw notRead(param, 'this model reads text only')
-}
-
-/** null: none. */
-function logprobsOf({
-  logprobs,
-  top_logprobs: top,
-}: {
-  readonly logprobs?: boolean | null
-  readonly top_logprobs?: number | null
-}): number | null {
-  return logprobs === true ? (top ?? 0) : null
 }

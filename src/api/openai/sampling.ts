@@ -134,7 +134,10 @@ export function toSampling(body: SamplingFields, model: ServedModel, defaults: S
     ...numbers,
     topK: Math.max(0, numbers.topK),
     seed: present(body.seed) ? BigInt.asUintN(64, BigInt(body.seed)) : null,
-    logitBias: toLogitBias(body.logit_bias ?? {}, model),
+    logitBias: Object.entries(body.logit_bias ?? {}).map(([id, value]) => {
+      const [token] = tokensOf([Number(id)], 'logit_bias', model)
+      return [token!, value] as const
+    }),
     bannedTokens: tokensOf(body.banned_tokens, 'banned_tokens', model),
   }
 }
@@ -256,13 +259,6 @@ function oneOfNames(body: SamplingFields, names: readonly string[]): number | nu
   const other = given.find((name) => fields[name] !== fields[first!])
   if (other !== undefined) throw invalid(other, `it is another name of ${first}, and the two differ; send one`)
   return first === undefined ? null : fields[first]!
-}
-
-function toLogitBias(bias: Readonly<Record<string, number>>, model: ServedModel) {
-  return Object.entries(bias).map(([id, value]) => {
-    const [token] = tokensOf([Number(id)], 'logit_bias', model)
-    return [token!, value] as const
-  })
 }
 
 function tokensOf(tokens: readonly number[] | null | undefined, param: string, model: ServedModel): readonly number[] {

@@ -62,7 +62,8 @@ async function prepare(call: ResponseCall): Promise<PreparedChat> {
   const { temperature = null, top_p = null } = body
   const fields = { temperature, top_p }
   const before = body.previous_response_id ?? null
-  const isKept = isStored(body)
+  // It goes on from a state, so there is a state to go on in; with `store: false` it is deleted afterwards.
+  const isKept = body.store !== false || present(body.previous_response_id)
   const sampling = toSampling(fields, model)
   const whole = await conversationOf(body, finder(call))
   const earlier = await toldBefore(model, tenant, before)
@@ -90,11 +91,6 @@ async function prepare(call: ResponseCall): Promise<PreparedChat> {
     param: 'input',
     signal,
   })
-}
-
-function isStored({ store, previous_response_id: before }: ResponseBody): boolean {
-  // It goes on from a state, so there is a state to go on in; with `store: false` it is deleted afterwards.
-  return store !== false || present(before)
 }
 
 type ResponseEvent = { readonly type: string; readonly response?: object }

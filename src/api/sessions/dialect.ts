@@ -36,7 +36,10 @@ export function sessionsDialect(): Dialect {
       get('/v1/sessions/:id', 'One session with its turns', async (call) =>
         json(wireSession(await modelOf(call).client.call('sessions.get', refOf(call)))),
       ),
-      deleteRoute(),
+      del('/v1/sessions/:id', 'Delete a session from every tier', async (call) => {
+        await modelOf(call).client.call('sessions.delete', refOf(call))
+        return json({ id: call.params.id, object: 'session', deleted: true })
+      }),
       ...changeRoutes(),
       transcriptRoute(),
       exportRoute(),
@@ -62,13 +65,6 @@ function statesRoute(): Route {
     }),
   )
   return operators(route)
-}
-
-function deleteRoute(): Route {
-  return del('/v1/sessions/:id', 'Delete a session from every tier', async (call) => {
-    await modelOf(call).client.call('sessions.delete', refOf(call))
-    return json({ id: call.params.id, object: 'session', deleted: true })
-  })
 }
 
 function changeRoutes(): Route[] {

@@ -46,7 +46,8 @@ export class PeerLink implements Link {
     maxFlights: number,
     path?: PeerPath,
   ) {
-    this.path = path ?? bestPath(from, to)
+    // Some machines say that their GPUs reach each other, and then the data does not arrive.
+    this.path = path ?? (allowAccess(from, to) && arrives(from, to) ? 'direct' : 'host')
     this.#from = from
     this.#to = to
     this.#pairs = pairs.map(([source, target]) => pairOf(source, target))
@@ -111,11 +112,6 @@ function copyToPeer(
 ): void {
   const { driver, stream } = from
   driver.call('cuMemcpyPeerAsync', target, to.context, source, from.context, bytes, stream)
-}
-
-/** Some machines say that their GPUs reach each other, and then the data does not arrive. */
-function bestPath(from: CudaDevice, to: CudaDevice): PeerPath {
-  return allowAccess(from, to) && arrives(from, to) ? 'direct' : 'host'
 }
 
 /** Lets `from` write into the memory of `to`; false where it cannot. */

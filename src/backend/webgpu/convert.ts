@@ -12,7 +12,7 @@ export function narrowRows(
   if (dtype === type) return bytes
   if (dtype === 'bf16' && type === 'f16') return bf16ToF16(bytes, name)
   const floats = decodeFloats(bytes, dtype)
-  if (type === 'f16') for (const value of floats) if (isBeyondF16(value)) throw beyondF16(name, value)
+  if (type === 'f16') for (const value of floats) if (Math.abs(value) > 65504) throw beyondF16(name, value)
   return encodeFloats(floats, type)
 }
 
@@ -47,10 +47,6 @@ function allBf16AsF16(): Uint16Array {
   const all = Uint16Array.from({ length: 2 ** 16 }, (_, bits) => bits)
   const floats = decodeFloats(new Uint8Array(all.buffer), 'bf16')
   return new Uint16Array(encodeFloats(floats, 'f16').buffer)
-}
-
-function isBeyondF16(value: number): boolean {
-  return Math.abs(value) > 65504
 }
 
 function beyondF16(name: string, value: number): SkeinError {

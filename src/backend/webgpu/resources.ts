@@ -126,7 +126,8 @@ export class WebgpuMatrix implements Matrix {
     this.columns = columns
     this.type = type
     const rowBytes = this.units * UNIT_BYTES
-    const scaleBytes = isQuantised(type) ? 4 * scaleWords(type, this.units) : 0
+    // Words of two scales that a row has, those of its padding among them.
+    const scaleBytes = isQuantised(type) ? 4 * Math.ceil(this.units / (2 * SCALE_UNITS[type])) : 0
     this.parts = placeRows(slabs, rows, rowBytes, scaleBytes)
     this.bytes = rows * (rowBytes + scaleBytes)
     let largest = 0
@@ -166,11 +167,6 @@ function placeRows(slabs: Slabs, rows: number, rowBytes: number, scaleBytes: num
     parts.push({ first, rows: count, buffer, values: offset, scales: offset + valueEnd })
   }
   return parts
-}
-
-/** Words of two scales that a row has, those of its padding among them. */
-function scaleWords(type: QuantisedType, units: number): number {
-  return Math.ceil(units / (2 * SCALE_UNITS[type]))
 }
 
 /** The largest of bf16 scales that are numbers, as bits: they are in the order of what they stand for. */

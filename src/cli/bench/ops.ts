@@ -1,6 +1,6 @@
 /** `skein bench ops`: measures matrix products on the CPU, next to the memory and arithmetic limits of its cores. */
 import { createCpuBackend, measureMachine } from '../../backend/cpu/cpu.ts'
-import { benchOps, DEFAULT_OPS_PLAN, type OpsRow } from '../../bench/ops.ts'
+import { benchOps, DEFAULT_OPS_PLAN } from '../../bench/ops.ts'
 import { SkeinError } from '../../errors.ts'
 import { integers, list, number, toggle } from '../../settings/flags.ts'
 import { SETTINGS } from '../../settings/table.ts'
@@ -47,7 +47,19 @@ export const benchOpsCommand = defineCommand({
     process.stdout.write(
       `read ${gigas(machine.readBytesPerSecond, 1)} GB/s, f32 multiply-add ${gigas(machine.fmaOperationsPerSecond, 0)} GFLOP/s\n`,
     )
-    printRows(rows)
+    printTable([
+      ['weights', 'outputs', 'inputs', 'tokens', 'µs', 'GB/s', 'GOP/s', 'repeats'],
+      ...rows.map((row) => [
+        row.type,
+        String(row.rows),
+        String(row.columns),
+        String(row.tokens),
+        (1e6 * row.secondsPerProduct).toFixed(1),
+        gigas(row.weightBytesPerSecond, 1),
+        gigas(row.operationsPerSecond, 0),
+        String(row.repeats),
+      ]),
+    ])
   },
 })
 
@@ -70,19 +82,3 @@ function shapeOf(part: string): readonly [number, number] | undefined {
 }
 
 const gigas = (perSecond: number, digits: number) => (perSecond / 1e9).toFixed(digits)
-
-function printRows(rows: readonly OpsRow[]): void {
-  printTable([
-    ['weights', 'outputs', 'inputs', 'tokens', 'µs', 'GB/s', 'GOP/s', 'repeats'],
-    ...rows.map((row) => [
-      row.type,
-      String(row.rows),
-      String(row.columns),
-      String(row.tokens),
-      (1e6 * row.secondsPerProduct).toFixed(1),
-      gigas(row.weightBytesPerSecond, 1),
-      gigas(row.operationsPerSecond, 0),
-      String(row.repeats),
-    ]),
-  ])
-}

@@ -43,7 +43,12 @@ export const benchQuality = defineCommand({
     vocab: SETTINGS.vocab,
   },
   async run({ args }) {
-    const schemes = schemesOf(args.schemes)
+    const schemes = args.schemes.map((name) => {
+      const scheme = QUANT_CHOICES.find((one) => one === name)
+      if (scheme) return scheme
+      const message = `--schemes takes some of ${QUANT_CHOICES.join(', ')} with commas between, not "${args.schemes}"`
+      throw new SkeinError('invalid_request', message)
+    })
     const { tokens, size } = args
     const choice = engineChoice(size ? { ...args, model: randomModel(size) } : args)
     const given = args.text === undefined ? null : partsOf(args.text, tokens, choice)
@@ -73,15 +78,6 @@ export const benchQuality = defineCommand({
 function exactly(choice: EngineChoice): EngineChoice {
   const device = choice.device === 'reference' ? 'reference' : 'cpu'
   return { ...choice, device, wkv: undefined, memoryBytes: undefined }
-}
-
-function schemesOf(given: readonly string[]): QuantChoice[] {
-  return given.map((name) => {
-    const scheme = QUANT_CHOICES.find((one) => one === name)
-    if (scheme) return scheme
-    const message = `--schemes takes some of ${QUANT_CHOICES.join(', ')} with commas between, not "${given}"`
-    throw new SkeinError('invalid_request', message)
-  })
 }
 
 function textPrompts(choice: EngineChoice): Int32Array[] {

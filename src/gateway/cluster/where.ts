@@ -39,7 +39,7 @@ export function askedOf(
   const ofPath = path.startsWith('/v1/sessions/:id') ? (params.id ?? null) : null
   return {
     model: textOf(fields.model) ?? textOf(query.model),
-    session: ofPath ?? sessionOf(fields),
+    session: ofPath ?? textOf(fields.session_id) ?? (isRecord(fields.session) ? textOf(fields.session.id) : null),
     beginning: beginningOf(fields),
   }
 }
@@ -64,10 +64,6 @@ export function modelNamed(models: ModelRegistry, name: string | null): NamedMod
     if (startState === null) throw error
     return { id: models.get(model).id, isSure: false }
   }
-}
-
-function sessionOf({ session_id, session }: Readonly<Record<string, unknown>>): string | null {
-  return textOf(session_id) ?? (isRecord(session) ? textOf(session.id) : null)
 }
 
 /**

@@ -5,7 +5,6 @@
  */
 import { context, propagation, type Span, SpanKind, SpanStatusCode, trace } from '@opentelemetry/api'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
-import type { ServedModel } from '../../api/models.ts'
 import type { GenerateRequest } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
 import { onRequestEnd } from '../http/request-end.ts'
@@ -66,22 +65,18 @@ export function traceRequests(app: FastifyInstance): void {
 /** Makes a span per answer. Attributes have the names of OpenTelemetry's conventions for generative AI. */
 export const tracer: Observer = {
   begin(model, request) {
-    const attributes = attributesOf(model, request)
+    const attributes = {
+      'gen_ai.operation.name': 'text_completion',
+      'gen_ai.provider.name': NAME,
+      'gen_ai.request.model': model.id,
+      'gen_ai.request.max_tokens': request.maxTokens,
+      'gen_ai.request.choice.count': request.n,
+      'gen_ai.usage.input_tokens': request.prompt.length,
+      'skein.device': model.client.info.model.device,
+    }
     const span = trace.getTracer(NAME).startSpan(`generate ${model.id}`, { attributes })
     return watch(span, request)
   },
-}
-
-function attributesOf({ id, client }: ServedModel, { n, maxTokens, prompt }: GenerateRequest) {
-  return {
-    'gen_ai.operation.name': 'text_completion',
-    'gen_ai.provider.name': NAME,
-    'gen_ai.request.model': id,
-    'gen_ai.request.max_tokens': maxTokens,
-    'gen_ai.request.choice.count': n,
-    'gen_ai.usage.input_tokens': prompt.length,
-    'skein.device': client.info.model.device,
-  }
 }
 
 function watch(span: Span, { n }: GenerateRequest): Watch {

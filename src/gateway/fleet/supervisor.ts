@@ -245,7 +245,15 @@ export class Supervisor implements WorkerHandle {
       clearInterval(loading)
       this.engine = client
       patienceMs = 0
-      this.#watch = this.#watchOver(worker, client)
+      this.#watch = new WorkerWatch(client, {
+        // It has answered, so it was started.
+        pid: worker.pid!,
+        ping: () => worker.channel.send({ type: 'ping' }),
+        heardAt: () => worker.heardAt,
+        timing: this.#timing,
+        maxBytes: this.#options.maxBytes ?? null,
+        onIll: (illness, reason) => this.#treat(worker, illness, reason),
+      })
       await this.#watch.probe()
       readyAt = performance.now()
       this.#enter('ready', null)
@@ -323,18 +331,6 @@ export class Supervisor implements WorkerHandle {
       worker.signal('SIGKILL')
     }
     return setInterval(look, Math.min(1000, loadMs / 4))
-  }
-
-  #watchOver(worker: WorkerProcess, client: EngineClient): WorkerWatch {
-    return new WorkerWatch(client, {
-      // It has answered, so it was started.
-      pid: worker.pid!,
-      ping: () => worker.channel.send({ type: 'ping' }),
-      heardAt: () => worker.heardAt,
-      timing: this.#timing,
-      maxBytes: this.#options.maxBytes ?? null,
-      onIll: (illness, reason) => this.#treat(worker, illness, reason),
-    })
   }
 
   /** Kills the process, because nothing else ends its requests. If it is only too large, they may finish first. */

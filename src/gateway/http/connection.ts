@@ -11,7 +11,14 @@ import { Turns } from '../../threads/turns.ts'
 export function setUpConnections(app: FastifyInstance): void {
   acceptInTurn(app.server)
   requestInTurn(app.server)
-  closeWithConnection(app)
+  // Every reply of a lost connection is closed. With pipelined requests Node closes only the reply that is being sent, so
+  // the others would be generated to their end.
+  app.addHook('onRequest', (request, { raw }, done) => {
+    const replies = repliesOf(request.raw.socket)
+    replies.add(raw)
+    raw.once('close', () => replies.delete(raw))
+    done()
+  })
 }
 
 /** Accepting so many connections, with the first request of each, takes some milliseconds. */
@@ -110,19 +117,6 @@ function ignoreRequests(socket: Socket): void {
  * Unfinished replies of all apps by connection: the proxy of a worker is an app of its own on the server's connections.
  */
 const unclosed = new WeakMap<object, Set<ServerResponse>>()
-
-/**
- * Closes every reply of a lost connection. With pipelined requests Node closes only the reply that is being sent, so
- * the others would be generated to their end.
- */
-function closeWithConnection(app: FastifyInstance): void {
-  app.addHook('onRequest', (request, { raw }, done) => {
-    const replies = repliesOf(request.raw.socket)
-    replies.add(raw)
-    raw.once('close', () => replies.delete(raw))
-    done()
-  })
-}
 
 /** Outside of the hook, because the listener would otherwise keep its reply alive as long as the connection. */
 function repliesOf(socket: Socket): Set<ServerResponse> {

@@ -126,7 +126,8 @@ function mountPath(app: FastifyInstance, entries: readonly Entry[], context: Mou
     },
     preValidation: async (request, reply) => {
       if (route.mayLackBody === true) request.body ??= {}
-      request.entry = choose(entries, request.body)
+      // The last entry takes bodies that no other claims.
+      request.entry = entries.find(({ route }) => route.claims?.(request.body) ?? true)!
       authenticate(request, reply, context)
       if (isShared && isValidated) validate(request, request.entry.route)
     },
@@ -179,11 +180,6 @@ function checkType({ headers }: FastifyRequest, { takesBytes, takesForm }: Route
   if (sent.trim().toLowerCase() === type) return
   const message = `the body is a file: send the header Content-Type: ${type} (curl: ${curl})`
   throw withStatus(new SkeinError('invalid_request', message), 415)
-}
-
-function choose(entries: readonly Entry[], body: unknown): Entry {
-  // The last entry takes bodies that no other claims.
-  return entries.find(({ route }) => route.claims?.(body) ?? true)!
 }
 
 /** Finds the caller. The gate has accepted the header, or left the decision to the key in the body. */

@@ -156,15 +156,11 @@ export interface ApiExample {
   readonly reply: unknown
 }
 
-function readExamples(): readonly ApiExample[] {
-  // The build copies it beside the compiled module. The test that writes it ensures its type.
-  return JSON.parse(readFileSync(new URL('./examples.json', import.meta.url), 'utf8')) as ApiExample[]
-}
-
 /** Adds the examples to the routes of an OpenAPI page, by path and method. */
 function addExamples(paths: Readonly<Record<string, Readonly<Record<string, Operation>>>>): void {
   const byRoute = new Map<string, ApiExample[]>()
-  for (const example of readExamples()) {
+  // The build copies it beside the compiled module. The test that writes it ensures its type.
+  for (const example of JSON.parse(readFileSync(new URL('./examples.json', import.meta.url), 'utf8')) as ApiExample[]) {
     byRoute.set(example.route, [...(byRoute.get(example.route) ?? []), example])
   }
   for (const [route, examples] of byRoute) {

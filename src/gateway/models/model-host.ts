@@ -225,7 +225,12 @@ async function changeStartStates(fleet: Fleet, model: string, change: StartState
     }
     if (told.size === 0 && change.add.length > 0) throw notReady(fleet, model)
   } catch (thrown) {
-    for (const step of steps.reverse()) await putBack(step)
+    // A process that has gone since will come back with the old states anyway.
+    for (const step of steps.reverse())
+      await step.undo().catch((thrown) => {
+        const { message } = SkeinError.from(thrown)
+        step.worker.log.add(`skein: a start state could not be put back: ${message}`)
+      })
     throw thrown
   }
   for (const worker of fleet.workersOf(model)) worker.keepStartStates(changed(worker.launch.startStates, change))
@@ -240,17 +245,13 @@ async function untold(fleet: Fleet, model: string, told: ReadonlySet<EngineClien
       if (engine !== null && !told.has(engine)) return { worker, engine }
     }
     if (!workers.some(({ state }) => state === 'loading' || state === 'restarting')) return null
-    await nextChange(fleet)
-  }
-}
-
-function nextChange(fleet: Fleet): Promise<void> {
-  return new Promise((resolve) => {
-    const end = fleet.listen(() => {
-      end()
-      resolve()
+    await new Promise<void>((resolve) => {
+      const end = fleet.listen(() => {
+        end()
+        resolve()
+      })
     })
-  })
+  }
 }
 
 async function tell(worker: FleetWorker, engine: EngineClient, { add, remove }: StartStateChange, steps: Step[]) {
@@ -268,14 +269,6 @@ async function tell(worker: FleetWorker, engine: EngineClient, { add, remove }: 
     await drop(name)
     steps.push({ worker, undo: () => put(old) })
   }
-}
-
-/** A process that has gone since will come back with the old states anyway. */
-async function putBack({ worker, undo }: Step): Promise<void> {
-  await undo().catch((thrown) => {
-    const { message } = SkeinError.from(thrown)
-    worker.log.add(`skein: a start state could not be put back: ${message}`)
-  })
 }
 
 function changed(states: readonly StartStateFile[], { add, remove }: StartStateChange): StartStateFile[] {

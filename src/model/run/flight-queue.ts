@@ -77,7 +77,8 @@ export class FlightQueue {
   /** Where the device looks up what a row feeds. */
   #launch(batch: Batch, rows: readonly BatchRow[], before: StepFlight | null): StepFlight {
     const packed = packRows(batch, rows, this.#states)
-    const feeds = rows.map(feedsOf)
+    // The facts of a row that are needed when its flight ends; the row itself may have changed by then.
+    const feeds = rows.map((row) => ({ draw: fedDraw(row), stops: row.stops, numSamples: row.samples.length }))
     const flown = this.#program.flights!.launch(batch)
     this.#lastFlown = flown
     const reads = packed.map((row) => this.#readsOf(row))
@@ -180,11 +181,6 @@ class StepFlight implements Flight<RowResult[]> {
     for (const { drawn } of this.#results) for (const { token } of drawn) this.#drawn.push(token)
     return this.#results
   }
-}
-
-/** The facts of a row that are needed when its flight ends; the row itself may have changed by then. */
-function feedsOf(row: BatchRow) {
-  return { draw: fedDraw(row), stops: row.stops, numSamples: row.samples.length }
 }
 
 /** The row with the token that it feeds; null where it does not run. */

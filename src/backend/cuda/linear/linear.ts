@@ -171,11 +171,6 @@ function paddedTokens(tokens: number, capacity: number): number {
   return Math.min(bucketOf(tokens), capacity)
 }
 
-/** linear-few.cu reads f16 alone. */
-function isSmall({ rows, type }: Product): boolean {
-  return rows <= SMALL_ROWS && type === 'f16'
-}
-
 function isRounded({ type }: Product): boolean {
   return type !== 'f16'
 }
@@ -194,7 +189,8 @@ interface SmallProducts {
 }
 
 function smallProducts(device: CudaDevice, all: readonly Product[], countIndex: number): SmallProducts {
-  const small = all.filter(isSmall)
+  // linear-few.cu reads f16 alone.
+  const small = all.filter(({ rows, type }) => rows <= SMALL_ROWS && type === 'f16')
   // Most linears have none, and then need no kernel for them.
   if (small.length === 0) return { products: [], limit: 0, run: () => {} }
   const low = small.filter((product) => isLowRank(device, product))

@@ -67,11 +67,6 @@ export function matricesBeside(form: Form): Form {
   return { ...form, constants: { ...form.constants, OTHERS_EACH: PIECE * WEIGHTS_EACH } }
 }
 
-/** A processor switches between threads at every barrier: few of them. */
-function narrowInSoftware(tokens: number): Form {
-  return narrow([1, 2, 4].find((most) => tokens <= most) ?? 8, 1, 1, 4)
-}
-
 /** 16 by 16 threads, of 4 outputs by 4 tokens each; KQ quads of inputs at a time. Shared memory of 16 KB has no room for padding. */
 function tiles(type: HeldType, sharedBytes: number): Form {
   const [NT, R, ACROSS, DEEP, KQ] = [4, 4, 16, 16, 4]
@@ -201,7 +196,8 @@ export function formFor(work: Work, tokens: number, isKeeping = false): Form {
     const wide = tiles(type, sharedBytes)
     if (isSoftware || numGroups(wide, tokens, blocks) >= MANY_GROUPS) return wide
   }
-  if (isSoftware) return narrowInSoftware(tokens)
+  // It switches between threads at every barrier: few of them.
+  if (isSoftware) return narrow([1, 2, 4].find((most) => tokens <= most) ?? 8, 1, 1, 4)
   if (tokens === 1) return formForOne(work)
   const eight = narrow(8, 4, 1)
   return tokens > 4 && numGroups(eight, tokens, blocks) >= MANY_GROUPS ? eight : narrow(4, 2, 2)

@@ -27,7 +27,8 @@ const UNPACKERS: Readonly<Record<BlockType, Unpack>> = {
   Q6_K: unpackQ6_K,
   Q2_K: unpackQ2_K,
   Q3_K: unpackQ3_K,
-  IQ4_NL: unpackIQ4_NL,
+  // d f16 · 16 bytes: the low halves are weights 0–15, the high ones 16–31; level·d
+  IQ4_NL: (b, at, out, to) => unpackLevels(b, at + 2, f16At(b, at), out, to),
   IQ4_XS: unpackIQ4_XS,
 }
 
@@ -205,12 +206,7 @@ function sixBitScale(b: Uint8Array, at: number, group: number): number {
 /** What the codes of IQ4 stand for. */
 const LEVELS = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
 
-/** d f16 · 16 bytes: the low halves are weights 0–15, the high ones 16–31; level·d */
-function unpackIQ4_NL(b: Uint8Array, at: number, out: Float32Array, to: number): void {
-  unpackLevels(b, at + 2, f16At(b, at), out, to)
-}
-
-/** d f16 · eight upper pairs of bits of scales · their low halves · per 32 weights 16 bytes as above; level·d·(scale − 32) */
+/** d f16 · eight upper pairs of bits of scales · their low halves · per 32 weights 16 bytes as of IQ4_NL; level·d·(scale − 32) */
 function unpackIQ4_XS(b: Uint8Array, at: number, out: Float32Array, to: number): void {
   const d = f16At(b, at)
   const upper = b[at + 2]! | (b[at + 3]! << 8)
