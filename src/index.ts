@@ -12,12 +12,20 @@
 import { randomUUID } from 'node:crypto'
 import { type Message, type Tool, type ToolCall, type ToolChoice, thinking } from './api/chat/conversation.ts'
 import { prepareChat } from './api/chat/prepare.ts'
-import { type ChoiceEnd, type PromptRead, type ReplyPiece, replyEvents } from './api/chat/reply.ts'
+import { type ChoiceEnd, type PromptRead, type ReplyPiece, replyEvents, WholeReply } from './api/chat/reply.ts'
 import { embedAll } from './api/embeddings/embeddings.ts'
 import { checkChatOptions, checkTextOptions, conversationOf } from './api/library-options.ts'
 import { LocalEngineClient } from './engine/client/local-client.ts'
 import type { EngineClient } from './engine/client.ts'
-import type { EngineInfo, FinishReason, GenerateRequest, SamplingParams, SessionInfo } from './engine/messages.ts'
+import {
+  type EngineInfo,
+  type FinishReason,
+  type GenerateRequest,
+  PLAIN_REQUEST,
+  PLAIN_SAMPLING,
+  type SamplingParams,
+  type SessionInfo,
+} from './engine/messages.ts'
 import { invalid, SkeinError } from './errors.ts'
 import { list } from './files/given.ts'
 import { checkConstraint } from './grammar/check.ts'
@@ -164,24 +172,21 @@ async function* pieces(client: EngineClient, request: GenerateRequest, { signal,
 function requestOf(tokenizer: Tokenizer, prompt: string, options: GenerateOptions): GenerateRequest {
   checkTextOptions(options)
   return {
+    ...PLAIN_REQUEST,
     id: randomUUID(),
     startState: options.startState,
     prompt: tokenizer.encode(prompt),
-    n: 1,
     maxTokens: options.maxTokens ?? 512,
     sampling: samplingOf(options),
-    stop: { strings: stopsOf(options), tokens: [], ignoreEos: false },
-    logprobs: null,
-    promptLogprobs: null,
+    stop: { ...PLAIN_REQUEST.stop, strings: stopsOf(options) },
   }
 }
 
 function samplingOf(options: SamplingOptions & Pick<GenerateOptions, 'seed'>): SamplingParams {
   return {
+    ...PLAIN_SAMPLING,
     ...samplingNumbers((name, row) => options[name] ?? row.ownDefault ?? row.off),
     seed: options.seed === undefined ? null : BigInt(options.seed),
-    logitBias: [],
-    bannedTokens: [],
   }
 }
 
@@ -222,19 +227,18 @@ async function answerOf(
   messages: string | readonly Message[],
   options: ChatOptions,
 ): Promise<ChatReply> {
-  const all: ReplyPiece[] = []
+  const reply = new WholeReply()
   let read: PromptRead = { type: 'prompt', promptTokens: 0, cachedTokens: 0 }
   let end: ChoiceEnd | undefined
   for await (const event of replyTo(model, messages, options)) {
     if (event.type === 'prompt') read = event
-    else all.push(...event.pieces)
+    else for (const piece of event.pieces) reply.add(piece)
     if (event.type === 'end') end = event
   }
-  const textOf = (type: 'text' | 'reasoning') => all.map((piece) => (piece.type === type ? piece.text : '')).join('')
   return {
-    text: textOf('text').trim(),
-    reasoning: textOf('reasoning').trim(),
-    calls: callsOf(all),
+    text: reply.text.trim(),
+    reasoning: reply.reasoning.trim(),
+    calls: reply.calls,
     // The events end when the only choice has ended; failures have thrown.
     reason: end!.reason,
     promptTokens: read.promptTokens,
@@ -244,15 +248,6 @@ async function answerOf(
     version: end!.session?.version ?? null,
     continued: end!.session?.continued ?? null,
   }
-}
-
-function callsOf(pieces: readonly ReplyPiece[]): readonly ToolCall[] {
-  return pieces
-    .filter((piece) => piece.type === 'call')
-    .map(({ id, name, call }) => {
-      const parts = pieces.map((one) => (one.type === 'arguments' && one.call === call ? one.text : ''))
-      return { id, name, arguments: parts.join('') }
-    })
 }
 
 /** The only tenant of a process. */

@@ -1,5 +1,5 @@
 /** A plain request, as a base for those of benches and tests. */
-import { type GenerateRequest, PLAIN_SAMPLING, type SamplingParams } from '../engine/messages.ts'
+import { type GenerateRequest, PLAIN_REQUEST, PLAIN_SAMPLING, type SamplingParams } from '../engine/messages.ts'
 import type { SampleSpec } from '../model/runner.ts'
 import { samplingNumbers } from '../sampling.ts'
 
@@ -8,14 +8,12 @@ export const SEEDED_SAMPLING: SamplingParams = { ...PLAIN_SAMPLING, seed: 1n }
 /** By default a short prompt, no stops, token 0 ignored. */
 export function plainRequest(parts: Partial<GenerateRequest> = {}): GenerateRequest {
   return {
+    ...PLAIN_REQUEST,
     id: 'a',
     prompt: Int32Array.of(1, 2, 3),
-    n: 1,
     maxTokens: 8,
     sampling: SEEDED_SAMPLING,
     stop: { strings: [], tokens: [], ignoreEos: true },
-    logprobs: null,
-    promptLogprobs: null,
     ...parts,
   }
 }

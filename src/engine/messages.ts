@@ -33,6 +33,15 @@ export interface StopParams {
   readonly ignoreEos: boolean
 }
 
+/** What a request asks for that says nothing but its prompt and how many tokens may follow. */
+export const PLAIN_REQUEST = {
+  n: 1,
+  sampling: PLAIN_SAMPLING,
+  stop: { strings: [], tokens: [], ignoreEos: false },
+  logprobs: null,
+  promptLogprobs: null,
+} as const
+
 /** Which hidden states make an embedding. */
 export type Pooling = 'last' | 'mean'
 

@@ -5,7 +5,7 @@
  */
 
 import { SkeinError } from '../errors.ts'
-import { parsedJson } from '../files/bytes.ts'
+import { isObject, parsedJson } from '../files/bytes.ts'
 
 export interface Hub {
   readonly endpoint: URL
@@ -217,10 +217,6 @@ function nextPage(response: Response, from: URL): URL | null {
 
 function unexpected(url: URL, problem: string): SkeinError {
   return new SkeinError('unsupported_weights', `${url.host} ${problem}; nothing was fetched`)
-}
-
-function isObject(value: unknown): value is Readonly<Record<string, unknown>> {
-  return typeof value === 'object' && value !== null
 }
 
 function isSize(value: unknown): value is number {

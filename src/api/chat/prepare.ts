@@ -2,7 +2,13 @@
  * A conversation to the one request that the engine takes: its prompt in the trained form, what the answer may be, and how
  * the answer is to be read. Every dialect with chats goes through here.
  */
-import type { GenerateRequest, SessionUse, StopParams, ToolTemplate } from '../../engine/messages.ts'
+import {
+  type GenerateRequest,
+  PLAIN_REQUEST,
+  type SessionUse,
+  type StopParams,
+  type ToolTemplate,
+} from '../../engine/messages.ts'
 import type { Constraint } from '../../grammar/constraint.ts'
 import { boundariesAt, checkPrompt, encodePrompt, encodeTexts } from '../encode.ts'
 import type { ServedModel } from '../models.ts'
@@ -53,14 +59,14 @@ export async function prepareChat(
   const limits = rendered.constraint === null ? {} : { constraint: rendered.constraint }
   const start = rendered.form.tools === null ? {} : startWithTools(model)
   const request = {
-    ...{ n: 1, logprobs: null, cache: 'use' as const },
+    ...PLAIN_REQUEST,
+    cache: 'use' as const,
     ...settings,
     ...prompt,
     ...limits,
     ...start,
     ...predicted,
     stop: { ...stop, strings },
-    promptLogprobs: null,
   }
   return { model, request, form: rendered.form }
 }

@@ -2,7 +2,7 @@
  * POST /v1/embeddings, OpenAI's, and at the older paths of RWKV-Runner; and texts to vectors, for every dialect that asks
  * for them. A text is read once, and its final hidden state, pooled as the server was told, is scaled to length 1.
  */
-import { type EmbeddingTask, type GenerateRequest, PLAIN_SAMPLING } from '../../engine/messages.ts'
+import { type EmbeddingTask, type GenerateRequest, PLAIN_REQUEST } from '../../engine/messages.ts'
 import { assert, invalid, SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import { runAll } from '../answers.ts'
@@ -139,15 +139,7 @@ export function ended(text: Int32Array): Int32Array {
 }
 
 /** For requests that only read. */
-export const READ_ONLY = {
-  n: 1,
-  maxTokens: 0,
-  sampling: PLAIN_SAMPLING,
-  stop: { strings: [], tokens: [], ignoreEos: false },
-  logprobs: null,
-  promptLogprobs: null,
-  cache: 'no-store',
-} as const
+export const READ_ONLY = { ...PLAIN_REQUEST, maxTokens: 0, cache: 'no-store' } as const
 
 /** A vector of zeros stays as it is. */
 function unit(vector: Float32Array): Float32Array {

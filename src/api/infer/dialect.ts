@@ -2,6 +2,8 @@
  * The dialect of RWKV-Infer: its chat, and FastAPI's errors. The chat has OpenAI's messages with sampling in `params`, names
  * for the speakers, and other defaults. Replies are OpenAI's chat completions, of which RWKV-Infer's are a part.
  */
+
+import { PLAIN_REQUEST } from '../../engine/messages.ts'
 import { invalid, SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import { plainForm } from '../chat/reply.ts'
@@ -137,15 +139,13 @@ async function prepare(call: Call<MergedBody>): Promise<Chat> {
   return {
     model,
     request: {
+      ...PLAIN_REQUEST,
       id: `chatcmpl-${call.id}`,
       prompt,
       boundaries: boundariesAt(prompt, model.tokenizer, turnEnds(turns, layout)),
-      n: 1,
       maxTokens: oneMaxTokens(body, limits) ?? DEFAULTS.maxTokens,
       sampling: toSampling(body, model, DEFAULTS),
       stop: toStop(body, [`\n\n${heads.user}`, `\n\n${heads.system}`], model, limits),
-      logprobs: null,
-      promptLogprobs: null,
       tenant,
       cache: cacheOf(body),
       ...mixtureOf(body, model),

@@ -2,7 +2,7 @@
  * The fields that the lightning routes share, their defaults, and how they become the engine's settings. They are those of
  * the OpenAI routes (so nothing a client sends is ignored in silence) with the ranges and names of rwkv_lightning.
  */
-import type { GenerateRequest, StopParams } from '../../engine/messages.ts'
+import { type GenerateRequest, PLAIN_REQUEST, type StopParams } from '../../engine/messages.ts'
 import { invalid, type SkeinError } from '../../errors.ts'
 import { type Static, type TSchema, Type } from '../../files/schema-types.ts'
 import type { RequestLimits } from '../limits.ts'
@@ -81,12 +81,10 @@ export function settingsOf(
 ): Settings {
   checkFormat(body)
   return {
-    n: 1,
+    ...PLAIN_REQUEST,
     maxTokens: body.max_tokens ?? family.maxTokens,
     sampling: toSampling(withinRanges(body), model, family),
     stop: stopOf(body, model, limits, defaultStops),
-    logprobs: null,
-    promptLogprobs: null,
     cache: cacheOf(body),
   }
 }

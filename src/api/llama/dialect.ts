@@ -1,6 +1,6 @@
 /** llama.cpp's own routes; its OpenAI routes are those of the OpenAI dialect, which has /infill in its list, too. */
 
-import type { TokenText } from '../../engine/messages.ts'
+import { PLAIN_REQUEST, type TokenText } from '../../engine/messages.ts'
 import type { ErrorCode, SkeinError } from '../../errors.ts'
 import { concatTokens } from '../../files/bytes.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
@@ -135,14 +135,13 @@ async function prepare(call: Call<CompletionBody>): Promise<Job> {
   const logprobs = body.n_probs ? body.n_probs : null
   checkLogprobs({ stream: body.stream ?? false }, { numAnswers: 1, maxTokens, logprobs }, limits)
   const request = {
+    ...PLAIN_REQUEST,
     id: `cmpl-${call.id}`,
     prompt: await promptOf(call, model),
-    n: 1,
     maxTokens,
     sampling: toSampling(fields, model, LLAMA_DEFAULTS),
     stop: toStop(fields, [], model, limits),
     logprobs,
-    promptLogprobs: null,
     tenant,
     cache: 'use',
     ...(constraint === null ? {} : { constraint }),

@@ -3,7 +3,7 @@
  * dialects that do the same, such a text as a request of the engine, and the answer as one text.
  */
 
-import type { FinishReason, GenerateRequest } from '../../engine/messages.ts'
+import { type FinishReason, type GenerateRequest, PLAIN_REQUEST } from '../../engine/messages.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import { runAll } from '../answers.ts'
 import { encodePrompt } from '../encode.ts'
@@ -104,12 +104,10 @@ export async function toFill(
   refuseSession(body, 'use /v1/completions')
   const model = call.models.get(body.model)
   const settings = {
-    n: 1,
+    ...PLAIN_REQUEST,
     maxTokens,
     sampling: toSampling(body, model, defaults),
     stop: toStop(body, [], model, limits),
-    logprobs: null,
-    promptLogprobs: null,
     tenant,
     cache: cacheOf(body),
   }

@@ -2,7 +2,7 @@
  * Runs the texts of one call: every distinct piece is one row of the batch, greedy, with a cap by its own length. A piece
  * that fails says so and costs no other.
  */
-import { type GenerateRequest, PLAIN_SAMPLING } from '../../engine/messages.ts'
+import { type GenerateRequest, PLAIN_REQUEST, PLAIN_SAMPLING } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
 import { turns } from '../../threads/turns.ts'
 import { runEach } from '../answers.ts'
@@ -103,13 +103,11 @@ export class Translator {
       prompt,
       boundaries: boundariesAt(prompt, model.tokenizer, [Buffer.byteLength(label)]),
       tenant,
-      n: 1,
+      ...PLAIN_REQUEST,
       maxTokens: Math.min(CAP_PER_TOKEN * prompt.length + CAP_BASE, limits.maxTokens),
       sampling: GREEDY,
       // The end of the paragraph: what follows would be the next text the model makes up.
       stop: { strings: ['\n\n'], tokens: [], ignoreEos: false },
-      logprobs: null,
-      promptLogprobs: null,
       isGathered,
     }
   }

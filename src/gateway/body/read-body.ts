@@ -2,6 +2,7 @@
 import { parse } from 'secure-json-parse'
 import type { FormBody } from '../../api/route.ts'
 import { SkeinError } from '../../errors.ts'
+import { isObject } from '../../files/bytes.ts'
 import { task } from '../../threads/task.ts'
 
 export interface JsonText {
@@ -14,8 +15,7 @@ const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: false })
 
 export function readJson({ bytes, fields }: JsonText): unknown {
   const value = parsed(decoded(bytes))
-  const isObject = typeof value === 'object' && value !== null && !Array.isArray(value)
-  return isObject && fields !== null ? withoutUnknown(value, fields) : value
+  return isObject(value) && fields !== null ? withoutUnknown(value, fields) : value
 }
 
 export const readJsonTask = task(readJson)

@@ -4,6 +4,7 @@
  */
 import type { ModelRegistry } from '../../api/models.ts'
 import type { Route } from '../../api/route.ts'
+import { isObject } from '../../files/bytes.ts'
 import { startStateNames } from '../routing/start-state-names.ts'
 
 export interface Asked {
@@ -35,11 +36,11 @@ export function askedOf(
   query: Readonly<Record<string, unknown>>,
   path: string,
 ): Asked {
-  const fields = isRecord(body) ? body : {}
+  const fields = isObject(body) ? body : {}
   const ofPath = path.startsWith('/v1/sessions/:id') ? (params.id ?? null) : null
   return {
     model: textOf(fields.model) ?? textOf(query.model),
-    session: ofPath ?? textOf(fields.session_id) ?? (isRecord(fields.session) ? textOf(fields.session.id) : null),
+    session: ofPath ?? textOf(fields.session_id) ?? (isObject(fields.session) ? textOf(fields.session.id) : null),
     beginning: beginningOf(fields),
   }
 }
@@ -80,7 +81,7 @@ function beginningOf(fields: Readonly<Record<string, unknown>>): string {
 }
 
 function untilAnswer(messages: readonly unknown[]): readonly unknown[] {
-  const first = messages.findIndex((message) => isRecord(message) && message.role === 'assistant')
+  const first = messages.findIndex((message) => isObject(message) && message.role === 'assistant')
   return first === -1 ? messages : messages.slice(0, first)
 }
 
@@ -103,8 +104,4 @@ function leavesOf(value: unknown): string[] {
 
 function textOf(value: unknown): string | null {
   return typeof value === 'string' && value !== '' ? value : null
-}
-
-function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value)
 }

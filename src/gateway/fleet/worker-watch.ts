@@ -6,7 +6,7 @@
 import { randomUUID } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
 import type { EngineClient } from '../../engine/client.ts'
-import { type GenerateRequest, PLAIN_SAMPLING } from '../../engine/messages.ts'
+import { PLAIN_REQUEST, PLAIN_SAMPLING } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
 
 interface WatchTiming {
@@ -166,21 +166,15 @@ async function processorTicks(pid: number): Promise<number | null> {
 
 /** Rethrows the engine's error. */
 async function probe(client: EngineClient): Promise<void> {
-  for await (const event of client.generate(probeRequest())) {
-    if (event.type === 'error') throw SkeinError.fromShape(event.error)
-  }
-}
-
-function probeRequest(): GenerateRequest {
-  return {
+  const request = {
+    ...PLAIN_REQUEST,
     id: `probe-${randomUUID()}`,
     prompt: Int32Array.of(0),
-    n: 1,
     maxTokens: 1,
     sampling: { ...PLAIN_SAMPLING, temperature: 0 },
     stop: { strings: [], tokens: [], ignoreEos: true },
-    logprobs: null,
-    promptLogprobs: null,
     cache: 'no-store',
-  }
+  } as const
+  for await (const event of client.generate(request))
+    if (event.type === 'error') throw SkeinError.fromShape(event.error)
 }
