@@ -139,6 +139,15 @@ export function mapped<A, B>(source: AsyncIterableIterator<A>, map: (item: A) =>
   }
 }
 
+/** What a generator returns in the end, whatever it yields before. */
+export async function drained<T>(source: AsyncGenerator<unknown, T>): Promise<T> {
+  for (;;) {
+    const { done, value } = await source.next()
+    // The type of what is returned holds with `done`.
+    if (done) return value as T
+  }
+}
+
 /** How many prompts are under way at once. */
 function widthOf({ info }: EngineClient, requests: readonly GenerateRequest[]): number {
   const fill = Math.ceil(info.numSlots / (requests[0]?.n ?? 1))

@@ -1,7 +1,8 @@
 /** The lines of a batch: where each is in its file, and whether it is a request that can be run. Knows no model. */
 import { parse } from 'secure-json-parse'
 import type { FileReader, LineError } from '../../batches/store.ts'
-import { SkeinError } from '../../errors.ts'
+import { invalid, SkeinError } from '../../errors.ts'
+import { isObject } from '../../files/bytes.ts'
 import { turns } from '../../threads/turns.ts'
 
 /** Bytes [start, end) of the file. */
@@ -57,26 +58,21 @@ function requestOf(bytes: Uint8Array, endpoint: string): RowRequest {
   const row = parsed(bytes)
   const { custom_id, method, url, body } = row
   if (typeof custom_id !== 'string' || custom_id === '' || custom_id.length > 512)
-    throw wrong('custom_id', 'expected a text of at most 512 characters')
-  if (method !== 'POST') throw wrong('method', 'expected "POST"')
-  if (url !== endpoint) throw wrong('url', `expected ${endpoint}, the endpoint of the batch`)
-  if (typeof body !== 'object' || body === null || Array.isArray(body))
-    throw wrong('body', 'expected the body of the request, an object')
-  if ((body as { stream?: unknown }).stream === true) throw wrong('body.stream', 'answers of a batch are not streamed')
+    throw invalid('custom_id', 'expected a text of at most 512 characters')
+  if (method !== 'POST') throw invalid('method', 'expected "POST"')
+  if (url !== endpoint) throw invalid('url', `expected ${endpoint}, the endpoint of the batch`)
+  if (!isObject(body)) throw invalid('body', 'expected the body of the request, an object')
+  if (body.stream === true) throw invalid('body.stream', 'answers of a batch are not streamed')
   return { customId: custom_id, body }
 }
 
-function parsed(bytes: Uint8Array): Record<string, unknown> {
+function parsed(bytes: Uint8Array): Readonly<Record<string, unknown>> {
   try {
     const text = utf8.decode(bytes)
     const value: unknown = parse(text, { protoAction: 'error', constructorAction: 'error' })
-    if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value as Record<string, unknown>
+    if (isObject(value)) return value
   } catch {}
   throw new SkeinError('invalid_request', 'the line is no JSON object')
-}
-
-function wrong(param: string, problem: string): SkeinError {
-  return new SkeinError('invalid_request', `${param}: ${problem}`, { param })
 }
 
 /** The errors of a file; it runs only when there are none. */

@@ -44,7 +44,6 @@ export class ToolSplitter {
   #isEscaped = false
   /** White space behind a call is no text. */
   #isAfterCall = false
-  numCalls = 0
 
   /** `isOpen`: the prompt ends with the opening of a call. */
   constructor(names: readonly string[], isOpen: boolean) {
@@ -109,7 +108,6 @@ export class ToolSplitter {
     if (match !== null && this.#names.has(match[1]!)) {
       this.#held = this.#held.slice(numBefore + match[0].length)
       this.#phase = 'arguments'
-      this.numCalls++
       pieces.push({ type: 'call', name: match[1]! })
       return true
     }

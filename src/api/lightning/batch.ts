@@ -4,7 +4,7 @@
  */
 import type { GenerateRequest } from '../../engine/messages.ts'
 import { SkeinError } from '../../errors.ts'
-import { runGroups } from '../answers.ts'
+import { drained, runGroups } from '../answers.ts'
 import type { LiveCalls, PausedCall } from '../live-calls.ts'
 import type { ServedModel } from '../models.ts'
 import { json, type Reply } from '../route.ts'
@@ -104,10 +104,7 @@ type Ending = (rows: readonly Row[]) => { readonly fields: object; readonly even
 
 /** For replies that are not streamed: a paused call replies only with the name to resume it by. */
 export async function runToEnd(plan: BatchPlan, live: LiveCalls): Promise<void> {
-  const run = runBatch(plan, live, false)
-  let step = await run.next()
-  while (!step.done) step = await run.next()
-  if (!step.value) return
+  if (!(await drained(runBatch(plan, live, false)))) return
   throw new SkeinError('conflict', `Request paused; POST /v1/server/resume with request_id ${plan.id} continues it`)
 }
 

@@ -5,7 +5,7 @@
 
 import { type FinishReason, type GenerateRequest, PLAIN_REQUEST } from '../../engine/messages.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
-import { runAll } from '../answers.ts'
+import { drained, runAll } from '../answers.ts'
 import { encodePrompt } from '../encode.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { ServedModel } from '../models.ts'
@@ -53,7 +53,7 @@ export function mistralFimRoute(limits: RequestLimits): Route {
 async function replyOf(job: Fill, isStream: boolean, created: number): Promise<Reply> {
   const head = { id: job.request.id, created, model: job.model.id }
   if (isStream) return { kind: 'events', events: events(job, head) }
-  const filled = await fillWhole(job)
+  const filled = await drained(fill(job))
   const message = { role: 'assistant', content: filled.text }
   return json({
     ...head,
@@ -144,13 +144,6 @@ export async function* fill({ model, request, signal }: Fill): AsyncGenerator<st
     }
   }
   return filled
-}
-
-async function fillWhole(job: Fill): Promise<Filled> {
-  const run = fill(job)
-  let step = await run.next()
-  while (!step.done) step = await run.next()
-  return step.value
 }
 
 /**

@@ -4,6 +4,7 @@
  */
 import { SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
+import { drained } from '../answers.ts'
 import { modelOf, renderStringError } from '../lightning/body.ts'
 import type { RequestLimits } from '../limits.ts'
 import { type Call, type Dialect, json, post } from '../route.ts'
@@ -49,14 +50,6 @@ function translateBody(limits: RequestLimits) {
 }
 
 type TranslateBody = Static<ReturnType<typeof translateBody>>
-
-async function drained<T>(source: AsyncGenerator<unknown, T>): Promise<T> {
-  for (;;) {
-    const { done, value } = await source.next()
-    // The type of what is returned holds with `done`.
-    if (done) return value as T
-  }
-}
 
 async function* events(call: Call<TranslateBody>): AsyncGenerator<object> {
   yield { translations: yield* translating(call) }

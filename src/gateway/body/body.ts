@@ -5,7 +5,7 @@
 import type { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyRequest, FastifySchemaValidationError } from 'fastify'
 import type { FormBody } from '../../api/route.ts'
-import { SkeinError } from '../../errors.ts'
+import { invalid, SkeinError } from '../../errors.ts'
 import { runTask, taskPlace } from '../../threads/pool.ts'
 import { turns } from '../../threads/turns.ts'
 import type { Auth } from '../access/auth.ts'
@@ -124,7 +124,7 @@ export function describeInvalid(complaints: readonly Complaint[]): SkeinError {
   if (param === '' && complaint.keyword === 'type')
     return new SkeinError('invalid_request', 'the body is missing or not an object; expected {…} in JSON')
   if (param === '') return new SkeinError('invalid_request', `the body ${problem}`)
-  return new SkeinError('invalid_request', `${param}: ${problem}`, { param })
+  return invalid(param, problem)
 }
 
 /**
