@@ -11,6 +11,8 @@ import { choice, type Flags, integers, list, number, path, pathList, paths, text
 
 const ANY = Number.MAX_SAFE_INTEGER
 const MOST_MEGABYTES = 2 ** 30
+const megabytes = whole(0, MOST_MEGABYTES)
+const tokens = whole(1, 1_000_000)
 
 const NETWORK = {
   host: text('Address to listen on; addresses that other machines can reach need a key', { default: '127.0.0.1' }),
@@ -87,17 +89,16 @@ const LOAD = {
   )('Sequences that run at once, one recurrent state each (default: by memory, at most 64, or 256 on a GPU)'),
   'max-waiting': whole(1, 10_000_000)('Requests that may wait (default: 8 per slot, at least 512)'),
   'max-prompt-tokens': whole(1, 1_000_000_000)('Longest prompt (default 131072)'),
-  'step-tokens': whole(1, 1_000_000)('Token budget of one step (default 512, 2048 on a GPU)'),
+  'step-tokens': tokens('Token budget of one step (default 512, 2048 on a GPU)'),
   'itl-target': number(
     0.1,
     3_600_000,
   )(
     'Target time between the tokens of an answer while prompts are read in the same steps, in ms (default 25 on a GPU; on a CPU three times that of a step without prompts, up to 21, or twice if that is more; 5 to 200)',
   ),
-  'prefill-chunk': whole(
-    1,
-    1_000_000,
-  )('Prompt tokens per step while answers run, however long they take (default: by --itl-target)'),
+  'prefill-chunk': tokens(
+    'Prompt tokens per step while answers run, however long they take (default: by --itl-target)',
+  ),
   speculate: choice(SPECULATE_CHOICES)(
     'Speculative decoding: guess the next tokens from the predictions of requests (prediction), also from what followed the same words before (lookup), or not at all (off). Answers stay the same, on a GPU within rounding; works on one CPU or one CUDA device',
     { default: 'prediction' },
@@ -117,21 +118,17 @@ const STATES = {
   'no-store': toggle('Keep sessions in memory only', { silences: ['data-dir', 'durable'] }),
   durable: toggle('Report a turn of a session only when it is on disk', { silences: ['no-store'] }),
   'import-foreign': toggle('Accept states that were exported by other servers or for other keys'),
-  'prefix-cache-mb': whole(
-    0,
-    MOST_MEGABYTES,
-  )('Memory for the prefix cache in MB; 0 turns it off (default: 10 % of free memory, at most 2048)'),
-  'preempt-mb': whole(
-    0,
-    MOST_MEGABYTES,
-  )(
+  'prefix-cache-mb': megabytes(
+    'Memory for the prefix cache in MB; 0 turns it off (default: 10 % of free memory, at most 2048)',
+  ),
+  'preempt-mb': megabytes(
     'Memory in MB for the states of preempted answers; 0 turns preemption off (default: 5 % of free memory, at most 1024)',
   ),
   'slot-states': whole(0, 65_536)('Session states kept on the device (default 16)'),
   'memory-states': whole(0, ANY)('Session states kept in memory (default 32)', { silences: ['memory-states-mb'] }),
-  'memory-states-mb': whole(0, MOST_MEGABYTES)('The same as a size in MB', { silences: ['memory-states'] }),
+  'memory-states-mb': megabytes('The same as a size in MB', { silences: ['memory-states'] }),
   'max-sessions': whole(0, ANY)('Maximum sessions per key (default 10000)'),
-  'max-sessions-mb': whole(0, MOST_MEGABYTES)('Maximum size of their states, in MB (default 65536)'),
+  'max-sessions-mb': megabytes('Maximum size of their states, in MB (default 65536)'),
   'max-turns': whole(1, ANY)('Turns kept per session (default 16)'),
   'session-ttl': whole(1, ANY)('Seconds to keep a session after its last turn (default: forever)'),
 } satisfies Flags
