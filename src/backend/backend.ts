@@ -76,8 +76,6 @@ export interface StatePool {
   copy(from: number, to: number): void
   /** Several copies, of which none has a slot of another: as copy() of each, where they cost less together. */
   copyAll?(copies: readonly SlotCopy[]): void
-  /** The next step puts states into these slots as Batch.keeps says. */
-  willKeep?(slots: readonly number[]): void
   /**
    * The state as everything asked before leaves it. The backend takes its own copy within that order, on the device: what
    * is asked of the slot afterwards, clearing or stepping it included, does not change what is read. `into` is where to

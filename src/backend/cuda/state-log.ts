@@ -2,7 +2,9 @@
  * The log of a pool of RWKV-7 states (kernels/cuda/wkv7-log.cuh). For every slot it holds the latest tokens, at most LOGGED,
  * that the slot's state does not include yet. In a step whose rows of one token have LOG_HEADS heads or more, these rows
  * append to their logs; in a smaller step they apply their logs to their states. Only the device knows how long a log is,
- * because only the device knows which rows run. The host knows which slots may have one.
+ * because only the device knows which rows run. The host knows which slots may have one. Those in which a step keeps states
+ * between guesses have none: each was such a slot before, or that of a row with guesses, whose several tokens were applied to
+ * its state.
  */
 import type { StateShape } from '../backend.ts'
 import type { Batch } from '../batch.ts'

@@ -185,13 +185,6 @@ export class CudaStatePool implements StatePool {
     }
   }
 
-  willKeep(slots: readonly number[]): void {
-    for (const slot of slots) {
-      this.#check(slot)
-      this.#log?.forget(slot)
-    }
-  }
-
   read(slot: number, into = createState(this.shape)): Flight<StateData> {
     checkState(this.shape, into)
     return this.#lanes.read(this.#laneSlot(slot), into)

@@ -162,11 +162,8 @@ export class ModelRunner implements Runner {
     const copies: SlotCopy[] = []
     for (const { slot, tokens, guesses } of rows) {
       if (guesses === undefined) continue
-      const kept = guesses.spares.map((spare) => this.#stateOf[this.#spareSlot(spare)]!)
-      if (guesses.every > 0) {
-        assert(tokens.length <= this.keptRow, `${tokens.length} tokens in a row that keeps its states`)
-        this.#states.willKeep?.(kept)
-      } else copies.push([this.#stateOf[slot]!, kept[0]!])
+      if (guesses.every === 0) copies.push([this.#stateOf[slot]!, this.#stateOf[this.#spareSlot(guesses.spares[0]!)]!])
+      else assert(tokens.length <= this.keptRow, `${tokens.length} tokens in a row that keeps its states`)
     }
     if (copies.length > 1 && this.#states.copyAll) this.#states.copyAll(copies)
     else for (const [from, to] of copies) this.#states.copy(from, to)
