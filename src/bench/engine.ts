@@ -5,6 +5,8 @@
  * are handled; on a pipeline each device has a part of the rows. A figure is the median over repeated steps, including
  * the host's part. It knows nothing of files or devices.
  */
+
+import { promptShare } from '../engine/prefill-budget.ts'
 import {
   type BatchRow,
   type Flight,
@@ -219,23 +221,13 @@ async function timePrefill(runner: Runner, { batch, tokens }: BenchCase, plan: R
   const run = async () => {
     for (let slot = 0; slot < batch; slot++) runner.clearSlot(slot)
     const flights: Flight<RowResult[]>[] = []
-    for (const rows of stepsOf(prompts, stepBudget(runner, batch * tokens), draws)) {
+    for (const rows of stepsOf(prompts, promptShare(runner, batch * tokens, runner.maxTokens), draws)) {
       if (flights.length === runner.maxFlights) await outcome(flights.shift()!)
       flights.push(runner.launch(rows))
     }
     for (const flight of flights) await outcome(flight)
   }
   return await measure(run, plan)
-}
-
-/**
- * The engine splits prompts in the same way (prefill-budget.ts): on a pipeline the devices read parts of them at once.
- */
-const MIN_STEP_TOKENS = 256
-
-function stepBudget({ feedsDraws, maxFlights, maxTokens }: Runner, total: number): number {
-  if (feedsDraws) return maxTokens
-  return Math.min(maxTokens, Math.max(MIN_STEP_TOKENS, Math.ceil(total / maxFlights)))
 }
 
 /** The prompts in steps of at most `maxTokens`, each from its start. */

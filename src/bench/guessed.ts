@@ -7,6 +7,7 @@ import type { EngineClient } from '../engine/client.ts'
 import { type GenerateRequest, PLAIN_SAMPLING } from '../engine/messages.ts'
 import type { SampleSpec } from '../model/runner.ts'
 import { plainRequest } from './plain-request.ts'
+import { seededRandom } from './serve/random.ts'
 
 interface Source {
   readonly guessMs?: number | undefined
@@ -62,8 +63,8 @@ class CaseSource {
   readonly #script: ScriptedGuesses
   readonly #draft: Source | null
   readonly #likely: number
-  /** Seed of the generator that decides which guesses are right. */
-  #seed = 1
+  /** Decides which guesses are right. */
+  readonly #random = seededRandom(1)
 
   constructor(script: ScriptedGuesses, draft: Source | null, likely: number) {
     this.#script = script
@@ -90,15 +91,10 @@ class CaseSource {
       expect: (most: number) => own?.expect(most),
       propose: (most: number) => {
         const length = own?.propose(most).length ?? most
-        return Array.from({ length }, () => (this.#next() < likely ? DRAWN : DRAWN + 1))
+        return Array.from({ length }, () => (this.#random() < likely ? DRAWN : DRAWN + 1))
       },
       close: () => own?.close(),
     }
-  }
-
-  #next(): number {
-    this.#seed = (Math.imul(this.#seed, 1_664_525) + 1_013_904_223) >>> 0
-    return this.#seed / 2 ** 32
   }
 }
 

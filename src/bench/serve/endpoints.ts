@@ -2,6 +2,7 @@
  * The APIs that a load can speak: the body that asks for answers, and the meaning of an answer's JSON. It knows nothing
  * of connections and times. Bodies of other servers may lack any field.
  */
+import { isObject } from '../../files/bytes.ts'
 import type { Prompt } from './prompts.ts'
 
 export const ENDPOINTS = ['completions', 'chat', 'lightning', 'lightning-big'] as const
@@ -112,8 +113,7 @@ export function readReply(json: unknown): Said | null {
 type Fields = Readonly<Record<string, unknown>>
 
 function objectOf(json: unknown): Fields | null {
-  // A JSON object's fields may hold anything, as the type Fields says.
-  return typeof json === 'object' && json !== null && !Array.isArray(json) ? (json as Fields) : null
+  return isObject(json) ? json : null
 }
 
 /** Users wait for thought and answer tokens alike. */
