@@ -5,11 +5,11 @@
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { Dialect, Route } from '../../api/route.ts'
 import { CALLER_HEADER } from '../../cluster/member-seal.ts'
-import { assert, SkeinError } from '../../errors.ts'
+import { SkeinError } from '../../errors.ts'
 import type { Front } from '../http/mount.ts'
 import { onReplyClosed } from '../http/request-end.ts'
 import { Forwarder, headersToNode } from './forward.ts'
-import { bytesOf, giveBack } from './give-back.ts'
+import { bytesOf, callerOf, giveBack } from './give-back.ts'
 import { type FrontCounts, type FrontOptions, Passage } from './passage.ts'
 import { SessionOwners } from './route.ts'
 import { wayOf } from './where.ts'
@@ -59,8 +59,7 @@ export class ClusterFront implements Front {
     if (url === undefined)
       throw new SkeinError('not_found', 'no node of that name is alive; GET /api/cluster lists them')
     const { seal, keyHeaders } = this.#options
-    assert(request.principal !== null, 'a handler ran before its caller was known')
-    const caller = seal.seal({ principal: request.principal, mayTake: false })
+    const caller = seal.seal({ principal: callerOf(request), mayTake: false })
     const headers = { ...headersToNode(request.headers, keyHeaders), [CALLER_HEADER]: caller }
     const controller = new AbortController()
     onReplyClosed(reply, () => controller.abort())

@@ -3,7 +3,8 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { Dialect } from '../../api/route.ts'
 import { SSE } from '../../api/stream-form.ts'
-import { SkeinError } from '../../errors.ts'
+import { assert, SkeinError } from '../../errors.ts'
+import type { Principal } from '../access/auth.ts'
 import { DEFAULT_LIMITS } from '../http/limits.ts'
 import { drained } from '../http/sse.ts'
 import { headersToClient } from './forward.ts'
@@ -45,4 +46,9 @@ export function endCutStream({ raw }: FastifyReply, dialect: Dialect, node: stri
 export function bytesOf(request: FastifyRequest): Uint8Array | null {
   if (request.body instanceof Uint8Array) return request.body
   return request.bodyBytes
+}
+
+export function callerOf({ principal }: FastifyRequest): Principal {
+  assert(principal !== null, 'a handler ran before its caller was known')
+  return principal
 }

@@ -7,11 +7,11 @@ import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { ModelRegistry } from '../../api/models.ts'
 import type { Dialect, Route } from '../../api/route.ts'
 import { CALLER_HEADER } from '../../cluster/member-seal.ts'
-import { assert, SkeinError } from '../../errors.ts'
+import { SkeinError } from '../../errors.ts'
 import type { CallerSeal } from '../access/caller-seal.ts'
 import type { Drain } from '../http/drain.ts'
 import { type Forwarder, headersToNode, NotAnswered, type Outgoing, shortBody } from './forward.ts'
-import { bytesOf, endCutStream, giveBack } from './give-back.ts'
+import { bytesOf, callerOf, endCutStream, giveBack } from './give-back.ts'
 import { CODE_HEADER, DRAINING_HEADER, OWNER_HEADER } from './headers.ts'
 import { type Nodes, watchNode } from './nodes.ts'
 import { type Failure, RequestRoute, type SessionOwners, type Step } from './route.ts'
@@ -97,7 +97,7 @@ export class Passage {
 
   async #askOne(asked: Asked): Promise<unknown> {
     const { nodes, ownerOf } = this.#options
-    const tenant = this.#tenant
+    const { tenant } = callerOf(this.#exchange.request)
     const { id: model, isSure } = modelNamed(this.#options.models, asked.model)
     const session = asked.session === null ? null : `${model}\0${tenant}\0${asked.session}`
     const isKnown = session === null || this.#owners.get(session) !== null
@@ -117,8 +117,7 @@ export class Passage {
       if (answer.failure.kind === 'misdirected') this.#counts.misdirected++
       else this.#counts.retried++
     }
-    if (last === null) throw nobody(model)
-    return this.#sendRefusal(last)
+    return this.#sendRefusal(last, model)
   }
 
   /** `isInSession`: a lost request may have been carried out. */
@@ -168,9 +167,9 @@ export class Passage {
 
   #outgoing({ mayTake }: Pick<Step, 'mayTake'>): Outgoing {
     const { request } = this.#exchange
-    const { principal, raw, id, headers } = request
+    const { raw, id, headers } = request
     const { seal, keyHeaders } = this.#options
-    assert(principal !== null, 'a handler ran before its caller was known')
+    const principal = callerOf(request)
     // The gateway counts requests; nodes count tokens and rows.
     const limits = { ...principal.limits, requestsPerMinute: null }
     return {
@@ -209,8 +208,7 @@ export class Passage {
       last = answer.refusal ?? last
       this.#counts.retried++
     }
-    if (last === null) throw nobody(null)
-    return this.#sendRefusal(last)
+    return this.#sendRefusal(last, null)
   }
 
   /** For something that only one node knows, with no telling which: the first node that knows it answers. */
@@ -225,22 +223,18 @@ export class Passage {
       if (statusCode < 400) return giveBack(message, id, this.#exchange.reply)
       last = await refusalOf(message)
     }
-    if (last === null) throw nobody(null)
-    return this.#sendRefusal(last)
+    return this.#sendRefusal(last, null)
   }
 
-  #sendRefusal({ status, headers, body }: Refusal): unknown {
+  /** The last one, where there is one. `model`: what was asked of the nodes. */
+  #sendRefusal(last: Refusal | null, model: string | null): unknown {
+    if (last === null) throw nobody(model)
+    const { status, headers, body } = last
     const { reply } = this.#exchange
     for (const name of ['content-type', 'retry-after'])
       if (headers[name] !== undefined) reply.header(name, headers[name])
     // A client knows only one address, so it cannot follow the redirection.
     return reply.code(status === 421 ? 503 : status).send(body)
-  }
-
-  get #tenant(): string {
-    const { principal } = this.#exchange.request
-    assert(principal !== null, 'a handler ran before its caller was known')
-    return principal.tenant
   }
 }
 
