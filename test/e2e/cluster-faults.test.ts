@@ -32,8 +32,9 @@ import {
   think,
   untilAllWentOn,
 } from '../helpers/cluster-faults.ts'
-import { checkHistory, keepHistory, randomOf, retried, shiftedClock } from '../helpers/cluster-history.ts'
+import { checkHistory, keepHistory, retried, shiftedClock } from '../helpers/cluster-history.ts'
 import { NO_POSTGRES, type Postgres, startPostgres } from '../helpers/postgres.ts'
+import { randomOf } from '../helpers/random.ts'
 import { S3_KEYS, type S3Double, startS3Double } from '../helpers/s3-double.ts'
 import { startProxy, type TcpProxy } from '../helpers/tcp-proxy.ts'
 

@@ -10,6 +10,7 @@ import { expect, test } from 'vitest'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { joinTokens } from '../../src/state/snapshot.ts'
 import { newFolder, openDirectStore } from '../helpers/direct-store.ts'
+import { randomOf } from '../helpers/random.ts'
 import { trials } from '../helpers/slow.ts'
 import { Collected, LOOPS, promptOf, requestOf, SAMPLING, soloAnswer } from './kit.ts'
 import { call, IDENTITY, settle, setUp, toldOf, turnOf } from './session-kit.ts'
@@ -20,18 +21,10 @@ const LAYERS = 3
 const NUM_SLOTS = 4
 const NUM_SESSIONS = 6
 
-function random(seed: number) {
-  let state = seed >>> 0
-  return (below: number): number => {
-    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0
-    return Math.floor((state / 2 ** 32) * below)
-  }
-}
-
 test.each(LOOPS)(
   `${NUM_ROUNDS} aborts, each followed by the same request; %s`,
   async (loop) => {
-    const pick = random(SEED)
+    const pick = randomOf(SEED)
     const store = openDirectStore(newFolder(), { ...IDENTITY, layers: LAYERS })
     const { engine, runner } = setUp({
       fake: { numSlots: NUM_SLOTS, maxTokens: 24, layers: LAYERS },

@@ -7,6 +7,7 @@
 import { expect, test } from 'vitest'
 import { AnswerText } from '../../src/engine/answer/answer-text.ts'
 import { StopStrings } from '../../src/engine/answer/stop-strings.ts'
+import { randomOf } from '../helpers/random.ts'
 import { trials } from '../helpers/slow.ts'
 
 const NUM_STREAMS = Number(process.env.SKEIN_STREAMS ?? trials(1500, 5000))
@@ -27,14 +28,8 @@ const PARTS = [
 ].map(utf8)
 const EVERY_BYTE = Uint8Array.from({ length: 256 }, (_, i) => i)
 
-function random(seed: number) {
-  // Neighbouring seeds begin far apart.
-  let state = Math.imul(seed, 0x9e3779b1) >>> 0
-  return (below: number): number => {
-    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0
-    return Math.floor((state / 2 ** 32) * below)
-  }
-}
+// Neighbouring seeds begin far apart.
+const random = (seed: number) => randomOf(Math.imul(seed, 0x9e3779b1))
 
 /** Mostly text in some script; parts of characters; and bytes that are hardly ever characters. */
 function bytesOf(pick: (below: number) => number): { bytes: Uint8Array; isText: boolean } {

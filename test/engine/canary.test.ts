@@ -10,6 +10,7 @@ import { expect, test } from 'vitest'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
 import { joinTokens } from '../../src/state/snapshot.ts'
 import { newFolder, openDirectStore } from '../helpers/direct-store.ts'
+import { randomOf } from '../helpers/random.ts'
 import { trials } from '../helpers/slow.ts'
 import { Collected, LOOPS, promptOf, SAMPLING, soloAnswer } from './kit.ts'
 import { call, IDENTITY, settle, setUp, toldOf, turnOf, withSteps } from './session-kit.ts'
@@ -35,20 +36,12 @@ interface Asked {
   readonly history: Int32Array
 }
 
-function random(seed: number) {
-  let state = seed >>> 0
-  return (below: number): number => {
-    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0
-    return Math.floor((state / 2 ** 32) * below)
-  }
-}
-
 const TITLE = `${NUM_TURNS} turns of canaries: joined, cancelled, evicted, forked, rewound, deleted, restarted`
 
 test.each(LOOPS)(
   `${TITLE}; %s`,
   async (loop) => {
-    const pick = random(SEED)
+    const pick = randomOf(SEED)
     const folder = newFolder()
     const identity = { ...IDENTITY, layers: LAYERS }
     const start = () => {

@@ -10,6 +10,7 @@ import { StateTransfers } from '../../src/engine/state-transfers.ts'
 import type { StateData } from '../../src/model/runner.ts'
 import { DeferredRunner } from '../helpers/deferred-runner.ts'
 import { FakeRunner, stateAfter } from '../helpers/fake-runner.ts'
+import { randomOf } from '../helpers/random.ts'
 import { trials } from '../helpers/slow.ts'
 import { Collected, LOOPS, type Loop, promptOf, requestOf, SAMPLING, soloAnswer } from './kit.ts'
 import { answerAfter, settle, setUp, toldOf, transcript, turnOf } from './session-kit.ts'
@@ -24,11 +25,7 @@ function expectRest(engine: Engine, numSlots = 8): void {
 
 /** Prompts with shared prefixes, turns with stop strings, cancels; few slots, so that spare slots come and go. */
 async function live(loop: Loop, seed: number): Promise<{ cachedTokens: number; reused: number }> {
-  let state = seed
-  const pick = (below: number) => {
-    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0
-    return Math.floor((state / 2 ** 32) * below)
-  }
+  const pick = randomOf(seed)
   const numSlots = 2 + pick(5)
   const sizes = { slots: pick(3), memory: { count: 1000, bytes: ANY_SIZE } }
   const { engine, runner } = setUp({

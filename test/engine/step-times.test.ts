@@ -2,6 +2,7 @@
 import { expect, test } from 'vitest'
 import type { GuessCosts } from '../../src/backend/backend.ts'
 import { StepTimes } from '../../src/engine/speculation/step-times.ts'
+import { randomOf } from '../helpers/random.ts'
 
 const KNOWN: GuessCosts = [
   [1, 1],
@@ -64,11 +65,7 @@ function expectedCost(all: readonly Learned[], step: number, answers: number, to
 }
 
 test.each([1, 2, 3, 4])('costs come from the lower quartiles of what is remembered, seed %i', (seed) => {
-  let state = seed
-  const random = (below: number) => {
-    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0
-    return Math.floor((state / 2 ** 32) * below)
-  }
+  const random = randomOf(seed)
   const times = new StepTimes(KNOWN)
   const learned: Learned[] = []
   for (let step = 1; step <= 3000; step++) {

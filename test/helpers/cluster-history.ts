@@ -48,15 +48,6 @@ export async function checkHistory(database: Database): Promise<{ readonly rows:
   return { rows: rows.length, fences: owners.size }
 }
 
-/** The same seed gives the same numbers. */
-export function randomOf(seed: number): (below: number) => number {
-  let state = seed
-  return (below) => {
-    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0
-    return Math.floor((state / 2 ** 32) * below)
-  }
-}
-
 /** How long a clock stays at each of several offsets. */
 const JUMP_MS = 1500
 

@@ -4,6 +4,7 @@ import { expect, test } from 'vitest'
 import { type LaneSlot, lanesFor, StateLanes } from '../../../src/backend/cuda/state-lanes.ts'
 import type { Flight } from '../../../src/backend/flight.ts'
 import type { StateData } from '../../../src/backend/state-shape.ts'
+import { randomOf } from '../../helpers/random.ts'
 import { StreamDevice } from '../../helpers/stream-device.ts'
 
 const NUM_SLOTS = 3
@@ -14,11 +15,7 @@ const LANES = lanesFor(4 * 32)
 
 /** Large states are copied by another thread. */
 function setUp(size: 'small' | 'large', seed: number) {
-  let state = seed
-  const pick = (below: number) => {
-    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0
-    return Math.floor((state / 2 ** 32) * below)
-  }
+  const pick = randomOf(seed)
   const floats = LENGTHS.reduce((a, b) => a + b, 0)
   const device = new StreamDevice((NUM_SLOTS + LANES) * floats + 4096, pick)
   const slots = Array.from({ length: NUM_SLOTS }, () => device.alloc(4 * floats))

@@ -28,19 +28,12 @@ import {
 } from '../../helpers/formats.ts'
 import { memorySource } from '../../helpers/memory-source.ts'
 import { writePth } from '../../helpers/pth.ts'
+import { randomOf } from '../../helpers/random.ts'
 import { trials } from '../../helpers/slow.ts'
 
 const CASES = Number(process.env.SKEIN_FUZZ ?? trials(2_500, 7_000))
 /** Values at which size checks tend to fail. */
 const INTERESTING = [0, 1, 0x7f, 0x80, 0xff, 0x28, 0x2e, 0x52, 0x51, 0x74, 0x85, 0x94]
-
-function randomOf(seed: number): (below: number) => number {
-  let state = seed
-  return (below) => {
-    state = (Math.imul(state, 1664525) + 1013904223) >>> 0
-    return Math.floor((state / 2 ** 32) * below)
-  }
-}
 
 /** One to eight edits: bytes replaced, bits flipped, runs filled or copied, a piece cut out. */
 function mutate(original: Uint8Array, random: (below: number) => number): Uint8Array {
