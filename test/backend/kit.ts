@@ -240,6 +240,12 @@ export function randomNorm(backend: Backend, C: number, eps: number, seed: numbe
   return { weight: backend.tensor([C], normals(C, seed)), bias: backend.tensor([C], normals(C, seed + 1)), eps }
 }
 
+/** The vectors of a WKV-7 layer that no token changes. */
+export function wkv7Weights(backend: Backend, C: number) {
+  const constant = (seed: number) => backend.tensor([C], normals(C, seed))
+  return { k_k: constant(11), k_a: constant(12), r_k: constant(13), ln_x: randomNorm(backend, C, 64e-5, 14) }
+}
+
 /** Runs the same test body on both backends and compares all it returns. */
 export async function compare(
   tested: Backend,

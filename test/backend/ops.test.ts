@@ -15,6 +15,7 @@ import {
   readStates,
   runStep,
   SHAPES,
+  wkv7Weights,
 } from './kit.ts'
 
 if (DEVICES.length === 0) test.skip('the cpu kernels are not built')
@@ -85,7 +86,6 @@ describe.each(DEVICES)('ops on $name', (device) => {
               [tokens + 2, C],
               normals((tokens + 2) * C, seed).map((x) => 1 / (1 + Math.exp(-x))),
             )
-          const constant = (seed: number) => backend.tensor([C], normals(C, seed))
           const out = poisoned(backend, [tokens + 2, C])
           const vFirst = isFirst ? poisoned(backend, [tokens + 2, C]) : operand(8)
           const operands = {
@@ -98,12 +98,7 @@ describe.each(DEVICES)('ops on $name', (device) => {
             vFirst,
             ...(isFirst ? {} : { vGate: rate(7) }),
           }
-          const weights = {
-            k_k: constant(11),
-            k_a: constant(12),
-            r_k: constant(13),
-            ln_x: randomNorm(backend, C, 64e-5, 14),
-          }
+          const weights = wkv7Weights(backend, C)
           await runStep(backend, capacity, batch, (ops) => ops.wkv7(out, operands, weights, states, isFirst ? 0 : 1))
           expect((await read(backend, out, tokens * C)).every(Number.isNaN)).toBe(true)
           return [

@@ -4,7 +4,6 @@ import {
   type Batch,
   createBatch,
   MAX_TOP_LOGPROBS,
-  maskWords,
   SAMPLE_FLOATS,
   SAMPLE_INTS,
   SampleFloat,
@@ -13,21 +12,19 @@ import {
 import { createCpuBackend } from '../../src/backend/cpu/cpu.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import { samplingNumbers } from '../../src/sampling.ts'
-import { DRAWS, drawOf } from './draws.ts'
+import { DRAWS, drawOf, type Limited, packLimits } from './draws.ts'
 import { DEVICES, LEVELS, normals, run, uniforms } from './kit.ts'
 
-type Spec = Partial<Record<keyof typeof SampleFloat, number>> & {
-  readonly row?: number
-  readonly slot?: number
-  readonly topK?: number
-  readonly seed?: number
-  readonly position?: number
-  readonly stream?: number
-  readonly topLogprobs?: number
-  readonly bias?: readonly (readonly [token: number, value: number])[]
-  /** Allowed tokens; absent: all. */
-  readonly allowed?: readonly number[]
-}
+type Spec = Partial<Record<keyof typeof SampleFloat, number>> &
+  Limited & {
+    readonly row?: number
+    readonly slot?: number
+    readonly topK?: number
+    readonly seed?: number
+    readonly position?: number
+    readonly stream?: number
+    readonly topLogprobs?: number
+  }
 
 const CAPACITY = { tokens: 64, rows: 1, logits: 64, samples: 64 }
 
@@ -38,11 +35,9 @@ function packSpecs(specs: readonly Spec[], numLogits: number, vocabSize: number)
   batch.starts[1] = numLogits
   batch.numLogits = numLogits
   batch.numSamples = specs.length
-  const bias = specs.map((spec) => spec.bias ?? [])
   for (const [s, spec] of specs.entries()) {
     batch.sampleRow[s] = spec.row ?? 0
     batch.sampleSlot[s] = spec.slot ?? s
-    batch.biasStarts[s + 1] = batch.biasStarts[s]! + bias[s]!.length
     const floats = { ...samplingNumbers((_, { off }) => off), ...spec }
     // The columns have the names of the numbers.
     for (const [name, column] of Object.entries(SampleFloat))
@@ -50,21 +45,8 @@ function packSpecs(specs: readonly Spec[], numLogits: number, vocabSize: number)
     batch.sampleInts.set([spec.topK ?? 0, spec.seed ?? 1, 99, spec.position ?? 0, spec.stream ?? 0], s * SAMPLE_INTS)
     batch.sampleInts[s * SAMPLE_INTS + SampleInt.topLogprobs] = spec.topLogprobs ?? -1
   }
-  packMasks(batch, specs, vocabSize)
-  batch.biasIds = Int32Array.from(bias.flat(), ([token]) => token)
-  batch.biasValues = Float32Array.from(bias.flat(), ([, value]) => value)
+  packLimits(batch, specs, vocabSize)
   return batch
-}
-
-function packMasks(batch: Batch, specs: readonly Spec[], vocabSize: number): void {
-  const words = maskWords(vocabSize)
-  batch.masks = new Uint32Array(specs.length * words)
-  for (const [s, { allowed }] of specs.entries()) {
-    if (allowed === undefined) continue
-    const row = batch.masks.subarray(batch.numMasks * words)
-    for (const id of allowed) row[id >> 5] = row[id >> 5]! | (1 << (id & 31))
-    batch.sampleInts[s * SAMPLE_INTS + SampleInt.mask] = ++batch.numMasks
-  }
 }
 
 /** A recorded sampler over fixed logits. */

@@ -3,7 +3,7 @@ import { afterAll, expect, test } from 'vitest'
 import { landed } from '../../src/backend/flight.ts'
 import { openWebgpuBackend, type WebgpuBackend } from '../../src/backend/webgpu/webgpu.ts'
 import { WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
-import { capacityFor, normals, raggedBatch, randomStates, read, readStates, runStep } from './kit.ts'
+import { capacityFor, normals, raggedBatch, randomStates, read, readStates, runStep, wkv7Weights } from './kit.ts'
 
 type Backends = Readonly<Record<'f32' | 'f16', WebgpuBackend>>
 const opened: Backends | null =
@@ -38,13 +38,11 @@ async function mixTime(backend: WebgpuBackend, isFirst: boolean, { first, count 
         .slice(start * C, (start + tokens + 2) * C),
     )
   const rate = (x: number) => 1 / (1 + Math.exp(-x))
-  const constant = (seed: number) => backend.tensor([C], normals(C, seed))
   const room = () => backend.tensor([tokens + 2, C])
   const [out, vFirst] = [room(), isFirst ? room() : operand(8)]
   const gate = isFirst ? {} : { vGate: operand(7, rate) }
   const operands = { r: operand(1), k: operand(2), v: operand(3), w: operand(4), a: operand(5, rate), g: operand(6) }
-  const ln_x = { weight: constant(14), bias: constant(15), eps: 64e-5 }
-  const weights = { k_k: constant(11), k_a: constant(12), r_k: constant(13), ln_x }
+  const weights = wkv7Weights(backend, C)
   await runStep(backend, capacity, batch, (ops) => ops.wkv7(out, { ...operands, vFirst, ...gate }, weights, states, 0))
   const all = await readStates(states)
   const own = SLOTS.slice(first, first + count).map((slot) =>

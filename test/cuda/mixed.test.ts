@@ -5,7 +5,7 @@ import { createCudaBackend } from '../../src/backend/cuda/cuda.ts'
 import { openCheckpoint } from '../../src/model/checkpoint.ts'
 import { loadModel } from '../../src/model/run/load-model.ts'
 import { ModelRunner } from '../../src/model/run/model-runner.ts'
-import { capacityFor, normals, raggedBatch, randomNorm, runOnce } from '../backend/kit.ts'
+import { capacityFor, normals, raggedBatch, randomNorm, runOnce, wkv7Weights } from '../backend/kit.ts'
 import { ARCHITECTURES, draw, someTokens, tinyModel } from '../helpers/runner.ts'
 import { backendOfGroup, describeCuda } from './kit.ts'
 import { halves, poisonedHalves, randomStates } from './ops-kit.ts'
@@ -35,15 +35,11 @@ const BUILDS: Readonly<Record<string, Build>> = {
   },
   wkv7: (ops, backend, input, states, tokens) => {
     const out = poisonedHalves(backend, [tokens + 2, C])
-    const constant = (seed: number) => backend.tensor([C], normals(C, seed))
     const operands = {
       ...{ r: input(1), k: input(2), v: input(3), w: input(4), a: input(5), g: input(6) },
       ...{ vGate: input(7), vFirst: input(8) },
     }
-    const weights = {
-      ...{ k_k: constant(11), k_a: constant(12), r_k: constant(13) },
-      ln_x: randomNorm(backend, C, 64e-5, 14),
-    }
+    const weights = wkv7Weights(backend, C)
     ops.wkv7(out, operands, weights, states, 0)
     return out
   },

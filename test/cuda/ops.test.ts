@@ -1,7 +1,16 @@
 import { expect, test } from 'vitest'
 import type { Backend, Epilogue } from '../../src/backend/backend.ts'
 import { roundToF16 } from '../../src/backend/reference/tensors.ts'
-import { capacityFor, normals, poisoned, raggedBatch, randomNorm, randomSource, runOnce } from '../backend/kit.ts'
+import {
+  capacityFor,
+  normals,
+  poisoned,
+  raggedBatch,
+  randomNorm,
+  randomSource,
+  runOnce,
+  wkv7Weights,
+} from '../backend/kit.ts'
 import { backendOfGroup, describeCuda } from './kit.ts'
 import {
   BATCHES,
@@ -236,7 +245,6 @@ for (const wkv of ['f32', 'f16'] as const) {
                 [tokens + 2, C],
                 normals((tokens + 2) * C, seed).map((x) => roundToF16(1 / (1 + Math.exp(-x)))),
               )
-            const constant = (seed: number) => backend.tensor([C], normals(C, seed))
             const out = poisonedHalves(backend, [tokens + 2, C])
             const vFirst = isFirst ? poisonedHalves(backend, [tokens + 2, C]) : operand(8)
             const operands = {
@@ -249,12 +257,7 @@ for (const wkv of ['f32', 'f16'] as const) {
               vFirst,
               ...(isFirst ? {} : { vGate: rate(7) }),
             }
-            const weights = {
-              k_k: constant(11),
-              k_a: constant(12),
-              r_k: constant(13),
-              ln_x: randomNorm(backend, C, 64e-5, 14),
-            }
+            const weights = wkv7Weights(backend, C)
             runOnce(backend, capacity, batch, (ops) => ops.wkv7(out, operands, weights, states, isFirst ? 0 : 1))
             expectUnwritten(backend, out, tokens * C)
             return [
@@ -278,7 +281,6 @@ for (const wkv of ['f32', 'f16'] as const) {
         const states = randomStates(cuda(), { layers: 1, channels: C, heads, headSize: 64 })
         const operand = (seed: number) =>
           cuda().activation([count + 2, C], guardedRows(halves(slots.length * C, seed), C, chosen))
-        const constant = (seed: number) => cuda().tensor([C], normals(C, seed))
         const out = poisonedHalves(cuda(), [count + 2, C])
         const operands = {
           r: operand(1),
@@ -290,12 +292,7 @@ for (const wkv of ['f32', 'f16'] as const) {
           vGate: operand(7),
           vFirst: operand(8),
         }
-        const weights = {
-          k_k: constant(11),
-          k_a: constant(12),
-          r_k: constant(13),
-          ln_x: randomNorm(cuda(), C, 64e-5, 14),
-        }
+        const weights = wkv7Weights(cuda(), C)
         runOnce(cuda(), capacity, batch, (ops) => ops.wkv7(out, operands, weights, states, 0))
         const y = cuda()
           .readTensor(out, 0, count * C)
@@ -319,12 +316,7 @@ for (const wkv of ['f32', 'f16'] as const) {
         const low = operand(20)
         const [out, w, a, vGate] = [made(), made(), made(), made()]
         const weight = (seed: number) => backend.matrix(randomSource(C, C, 'bf16', seed), 'bf16')
-        const weights = {
-          k_k: constant(11),
-          k_a: constant(12),
-          r_k: constant(13),
-          ln_x: randomNorm(backend, C, 64e-5, 14),
-        }
+        const weights = wkv7Weights(backend, C)
         const operands = { r: operand(1), k: operand(2), v: operand(3), g: operand(6) }
         runOnce(backend, capacity, batch, (ops) => {
           ops.linear([

@@ -4,7 +4,6 @@ import {
   type Batch,
   createBatch,
   MAX_TOP_LOGPROBS,
-  maskWords,
   SAMPLE_FLOATS,
   SAMPLE_INTS,
   SampleFloat,
@@ -12,17 +11,15 @@ import {
 } from '../../src/backend/batch.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import { philox } from '../../src/backend/reference/sample.ts'
-import { DRAWS } from '../backend/draws.ts'
+import { DRAWS, type Limited, packLimits } from '../backend/draws.ts'
 import { normals, uniforms } from '../backend/kit.ts'
 import { backendOfGroup, describeCuda } from './kit.ts'
 
-type Spec = Partial<Record<keyof typeof SampleFloat | keyof typeof SampleInt, number>> & {
-  readonly row?: number
-  readonly slot?: number
-  readonly bias?: readonly (readonly [token: number, value: number])[]
-  /** Allowed tokens; absent: all. */
-  readonly allowed?: readonly number[]
-}
+type Spec = Partial<Record<keyof typeof SampleFloat | keyof typeof SampleInt, number>> &
+  Limited & {
+    readonly row?: number
+    readonly slot?: number
+  }
 
 const SAMPLES = 100
 const ROWS = 4
@@ -36,12 +33,10 @@ function packSpecs(specs: readonly Spec[], vocabSize: number): Batch {
   batch.starts[1] = ROWS
   batch.numLogits = ROWS
   batch.numSamples = specs.length
-  const bias = specs.map((spec) => spec.bias ?? [])
   for (const [s, given] of specs.entries()) {
     const spec = { ...DEFAULTS, ...given }
     batch.sampleRow[s] = spec.row ?? s % ROWS
     batch.sampleSlot[s] = spec.slot ?? s
-    batch.biasStarts[s + 1] = batch.biasStarts[s]! + bias[s]!.length
     // The keys of SampleFloat are those of Spec.
     for (const [name, column] of Object.entries(SampleFloat))
       batch.sampleFloats[s * SAMPLE_FLOATS + column] = spec[name as keyof typeof SampleFloat] ?? 0
@@ -49,21 +44,8 @@ function packSpecs(specs: readonly Spec[], vocabSize: number): Batch {
     for (const [name, column] of Object.entries(SampleInt))
       batch.sampleInts[s * SAMPLE_INTS + column] = spec[name as keyof typeof SampleInt] ?? 0
   }
-  packMasks(batch, specs, vocabSize)
-  batch.biasIds = Int32Array.from(bias.flat(), ([token]) => token)
-  batch.biasValues = Float32Array.from(bias.flat(), ([, value]) => value)
+  packLimits(batch, specs, vocabSize)
   return batch
-}
-
-function packMasks(batch: Batch, specs: readonly Spec[], vocabSize: number): void {
-  const words = maskWords(vocabSize)
-  batch.masks = new Uint32Array(specs.length * words)
-  for (const [s, { allowed }] of specs.entries()) {
-    if (allowed === undefined) continue
-    const row = batch.masks.subarray(batch.numMasks * words)
-    for (const id of allowed) row[id >> 5] = row[id >> 5]! | (1 << (id & 31))
-    batch.sampleInts[s * SAMPLE_INTS + SampleInt.mask] = ++batch.numMasks
-  }
 }
 
 /** A recorded sampler over fixed logits. */

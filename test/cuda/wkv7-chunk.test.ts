@@ -3,7 +3,7 @@ import { expect, test } from 'vitest'
 import type { Backend, StatePool, StateShape, Tensor } from '../../src/backend/backend.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import { roundToF16 } from '../../src/backend/reference/tensors.ts'
-import { capacityFor, normals, raggedBatch, randomNorm, rmsRatio, runOnce } from '../backend/kit.ts'
+import { capacityFor, normals, raggedBatch, rmsRatio, runOnce, wkv7Weights } from '../backend/kit.ts'
 import { backendOfGroup, describeCuda } from './kit.ts'
 import { compare, expectUnwritten, poisonedHalves, randomStates, readStates } from './ops-kit.ts'
 
@@ -62,7 +62,6 @@ function run(
     backend.activation([tokens + 2, C], values.subarray(from * C, (from + tokens + 2) * C))
   const operand = (seed: number, scale = 1, mean = 0) => activation(draw(most * C, seed, (x) => mean + scale * x))
   const rate = (seed: number) => activation(draw(most * C, seed, (x) => 1 / (1 + Math.exp(-x))))
-  const constant = (seed: number) => backend.tensor([C], normals(C, seed))
   const out = poisonedHalves(backend, [tokens + 2, C])
   const vFirst = isFirst ? poisonedHalves(backend, [tokens + 2, C]) : operand(8)
   const operands = {
@@ -70,10 +69,7 @@ function run(
     ...{ a: rate(5), g: operand(6), vFirst },
     ...(isFirst ? {} : { vGate: rate(7) }),
   }
-  const weights = {
-    ...{ k_k: constant(11), k_a: constant(12), r_k: constant(13) },
-    ln_x: randomNorm(backend, C, 64e-5, 14),
-  }
+  const weights = wkv7Weights(backend, C)
   const capacity = capacityFor(tokens, lengths.length)
   const batch = raggedBatch(capacity, lengths, slots, 1)
   runOnce(backend, capacity, batch, (ops) => ops.wkv7(out, operands, weights, states, 1))
