@@ -3,18 +3,15 @@
  * device has room; what is left runs op by op. Owns the table of the layers' addresses.
  */
 import { assert, SkeinError } from '../../../errors.ts'
-import type { Ops, Tensor } from '../../backend.ts'
 import type { Batch, Capacity } from '../../batch.ts'
 import type { CudaDevice } from '../device/device.ts'
 import type { DevicePointer } from '../kernel/args.ts'
 import type { Kernel } from '../kernel/kernel.ts'
 import type { LaunchOptions } from '../kernel/launch.ts'
-import { StructBytes } from '../kernel/struct-bytes.ts'
 import { isWorthTurning, type TurnedMatrix, turnedBytes, turnedMatrix } from '../linear/active-rows.ts'
 import type { CopyBudget } from '../linear/sparse.ts'
 import { CudaMatrix } from '../resources.ts'
 import { type Command, FEW_TOKENS, type StepShape, type StepStream } from '../step/command.ts'
-import { normOf, tensorOf } from '../step/operands.ts'
 import {
   canMakeLogits,
   firstRows,
@@ -25,20 +22,16 @@ import {
   planOfEight,
   wayFor,
 } from './fused-layers-plan.ts'
+import { type FewRowsMemory, fewRowsStruct, layerStruct, logitsStruct, type Output } from './fused-layers-structs.ts'
 import {
   continues,
   halvedLayer,
   IN_NAMES,
   LAYER_OPS,
-  LOW_NAMES,
   matchLayer,
   type Recorded,
   type Rwkv7Layer,
 } from './layer-pattern.ts'
-import { wkv7Struct } from './wkv7.ts'
-
-/** Bytes of `Logits` of few-rows.cu. */
-const LOGITS_BYTES = 72
 
 const COOPERATIVE: LaunchOptions = { cooperative: true }
 
@@ -110,24 +103,14 @@ interface Variant {
   readonly mixed: DevicePointer | null
 }
 
-/** What makes logits of the last layer's x, as it was recorded. */
-interface Output {
-  readonly gather: Parameters<Ops['gatherNorm']>
-  readonly logits: Tensor
-  readonly head: CudaMatrix
-}
-
 /**
  * How ffn.value lies in memory: its rows one after the other, transposed (f16), or turned round (fewer bits); halved: its
  * rows, and those of the other large matrices, in f16.
  */
 type ValueForm = 'rows' | 'transposed' | 'turned' | 'halved'
-type ValueMatrix = Pick<CudaMatrix, 'address' | 'scales'>
 
 /** Memory that the kernels share; `mixed` is that of eight-rows.cu alone. */
-type Shared = Readonly<Record<'y' | 'u' | 'mixed' | 'arrivals', DevicePointer>> & {
-  readonly words: DevicePointer | null
-}
+type Shared = Omit<FewRowsMemory, 'table'> & { readonly mixed: DevicePointer }
 
 export class FewRowsLayers {
   readonly members: StepCommand[] = []
@@ -351,22 +334,8 @@ export class FewRowsLayers {
     const output = this.makesLogits(shape) ? this.#output : null
     const site = output === null ? variant.site : variant.logitsSite
     const grid = [this.#device.numSms, 1, 1] as const
-    const args = () => [struct, mixed ?? this.#logitsStruct(stream, output)]
+    const args = () => [struct, mixed ?? logitsStruct(this.#capacity, stream, output)]
     stream.launch(site, kernel, grid, threads, args, { ...COOPERATIVE, sharedBytes })
-  }
-
-  /** `Logits` of few-rows.cu. */
-  #logitsStruct({ buffer }: StepStream, output: Output | null): Uint8Array {
-    if (output === null) return new Uint8Array(LOGITS_BYTES)
-    const { gather, logits, head } = output
-    const [hidden, , norm, kept] = gather
-    const { rows, columns, address } = head
-    const { weight, bias, eps } = normOf(norm, columns)
-    const struct = new StructBytes().pointer(weight).pointer(bias).pointer(address)
-    struct.pointer(tensorOf(hidden, 'f16', this.#capacity.logits * columns))
-    struct.pointer(tensorOf(logits, 'f32', this.#capacity.logits * rows)).pointer(buffer.input('keptAs'))
-    struct.pointer(kept === undefined ? null : tensorOf(kept, 'f16', columns))
-    return struct.f32(eps).i32(rows).bytes()
   }
 
   dispose(): void {
@@ -377,52 +346,4 @@ export class FewRowsLayers {
     this.#turned = undefined
     for (const size of SIZES) this.#variants.set(size, null)
   }
-}
-
-/** `Layer` of few-rows.cu. */
-function layerStruct(capacity: Capacity, layer: Rwkv7Layer, value: ValueMatrix): Uint8Array {
-  const { inner, outer, states, index, weights, operands } = layer
-  const { channels } = states.shape
-  const vector = (tensor: Tensor | null | undefined) => (tensor ? tensorOf(tensor, 'f32', channels) : null)
-  const bias = (name: (typeof LOW_NAMES)[number]) => vector(outer.get(name)?.bias)
-  const biases = { w: bias('w'), a: bias('a'), v: bias('vGate') }
-  const norms = layer.norms.map((norm) => normOf(norm, channels))
-  const ln = normOf(weights.ln_x, channels)
-  const struct = new StructBytes()
-  for (const norm of norms) struct.pointer(norm.weight).pointer(norm.bias)
-  struct.pointer(vector(layer.keyMix))
-  for (const name of IN_NAMES) struct.pointer(vector(inner.get(name)?.mix))
-  struct.pointer(biases.w).pointer(biases.a).pointer(biases.v)
-  for (const tensor of [weights.k_k, weights.k_a, weights.r_k]) struct.pointer(vector(tensor))
-  struct.pointer(ln.weight).pointer(ln.bias)
-  for (const name of IN_NAMES) struct.pointer(inner.get(name)?.weight.address ?? null)
-  for (const name of LOW_NAMES) struct.pointer(outer.get(name)?.weight.address ?? null)
-  struct.pointer(layer.output.address).pointer(layer.key.address).pointer(value.address)
-  if (layer.type !== 'f16') {
-    const inputs = IN_NAMES.slice(0, 3).map((name) => inner.get(name)!.weight)
-    for (const { scales } of [...inputs, layer.output, layer.key, value]) struct.pointer(scales)
-  }
-  struct.pointer(states.shiftAddress(index, 0)).pointer(states.shiftAddress(index, 1))
-  const bytes = new Uint8Array(layerBytes(layer.type))
-  const head = struct.bytes()
-  bytes.set(head)
-  bytes.set(wkv7Struct(capacity, layer.out, operands, weights, states, index, biases), head.length)
-  return bytes
-}
-
-/** `FewRows` of few-rows.cu. */
-function fewRowsStruct(
-  capacity: Capacity,
-  layers: readonly Rwkv7Layer[],
-  memory: Omit<Shared, 'mixed'> & { readonly table: DevicePointer },
-): Uint8Array {
-  const layer = layers[0]!
-  const { channels } = layer.states.shape
-  const struct = new StructBytes()
-  struct.pointer(memory.table).pointer(tensorOf(layer.x, 'f32', capacity.tokens * channels))
-  struct.pointer(memory.y).pointer(memory.u).pointer(memory.arrivals)
-  struct.i64(layer.states.shiftStride)
-  for (const row of firstRows(layers)) struct.i32(row)
-  struct.i32(layers.length).f32(layer.norms[0].eps).pointer(memory.words)
-  return struct.bytes()
 }
