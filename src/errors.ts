@@ -118,3 +118,8 @@ export function assert(condition: unknown, message: string): asserts condition {
 export function invalid(param: string, message: string): SkeinError {
   return new SkeinError('invalid_request', `${param}: ${message}`, { param })
 }
+
+/** A field that would change the reply, in a request that cannot follow it. */
+export function notImplemented(param: string, message: string): SkeinError {
+  return new SkeinError('unsupported_parameter', `${param}: ${message}`, { param })
+}

@@ -1,5 +1,5 @@
 /** Prompt text to tokens without holding up the event loop: what takes longer than a millisecond is done in a thread. */
-import { SkeinError } from '../errors.ts'
+import { invalid, SkeinError } from '../errors.ts'
 import { turns } from '../threads/turns.ts'
 import type { ServedModel, TextCodec } from './models.ts'
 
@@ -59,10 +59,8 @@ export function checkPrompt(tokens: Int32Array, model: ServedModel, param: strin
   }
   const vocabSize = model.client.info.model.vocabSize
   const alien = tokens.find((token) => token < 0 || token >= vocabSize)
-  if (alien !== undefined) {
-    const message = `${param}: token ${alien} is outside the vocabulary; expected 0 … ${vocabSize - 1}`
-    throw new SkeinError('invalid_request', message, { param })
-  }
+  if (alien !== undefined)
+    throw invalid(param, `token ${alien} is outside the vocabulary; expected 0 … ${vocabSize - 1}`)
   return tokens.length > 0 ? tokens : Int32Array.of(END_OF_TEXT)
 }
 

@@ -2,7 +2,7 @@
  * The fields of a body that a route does not read. Each is harmless, or refused unless it says nothing, or unknown: then the
  * reply names it in the header `warnings`, with the field that was meant if one is close.
  */
-import { SkeinError } from '../errors.ts'
+import { notImplemented, type SkeinError } from '../errors.ts'
 import { closest } from '../files/closest.ts'
 
 export interface UnreadFields {
@@ -47,8 +47,7 @@ export function checkFields(
 }
 
 export function notRead(param: string, instead = 'leave it out'): SkeinError {
-  const message = `${param}: this route does not implement it, and ignoring it would change the reply; ${instead}`
-  return new SkeinError('unsupported_parameter', message, { param })
+  return notImplemented(param, `this route does not implement it, and ignoring it would change the reply; ${instead}`)
 }
 
 /** Neutral values are small: scalars, and lists or objects of at most one scalar. */

@@ -4,7 +4,7 @@
  */
 import type { EngineClient } from '../engine/client.ts'
 import type { MixedState } from '../engine/messages.ts'
-import { SkeinError } from '../errors.ts'
+import { invalid } from '../errors.ts'
 
 /** The part of a tokenizer that dialects use; `tokenizer/tokenizer.ts` satisfies it. */
 export interface TextCodec {
@@ -162,7 +162,7 @@ export function weighted(states: readonly (string | null)[], weights: readonly n
   const total = weights.reduce((sum, weight) => sum + weight, 0)
   if (weights.length !== states.length || !(total > 0)) {
     const expected = `${states.length} numbers (one for each file, then one for the model's own state where it takes part) with a sum above 0`
-    throw new SkeinError('invalid_request', `${param}: expected ${expected}`, { param })
+    throw invalid(param, `expected ${expected}`)
   }
   return states.map((startState, i) => ({ startState, weight: weights[i]! / total }))
 }

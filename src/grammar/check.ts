@@ -1,5 +1,5 @@
 /** Checks whether an answer can be constrained as requested: schemas, expressions and sizes. Compiles nothing. */
-import { SkeinError } from '../errors.ts'
+import { invalid } from '../errors.ts'
 import type { Constraint } from './constraint.ts'
 import { checkSchema } from './json-schema.ts'
 import { checkPattern } from './pattern.ts'
@@ -50,14 +50,14 @@ function checkNesting(ebnf: string, param: string): void {
     else if (part === ')') depth--
     if (depth <= MAX_NESTED) continue
     const line = ebnf.slice(0, index).split('\n')
-    const message = `${param}: more than ${MAX_NESTED} open brackets at line ${line.length}, column ${line.at(-1)!.length + 1}; name parts of it as rules`
-    throw new SkeinError('invalid_request', message, { param })
+    const place = `line ${line.length}, column ${line.at(-1)!.length + 1}`
+    throw invalid(param, `more than ${MAX_NESTED} open brackets at ${place}; name parts of it as rules`)
   }
 }
 
 function checkCount(count: number, most: number, what: string, param: string): void {
   if (count >= 1 && count <= most) return
-  throw new SkeinError('invalid_request', `${param}: ${count} ${what}; expected 1 to ${most}`, { param })
+  throw invalid(param, `${count} ${what}; expected 1 to ${most}`)
 }
 
 /** Strings, sets and comments, which stay unchanged; names, and dots. */

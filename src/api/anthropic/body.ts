@@ -1,5 +1,5 @@
 /** The body of a message request, what its fields ask of the answer, and its messages of blocks as a conversation. */
-import { invalid, SkeinError } from '../../errors.ts'
+import { invalid } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import type { Constraint } from '../../grammar/constraint.ts'
 import { checkSchema } from '../../grammar/json-schema.ts'
@@ -174,7 +174,7 @@ function choiceOf({ tool_choice, tools }: PromptBody): ToolChoice {
   if (type !== 'tool' || !present(name))
     throw invalid('tool_choice', 'expected a type auto, any, none, or tool with a name')
   if (tools.some((tool) => tool.name === name)) return { name }
-  throw new SkeinError('invalid_request', 'tool_choice.name: it is none of `tools`', { param: 'tool_choice.name' })
+  throw invalid('tool_choice.name', 'it is none of `tools`')
 }
 
 export function conversationOf(body: PromptBody): Conversation {

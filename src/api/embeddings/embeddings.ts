@@ -3,7 +3,7 @@
  * for them. A text is read once, and its final hidden state, pooled as the server was told, is scaled to length 1.
  */
 import { type EmbeddingTask, type GenerateRequest, PLAIN_REQUEST } from '../../engine/messages.ts'
-import { assert, invalid, SkeinError } from '../../errors.ts'
+import { assert, invalid, notImplemented } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import { runAll } from '../answers.ts'
 import { notRead, type UnreadFields } from '../fields.ts'
@@ -94,8 +94,8 @@ interface Embedded {
 /** Throws unsupported_parameter where the model gives none, before anything is read. */
 export function checkEmbeds({ id, client }: ServedModel): void {
   if (client.info.embeddings !== undefined) return
-  const message = `model: ${id} was not trained to give embeddings; to have its final hidden state as one all the same, start the server with --embeddings mean (or last)`
-  throw new SkeinError('unsupported_parameter', message, { param: 'model' })
+  const message = `${id} was not trained to give embeddings; to have its final hidden state as one all the same, start the server with --embeddings mean (or last)`
+  throw notImplemented('model', message)
 }
 
 /** `dimensions`: keep this many numbers of each vector, scaled to length 1 again; null: all. */
@@ -109,10 +109,8 @@ export async function embedAll(
   checkEmbeds(model)
   const { embeddings, embeddingTasks, model: info } = model.client.info
   const { channels } = info.stateShape
-  if (dimensions !== null && dimensions > channels) {
-    const message = `dimensions: ${model.id} has ${channels}; expected at most as many`
-    throw new SkeinError('invalid_request', message, { param: 'dimensions' })
-  }
+  if (dimensions !== null && dimensions > channels)
+    throw invalid('dimensions', `${model.id} has ${channels}; expected at most as many`)
   const prompts = embeddingTasks === undefined ? texts : texts.map(ended)
   const head = embeddingTasks === undefined ? {} : { embeddingTask: task }
   const requests = prompts.map((prompt, i): GenerateRequest => {

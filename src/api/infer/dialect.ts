@@ -4,7 +4,7 @@
  */
 
 import { PLAIN_REQUEST } from '../../engine/messages.ts'
-import { invalid, SkeinError } from '../../errors.ts'
+import { invalid, notImplemented, type SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import { plainForm } from '../chat/reply.ts'
 import { boundariesAt, encodePrompt } from '../encode.ts'
@@ -124,11 +124,8 @@ function isInferChat(body: unknown): boolean {
 async function prepare(call: Call<MergedBody>): Promise<Chat> {
   const { body, limits, signal, tenant } = call
   refuseSession(body, 'use /v1/chat/completions without params')
-  if (body.delete_ragprompt === true) {
-    throw new SkeinError('unsupported_parameter', 'delete_ragprompt: leave the messages out of the history instead', {
-      param: 'delete_ragprompt',
-    })
-  }
+  if (body.delete_ragprompt === true)
+    throw notImplemented('delete_ragprompt', 'leave the messages out of the history instead')
   checkCombinations(body)
   const model = call.models.get(body.model)
   const layout = layoutOf({ system: body.system_name, user: body.user_name, assistant: body.assistant_name })

@@ -4,7 +4,7 @@
  */
 
 import type { SessionInfo, SessionUse } from '../../engine/messages.ts'
-import { invalid, SkeinError } from '../../errors.ts'
+import { invalid, notImplemented, SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import type { RequestLimits } from '../limits.ts'
 import type { LiveCalls } from '../live-calls.ts'
@@ -162,10 +162,8 @@ function deleteRoute(): Route {
   })
   return post('/state/delete', 'Delete a session from every level', body, async (call) => {
     const id = idOf(call.body)
-    if (call.body.delete_prefix === true) {
-      const message = 'delete_prefix: prompt prefixes belong to no session here; leave it out'
-      throw new SkeinError('unsupported_parameter', message, { param: 'delete_prefix' })
-    }
+    if (call.body.delete_prefix === true)
+      throw notImplemented('delete_prefix', 'prompt prefixes belong to no session here; leave it out')
     const { client } = modelOf(call)
     try {
       await client.call('sessions.delete', { tenant: call.tenant, id })

@@ -4,7 +4,7 @@
  */
 import { createHash } from 'node:crypto'
 import type { EngineInfo } from '../../engine/messages.ts'
-import { SkeinError } from '../../errors.ts'
+import { invalid, SkeinError } from '../../errors.ts'
 import { Type } from '../../files/schema-types.ts'
 import { type ModelRegistry, type ServedModel, stateNames } from '../models.ts'
 import { get, json, post, type Route } from '../route.ts'
@@ -51,7 +51,7 @@ function showBody() {
 export function nameOf({ model, name }: { readonly model?: string | null; readonly name?: string | null }): string {
   const asked = model ?? name
   if (asked) return asked
-  throw new SkeinError('invalid_request', 'model: missing; it is required', { param: 'model' })
+  throw invalid('model', 'missing; it is required')
 }
 
 interface Named {

@@ -1,6 +1,6 @@
 /** The body of a chat completion, and how its messages become turns of the template. */
 
-import { invalid, SkeinError } from '../../errors.ts'
+import { invalid, notImplemented } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import type { RequestLimits } from '../limits.ts'
 import { BoundedInteger, Maybe, OneOf } from '../schema.ts'
@@ -94,8 +94,7 @@ export function textOf({ content }: Pick<WireMessage, 'content'>, at: string): s
       const param = `${at}.content[${i}]`
       if (part.type !== 'text') {
         const type = JSON.stringify(part.type.slice(0, 40))
-        const message = `${param}: parts of type ${type} are not supported; this model reads text only`
-        throw new SkeinError('unsupported_parameter', message, { param })
+        throw notImplemented(param, `parts of type ${type} are not supported; this model reads text only`)
       }
       if (!present(part.text)) throw invalid(`${param}.text`, 'missing; expected a string')
       return part.text

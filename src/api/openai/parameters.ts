@@ -7,7 +7,7 @@
  *  - any other unknown field is named in the reply's header `warnings`: clients carry private fields, and a slip of the hand
  *    is seen there.
  */
-import { SkeinError } from '../../errors.ts'
+import { notImplemented, type SkeinError } from '../../errors.ts'
 import type { UnreadFields } from '../fields.ts'
 
 /** llama.cpp's samplers that are not here: numbers that mean nothing while they are off, and the values at which they are. */
@@ -170,14 +170,10 @@ export const UNREAD: UnreadFields = {
   refusal: (param, instead = 'leave it out') =>
     Object.hasOwn(NOT_IMPLEMENTED, param)
       ? unsupported(param, instead)
-      : refused(param, `this route does not read it, and ignoring it would change the reply; ${instead}`),
+      : notImplemented(param, `this route does not read it, and ignoring it would change the reply; ${instead}`),
 }
 
 export function unsupported(param: string, instead: string): SkeinError {
   const why = 'this server does not implement it, and ignoring it would change the answer'
-  return refused(param, `${why}; ${instead}`)
-}
-
-function refused(param: string, why: string): SkeinError {
-  return new SkeinError('unsupported_parameter', `${param}: ${why}`, { param })
+  return notImplemented(param, `${why}; ${instead}`)
 }

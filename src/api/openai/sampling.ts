@@ -4,7 +4,7 @@
  */
 
 import type { SamplingParams, StopParams } from '../../engine/messages.ts'
-import { invalid, SkeinError } from '../../errors.ts'
+import { invalid, notImplemented, SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import {
   SAMPLING_ROWS,
@@ -209,10 +209,9 @@ export function cacheOf(body: SamplingFields): 'use' | 'no-store' {
 /** Checks that belong to no single number: what may be combined, and what n and best_of may be. */
 export function checkCombinations(body: SamplingFields, readsFormat = false): void {
   const n = body.n ?? 1
-  if (present(body.best_of) && body.best_of !== 1 && body.best_of !== n) {
-    const message = `best_of: got ${body.best_of}; this server returns every answer it draws, so expected n (${n})`
-    throw new SkeinError('unsupported_parameter', message, { param: 'best_of' })
-  }
+  const best = body.best_of ?? 1
+  if (best !== 1 && best !== n)
+    throw notImplemented('best_of', `got ${best}; this server returns every answer it draws, so expected n (${n})`)
   if (present(body.stream_options) && body.stream !== true) throw invalid('stream_options', 'it needs "stream": true')
   if (!readsFormat) checkFormat(body)
 }
@@ -237,8 +236,8 @@ export function checkLogprobs(
 export function checkFormat({ response_format }: Pick<SamplingFields, 'response_format'>): void {
   const format = response_format?.type ?? 'text'
   if (format === 'text') return
-  const message = `response_format: type ${JSON.stringify(format.slice(0, 40))} is not implemented; expected "text"`
-  throw new SkeinError('unsupported_parameter', message, { param: 'response_format' })
+  const type = JSON.stringify(format.slice(0, 40))
+  throw notImplemented('response_format', `type ${type} is not implemented; expected "text"`)
 }
 
 export function present<T>(value: T | null | undefined): value is T {

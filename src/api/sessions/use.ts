@@ -4,7 +4,7 @@
  */
 
 import type { GenerateRequest, SessionPosition, SessionUse } from '../../engine/messages.ts'
-import { invalid, SkeinError } from '../../errors.ts'
+import { invalid, notImplemented } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import { encodePrompt } from '../encode.ts'
 import type { ServedModel } from '../models.ts'
@@ -70,9 +70,8 @@ export function sessionUse({ session_id, session }: SessionFields): SessionUse |
 /** For routes that continue no session: silence would start every turn from nothing. */
 export function refuseSession(body: object, instead: string): void {
   for (const field of ['session_id', 'session'] as const) {
-    if (!present((body as Record<string, unknown>)[field])) continue
-    const message = `${field}: this route continues no session; ${instead}`
-    throw new SkeinError('unsupported_parameter', message, { param: field })
+    if (present((body as Record<string, unknown>)[field]))
+      throw notImplemented(field, `this route continues no session; ${instead}`)
   }
 }
 

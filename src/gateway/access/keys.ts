@@ -196,5 +196,5 @@ function parseJson(text: string): unknown {
 export function parseRole(given: string): Role {
   const role = ROLES.find((candidate) => candidate === given)
   if (role !== undefined) return role
-  throw new SkeinError('invalid_request', `role: expected one of ${ROLES.join(', ')}`, { param: 'role' })
+  throw invalid('role', `expected one of ${ROLES.join(', ')}`)
 }

@@ -1,7 +1,7 @@
 /** The JSON routes of the management API: Albatross's, and further ones for the dashboard. */
 import { type Call, type Dialect, del, get, json, operators, post, type Route } from '../../api/route.ts'
 import { BoundedInteger, Matching, Maybe, ModelName, OneOf } from '../../api/schema.ts'
-import { SkeinError } from '../../errors.ts'
+import { invalid, SkeinError } from '../../errors.ts'
 import { type Static, Type } from '../../files/schema-types.ts'
 import type { ManagementError, WorkerSpec } from '../contract.ts'
 import type { RecentRequests } from '../figures/recent-requests.ts'
@@ -87,7 +87,7 @@ function modelRoutes(management: Management): Route[] {
 function wordIn(query: Call['query'], param: string): string {
   const text = query[param]?.trim() ?? ''
   if (text !== '' && text.length <= 200) return text
-  throw new SkeinError('invalid_request', `${param}: expected 1 to 200 characters`, { param })
+  throw invalid(param, 'expected 1 to 200 characters')
 }
 
 function workerRoutes(management: Management): Route[] {
@@ -127,8 +127,7 @@ async function start(management: Management, spec: Parameters<Management['start'
     const { code, message, param } = SkeinError.from(thrown)
     const isFile = code === 'unsupported_weights' || code === 'corrupt_weights'
     if (!isFile) throw thrown
-    const field = param ?? 'model_path'
-    throw new SkeinError('invalid_request', `${field}: ${message}`, { param: field })
+    throw invalid(param ?? 'model_path', message)
   }
 }
 
@@ -136,7 +135,7 @@ export function tailOf(given: string | undefined): number {
   if (given === undefined) return DEFAULT_TAIL
   const count = Number(given)
   if (/^\d+$/.test(given) && count <= MAX_TAIL) return count
-  throw new SkeinError('invalid_request', `tail: expected 0 to ${MAX_TAIL}`, { param: 'tail' })
+  throw invalid('tail', `expected 0 to ${MAX_TAIL}`)
 }
 
 /** A name that the engine accepts. */

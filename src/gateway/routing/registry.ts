@@ -4,7 +4,7 @@
  */
 import type { ModelEntry, ModelRegistry, ModelState, ServedModel, TextCodec } from '../../api/models.ts'
 import type { EngineClient } from '../../engine/client.ts'
-import { SkeinError } from '../../errors.ts'
+import { invalid, SkeinError } from '../../errors.ts'
 import { type StartStateName, startStateNames, withStartState } from './start-state-names.ts'
 
 /** What a registry needs of a model's source; `Supervisor` is one. */
@@ -110,8 +110,7 @@ function find(
     const [only] = models
     if (only !== undefined && models.length === 1) return only
     if (models.length === 0) throw new SkeinError('model_not_loaded', none, { param: 'model' })
-    const message = `model: missing; ${models.length} models are served here, GET /v1/models lists their names`
-    throw new SkeinError('invalid_request', message, { param: 'model' })
+    throw invalid('model', `missing; ${models.length} models are served here, GET /v1/models lists their names`)
   }
   const names = [...byId.keys()].sort()
   const shown = names.slice(0, MOST_NAMES).join(', ')
