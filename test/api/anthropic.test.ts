@@ -1,31 +1,12 @@
 /** Anthropic's own client, unchanged, against a listening gateway. */
 import Anthropic from '@anthropic-ai/sdk'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { answer } from '../helpers/fake-engine.ts'
-import { serve, urlOf } from './kit.ts'
+import { promptOf } from '../helpers/fake-engine.ts'
+import { scripted, serve, urlOf } from './kit.ts'
 
 const KEY = 'sk-right'
-const promptOf = ({ prompt }: { readonly prompt: Int32Array }) =>
-  Buffer.from(prompt.map((token) => token - 1)).toString()
 
-const CALL = 'I look.\n```json\n{"name":"weather","arguments":{"place":"Oslo"}}\n```'
-const { app, engine } = serve(
-  (request) => {
-    const text = promptOf(request)
-    const error = { code: 'kernel_failed', message: 'broke' } as const
-    if (text.includes('FULL')) {
-      return [{ type: 'error', id: request.id, error: { code: 'queue_full', message: 'full' } }]
-    }
-    if (text.includes('MID')) {
-      return [...[...answer(request, 'ab')].slice(0, 3), { type: 'error', id: request.id, error }]
-    }
-    if (text.includes('Function output')) return answer(request, ' It is cold.')
-    if (text.includes('Tools:')) return answer(request, ` ${CALL}`)
-    if (text.endsWith('<think')) return answer(request, '>\nHm.\n</think>\nYes, 世界')
-    return answer(request, ' Yes, 世界', text.includes('LONG') ? 'length' : 'stop')
-  },
-  { keys: [KEY] },
-)
+const { app, engine } = serve(scripted, { keys: [KEY] })
 let client: Anthropic
 let baseURL: string
 beforeAll(async () => {

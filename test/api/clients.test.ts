@@ -21,14 +21,14 @@ import {
 import { Ollama } from 'ollama'
 import OpenAI from 'openai'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { answer, FAKE_INFO } from '../helpers/fake-engine.ts'
+import { answer, FAKE_INFO, promptOf } from '../helpers/fake-engine.ts'
 import { serve, urlOf } from './kit.ts'
 
 const KEY = 'sk-right'
 const CALL = '```json\n{"name":"weather","arguments":{"place":"Oslo"}}\n```'
 const { app, engine } = serve(
   (request) => {
-    const text = Buffer.from(request.prompt.map((token) => token - 1)).toString()
+    const text = promptOf(request)
     if (text.includes('Function output')) return answer(request, ' It is cold.')
     const said = text.includes('Tools:') ? CALL : 'Yes.'
     if (text.endsWith('<think')) return answer(request, `>\nHm.\n</think>\n${said}`)

@@ -3,7 +3,7 @@ import type { FastifyInstance, LightMyRequestResponse } from 'fastify'
 import { onTestFinished } from 'vitest'
 import type { ModelRegistry } from '../../src/api/models.ts'
 import { type AppOptions, buildApp } from '../../src/gateway/app.ts'
-import { FAKE_INFO, FakeEngineClient, fakeRegistry, type Script } from '../helpers/fake-engine.ts'
+import { answer, FAKE_INFO, FakeEngineClient, fakeRegistry, promptOf, type Script } from '../helpers/fake-engine.ts'
 
 export interface Served {
   readonly app: FastifyInstance
@@ -81,4 +81,21 @@ export const HELLO = { messages: [{ role: 'user', content: 'Hi' }] }
 /** Where the app listens, from the first call on. */
 export async function urlOf(app: FastifyInstance): Promise<string> {
   return app.server.listening ? app.listeningOrigin : app.listen({ host: '127.0.0.1', port: 0 })
+}
+
+const CALL = 'I look.\n```json\n{"name":"weather","arguments":{"place":"Oslo"}}\n```'
+
+/** Words of the prompt, and what it ends with, choose the answer. */
+export const scripted: Script = (request) => {
+  const { id } = request
+  const text = promptOf(request)
+  if (text.includes('FULL')) return [{ type: 'error', id, error: { code: 'queue_full', message: 'full' } }]
+  if (text.includes('MID')) {
+    const error = { code: 'kernel_failed', message: 'broke' } as const
+    return [...[...answer(request, 'ab')].slice(0, 3), { type: 'error', id, error }]
+  }
+  if (text.includes('Function output')) return answer(request, ' It is cold.')
+  if (text.includes('Tools:')) return answer(request, ` ${CALL}`)
+  if (text.endsWith('<think')) return answer(request, '>\nHm.\n</think>\nYes, 世界')
+  return answer(request, ' Yes, 世界', text.includes('LONG') ? 'length' : 'stop')
 }

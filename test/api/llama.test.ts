@@ -1,12 +1,10 @@
 /** llama.cpp's own routes, and those of the OpenAI dialect at ai00's paths. */
 import { describe, expect, test } from 'vitest'
-import { answer } from '../helpers/fake-engine.ts'
+import { answer, promptOf } from '../helpers/fake-engine.ts'
 import { eventsOf, HELLO, postTo, serve } from './kit.ts'
 
 const { app, engine } = serve((request) => answer(request, ' Yes, 世界', 'length'))
 const last = () => engine.requests.at(-1)!
-const promptOf = ({ prompt }: { readonly prompt: Int32Array }) =>
-  Buffer.from(prompt.map((token) => token - 1)).toString()
 
 describe('completion', () => {
   test('without streaming: text, counts and times', async () => {

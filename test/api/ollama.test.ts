@@ -3,13 +3,11 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { Ollama } from 'ollama'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { EngineEvent } from '../../src/engine/messages.ts'
-import { answer, FAKE_INFO } from '../helpers/fake-engine.ts'
+import { answer, FAKE_INFO, promptOf } from '../helpers/fake-engine.ts'
 import { postJson } from '../helpers/post-json.ts'
 import { postTo, serve, urlOf } from './kit.ts'
 
 const KEY = 'sk-right'
-const promptOf = ({ prompt }: { readonly prompt: Int32Array }) =>
-  Buffer.from(prompt.map((token) => token - 1)).toString()
 
 async function* slowly(events: Iterable<EngineEvent>) {
   for (const event of events) {

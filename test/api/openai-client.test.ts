@@ -2,7 +2,7 @@
 import OpenAI from 'openai'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import type { GenerateRequest } from '../../src/engine/messages.ts'
-import { answer, endless } from '../helpers/fake-engine.ts'
+import { answer, endless, promptOf } from '../helpers/fake-engine.ts'
 import { serve } from './kit.ts'
 import { openAiOf } from './openai.ts'
 
@@ -10,7 +10,7 @@ const KEY = 'sk-right'
 /** The prompt selects what the fake engine does. */
 const { app, engine } = serve(
   (request, signal) => {
-    const text = Buffer.from(request.prompt.map((token) => token - 1)).toString()
+    const text = promptOf(request)
     if (text.includes('ENDLESS')) return endless(request, signal)
     if (text.includes('FULL')) return fail(request, 'queue_full')
     if (text.includes('BREAK')) return fail(request, 'kernel_failed')

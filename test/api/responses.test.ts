@@ -5,27 +5,13 @@
 import type { FastifyInstance } from 'fastify'
 import OpenAI from 'openai'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { answer } from '../helpers/fake-engine.ts'
+import { answer, promptOf } from '../helpers/fake-engine.ts'
 import { hasDemo, serveDemo } from './demo.ts'
-import { serve } from './kit.ts'
+import { scripted, serve } from './kit.ts'
 import { openAiOf } from './openai.ts'
 
-const promptOf = ({ prompt }: { readonly prompt: Int32Array }) =>
-  Buffer.from(prompt.map((token) => token - 1)).toString()
-
 describe('formats', () => {
-  const CALL = 'I look.\n```json\n{"name":"weather","arguments":{"place":"Oslo"}}\n```'
-  const { app, engine } = serve((request) => {
-    const text = promptOf(request)
-    const error = { code: 'kernel_failed', message: 'broke' } as const
-    if (text.includes('MID')) {
-      return [...[...answer(request, 'ab')].slice(0, 3), { type: 'error', id: request.id, error }]
-    }
-    if (text.includes('Function output')) return answer(request, ' It is cold.')
-    if (text.includes('Tools:')) return answer(request, ` ${CALL}`)
-    if (text.endsWith('<think')) return answer(request, '>\nHm.\n</think>\nYes, 世界')
-    return answer(request, ' Yes, 世界', text.includes('LONG') ? 'length' : 'stop')
-  })
+  const { app, engine } = serve(scripted)
   let client: OpenAI
   beforeAll(async () => {
     client = await openAiOf(app, 'none')

@@ -5,12 +5,12 @@ import { SkeinError } from '../../src/errors.ts'
 import { addKey, NO_LIMITS, revokeKey } from '../../src/gateway/access/keys.ts'
 import { changeKeys, KeyRing, readKeys } from '../../src/gateway/access/keys-file.ts'
 import { type ClusterView, clusterRoutes } from '../../src/gateway/cluster/pages.ts'
-import { Metrics } from '../../src/gateway/figures/metrics.ts'
 import { Fleet } from '../../src/gateway/fleet/fleet.ts'
-import { Management } from '../../src/gateway/management/management.ts'
+import type { Management } from '../../src/gateway/management/management.ts'
 import { ownWebFiles } from '../../src/gateway/pages/dashboard.ts'
 import { ROUTES_IN_CHINESE } from '../../web/src/lib/chinese-routes.ts'
 import { temporaryFolder } from '../helpers/temporary-folder.ts'
+import { managementOf } from './hosted.ts'
 import { type Served, serve } from './kit.ts'
 
 /** Routes that need no key on purpose: liveness, and the files of the dashboard, which hold no secrets. */
@@ -86,19 +86,8 @@ function emptyManagement(): Management {
   const refuse = () => {
     throw new SkeinError('not_found', 'there is none', { param: 'model_path' })
   }
-  const fleet = new Fleet({ launcher: refuse })
-  return new Management({
-    fleet,
-    metrics: new Metrics(fleet.registry, fleet),
-    version: '0',
-    host: '127.0.0.1',
-    isOpen: () => false,
-    resolve: refuse,
-    listModels: () => [],
-    devices: () => ['cpu'],
-    jobs: { list: () => [], start: refuse, quantise: refuse, remove: refuse, search: refuse, modelsOf: refuse },
-    openGateway: refuse,
-  })
+  const jobs = { list: () => [], start: refuse, quantise: refuse, remove: refuse, search: refuse, modelsOf: refuse }
+  return managementOf(new Fleet({ launcher: refuse }), refuse, { jobs, openGateway: refuse })
 }
 
 function call(route: string, headers: Record<string, string> = {}, payload?: object) {

@@ -42,6 +42,19 @@ function send(port: number, path: string, body: object): http.ClientRequest {
 /** As long as a test may take: on a busy machine the end of a connection takes seconds. */
 const LONG_MS = 55_000
 
+/** Sends bytes; all that comes back until the server closes the connection. */
+function talk(port: number, text: string): Promise<string> {
+  return new Promise((resolve) => {
+    const socket = net.connect(port, '127.0.0.1', () => socket.write(text))
+    let reply = ''
+    socket.setEncoding('utf8').on('data', (data) => {
+      reply += data
+    })
+    socket.on('close', () => resolve(reply))
+    socket.on('error', () => {})
+  })
+}
+
 async function until(condition: () => boolean | Promise<boolean>): Promise<void> {
   const end = performance.now() + LONG_MS
   while (!(await condition())) {
@@ -379,21 +392,15 @@ test('pipelined streams arrive completely, one after the other', async () => {
   const body = JSON.stringify({ prompt: 'a', stream: true })
   const length = `content-type: application/json\r\ncontent-length: ${body.length}`
   const post = (version: string) => `POST ${COMPLETIONS} HTTP/${version}\r\nhost: localhost\r\n${length}`
-  const talk = async (requests: string) => {
-    const socket = net.connect(port, '127.0.0.1', () => socket.write(requests))
-    let reply = ''
-    for await (const chunk of socket.setEncoding('utf8')) reply += chunk
-    return reply
-  }
   const last = `${post('1.1')}\r\nconnection: close\r\n\r\n${body}`
-  const two = await talk(`${post('1.1')}\r\n\r\n${body}${last}`)
+  const two = await talk(port, `${post('1.1')}\r\n\r\n${body}${last}`)
   expect(two.match(/HTTP\/1.1 200 OK/g)).toHaveLength(2)
   expect(two.match(/ä/g)).toHaveLength(600)
   // Each event is a chunk: a character, the end of the answer, [DONE].
   expect(two.match(/\r\ndata: [^\n]*\n\n\r\n/g)).toHaveLength(2 * 302)
   expect(two.endsWith('\r\n0\r\n\r\n')).toBe(true)
   // A client without chunked encoding gets none.
-  const old = await talk(`${post('1.0')}\r\n\r\n${body}`)
+  const old = await talk(port, `${post('1.0')}\r\n\r\n${body}`)
   expect(old.match(/ä/g)).toHaveLength(300)
   expect(old.endsWith('\n\ndata: [DONE]\n\n')).toBe(true)
 })
@@ -473,37 +480,17 @@ test('an error after a long silence is still reported', async () => {
 
 test('invalid requests on a socket get a clear answer', async () => {
   const { port } = await listen()
-  const talk = (text: string) =>
-    new Promise<string>((resolve) => {
-      const socket = net.connect(port, '127.0.0.1', () => socket.write(text))
-      let reply = ''
-      socket.on('data', (data) => {
-        reply += data
-      })
-      socket.on('close', () => resolve(reply))
-      socket.on('error', () => {})
-    })
-  expect(await talk('nonsense\r\n\r\n')).toMatch(/^HTTP\/1.1 400 .*"not a valid request"/s)
+  expect(await talk(port, 'nonsense\r\n\r\n')).toMatch(/^HTTP\/1.1 400 .*"not a valid request"/s)
   const huge = `GET / HTTP/1.1\r\nx: ${'y'.repeat(20_000)}\r\n\r\n`
-  expect(await talk(huge)).toMatch(/^HTTP\/1.1 431 /)
+  expect(await talk(port, huge)).toMatch(/^HTTP\/1.1 431 /)
   const absolute = 'GET http://evil.example/v1/models HTTP/1.1\r\nhost: evil.example\r\nconnection: close\r\n\r\n'
-  expect(await talk(absolute)).toMatch(/^HTTP\/1.1 403 /)
+  expect(await talk(port, absolute)).toMatch(/^HTTP\/1.1 403 /)
 })
 
 test('headers and bodies that do not arrive in time end the connection', async () => {
   const { port } = await listen(undefined, { limits: { headersTimeoutMs: 100, bodyTimeoutMs: 200 } })
-  const stall = (text: string) =>
-    new Promise<string>((resolve) => {
-      const socket = net.connect(port, '127.0.0.1', () => socket.write(text))
-      let reply = ''
-      socket.on('data', (data) => {
-        reply += data
-      })
-      socket.on('close', () => resolve(reply))
-      socket.on('error', () => {})
-    })
   const head = `POST ${CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n`
-  const replies = await Promise.all([stall(head), stall(`${head}content-length: 100\r\n\r\n{`)])
+  const replies = await Promise.all([talk(port, head), talk(port, `${head}content-length: 100\r\n\r\n{`)])
   for (const reply of replies) expect(reply).toMatch(/^HTTP\/1.1 408 /)
 })
 

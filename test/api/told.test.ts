@@ -5,12 +5,10 @@
  */
 import { describe, expect, test } from 'vitest'
 import { SkeinError } from '../../src/errors.ts'
-import { answer, FAKE_INFO } from '../helpers/fake-engine.ts'
+import { answer, FAKE_INFO, promptOf } from '../helpers/fake-engine.ts'
 import { postTo, serve } from './kit.ts'
 
 const CALL = '```json\n{"name":"weather","arguments":{"place":"Oslo"}}\n```'
-const promptOf = ({ prompt }: { readonly prompt: Int32Array }) =>
-  Buffer.from(prompt.map((token) => token - 1)).toString()
 
 const notes = new Map<string, string>()
 const busy = new Set<string>()

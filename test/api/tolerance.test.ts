@@ -1,5 +1,6 @@
 /** Neutral or misspelt fields of clients: accepted, answered with a warning, or refused by name. */
 import { describe, expect, test } from 'vitest'
+import { promptOf } from '../helpers/fake-engine.ts'
 import { CHAT, COMPLETIONS, HELLO, postTo, serve } from './kit.ts'
 
 const ROUTES = [
@@ -80,7 +81,7 @@ test('the speaker names of RWKV-Runner select that chat template', async () => {
   const names = { user_name: 'Bob', assistant_name: 'Alice' }
   const { reply, engine } = await send(CHAT, { ...HELLO, ...names })
   expect(reply.statusCode, reply.body).toBe(200)
-  const prompt = Buffer.from(engine.requests[0]!.prompt.map((token) => token - 1)).toString()
+  const prompt = promptOf(engine.requests[0]!)
   expect(prompt).toBe('Bob: Hi\n\nAlice:')
   // Giving them their normal names changes nothing.
   const plain = await send(CHAT, { ...HELLO, user_name: 'User', assistant_name: 'Assistant' })

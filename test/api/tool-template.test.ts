@@ -7,7 +7,7 @@ import type { FastifyInstance } from 'fastify'
 import { Ollama } from 'ollama'
 import OpenAI from 'openai'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { answer, FAKE_INFO } from '../helpers/fake-engine.ts'
+import { answer, FAKE_INFO, promptOf } from '../helpers/fake-engine.ts'
 import { hasDemo, serveDemo } from './demo.ts'
 import { serve, urlOf } from './kit.ts'
 
@@ -36,9 +36,6 @@ const ASKED = `${LIST}### User\n${QUESTION}\n### Assistant\n`
 const CALLED = `**Tool Call:**\n${pretty({ name: 'get_weather', arguments: GIVEN })}`
 const BACK = `### Tool Output\n${pretty({ weather: 'rain' })}\n### Assistant\n`
 const RESULT = '{"weather":"rain"}'
-
-const promptOf = ({ prompt }: { readonly prompt: Int32Array }) =>
-  Buffer.from(prompt.map((token) => token - 1)).toString()
 
 /** The prompt without the start of the answer, which is a thought or an empty one. */
 const withoutTail = (prompt: string) => prompt.replace(/<think(?:><\/think(?:>\n)?)?$/, '')

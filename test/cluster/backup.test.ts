@@ -10,10 +10,9 @@ import { Database } from '../../src/cluster/database.ts'
 import { openBlobs } from '../../src/state/shared/open-blobs.ts'
 import { SharedStore, sweep } from '../../src/state/shared/shared-store.ts'
 import type { SessionRecord } from '../../src/state/store/store.ts'
+import { ONE_LAYER } from '../helpers/direct-store.ts'
 import { NO_POSTGRES, type Postgres, startPostgres } from '../helpers/postgres.ts'
 
-const SHAPE = { layers: 1, channels: 64, heads: 1, headSize: 64 }
-const IDENTITY = { architecture: 'rwkv7', vocabulary: 'v', weights: 'w', ...SHAPE }
 const nameOf = (id: string) => ({ namespace: 'n', id })
 
 describe.skipIf(NO_POSTGRES !== null)('a backup', { tags: 'night' }, () => {
@@ -30,7 +29,7 @@ describe.skipIf(NO_POSTGRES !== null)('a backup', { tags: 'night' }, () => {
 
   const open = (database: string) =>
     SharedStore.open({
-      ...{ database, blobs: `file://${folder}`, identity: IDENTITY, isToldFirst: false },
+      ...{ database, blobs: `file://${folder}`, identity: ONE_LAYER, isToldFirst: false },
       worker: { node: 'one', url: 'http://one', model: 'm', slots: 1, info: {} },
       maxInlineBytes: 1000,
     })

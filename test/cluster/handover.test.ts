@@ -15,11 +15,10 @@ import { ClusterNode } from '../../src/gateway/cluster/node.ts'
 import { SharedStore } from '../../src/state/shared/shared-store.ts'
 import { snapshotParts } from '../../src/state/snapshot-file.ts'
 import type { StatePut } from '../../src/state/store/store.ts'
+import { ONE_LAYER } from '../helpers/direct-store.ts'
 import { FakeEngineClient, fakeRegistry } from '../helpers/fake-engine.ts'
 import { NO_POSTGRES, type Postgres, startPostgres } from '../helpers/postgres.ts'
 
-const SHAPE = { layers: 1, channels: 64, heads: 1, headSize: 64 }
-const IDENTITY = { architecture: 'rwkv7', vocabulary: 'v', weights: 'w', ...SHAPE }
 const NAME = { namespace: 'n', id: 's' }
 const KEY = 'a'.repeat(32)
 const CLUSTER_KEY = 'what members know'
@@ -36,7 +35,7 @@ function putOf(seed: number, key = KEY): StatePut {
 
 function fileOf({ key, namespace, isForeign, ...content }: StatePut): Buffer {
   const owner = { namespace, isForeign, key }
-  return Buffer.concat(snapshotParts(content, IDENTITY, owner))
+  return Buffer.concat(snapshotParts(content, ONE_LAYER, owner))
 }
 
 async function listen(listener: RequestListener): Promise<string> {
@@ -80,7 +79,7 @@ describe.skipIf(NO_POSTGRES !== null)('a state that moves', () => {
     const [database, folder] = [postgres.newDatabase(), mkdtempSync(join(tmpdir(), 'skein-blobs-'))]
     const open = async (node: string) => {
       const store = await SharedStore.open({
-        ...{ database, blobs: `file://${folder}`, identity: IDENTITY, isToldFirst: false },
+        ...{ database, blobs: `file://${folder}`, identity: ONE_LAYER, isToldFirst: false },
         worker: { node, url, model: 'm', slots: 1, info: {} },
         ...{ key: CLUSTER_KEY, maxInlineBytes: 1000, offerMs: 600_000, fetchMs },
       })

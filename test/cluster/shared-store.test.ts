@@ -7,30 +7,12 @@ import { Database } from '../../src/cluster/database.ts'
 import { FolderBlobs } from '../../src/state/shared/open-blobs.ts'
 import { usage } from '../../src/state/shared/rows.ts'
 import { SharedStore, type SharedStoreOptions, sweep } from '../../src/state/shared/shared-store.ts'
-import type { ModelIdentity, Snapshot } from '../../src/state/snapshot.ts'
 import type { StoreChange, StoredSession } from '../../src/state/store/store.ts'
+import { ONE_LAYER, snapshotOf } from '../helpers/direct-store.ts'
 import { NO_POSTGRES, type Postgres, startPostgres } from '../helpers/postgres.ts'
 
-const IDENTITY: ModelIdentity = {
-  architecture: 'rwkv7',
-  layers: 1,
-  channels: 64,
-  heads: 1,
-  headSize: 64,
-  vocabulary: 'v',
-  weights: 'w',
-}
 const NAMESPACE = 'n'
 const nameOf = (id: string) => ({ namespace: NAMESPACE, id })
-
-/** 16 KB, recognisable by its seed. */
-function snapshotOf(seed: number): Snapshot {
-  return {
-    tokens: Int32Array.from({ length: 50 }, (_, i) => seed + i),
-    tail: Int32Array.of(seed),
-    state: [new Float32Array(128).fill(seed), Float32Array.from({ length: 4096 }, (_, i) => seed + i / 4096)],
-  }
-}
 
 const keyOf = (id: string, seed: number) => `key ${id} ${seed}`
 
@@ -62,7 +44,7 @@ describe.skipIf(NO_POSTGRES !== null)('a shared store', () => {
       const store = await SharedStore.open({
         database,
         blobs: `file://${folder}`,
-        identity: IDENTITY,
+        identity: ONE_LAYER,
         worker: { node, url: `http://${node}`, model: 'm', slots: 1, info: {} },
         isToldFirst: true,
         maxInlineBytes: 1000,
@@ -102,7 +84,7 @@ describe.skipIf(NO_POSTGRES !== null)('a shared store', () => {
       const gone = ['a', 'b'].map((id) => ({ ...nameOf(id), record: null }))
       expect(await two.commit({ ...NOTHING, sessions: gone })).toEqual([])
       expect([await two.find(nameOf('a')), blobsOf()]).toEqual([null, []])
-      const other = await open('three', { identity: { ...IDENTITY, weights: 'x' } })
+      const other = await open('three', { identity: { ...ONE_LAYER, weights: 'x' } })
       expect(await other.find(nameOf('b'))).toBeNull()
     },
   )

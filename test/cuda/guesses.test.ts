@@ -14,13 +14,12 @@ import type { BatchRow, Drawn, SampleSpec } from '../../src/model/runner.ts'
 import { rmsRatio } from '../backend/kit.ts'
 import { draftOver, SCRIPTS, type Script, scripted, type Truth } from '../engine/guesses.ts'
 import { type Answer, Collected, engineOver, requestOf, SAMPLING } from '../engine/kit.ts'
+import { begin, guessed, oneByOne, PENALISED, type Way } from '../helpers/guessing.ts'
 import { ARCHITECTURES, draw, someTokens, type TestArchitecture, tinyModel } from '../helpers/runner.ts'
 import { describeCuda } from './kit.ts'
 
 const VOCAB = 512
-const PROMPT = someTokens(21, 3)
 const NUM_DRAWN = 24
-const PENALISED = { presencePenalty: 0.5, frequencyPenalty: 0.4, repetitionPenalty: 1.2 } as const
 const SPECS: readonly Partial<SampleSpec>[] = [
   { temperature: 0, logprobs: 2 },
   { temperature: 1, topP: 0.9, logprobs: 3 },
@@ -40,71 +39,6 @@ function runnerOf(graphs: boolean, wkv: 'f32' | 'f16', architecture: TestArchite
 /** Rows of one token that only fill a step: a step of 3 tokens or more is computed differently from one of 1 or 2. */
 function beside(count: number): BatchRow[] {
   return Array.from({ length: count }, (_, i) => ({ slot: 6 + i, tokens: Int32Array.of(7 + i), samples: [] }))
-}
-
-function begin(runner: ModelRunner, slot: number, fields: Partial<SampleSpec>): Drawn {
-  runner.clearSlot(slot)
-  runner.resetPenalties(slot, PROMPT)
-  return runner.step([{ slot, tokens: PROMPT, samples: [draw(slot, fields)] }])[0]!.drawn[0]!
-}
-
-/** A step per token, for an answer to come or a given one. */
-function oneByOne(
-  runner: ModelRunner,
-  fields: Partial<SampleSpec>,
-  others: number,
-  given: readonly Drawn[] | null = null,
-): Drawn[] {
-  const drawn = [begin(runner, 0, fields)]
-  while (drawn.length < NUM_DRAWN) {
-    const { token } = (given ?? drawn)[drawn.length - 1]!
-    const samples = [draw(0, { ...fields, position: drawn.length })]
-    const row = { slot: 0, tokens: Int32Array.of(token), samples }
-    drawn.push(runner.step([row, ...beside(others)])[0]!.drawn[0]!)
-  }
-  return drawn
-}
-
-interface Way {
-  readonly length: number
-  readonly wrongEvery: number
-}
-
-/** Guesses of `length` tokens; those at multiples of `wrongEvery` are wrong. */
-function guessed(
-  runner: ModelRunner,
-  fields: Partial<SampleSpec>,
-  truth: readonly Drawn[],
-  { length, wrongEvery }: Way,
-  others: number,
-): Drawn[] {
-  const slot = 1
-  const drawn = [begin(runner, slot, fields)]
-  let numFed = 0
-  while (drawn.length < NUM_DRAWN) {
-    const unfed = drawn.slice(numFed).map(({ token }) => token)
-    const count = Math.min(length, NUM_DRAWN - drawn.length - 1)
-    const guesses = Array.from({ length: count }, (_, i) => {
-      const at = drawn.length + i
-      return (truth[at]!.token + (at % wrongEvery === 0 ? 1 : 0)) % VOCAB
-    })
-    const samples = Array.from({ length: count + 1 }, (_, i) => draw(slot, { ...fields, position: drawn.length + i }))
-    const tokens = Int32Array.of(...unfed, ...guesses)
-    const row = { slot, tokens, samples, ...(count === 0 ? {} : { guesses: { count, spares: [1], every: 0 } }) }
-    const before = runner.readState(slot).result()
-    const results = runner.step([row, ...beside(others)])[0]!.drawn
-    const wrong = guesses.findIndex((token, i) => token !== results[i]!.token)
-    const numRight = wrong === -1 ? count : wrong
-    drawn.push(...results.slice(0, numRight + 1))
-    for (const { token } of results.slice(numRight + 1)) expect(token).toBe(-1)
-    if (wrong === -1) {
-      numFed += tokens.length
-      continue
-    }
-    runner.rewindSlot(slot, 1)
-    expect(runner.readState(slot).result()).toEqual(before)
-  }
-  return drawn
 }
 
 const WAYS: readonly Way[] = [
@@ -138,12 +72,12 @@ for (const { architecture, graphs, wkv } of cases)
     test.each([0, 2])('draws and states equal those of single tokens, beside %i others', (others) => {
       const runner = runnerOf(graphs, wkv, architecture)
       for (const fields of SPECS) {
-        const truth = oneByOne(runner, fields, others)
+        const truth = oneByOne(runner, fields, NUM_DRAWN, beside(others))
         for (const way of WAYS) {
-          const drawn = guessed(runner, fields, truth, way, others)
+          const { drawn } = guessed(runner, fields, truth, way, beside(others))
           const what = JSON.stringify({ ...fields, bias: null, ...way })
           // Single tokens that feed the same tokens draw the same.
-          expectNear(drawn, oneByOne(runner, fields, others, drawn), what)
+          expectNear(drawn, oneByOne(runner, fields, NUM_DRAWN, beside(others), drawn), what)
           const [got, expected] = [1, 0].map((slot) => runner.readState(slot).result())
           // All guesses were right, so nothing has to be fed again.
           if (way.wrongEvery === Number.POSITIVE_INFINITY && isSameTokens(drawn, truth))
@@ -233,10 +167,10 @@ for (const { architecture, graphs, wkv } of cases)
     test('pairs of tokens have the bits of single ones', () => {
       const runner = runnerOf(graphs, wkv, architecture)
       for (const fields of SPECS) {
-        const truth = oneByOne(runner, fields, 0)
-        const drawn = guessed(runner, fields, truth, WAYS[0]!, 0)
+        const truth = oneByOne(runner, fields, NUM_DRAWN)
+        const { drawn } = guessed(runner, fields, truth, WAYS[0]!)
         if (architecture === 'rwkv7') expect(drawn).toEqual(truth)
-        else expectNear(drawn, oneByOne(runner, fields, 0, drawn), 'pairs')
+        else expectNear(drawn, oneByOne(runner, fields, NUM_DRAWN, [], drawn), 'pairs')
       }
       runner.dispose()
     })

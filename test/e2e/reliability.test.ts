@@ -16,7 +16,7 @@ import { describe, expect, onTestFinished, test } from 'vitest'
 import { cudaReport } from '../../src/backend/cuda/report.ts'
 import { writeRandomWeights } from '../../src/bench/random-model.ts'
 import type { SystemInfo, WorkerRecord } from '../../src/gateway/contract.ts'
-import { DEMO, type RunningServer, serve as serveUntilStopped } from '../helpers/cli.ts'
+import { DEMO, type RunningServer, serve as serveUntilStopped, workersOf } from '../helpers/cli.ts'
 import { postJson } from '../helpers/post-json.ts'
 import { ENDLESS, type OpenStream, openStream, type StreamEnd } from '../helpers/streams.ts'
 
@@ -36,10 +36,6 @@ async function serve(flags: readonly string[], variables: Record<string, string>
 }
 
 const seconds = (ms: number) => Number((ms / 1000).toFixed(2))
-
-async function workersOf({ url }: RunningServer): Promise<WorkerRecord[]> {
-  return (await (await fetch(`${url}/api/workers`)).json()) as WorkerRecord[]
-}
 
 async function post({ url }: RunningServer, path: string, body: object) {
   return postJson(url + path, body)

@@ -12,8 +12,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { afterAll, describe, expect, onTestFinished, test } from 'vitest'
 import { writeRandomWeights } from '../../src/bench/random-model.ts'
 import { seededRandom } from '../../src/bench/serve/random.ts'
-import type { WorkerRecord } from '../../src/gateway/contract.ts'
-import { DEMO, type RunningServer, serve } from '../helpers/cli.ts'
+import { DEMO, type RunningServer, serve, workersOf } from '../helpers/cli.ts'
 import { postJson } from '../helpers/post-json.ts'
 import { ENDLESS } from '../helpers/streams.ts'
 
@@ -25,10 +24,6 @@ const TURNS_OF_PHASE = 1500
 
 const folder = mkdtempSync(join(tmpdir(), 'skein-router-'))
 afterAll(() => rmSync(folder, { recursive: true }))
-
-async function workersOf({ url }: RunningServer): Promise<WorkerRecord[]> {
-  return (await (await fetch(`${url}/api/workers`)).json()) as WorkerRecord[]
-}
 
 /** The value of every sample of a metric, by its printed labels. */
 async function samplesOf({ url }: RunningServer, name: string): Promise<Map<string, number>> {

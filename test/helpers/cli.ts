@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { promisify } from 'node:util'
+import type { WorkerRecord } from '../../src/gateway/contract.ts'
 
 export const MAIN = join(import.meta.dirname, '../../dist/cli/main.js')
 export const DEMO = join(import.meta.dirname, '../../models/demo.pth')
@@ -108,4 +109,8 @@ export interface GoldenSample {
 export function goldenSamples(): GoldenSample[] {
   const file = JSON.parse(readFileSync(join(DEMO, '../demo.samples.json'), 'utf8'))
   return Array.isArray(file) ? file : file.samples
+}
+
+export async function workersOf({ url }: RunningServer): Promise<WorkerRecord[]> {
+  return (await (await fetch(`${url}/api/workers`)).json()) as WorkerRecord[]
 }

@@ -10,7 +10,7 @@ import { afterAll, beforeAll } from 'vitest'
 import { Database } from '../../src/cluster/database.ts'
 import { LeaseView } from '../../src/cluster/lease-view.ts'
 import { SharedStore } from '../../src/state/shared/shared-store.ts'
-import type { ModelIdentity } from '../../src/state/snapshot.ts'
+import type { ModelIdentity, Snapshot } from '../../src/state/snapshot.ts'
 import { type DatabaseOptions, StoreDatabase } from '../../src/state/store/database.ts'
 import { openSecret } from '../../src/state/store/secret.ts'
 import { openDatabase } from '../../src/state/store/sqlite.ts'
@@ -26,6 +26,18 @@ export const IDENTITY: ModelIdentity = {
   headSize: 64,
   vocabulary: 'v',
   weights: 'w',
+}
+
+/** Of a model whose states are those of `snapshotOf`. */
+export const ONE_LAYER: ModelIdentity = { ...IDENTITY, layers: 1, channels: 64, heads: 1 }
+
+/** 16 KB, recognisable by its seed. */
+export function snapshotOf(seed: number): Snapshot {
+  return {
+    tokens: Int32Array.from({ length: 50 }, (_, i) => seed + i),
+    tail: Int32Array.of(seed),
+    state: [new Float32Array(128).fill(seed), Float32Array.from({ length: 4096 }, (_, i) => seed + i / 4096)],
+  }
 }
 
 export function newFolder(): string {

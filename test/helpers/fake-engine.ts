@@ -26,6 +26,11 @@ export const byteCodec: TextCodec = {
   bytesOf: (token) => (token === 0 ? new Uint8Array(0) : Uint8Array.of(token - 1)),
 }
 
+/** The text that a request's model reads. */
+export function promptOf({ prompt }: Pick<GenerateRequest, 'prompt'>): string {
+  return byteCodec.decode(prompt)
+}
+
 export const FAKE_INFO: EngineInfo = {
   model: {
     architecture: 'rwkv7',

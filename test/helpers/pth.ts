@@ -42,7 +42,7 @@ export interface RandomRwkv7Options extends PthOptions {
 /** A random RWKV-7 model; by default 2 layers, 128 channels, 512 tokens, f32. Returns the path. */
 export function writeRandomRwkv7(path: string, options: RandomRwkv7Options = {}): string {
   const { layers = 2, channels = 128, headSize = 64, vocab = 512, ranks = {} } = options
-  const { ffn = 4 * channels, seed = 1, dtype = 'f32' } = options
+  const { ffn = 4 * channels, seed = 1, dtype = 'f32', ...pth } = options
   const dimensions = {
     layers,
     channels,
@@ -52,15 +52,7 @@ export function writeRandomRwkv7(path: string, options: RandomRwkv7Options = {})
     vocabSize: vocab,
     ranks: { w: 32, a: 32, v: 16, g: 32, ...ranks },
   }
-  const { namePrefix, zip64, rootKey, asParameters } = options
-  writeRandomWeights(path, dimensions, {
-    seed,
-    dtype,
-    ...(namePrefix !== undefined && { namePrefix }),
-    ...(zip64 !== undefined && { zip64 }),
-    ...(rootKey !== undefined && { rootKey }),
-    ...(asParameters !== undefined && { asParameters }),
-  })
+  writeRandomWeights(path, dimensions, { ...pth, seed, dtype })
   return path
 }
 

@@ -3,74 +3,17 @@
  * the penalty counts and the state equal those of a step per token, to the bit.
  */
 import { describe, expect, test } from 'vitest'
-import type { ModelRunner } from '../../src/model/run/model-runner.ts'
 import { sparesOf } from '../../src/model/run/speculate-choice.ts'
-import type { Drawn, SampleSpec } from '../../src/model/runner.ts'
-import { ARCHITECTURES, BACKENDS, draw, someTokens, tinyRunner } from '../helpers/runner.ts'
+import type { SampleSpec } from '../../src/model/runner.ts'
+import { begin, guessed, oneByOne, PENALISED } from '../helpers/guessing.ts'
+import { ARCHITECTURES, BACKENDS, draw, tinyRunner } from '../helpers/runner.ts'
 
-const PROMPT = someTokens(21, 3)
 const NUM_DRAWN = 12
-const PENALISED = { presencePenalty: 0.5, frequencyPenalty: 0.4, repetitionPenalty: 1.2 } as const
 const SPECS: readonly Partial<SampleSpec>[] = [
   { temperature: 0, logprobs: 2 },
   { temperature: 1, topP: 0.9, logprobs: 3, ...PENALISED, penaltyDecay: 0.9 },
   { temperature: 1.5, topK: 20, noise: 0, bias: new Map([[5, -Infinity]]) },
 ]
-
-/** Reads the prompt; returns the first token that it draws. */
-function begin(runner: ModelRunner, slot: number, fields: Partial<SampleSpec>): Drawn {
-  runner.clearSlot(slot)
-  runner.resetPenalties(slot, PROMPT)
-  return runner.step([{ slot, tokens: PROMPT, samples: [draw(slot, fields)] }])[0]!.drawn[0]!
-}
-
-/** One step per token. */
-function oneByOne(runner: ModelRunner, slot: number, fields: Partial<SampleSpec>): Drawn[] {
-  const drawn = [begin(runner, slot, fields)]
-  while (drawn.length < NUM_DRAWN) {
-    const tokens = Int32Array.of(drawn.at(-1)!.token)
-    const samples = [draw(slot, { ...fields, position: drawn.length })]
-    drawn.push(runner.step([{ slot, tokens, samples }])[0]!.drawn[0]!)
-  }
-  return drawn
-}
-
-/** Guesses of `length` tokens; those at multiples of `wrongEvery` are wrong. */
-function guessed(
-  runner: ModelRunner,
-  slot: number,
-  fields: Partial<SampleSpec>,
-  truth: readonly Drawn[],
-  { length, wrongEvery }: { readonly length: number; readonly wrongEvery: number },
-): { readonly drawn: Drawn[]; readonly numRewound: number } {
-  const drawn = [begin(runner, slot, fields)]
-  let [numFed, numRewound] = [0, 0]
-  while (drawn.length < NUM_DRAWN) {
-    const unfed = drawn.slice(numFed).map(({ token }) => token)
-    const count = Math.min(length, NUM_DRAWN - drawn.length - 1)
-    const guesses = Array.from({ length: count }, (_, i) => {
-      const at = drawn.length + i
-      return (truth[at]!.token + (at % wrongEvery === 0 ? 1 : 0)) % 512
-    })
-    const samples = Array.from({ length: count + 1 }, (_, i) => draw(slot, { ...fields, position: drawn.length + i }))
-    const tokens = Int32Array.of(...unfed, ...guesses)
-    const row = { slot, tokens, samples, ...(count === 0 ? {} : { guesses: { count, spares: [1], every: 0 } }) }
-    const before = runner.readState(slot).result()
-    const results = runner.step([row])[0]!.drawn
-    const wrong = guesses.findIndex((token, i) => token !== results[i]!.token)
-    const numRight = wrong === -1 ? count : wrong
-    drawn.push(...results.slice(0, numRight + 1))
-    for (const { token } of results.slice(numRight + 1)) expect(token).toBe(-1)
-    if (wrong === -1) {
-      numFed += tokens.length
-      continue
-    }
-    runner.rewindSlot(slot, 1)
-    numRewound++
-    expect(runner.readState(slot).result()).toEqual(before)
-  }
-  return { drawn, numRewound }
-}
 
 const cases = [
   ...ARCHITECTURES.flatMap((architecture) =>
@@ -85,13 +28,13 @@ describe.each(cases)('$device, $architecture, $quant', ({ device, ...choice }) =
   test('the same draws, counts and states as one token at a time', isLong ? { tags: 'night' } : {}, () => {
     const runner = tinyRunner(device, { slots: 3, maxTokens: 64, speculate: 'lookup', ...choice })
     for (const fields of SPECS) {
-      const truth = oneByOne(runner, 0, fields)
+      const truth = oneByOne(runner, fields, NUM_DRAWN)
       for (const way of [
         { length: 4, wrongEvery: Number.POSITIVE_INFINITY },
         { length: 3, wrongEvery: 1 },
         { length: 5, wrongEvery: 4 },
       ]) {
-        const { drawn, numRewound } = guessed(runner, 1, fields, truth, way)
+        const { drawn, numRewound } = guessed(runner, fields, truth, way)
         expect(drawn).toEqual(truth)
         expect(numRewound > 0).toBe(way.wrongEvery !== Number.POSITIVE_INFINITY)
       }

@@ -6,33 +6,14 @@ import { join } from 'node:path'
 import { Worker } from 'node:worker_threads'
 import { describe, expect, test, vi } from 'vitest'
 import { SkeinError } from '../../../src/errors.ts'
-import type { ModelIdentity, Snapshot } from '../../../src/state/snapshot.ts'
 import { type DatabaseOptions, StoreDatabase } from '../../../src/state/store/database.ts'
 import { type FileLayer, realFiles } from '../../../src/state/store/files.ts'
 import { openSecret } from '../../../src/state/store/secret.ts'
 import { openDatabase } from '../../../src/state/store/sqlite.ts'
 import type { StoreChange, StoredSession } from '../../../src/state/store/store.ts'
-import { newFolder } from '../../helpers/direct-store.ts'
+import { newFolder, ONE_LAYER, snapshotOf } from '../../helpers/direct-store.ts'
 
-const IDENTITY: ModelIdentity = {
-  architecture: 'rwkv7',
-  layers: 1,
-  channels: 64,
-  heads: 1,
-  headSize: 64,
-  vocabulary: 'v',
-  weights: 'w',
-}
 const NAMESPACE = 'n'
-
-/** 16 KB, recognisable by its seed. */
-function snapshotOf(seed: number): Snapshot {
-  return {
-    tokens: Int32Array.from({ length: 50 }, (_, i) => seed + i),
-    tail: Int32Array.of(seed),
-    state: [new Float32Array(128).fill(seed), Float32Array.from({ length: 4096 }, (_, i) => seed + i / 4096)],
-  }
-}
 
 /** A state, and the session `id` with it as its only turn. */
 function changeOf(id: string, seed: number, deleteKeys: readonly string[] = []): StoreChange {
@@ -49,7 +30,7 @@ function changeOf(id: string, seed: number, deleteKeys: readonly string[] = []):
 }
 
 function open(folder: string, options: Partial<DatabaseOptions> = {}): StoreDatabase {
-  return new StoreDatabase({ folder, identity: IDENTITY, isDurable: false, ...options })
+  return new StoreDatabase({ folder, identity: ONE_LAYER, isDurable: false, ...options })
 }
 
 /** The content of a store: for each session the seed of its record, which its state must have too. */
@@ -153,7 +134,7 @@ describe('refusals', () => {
     database.commit(changeOf('a', 1))
     expect(() => database.load('key a 1', 'other')).toThrow('another tenant')
     database.close()
-    const other = open(folder, { identity: { ...IDENTITY, weights: 'x' } })
+    const other = open(folder, { identity: { ...ONE_LAYER, weights: 'x' } })
     expect(() => other.load('key a 1', NAMESPACE)).toThrow('its weights is w')
     other.close()
     const db = openDatabase(join(folder, 'sessions.db'), { timeout: 5000 })
