@@ -15,6 +15,7 @@ import { prepareChat } from './api/chat/prepare.ts'
 import { type ChoiceEnd, type PromptRead, type ReplyPiece, replyEvents, WholeReply } from './api/chat/reply.ts'
 import { embedAll } from './api/embeddings/embeddings.ts'
 import { checkChatOptions, checkTextOptions, conversationOf } from './api/library-options.ts'
+import type { ServedModel } from './api/models.ts'
 import { LocalEngineClient } from './engine/client/local-client.ts'
 import type { EngineClient } from './engine/client.ts'
 import {
@@ -154,10 +155,7 @@ export async function load(
   }
 }
 
-interface Loaded {
-  readonly id: string
-  readonly created: number
-  readonly client: EngineClient
+interface Loaded extends ServedModel {
   readonly tokenizer: Tokenizer
 }
 

@@ -288,8 +288,11 @@ export interface ClusterInfo {
   /** Counts of this gateway since its start. */
   readonly requests: {
     readonly forwarded: number
+    /** Sent to another node because one had no answer. */
     readonly retried: number
+    /** Sessions that were on another node than this gateway tried first. */
     readonly misdirected: number
+    /** Requests whose node stopped answering midway. */
     readonly lost: number
   }
   readonly nodes: readonly {

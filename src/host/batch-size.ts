@@ -5,13 +5,9 @@
 import type { StateShape } from '../backend/backend.ts'
 import { SkeinError } from '../errors.ts'
 import { MAX_GUESSES, MAX_SPARE_PLACES, SCORED_TOKENS } from '../model/run/model-runner.ts'
+import type { Runner } from '../model/runner.ts'
 
-export interface BatchSize {
-  readonly numSlots: number
-  readonly maxTokens: number
-  /** Places for states between guesses. */
-  readonly numKept: number
-}
+export type BatchSize = Pick<Runner, 'numSlots' | 'maxTokens' | 'numKept'>
 
 export interface FreeMemory {
   readonly bytes: number

@@ -3,9 +3,10 @@
  * implement it in one file over the ops of the backend. A model is loaded whole, or as a range of its layers: what one
  * device of several holds.
  */
-import type { Backend, Matrix, Norm, Ops, StatePool, StateShape, Tensor } from '../backend/backend.ts'
+import type { Backend, Matrix, Norm, Ops, StatePool, Tensor } from '../backend/backend.ts'
 import type { Capacity } from '../backend/batch.ts'
 import type { Checkpoint } from './formats/format.ts'
+import type { ModelInfo } from './runner.ts'
 import type { WeightOptions } from './weights.ts'
 
 /** Layers [from, to) of a model. */
@@ -24,15 +25,8 @@ interface ModelOutput {
   readonly head: Matrix
 }
 
-export interface Model {
-  readonly architecture: string
-  readonly vocabSize: number
-  /** This and everything above describes the whole model; what follows, the layers held here. */
-  readonly numParameters: number
-  readonly weightType: string
-  readonly weightBytes: number
-  readonly tableBytes: number
-  readonly stateShape: StateShape
+/** Its weights and the shape of its states are those of the layers held here. */
+export interface Model extends Omit<ModelInfo, 'stateBytes' | 'fingerprint' | 'device'> {
   /** Null where the last layer is on another device. */
   readonly output: ModelOutput | null
   /**

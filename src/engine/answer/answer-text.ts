@@ -9,7 +9,7 @@
  */
 
 import { tokenTable } from '../../grammar/vocabulary.ts'
-import type { TokenText } from '../messages.ts'
+import type { EngineEvent, TokenText } from '../messages.ts'
 import { StopStrings } from './stop-strings.ts'
 
 /** The bytes behind token ids; the tokenizer is one. */
@@ -23,11 +23,7 @@ export interface TokenBytes {
 export const END_OF_TEXT = 0
 
 /** Text and tokens released together. */
-interface Released {
-  readonly text: string
-  readonly tokens: readonly number[]
-  readonly logprobs: readonly TokenText[] | null
-}
+type Released = Pick<Extract<EngineEvent, { readonly type: 'text' }>, 'text' | 'tokens' | 'logprobs'>
 
 interface HeldToken {
   readonly token: number

@@ -99,12 +99,7 @@ export function formatKeyList(keys: readonly KeyRecord[]): string {
   return `${JSON.stringify({ version: 1, keys }, null, 2)}\n`
 }
 
-interface NewKey {
-  readonly name: string
-  readonly role: Role
-  readonly expiresAt: number | null
-  readonly limits: KeyLimits
-}
+type NewKey = Pick<KeyRecord, 'name' | 'role' | 'expiresAt' | 'limits'>
 
 /** A changed list, and the secret, which is stored nowhere else. */
 export interface Issued {

@@ -7,25 +7,19 @@ import { randomUUID } from 'node:crypto'
 import type { IncomingMessage } from 'node:http'
 import { text } from 'node:stream/consumers'
 import type { AskedRow, RowOutcome, RowRunner } from '../../api/batches/runner.ts'
-import type { ModelRegistry } from '../../api/models.ts'
 import { PRIORITIES } from '../../api/schema.ts'
 import { CALLER_HEADER } from '../../cluster/member-seal.ts'
 import { ERROR_STATUS, isErrorCode, SkeinError } from '../../errors.ts'
-import type { CallerSeal } from '../access/caller-seal.ts'
 import { NO_LIMITS } from '../access/keys.ts'
 import { sparedSlots } from '../http/batch-rows.ts'
 import { isWorthRetrying } from '../http/errors.ts'
 import { Forwarder } from './forward.ts'
 import { CODE_HEADER } from './headers.ts'
-import { type ModelNode, type Nodes, watchNode } from './nodes.ts'
+import { type ModelNode, watchNode } from './nodes.ts'
+import type { FrontOptions } from './passage.ts'
 import { modelNamed, type NamedModel } from './where.ts'
 
-interface ClusterRowOptions {
-  readonly nodes: () => Nodes
-  /** As gateways list them. */
-  readonly models: ModelRegistry
-  readonly seal: CallerSeal
-}
+type ClusterRowOptions = Pick<FrontOptions, 'nodes' | 'models' | 'seal'>
 
 export class ClusterRows implements RowRunner {
   readonly #options: ClusterRowOptions

@@ -3,16 +3,11 @@
  * Reports of workers are seconds old, so requests that this gateway has sent since are added. It knows no HTTP and no
  * database.
  */
+import type { WorkerFacts } from '../../cluster/lease.ts'
 import type { Target } from './rendezvous.ts'
 
 /** A worker's row of the database; unknown fields of a newer release are ignored. */
-export interface ClusterMember {
-  readonly id: string
-  readonly node: string
-  readonly url: string
-  /** Name in the API. */
-  readonly model: string
-  readonly slots: number
+export interface ClusterMember extends Pick<WorkerFacts, 'id' | 'node' | 'url' | 'model' | 'slots'> {
   readonly inFlight: number
 }
 

@@ -9,6 +9,7 @@ import type { Dialect, Route } from '../../api/route.ts'
 import { CALLER_HEADER } from '../../cluster/member-seal.ts'
 import { SkeinError } from '../../errors.ts'
 import type { CallerSeal } from '../access/caller-seal.ts'
+import type { ClusterInfo } from '../contract.ts'
 import type { Drain } from '../http/drain.ts'
 import { type Forwarder, headersToNode, NotAnswered, type Outgoing, shortBody } from './forward.ts'
 import { bytesOf, callerOf, endCutStream, giveBack } from './give-back.ts'
@@ -29,15 +30,7 @@ export interface FrontOptions {
 }
 
 /** Counts of request outcomes; monotonic. */
-export interface FrontCounts {
-  forwarded: number
-  /** Sent to another node because one had no answer. */
-  retried: number
-  /** Sessions that were on another node than this gateway tried first. */
-  misdirected: number
-  /** Requests whose node stopped answering midway. */
-  lost: number
-}
+export type FrontCounts = { -readonly [K in keyof ClusterInfo['requests']]: number }
 
 /** Statuses that make the gateway try another node; the answer is returned if no node gives a better one. */
 const PASSED_BY = [421, 429, 503]

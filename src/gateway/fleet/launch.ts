@@ -36,13 +36,7 @@ export interface Launch {
 }
 
 /** Real paths of the files that a spec names. */
-interface FoundFiles {
-  readonly file: string
-  readonly startStates?: readonly StartStateFile[]
-  readonly vocab?: string | null
-  readonly draft?: string | null
-  readonly adapters?: readonly LaunchAdapter[] | undefined
-}
+type FoundFiles = Pick<Launch, 'file'> & Partial<Pick<Launch, 'startStates' | 'vocab' | 'draft' | 'adapters'>>
 
 /** Every source of workers (command line, configuration file, HTTP) gives a spec with the name of its model. */
 export function launchOf(spec: WorkerSpec & { readonly model_name: string }, found: FoundFiles): Launch {

@@ -2,19 +2,12 @@
  * The models that a gateway serves, by name, each with the source of its engine (a supervisor, or an engine in this
  * process).
  */
-import type { ModelEntry, ModelRegistry, ModelState, ServedModel, TextCodec } from '../../api/models.ts'
-import type { EngineClient } from '../../engine/client.ts'
+import type { ModelEntry, ModelRegistry, ServedModel, TextCodec } from '../../api/models.ts'
 import { invalid, SkeinError } from '../../errors.ts'
 import { type StartStateName, startStateNames, withStartState } from './start-state-names.ts'
 
 /** What a registry needs of a model's source; `Supervisor` is one. */
-export interface EngineSource {
-  readonly state: ModelState
-  readonly reason: string | null
-  readonly client: EngineClient | null
-  /** Present if several processes serve the model, or one that may restart. */
-  readonly workers?: NonNullable<ModelEntry['workers']>
-}
+export type EngineSource = Pick<ModelEntry, 'state' | 'reason' | 'client' | 'workers'>
 
 export interface RegisteredModel {
   readonly id: string

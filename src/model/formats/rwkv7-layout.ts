@@ -2,13 +2,10 @@
  * The tensors of an RWKV-7 or RWKV-7a checkpoint under their native names: which there are, of what shape, and how the sizes of
  * a model follow from them. Writers, `describe.ts` and the loader share this one list. Knows nothing of files.
  */
+import type { StateShape } from '../../backend/state-shape.ts'
 
-export interface Dimensions {
-  readonly layers: number
-  readonly channels: number
-  /** channels = heads · headSize */
-  readonly heads: number
-  readonly headSize: number
+/** channels = heads · headSize */
+export interface Dimensions extends StateShape {
   readonly ffnSize: number
   readonly vocabSize: number
 }

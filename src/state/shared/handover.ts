@@ -153,12 +153,8 @@ interface Offer {
   readonly end: NodeJS.Timeout
 }
 
-interface OffersOptions {
-  /** Whose they are. */
-  readonly worker: string
-  readonly seal: MemberSeal
-  readonly offerMs?: number | undefined
-}
+/** `worker`: whose they are. */
+type OffersOptions = Pick<HandoverOptions, 'worker' | 'seal' | 'offerMs'>
 
 /** How long a state waits for whoever gets its session. */
 const OFFER_MS = 5000
