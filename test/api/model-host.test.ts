@@ -6,11 +6,21 @@ import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
 import { SkeinError } from '../../src/errors.ts'
+import type { WorkerSpec } from '../../src/gateway/contract.ts'
 import { Metrics } from '../../src/gateway/figures/metrics.ts'
 import { DEFAULT_SPEC } from '../../src/gateway/fleet/launch.ts'
 import { endless } from '../helpers/fake-engine.ts'
 import { hosted, managementOf, SEED } from './hosted.ts'
 import { postTo, serve } from './kit.ts'
+
+const UNSPECIAL = { quant: null, startStates: [], vocab: null } as const
+const inFolder = (folder: string) => (spec: WorkerSpec) => ({
+  ...UNSPECIAL,
+  id: 'm',
+  file: join(folder, spec.model_path),
+  spec,
+})
+const byName = (spec: WorkerSpec) => ({ ...UNSPECIAL, id: spec.model_name!, file: spec.model_path, spec })
 
 describe('models are loaded and removed', () => {
   test('an empty server says so; a loaded model is served by its name', async () => {
@@ -251,10 +261,7 @@ test('a failed worker leaves its name to another file, precision or states', asy
 test('a model whose only worker is about to restart is not ready, rather than unknown', async () => {
   const { app, folder, fleet, handles, say } = hosted()
   await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: 'm' })
-  const management = managementOf(fleet, (spec) => {
-    const file = join(folder, spec.model_path)
-    return { id: 'm', file, quant: null, startStates: [], vocab: null, spec }
-  })
+  const management = managementOf(fleet, inFolder(folder))
   const [worker] = fleet.workers
   const body = { prompt: 'x', max_tokens: 1 }
   const answer = async (model?: string) => {
@@ -283,10 +290,7 @@ test('a model whose only worker is about to restart is not ready, rather than un
 
 test('a removed model stays removed, whatever was about to start again', async () => {
   const { app, folder, fleet, handles, names } = hosted()
-  const management = managementOf(fleet, (spec) => {
-    const file = join(folder, spec.model_path)
-    return { id: 'm', file, quant: null, startStates: [], vocab: null, spec }
-  })
+  const management = managementOf(fleet, inFolder(folder))
   const spec = { ...DEFAULT_SPEC, model_path: 'a.pth' }
   const remove = async (model_viewname?: string) => (await postTo(app, '/removemodel', { model_viewname })).statusCode
   // First the only model, then, with another beside it, all models.
@@ -311,10 +315,7 @@ test('a removed model stays removed, whatever was about to start again', async (
 test('a start state for a restarting model is given to the new worker', async () => {
   const { app, folder, fleet, host, handles } = hosted()
   await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: 'm' })
-  const management = managementOf(fleet, (spec) => {
-    const file = join(folder, spec.model_path)
-    return { id: 'm', file, quant: null, startStates: [], vocab: null, spec }
-  })
+  const management = managementOf(fleet, inFolder(folder))
   const add = () => host.addStartStates({ model: 'm', states: [{ name: 's', file: 'state.pth' }], param: 'file' })
   handles[0]!.client!.running = 1
   await management.restart(fleet.workers[0]!.id)
@@ -356,10 +357,7 @@ test('a worker restarts once, although it was requested twice, and stopped in be
 
 test('an alias that another model takes during a restart belongs to that model', async () => {
   const { fleet, handles } = hosted()
-  const management = managementOf(fleet, (spec) => {
-    const { model_path: file, model_name } = spec
-    return { id: model_name!, file, quant: null, startStates: [], vocab: null, spec }
-  })
+  const management = managementOf(fleet, byName)
   const spec = { ...DEFAULT_SPEC, aliases: ['q'] }
   const one = await management.start({ ...spec, model_name: 'one' })
   await expect.poll(() => handles[0]?.client).toBeTruthy()
@@ -378,10 +376,7 @@ test('an alias that another model takes during a restart belongs to that model',
 test('a name has one model, whatever restarts or joins while another is loaded', async () => {
   const { app, folder, fleet, handles, next } = hosted()
   const load = (file: string) => postTo(app, '/loadmodel', { model_filename: file, model_viewname: 'm' })
-  const management = managementOf(fleet, (spec) => {
-    const file = join(folder, spec.model_path)
-    return { id: 'm', file, quant: null, startStates: [], vocab: null, spec }
-  })
+  const management = managementOf(fleet, inFolder(folder))
   const serving = () => fleet.serving('m').map(({ launch }) => launch.file.slice(-5))
   await load('a.pth')
   const [first] = fleet.workers
@@ -409,10 +404,7 @@ test('a name has one model, whatever restarts or joins while another is loaded',
 
 test('a restarted worker has its names, unless another model has them', async () => {
   const { app, fleet, handles, next, names } = hosted()
-  const management = managementOf(fleet, (spec) => {
-    const { model_path: file, model_name } = spec
-    return { id: model_name!, file, quant: null, startStates: [], vocab: null, spec }
-  })
+  const management = managementOf(fleet, byName)
   // It never got its name.
   next.fail = 'corrupt_weights'
   await postTo(app, '/loadmodel', { model_filename: 'a.pth', model_viewname: 'm' })

@@ -7,19 +7,35 @@ import { Router } from '../../src/gateway/routing/router.ts'
 import { SessionAffinity } from '../../src/gateway/routing/session-affinity.ts'
 import { FakeReplica, fleetOf, inSession, routeOf, run } from './router-kit.ts'
 
+/** Two workers, of which `home` has the session "s". */
+async function withSession() {
+  const { router, replicas, memory } = fleetOf('a', 'b')
+  const first = await routeOf(router, inSession('s'))
+  const [home, other] = first === 'a' ? replicas : [...replicas].reverse()
+  return { router, replicas, memory, first, home: home!, other: other! }
+}
+
+/** Its answers end when the functions returned, one for each, are called. */
+function held({ fake }: FakeReplica): (() => void)[] {
+  const releases: (() => void)[] = []
+  fake.script = async function* (of) {
+    yield { type: 'prompt', id: of.id, logprobs: null }
+    await new Promise<void>((resolve) => releases.push(resolve))
+  }
+  return releases
+}
+
 describe('sessions', () => {
   test('stay on their worker, and move through the store if it is too busy', async () => {
-    const { router, replicas, memory } = fleetOf('a', 'b')
-    const first = await routeOf(router, inSession('s'))
-    const [home, other] = first === 'a' ? replicas : [...replicas].reverse()
-    home!.numInFlight = 12
+    const { router, memory, first, home, other } = await withSession()
+    home.numInFlight = 12
     expect(await routeOf(router, inSession('s'))).toBe(first)
-    home!.numInFlight = 13
-    expect(await routeOf(router, inSession('s'))).toBe(other!.id)
-    expect(home!.fake.calls).toEqual([{ method: 'sessions.release', params: { tenant: 't', id: 's' } }])
-    home!.numInFlight = 0
+    home.numInFlight = 13
+    expect(await routeOf(router, inSession('s'))).toBe(other.id)
+    expect(home.fake.calls).toEqual([{ method: 'sessions.release', params: { tenant: 't', id: 's' } }])
+    home.numInFlight = 0
     // It does not move back without need.
-    expect(await routeOf(router, inSession('s'))).toBe(other!.id)
+    expect(await routeOf(router, inSession('s'))).toBe(other.id)
     expect(memory.counts).toMatchObject({ sessionHits: 2, sessionSpills: 1 })
   })
 
@@ -40,14 +56,8 @@ describe('sessions', () => {
   })
 
   test('a session in use does not move, however busy its worker is', async () => {
-    const { router, replicas } = fleetOf('a', 'b')
-    const first = await routeOf(router, inSession('s'))
-    const home = replicas.find(({ id }) => id === first)!
-    const releases: (() => void)[] = []
-    home.fake.script = async function* (of) {
-      yield { type: 'prompt', id: of.id, logprobs: null }
-      await new Promise<void>((resolve) => releases.push(resolve))
-    }
+    const { router, home } = await withSession()
+    const releases = held(home)
     const running = run(router, inSession('s'))
     await expect.poll(() => home.numInFlight).toBe(1)
     home.numInFlight += 50
@@ -70,25 +80,19 @@ describe('sessions', () => {
   })
 
   test('a worker that stops releases its sessions; those of a dead one are read from the store', async () => {
-    const { router, replicas } = fleetOf('a', 'b')
-    const first = await routeOf(router, inSession('s'))
-    const home = replicas.find(({ id }) => id === first)!
+    const { router, first, home } = await withSession()
     home.isReady = false
     expect(await routeOf(router, inSession('s'))).not.toBe(first)
     expect(home.fake.calls).toHaveLength(1)
 
-    const { router: next, replicas: others } = fleetOf('a', 'b')
-    const at = await routeOf(next, inSession('s'))
-    const dead = others.find(({ id }) => id === at)!
+    const { router: next, home: dead } = await withSession()
     dead.isGone = true
-    expect(await routeOf(next, inSession('s'))).not.toBe(at)
+    expect(await routeOf(next, inSession('s'))).not.toBe(dead.id)
     expect(dead.fake.calls).toEqual([])
   })
 
   test('a request waits for a busy session on a worker that stops', async () => {
-    const { router, replicas } = fleetOf('a', 'b')
-    const first = await routeOf(router, inSession('s'))
-    const home = replicas.find(({ id }) => id === first)!
+    const { router, first, home } = await withSession()
     home.isReady = false
     let numRefused = 0
     home.fake.answerCall = () => {
@@ -101,10 +105,7 @@ describe('sessions', () => {
   })
 
   test('requests go where the session is, a fork stays there, lists are merged', async () => {
-    const { router, replicas } = fleetOf('a', 'b')
-    const first = await routeOf(router, inSession('s'))
-    const home = replicas.find(({ id }) => id === first)!
-    const other = replicas.find(({ id }) => id !== first)!
+    const { router, home, other } = await withSession()
     home.numInFlight = 50
     await router.call('sessions.get', { tenant: 't', id: 's' })
     await router.call('sessions.fork', { tenant: 't', id: 's', newId: 'u' })
@@ -126,10 +127,7 @@ describe('sessions', () => {
   })
 
   test('a request for a fork that is being made goes where it will be', async () => {
-    const { router, replicas } = fleetOf('a', 'b')
-    const first = await routeOf(router, inSession('s'))
-    const home = replicas.find(({ id }) => id === first)!
-    const other = replicas.find(({ id }) => id !== first)!
+    const { router, replicas, first, home, other } = await withSession()
     // The new name was used before, on the other worker.
     home.numInFlight = 3
     expect(await routeOf(router, inSession('u'))).toBe(other.id)
@@ -147,16 +145,9 @@ describe('sessions', () => {
   })
 
   test('a fork whose name is in use on another worker is refused, and moves no session', async () => {
-    const { router, replicas } = fleetOf('a', 'b')
-    const first = await routeOf(router, inSession('s'))
-    const home = replicas.find(({ id }) => id === first)!
-    const other = replicas.find(({ id }) => id !== first)!
+    const { router, replicas, home, other } = await withSession()
     home.numInFlight = 3
-    const releases: (() => void)[] = []
-    other.fake.script = async function* (of) {
-      yield { type: 'prompt', id: of.id, logprobs: null }
-      await new Promise<void>((resolve) => releases.push(resolve))
-    }
+    const releases = held(other)
     const running = run(router, inSession('u'))
     await expect.poll(() => releases.length).toBe(1)
     const forked = router.call('sessions.fork', { tenant: 't', id: 's', newId: 'u' })
@@ -170,23 +161,15 @@ describe('sessions', () => {
   })
 
   test('the other workers release a deleted session', async () => {
-    const { router, replicas } = fleetOf('a', 'b')
-    const first = await routeOf(router, inSession('s'))
+    const { router, other } = await withSession()
     await router.call('sessions.delete', { tenant: 't', id: 's' })
-    const other = replicas.find(({ id }) => id !== first)!
     expect(other.fake.calls.map(({ method }) => method)).toEqual(['sessions.release'])
   })
 
   test('a deleted session that a request waits for is created again there, and others find it', async () => {
-    const { router, replicas } = fleetOf('a', 'b')
-    const first = await routeOf(router, inSession('s'))
-    const home = replicas.find(({ id }) => id === first)!
+    const { router, first, home } = await withSession()
     const { script } = home.fake
-    const releases: (() => void)[] = []
-    home.fake.script = async function* (of) {
-      yield { type: 'prompt', id: of.id, logprobs: null }
-      await new Promise<void>((resolve) => releases.push(resolve))
-    }
+    const releases = held(home)
     const waiting = run(router, inSession('s'))
     await expect.poll(() => releases.length).toBe(1)
     // A session that was created and removed before the deletion is reported counts too.
@@ -204,9 +187,7 @@ describe('sessions', () => {
   })
 
   test('a router with one worker sends them there', async () => {
-    const { router, memory, replicas } = fleetOf('a', 'b')
-    const first = await routeOf(router, inSession('s'))
-    const other = replicas.find(({ id }) => id !== first)!
+    const { router, memory, other } = await withSession()
     const direct = new Router(() => [other], memory)
     expect(await routeOf(direct, inSession('s'))).toBe(other.id)
     expect(await routeOf(router, inSession('s'))).toBe(other.id)

@@ -115,6 +115,13 @@ function encode(values: Float32Array, dtype: SourceType, seed: number): Uint8Arr
   return new Uint8Array(bits.buffer)
 }
 
+/** The largest difference over the largest expected number. */
+export function largestRatio(actual: Float32Array, expected: ArrayLike<number>): number {
+  if (actual.length !== expected.length) return Number.NaN
+  const largest = Float64Array.from(expected).reduce((most, value) => Math.max(most, Math.abs(value)), 0)
+  return actual.reduce((most, value, i) => Math.max(most, Math.abs(value - expected[i]!)), 0) / largest
+}
+
 /** Root of the mean square of the difference over that of the expected; NaN when anything is NaN. */
 export function rmsRatio(actual: Float32Array, expected: Float32Array): number {
   if (actual.length !== expected.length) return Number.NaN

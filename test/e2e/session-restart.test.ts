@@ -4,10 +4,9 @@ import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import { channelToChild } from '../../src/engine/client/process-channel.ts'
 import { RemoteEngineClient } from '../../src/engine/client/remote-client.ts'
-import type { EngineEvent, GenerateRequest } from '../../src/engine/messages.ts'
-import { requestOf, SAMPLING } from '../engine/kit.ts'
 import { DEMO } from '../helpers/cli.ts'
 import { newFolder } from '../helpers/direct-store.ts'
+import { answerTo, turnOf } from '../helpers/worker-turns.ts'
 
 const WORKER = join(import.meta.dirname, '../../dist/host/worker.js')
 
@@ -19,29 +18,13 @@ async function start(dataDir: string, durable: boolean) {
   return { client, child, exited }
 }
 
-function turnOf(i: number, id: string): GenerateRequest {
-  const prompt = Int32Array.from({ length: 20 + i }, (_, at) => 1 + ((at * 37 + i * 101) % 250))
-  const sampling = { ...SAMPLING, seed: BigInt(i), topP: 0.9 }
-  const session = { id, ifMissing: 'create', ifBusy: 'wait', onCancel: 'drop' } as const
-  const stop = { strings: ['e '], tokens: [], ignoreEos: true }
-  return requestOf({ id: `r${i}`, prompt, maxTokens: 30, sampling, session, stop, logprobs: 1 })
-}
-
-async function answerTo(client: RemoteEngineClient, request: GenerateRequest) {
-  const events: EngineEvent[] = []
-  for await (const event of client.generate(request)) events.push(event)
-  const logprobs = events.flatMap((event) => (event.type === 'text' ? (event.logprobs ?? []) : []))
-  const finish = events.at(-1)
-  return { logprobs, turn: finish?.type === 'finish' ? finish.session?.turn : null }
-}
-
 test('durable turns survive kill -9, others a graceful end, and the answers are bit-equal', async () => {
   const dataDir = newFolder()
   let worker = await start(dataDir, true)
   const expected = []
-  for (let i = 0; i < 4; i++) expected.push(await answerTo(worker.client, turnOf(i, 'whole')))
+  for (let i = 0; i < 4; i++) expected.push(await answerTo(worker, turnOf(i, 'whole')))
   for (let i = 0; i < 4; i++) {
-    expect(await answerTo(worker.client, turnOf(i, 'cut'))).toEqual(expected[i])
+    expect(await answerTo(worker, turnOf(i, 'cut'))).toEqual(expected[i])
     if (i < 2) {
       worker.child.kill('SIGKILL')
       await worker.exited

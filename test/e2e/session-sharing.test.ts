@@ -6,11 +6,11 @@ import { join } from 'node:path'
 import { afterEach, expect, test } from 'vitest'
 import { channelToChild } from '../../src/engine/client/process-channel.ts'
 import { RemoteEngineClient } from '../../src/engine/client/remote-client.ts'
-import type { EngineEvent, GenerateRequest, SessionUse } from '../../src/engine/messages.ts'
-import { requestOf, SAMPLING } from '../engine/kit.ts'
+import type { EngineEvent } from '../../src/engine/messages.ts'
 import { DEMO } from '../helpers/cli.ts'
 import { newFolder } from '../helpers/direct-store.ts'
 import { writePth } from '../helpers/pth.ts'
+import { answerTo, turnOf } from '../helpers/worker-turns.ts'
 
 const WORKER = join(import.meta.dirname, '../../dist/host/worker.js')
 
@@ -38,22 +38,6 @@ async function start(dataDir: string): Promise<Worker> {
 afterEach(async () => {
   for (const { client } of workers.splice(0)) await client.close()
 })
-
-function turnOf(i: number, id: string, use: Partial<SessionUse> = {}): GenerateRequest {
-  const prompt = Int32Array.from({ length: 20 + i }, (_, at) => 1 + ((at * 37 + i * 101) % 250))
-  const sampling = { ...SAMPLING, seed: BigInt(i), topP: 0.9 }
-  const session = { id, ifMissing: 'create', ifBusy: 'wait', onCancel: 'drop', ...use } as const
-  const stop = { strings: ['e '], tokens: [], ignoreEos: true }
-  return requestOf({ id: `r${i}`, prompt, maxTokens: 30, sampling, session, stop, logprobs: 1 })
-}
-
-async function answerTo({ client }: Worker, request: GenerateRequest) {
-  const events: EngineEvent[] = []
-  for await (const event of client.generate(request)) events.push(event)
-  const logprobs = events.flatMap((event) => (event.type === 'text' ? (event.logprobs ?? []) : []))
-  const finish = events.at(-1)
-  return { logprobs, turn: finish?.type === 'finish' ? finish.session?.turn : null }
-}
 
 const release = ({ client }: Worker, id: string) => client.call('sessions.release', { tenant: '', id })
 

@@ -9,6 +9,7 @@ import { prepareDevice } from '../../src/host/device-choice.ts'
 import { loadRunner } from '../../src/host/load.ts'
 import type { ModelRunner } from '../../src/model/run/model-runner.ts'
 import type { BatchRow, RowResult, StateData } from '../../src/model/runner.ts'
+import { largestRatio } from '../backend/kit.ts'
 import { readTensors, writeAsGguf } from '../helpers/formats.ts'
 import { writeRandomRwkv6, writeRandomRwkv7 } from '../helpers/pth.ts'
 import { ARCHITECTURES, BACKENDS, draw, someTokens, tinyRunner } from '../helpers/runner.ts'
@@ -165,7 +166,7 @@ describe.each(CASES)('exactness of %s on %s', (architecture, backend) => {
     await landed(runner.writeState(4, saved))
     const logits = await feed(runner, 4, end, [end.length])
     // The reference keeps its state in f64 and a snapshot is f32; the cpu backend is f32 throughout.
-    if (backend === 'reference') expect(distance(logits, wanted)).toBeLessThan(1e-6)
+    if (backend === 'reference') expect(largestRatio(logits, wanted)).toBeLessThan(1e-6)
     else expect(logits).toEqual(wanted)
     expect(await landed(runner.readState(4))).not.toEqual(saved)
   })
@@ -186,7 +187,7 @@ describe.each(CASES)('exactness of %s on %s', (architecture, backend) => {
     other.clearSlot(0)
     await step(other, [{ slot: 0, tokens: start, samples: [] }])
     await landed(runner.writeState(2, await landed(other.readState(0))))
-    expect(distance(await feed(runner, 2, end, [end.length]), wanted)).toBeLessThan(1e-4)
+    expect(largestRatio(await feed(runner, 2, end, [end.length]), wanted)).toBeLessThan(1e-4)
     other.dispose()
   })
 
@@ -242,7 +243,7 @@ test.skipIf(WEBGPU_PROBLEM !== null).each(QUANTS)(
     await prepareDevice({ device: 'webgpu' })
     const reference = tinyRunner('reference', { architecture, quant })
     const webgpu = tinyRunner('webgpu', { architecture, quant })
-    expect(distance(await solo(webgpu, tokens), await solo(reference, tokens))).toBeLessThan(1e-4)
+    expect(largestRatio(await solo(webgpu, tokens), await solo(reference, tokens))).toBeLessThan(1e-4)
     reference.dispose()
     webgpu.dispose()
   },
@@ -251,7 +252,7 @@ test.skipIf(WEBGPU_PROBLEM !== null).each(QUANTS)(
 test.each(ARCHITECTURES)('cpu logits of %s agree with the reference', async (architecture) => {
   const tokens = someTokens(40, 12)
   const [reference, cpu] = [tinyRunner('reference', { architecture }), tinyRunner('cpu', { architecture })]
-  expect(distance(await solo(cpu, tokens), await solo(reference, tokens))).toBeLessThan(1e-4)
+  expect(largestRatio(await solo(cpu, tokens), await solo(reference, tokens))).toBeLessThan(1e-4)
   reference.dispose()
   cpu.dispose()
 })
@@ -265,19 +266,13 @@ test.each(QUANTS)(
       tinyRunner('cpu', { architecture, quant }),
     ]
     // Products of quantised weights on cpu also round activations; the reference does not.
-    expect(distance(await solo(cpu, tokens), await solo(reference, tokens))).toBeLessThan(
+    expect(largestRatio(await solo(cpu, tokens), await solo(reference, tokens))).toBeLessThan(
       ['int8', 'q4', 'nf4'].includes(quant) ? 3e-2 : 1e-4,
     )
     reference.dispose()
     cpu.dispose()
   },
 )
-
-/** Largest difference relative to the largest logit. */
-function distance(a: Float32Array, b: Float32Array): number {
-  const largest = b.reduce((max, value) => Math.max(max, Math.abs(value)), 0)
-  return a.reduce((max, value, i) => Math.max(max, Math.abs(value - b[i]!)), 0) / largest
-}
 
 /** Widths that are no whole tiles, groups or vectors; a vocabulary of a prime number of tokens. */
 const ODD = { layers: 2, channels: 160, headSize: 32, vocab: 521, ffn: 352, ranks: { w: 24, a: 40, v: 8, g: 56 } }

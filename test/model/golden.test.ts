@@ -10,6 +10,7 @@ import { loadRunner } from '../../src/host/load.ts'
 import type { QuantChoice } from '../../src/host/model-choice.ts'
 import { logitsOf } from '../../src/model/run/logits.ts'
 import { openTunedState } from '../../src/model/tuned-state-file.ts'
+import { largestRatio } from '../backend/kit.ts'
 import { IS_SLOW } from '../helpers/slow.ts'
 import { IS_SOFTWARE_GPU, WEBGPU_PROBLEM } from '../helpers/webgpu.ts'
 
@@ -66,13 +67,6 @@ function readOracle(name: string): Logits {
   return new Float64Array(Uint8Array.from(readFileSync(fixture(name))).buffer)
 }
 
-/** Largest difference relative to the largest logit. */
-function distance(actual: Float32Array, expected: Float64Array): number {
-  if (actual.length !== expected.length) return Number.NaN
-  const largest = expected.reduce((max, value) => Math.max(max, Math.abs(value)), 0)
-  return actual.reduce((max, value, i) => Math.max(max, Math.abs(value - expected[i]!)), 0) / largest
-}
-
 afterEach(() => {
   vi.unstubAllEnvs()
 })
@@ -94,9 +88,9 @@ describe.each(CASES)('$name', ({ name, vocabSize, tokens }) => {
     const oracles = [readOracle(`${name}.f64`), readOracle(`${name}-state.f64`)] as const
     expect(oracles[0]).toHaveLength(tokens.length * vocabSize)
     const [zero, tuned] = oracles.map((values) => values.subarray(0, ids.length * vocabSize)) as [Logits, Logits]
-    expect(distance(fromZero, zero)).toBeLessThan(tolerance)
-    expect(distance(fromState, tuned)).toBeLessThan(tolerance)
+    expect(largestRatio(fromZero, zero)).toBeLessThan(tolerance)
+    expect(largestRatio(fromState, tuned)).toBeLessThan(tolerance)
     // The two oracles are far apart, so neither comparison can succeed with the other.
-    expect(distance(fromZero, tuned)).toBeGreaterThan(0.1)
+    expect(largestRatio(fromZero, tuned)).toBeGreaterThan(0.1)
   })
 })

@@ -9,6 +9,7 @@ import type { QuantChoice } from '../../src/host/model-choice.ts'
 import { openCheckpoint } from '../../src/model/checkpoint.ts'
 import { matrixSource } from '../../src/model/formats/tensor-values.ts'
 import { modelBytes, stageBytes } from '../../src/model/run/layer-split.ts'
+import { largestRatio } from '../backend/kit.ts'
 import { readTensors, writeAsGguf } from '../helpers/formats.ts'
 import { logitsOfAll } from '../helpers/logits.ts'
 import { writeRandomRwkv6, writeRandomRwkv7 } from '../helpers/pth.ts'
@@ -31,12 +32,6 @@ function run(model: string, quant: QuantChoice, device: 'cpu' | 'reference' = 'c
   }
 }
 
-/** Largest difference relative to the largest logit. */
-function error(actual: Float32Array, expected: Float32Array): number {
-  const largest = expected.reduce((most, value) => Math.max(most, Math.abs(value)), 0)
-  return actual.reduce((most, value, i) => Math.max(most, Math.abs(value - expected[i]!)), 0) / largest
-}
-
 describe.each([
   ['rwkv7', writeRandomRwkv7, {}],
   // Output matrices of the second layer are times 2, of the third times 4.
@@ -49,11 +44,11 @@ describe.each([
     writeAsGguf(path, tensors, { architecture, type, repeats: 2 ** 13, ...options })
     const own = run(path, 'file')
     const truth = run(path, 'f32', 'reference')
-    expect(error(own.logits, truth.logits)).toBeLessThan(2e-4)
+    expect(largestRatio(own.logits, truth.logits)).toBeLessThan(2e-4)
     expect(own.info.weightType).toBe(type)
     expect(own.info.weightBytes).toBeLessThan(1.03 * statSync(path).size)
     // Matrices are unchanged; without a table of blocks the embedding is rounded to f16.
-    expect(error(run(path, 'file', 'reference').logits, truth.logits)).toBeLessThan(1e-3)
+    expect(largestRatio(run(path, 'file', 'reference').logits, truth.logits)).toBeLessThan(1e-3)
     const plain = run(path, 'f16')
     expect(plain.info.weightType).toBe('f16')
     expect(plain.info.weightBytes).toBeGreaterThan(1.1 * own.info.weightBytes)
