@@ -46,7 +46,7 @@ export const DEFAULT_OPS_PLAN: OpsPlan = {
 /** Runs every case of the plan; `onRow` is called as each ends. The best repeat counts; the others were disturbed. */
 export function benchOps(
   createBackend: () => Backend,
-  plan: OpsPlan = DEFAULT_OPS_PLAN,
+  plan: OpsPlan,
   onRow: (row: OpsRow) => void = () => {},
 ): OpsRow[] {
   const results: OpsRow[] = []

@@ -19,13 +19,13 @@ const SOCKET = /^skein-[0-9a-f]{24}\.sock$/
 const YOUNG_MS = 60_000
 
 /** Deletes the sockets of killed workers, which nobody answers. */
-export async function dropStaleSockets(folder = tmpdir(), youngMs = YOUNG_MS): Promise<void> {
+export async function dropStaleSockets(folder = tmpdir()): Promise<void> {
   const names = readdirSync(folder).filter((name) => SOCKET.test(name))
   await Promise.all(
     names.map(async (name) => {
       const path = join(folder, name)
       const stat = statSync(path, { throwIfNoEntry: false })
-      if (stat === undefined || Date.now() - stat.mtimeMs < youngMs) return
+      if (stat === undefined || Date.now() - stat.mtimeMs < YOUNG_MS) return
       if (await isRefused(path)) rmSync(path, { force: true })
     }),
   )

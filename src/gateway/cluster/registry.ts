@@ -21,7 +21,7 @@ export function clusterRegistry(members: () => readonly InformedMember[]): Model
       return modelOf(id, own)
     })
   }
-  return registryOver(models, undefined, 'no node of the cluster has a model; GET /api/cluster lists the nodes')
+  return registryOver(models, 'no node of the cluster has a model; GET /api/cluster lists the nodes')
 }
 
 function modelOf(id: string, members: readonly InformedMember[]): RegisteredModel {

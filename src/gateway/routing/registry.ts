@@ -17,19 +17,16 @@ export interface RegisteredModel {
   readonly source: EngineSource
 }
 
-export function createRegistry(
-  models: readonly RegisteredModel[],
-  created = Math.floor(Date.now() / 1000),
-): ModelRegistry {
-  return registryOver(() => models, created)
+export function createRegistry(models: readonly RegisteredModel[]): ModelRegistry {
+  return registryOver(() => models)
 }
 
 /** A registry of models that come and go: `models` is called at every access. `none`: the error while there are none. */
 export function registryOver(
   models: () => readonly RegisteredModel[],
-  created = Math.floor(Date.now() / 1000),
   none = 'no model is loaded here; POST /api/workers/start starts one',
 ): ModelRegistry {
+  const created = Math.floor(Date.now() / 1000)
   return {
     list: () => models().map((model) => entryOf(model, created)),
     get: (name) => {

@@ -95,7 +95,7 @@ function* places(
 }
 
 /** CUDA_HOME, CUDA_PATH, /usr/local/cuda, then /usr/local/cuda-*, newest first. */
-function toolkitFolders({ environment, toolkits }: SearchRoots = MACHINE): string[] {
+function toolkitFolders({ environment, toolkits }: SearchRoots): string[] {
   const versions = list(toolkits)
     .filter((name) => /^cuda-\d/.test(name))
     .sort((a, b) => b.localeCompare(a, 'en', { numeric: true }))
