@@ -1,4 +1,5 @@
 /** One step's input and output. The letters in shapes are those of backend.ts. */
+import { assert } from '../errors.ts'
 import { samplingColumns } from '../sampling.ts'
 
 /**
@@ -115,6 +116,18 @@ export interface Capacity {
 /** Length of a row of masks. */
 export function maskWords(vocabSize: number): number {
   return Math.ceil(vocabSize / 32)
+}
+
+/** Native code and kernels go as far as the batch's counts say, so the arrays must reach that far. */
+export function assertRoom(batch: Batch, capacity: Capacity): void {
+  const { numTokens, numRows, numLogits, numSamples } = batch
+  assert(
+    numTokens <= Math.min(capacity.tokens, batch.tokens.length) &&
+      numRows <= Math.min(capacity.rows, batch.slots.length, batch.starts.length - 1) &&
+      numLogits <= Math.min(capacity.logits, batch.logitRows.length) &&
+      numSamples <= Math.min(capacity.samples, batch.sampled.length),
+    `a batch of ${numTokens} tokens, ${numRows} rows, ${numLogits} logits, ${numSamples} samples over capacity`,
+  )
 }
 
 /** Empty batch arrays for a capacity. */

@@ -15,7 +15,7 @@ import {
   type Table,
   type Tensor,
 } from '../backend.ts'
-import type { Batch, Capacity } from '../batch.ts'
+import { assertRoom, type Batch, type Capacity } from '../batch.ts'
 import type { Pointer } from '../ffi.ts'
 import type { CpuContext } from './context.ts'
 import { CpuMatrix, CpuPenaltyPool, CpuStatePool, CpuTable, CpuTensor } from './resources.ts'
@@ -91,18 +91,6 @@ export class CpuProgram implements Program {
     this.#context.freeProgram(this.#handle)
     this.#handle = null
   }
-}
-
-/** Native code writes as far as the batch's counts say, so the arrays must reach that far. */
-function assertRoom(batch: Batch, capacity: Capacity): void {
-  const { numTokens, numRows, numLogits, numSamples } = batch
-  assert(
-    numTokens <= Math.min(capacity.tokens, batch.tokens.length) &&
-      numRows <= Math.min(capacity.rows, batch.slots.length, batch.starts.length - 1) &&
-      numLogits <= Math.min(capacity.logits, batch.logitRows.length) &&
-      numSamples <= Math.min(capacity.samples, batch.sampled.length),
-    `a batch of ${numTokens} tokens, ${numRows} rows, ${numLogits} logits, ${numSamples} samples over capacity`,
-  )
 }
 
 /** Records ops for steps of up to `capacity`. */

@@ -5,6 +5,7 @@
 /// <reference types="@webgpu/types" />
 import { assert, SkeinError } from '../../errors.ts'
 import {
+  assertRoom,
   type Batch,
   type Capacity,
   MAX_TOP_LOGPROBS,
@@ -128,13 +129,7 @@ function recordsOf({ numRows, numTokens, starts, slots, tokens }: Batch): Int32A
 /** Kernels follow these numbers without looking. */
 function assertBatch(batch: Batch, capacity: Capacity, limits: StepLimits): void {
   const { numTokens: T, numRows: B, numLogits: R, numSamples: S } = batch
-  assert(
-    T <= Math.min(capacity.tokens, batch.tokens.length) &&
-      B <= Math.min(capacity.rows, batch.slots.length, batch.starts.length - 1) &&
-      R <= Math.min(capacity.logits, batch.logitRows.length) &&
-      S <= Math.min(capacity.samples, batch.sampled.length),
-    `a batch of ${T} tokens, ${B} rows, ${R} logits, ${S} samples over capacity`,
-  )
+  assertRoom(batch, capacity)
   const slots = new Set<number>()
   for (let b = 0; b < B; b++) {
     const [start, end, slot] = [batch.starts[b]!, batch.starts[b + 1]!, batch.slots[b]!]
