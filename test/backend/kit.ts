@@ -1,6 +1,16 @@
 /** Shared by op tests: seeded numbers, matrix sources, batches, and the comparison with the reference. */
 import { expect } from 'vitest'
-import type { Backend, Matrix, Norm, Ops, Program, StatePool, StateShape, Tensor } from '../../src/backend/backend.ts'
+import type {
+  Backend,
+  Epilogue,
+  Matrix,
+  Norm,
+  Ops,
+  Program,
+  StatePool,
+  StateShape,
+  Tensor,
+} from '../../src/backend/backend.ts'
 import { type Batch, type Capacity, createBatch } from '../../src/backend/batch.ts'
 import { createCpuBackend } from '../../src/backend/cpu/cpu.ts'
 import { availableLevels, cpuReport } from '../../src/backend/cpu/isa.ts'
@@ -218,6 +228,42 @@ export async function readStates(pool: StatePool): Promise<Float32Array> {
 }
 
 /** The capacity that a number of tokens needs, with two rows to spare as guard. */
+/** x followed by two rows of NaN, which kernels must not read. */
+export function padded(backend: Backend, x: Float32Array, columns: number): Tensor {
+  const values = new Float32Array(x.length + 2 * columns).fill(Number.NaN)
+  values.set(x)
+  return backend.tensor([values.length / columns, columns], values)
+}
+
+export interface Product {
+  readonly rows: number
+  readonly columns: number
+  readonly tokens: number
+  readonly epilogue?: Epilogue
+  readonly hasBias?: boolean
+}
+
+/** y [tokens, rows] of one linear job; checks that nothing else was written. */
+export async function multiplied(
+  backend: Backend,
+  { rows, columns, tokens, epilogue = 'none', hasBias = false }: Product,
+  weight: Matrix,
+  x: Float32Array,
+): Promise<Float32Array> {
+  const capacity = capacityFor(tokens)
+  const y =
+    epilogue === 'add'
+      ? backend.tensor([tokens + 2, rows], normals((tokens + 2) * rows, 5))
+      : poisoned(backend, [tokens + 2, rows])
+  const guard = await read(backend, y, tokens * rows)
+  await runStep(backend, capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) => {
+    const job = { y, x: padded(backend, x, columns), weight, epilogue }
+    ops.linear([hasBias ? { ...job, bias: backend.tensor([rows], normals(rows, 6)) } : job])
+  })
+  expect(await read(backend, y, tokens * rows)).toEqual(guard)
+  return await read(backend, y, 0, tokens * rows)
+}
+
 export function capacityFor(tokens: number, rows = 1): Capacity {
   return { tokens: tokens + 2, rows, logits: tokens + 2, samples: Math.max(rows, 1) }
 }

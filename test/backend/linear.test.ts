@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import type { Backend, Epilogue, Tensor } from '../../src/backend/backend.ts'
+import type { Backend } from '../../src/backend/backend.ts'
 import { createCpuBackend } from '../../src/backend/cpu/cpu.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import type { MatrixSource, QuantisedType, SourceType, WeightType } from '../../src/backend/weight-types.ts'
@@ -8,7 +8,10 @@ import {
   DEVICES,
   LEVELS,
   matrixOf,
+  multiplied,
   normals,
+  type Product,
+  padded,
   poisoned,
   raggedBatch,
   randomSource,
@@ -28,43 +31,18 @@ function expected(c: Case): Promise<Float32Array> {
   return result
 }
 
-interface Case {
-  readonly rows: number
-  readonly columns: number
+interface Case extends Product {
   readonly type: WeightType
   readonly source?: SourceType
-  readonly tokens: number
-  readonly epilogue?: Epilogue
-  readonly hasBias?: boolean
 }
 
-/** y [tokens, rows] of one linear job with seeded operands; checks that nothing else was written. */
-async function multiply(backend: Backend, c: Case, x: Float32Array = inputs(c)): Promise<Float32Array> {
-  const { rows, columns, type, tokens, epilogue = 'none' } = c
-  const capacity = capacityFor(tokens)
-  const weight = matrixOf(backend, randomSource(rows, columns, c.source ?? 'f32', rows + columns), type)
-  const y =
-    epilogue === 'add'
-      ? backend.tensor([tokens + 2, rows], normals((tokens + 2) * rows, 5))
-      : poisoned(backend, [tokens + 2, rows])
-  const guard = await read(backend, y, tokens * rows)
-  await runStep(backend, capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) => {
-    const job = { y, x: padded(backend, x, columns), weight, epilogue }
-    ops.linear([c.hasBias ? { ...job, bias: backend.tensor([rows], normals(rows, 6)) } : job])
-  })
-  expect(await read(backend, y, tokens * rows)).toEqual(guard)
-  return await read(backend, y, 0, tokens * rows)
+function multiply(backend: Backend, c: Case, x: Float32Array = inputs(c)): Promise<Float32Array> {
+  const weight = matrixOf(backend, randomSource(c.rows, c.columns, c.source ?? 'f32', c.rows + c.columns), c.type)
+  return multiplied(backend, c, weight, x)
 }
 
 function inputs({ tokens, columns }: Case): Float32Array {
   return normals(tokens * columns, tokens + columns)
-}
-
-/** x followed by two rows of NaN, which kernels must not read. */
-function padded(backend: Backend, x: Float32Array, columns: number): Tensor {
-  const values = new Float32Array(x.length + 2 * columns).fill(Number.NaN)
-  values.set(x)
-  return backend.tensor([values.length / columns, columns], values)
 }
 
 /** The values of the kernels' 8-bit activations: per token and 32 inputs, scale = max|x| / 127. */

@@ -1,43 +1,37 @@
 /** Products and tables of GGUF's blocks, compared with their values on the reference backend. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import type { Backend, Epilogue } from '../../src/backend/backend.ts'
+import type { Backend } from '../../src/backend/backend.ts'
 import { createCpuBackend } from '../../src/backend/cpu/cpu.ts'
 import { PACKED_BLOCKS, packedRowBytes } from '../../src/backend/quantised.ts'
 import { createReferenceBackend } from '../../src/backend/reference/reference.ts'
 import type { PackedType } from '../../src/backend/weight-types.ts'
 import { type OddScales, packedSource } from '../helpers/packed-source.ts'
-import { capacityFor, DEVICES, LEVELS, normals, poisoned, raggedBatch, read, rmsRatio, runStep } from './kit.ts'
+import {
+  capacityFor,
+  DEVICES,
+  LEVELS,
+  multiplied,
+  normals,
+  type Product,
+  poisoned,
+  raggedBatch,
+  read,
+  rmsRatio,
+  runStep,
+} from './kit.ts'
 
 const reference = createReferenceBackend()
 const TYPES = Object.keys(PACKED_BLOCKS) as PackedType[] // Object.keys loses the key type
 /** What a software GPU computes in a commit: it compiles for seconds for each type. */
 const FEW: readonly PackedType[] = ['Q8_0', 'Q4_K', 'Q6_K']
 
-interface Case {
+interface Case extends Product {
   readonly type: PackedType
-  readonly rows: number
-  readonly columns: number
-  readonly tokens: number
-  readonly epilogue?: Epilogue
   readonly scales?: OddScales
 }
 
-async function multiply(backend: Backend, c: Case, x = inputs(c)): Promise<Float32Array> {
-  const { type, rows, columns, tokens, epilogue = 'none', scales } = c
-  const capacity = capacityFor(tokens)
-  const weight = backend.matrix(packedSource(type, rows, columns, scales), type)
-  const y =
-    epilogue === 'add'
-      ? backend.tensor([tokens + 2, rows], normals((tokens + 2) * rows, 5))
-      : poisoned(backend, [tokens + 2, rows])
-  const guard = await read(backend, y, tokens * rows)
-  await runStep(backend, capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) => {
-    const values = new Float32Array((tokens + 2) * columns).fill(Number.NaN)
-    values.set(x)
-    ops.linear([{ y, x: backend.tensor([tokens + 2, columns], values), weight, epilogue }])
-  })
-  expect(await read(backend, y, tokens * rows)).toEqual(guard)
-  return await read(backend, y, 0, tokens * rows)
+function multiply(backend: Backend, c: Case, x = inputs(c)): Promise<Float32Array> {
+  return multiplied(backend, c, backend.matrix(packedSource(c.type, c.rows, c.columns, c.scales), c.type), x)
 }
 
 function inputs({ tokens, columns }: Case): Float32Array {

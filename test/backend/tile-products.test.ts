@@ -1,21 +1,17 @@
 /** The level of AMX multiplies many tokens by tile registers; no bit may differ from AVX-512's. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import type { Backend, Epilogue } from '../../src/backend/backend.ts'
+import type { Backend } from '../../src/backend/backend.ts'
 import { createCpuBackend } from '../../src/backend/cpu/cpu.ts'
 import { PACKED_BLOCKS } from '../../src/backend/quantised.ts'
 import type { PackedType, QuantisedType } from '../../src/backend/weight-types.ts'
 import { packedSource } from '../helpers/packed-source.ts'
-import { capacityFor, LEVELS, normals, poisoned, raggedBatch, randomSource, read, runStep } from './kit.ts'
+import { LEVELS, multiplied, normals, type Product, randomSource } from './kit.ts'
 
 const QUANTISED: readonly QuantisedType[] = ['i8', 'q4', 'nf4']
 const PACKED = Object.keys(PACKED_BLOCKS) as PackedType[] // Object.keys loses the key type
 
-interface Case {
+interface Case extends Product {
   readonly type: QuantisedType | PackedType
-  readonly rows: number
-  readonly columns: number
-  readonly tokens: number
-  readonly epilogue?: Epilogue
 }
 
 function matrix(backend: Backend, { type, rows, columns }: Case) {
@@ -24,22 +20,8 @@ function matrix(backend: Backend, { type, rows, columns }: Case) {
   return backend.matrix(randomSource(rows, columns, 'f32', rows + columns), type)
 }
 
-/** y of a product, and the two rows after it, which must stay as they were. */
-async function multiply(backend: Backend, c: Case, x: Float32Array): Promise<Float32Array> {
-  const { rows, columns, tokens, epilogue = 'none' } = c
-  const capacity = capacityFor(tokens)
-  const y =
-    epilogue === 'add'
-      ? backend.tensor([tokens + 2, rows], normals((tokens + 2) * rows, 5))
-      : poisoned(backend, [tokens + 2, rows])
-  await runStep(backend, capacity, raggedBatch(capacity, [tokens], [0], 1), (ops) => {
-    const values = new Float32Array((tokens + 2) * columns).fill(Number.NaN)
-    values.set(x)
-    const bias = backend.tensor([rows], normals(rows, 6))
-    ops.linear([{ y, x: backend.tensor([tokens + 2, columns], values), weight: matrix(backend, c), epilogue, bias }])
-  })
-  return await read(backend, y)
-}
+const multiply = (backend: Backend, c: Case, x: Float32Array) =>
+  multiplied(backend, { ...c, hasBias: true }, matrix(backend, c), x)
 
 describe.runIf(LEVELS.includes('amx'))('products by tiles', () => {
   let tiles: Backend
