@@ -234,6 +234,15 @@ fn decay_counts(s: u32, group: u32, groups: u32, thread: u32) {
 /** What a group adds to the bins, in their order. */
 var<workgroup> added: array<atomic<u32>, FLOOR>;
 
+/** In units of that of the bin's nearest. */
+fn mass_of(bin: u32, distance: f32) -> u32 { return u32(exp(distance_of(bin) - distance) * MASS_UNIT); }
+
+fn add_to(bin: u32, mass: u32) {
+  atomicAdd(&added[bin], 1u);
+  atomicAdd(&added[bin + MASS_LOW], mass & ((1u << LOW_BITS) - 1u));
+  atomicAdd(&added[bin + MASS_HIGH], mass >> LOW_BITS);
+}
+
 /** Adds a group's chunks to the bins. */
 fn fill_bins(s: u32, best: u32, group: u32, groups: u32, thread: u32) {
   let d = distribution_of(s, best);
@@ -253,10 +262,7 @@ fn fill_bins(s: u32, best: u32, group: u32, groups: u32, thread: u32) {
       let key = key_of(score$j);
       let distance = distance_to(d, score$j);
       let bin = bin_of(distance);
-      let mass = u32(exp(distance_of(bin) - distance) * MASS_UNIT);
-      atomicAdd(&added[bin], 1u);
-      atomicAdd(&added[bin + MASS_LOW], mass & ((1u << LOW_BITS) - 1u));
-      atomicAdd(&added[bin + MASS_HIGH], mass >> LOW_BITS);
+      add_to(bin, mass_of(bin, distance));
       atomicMax(&added[bin + MOST_KEY], key);
       atomicMax(&added[bin + LEAST_KEY], ~key);
       if (share(d, score$j) >= least) { floor_bin = max(floor_bin, bin); }

@@ -72,8 +72,7 @@ fn report(s: u32, token: u32, top: u32, thread: u32) {
     if (first + $ju * WG < p.vocab) { sum += exp(logit$j - best); }
 #end j
   }
-  let sums = sum_all(vec4u(), vec4f(sum), thread);
-  let log_total = best + log(sums.masses.x);
+  let log_total = best + log(sums_of(vec2f(sum, 0.0), thread).all.x);
   if (thread == 0u) { out[place + 1u] = bitcast<u32>(arena[raw + token] - log_total); }
   for (var k = 0u; k < min(top, min(MAX_TOP, p.vocab)); k++) {
     if (thread == 0u) {

@@ -46,8 +46,8 @@ const SAMPLE_READS_IN_SOFTWARE = 2
 const BINS = 512
 const BIN_WORDS = 5 * BINS + 1
 /** Shared memory of sample.wgsl. */
-const SAMPLE_SHARED = 16 + 4 * BIN_WORDS
-const SAMPLE_SHARED_A_THREAD = 32
+const SAMPLE_SHARED = 32 + 4 * BIN_WORDS + 8 * 2 * 32
+const SAMPLE_SHARED_A_THREAD = 24
 
 export class Recording extends Launches {
   /** What was drawn. u32 [samples, OUTPUT_WORDS] */
