@@ -30,7 +30,7 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
   var sums: array<vec4f, EACH>;
   for (var i = r; i < r + count; i++) {
     let row = row_at(p.x + logit_token(i) * CHANNELS, thread);
-    let stats = stats_of(row, row, p.eps, thread)[0];
+    let stats = stats_of_one(row, p.eps, thread);
     let share = select(blend_weight(i), 1.0, count == 1u);
 #repeat j EACH
     sums[$j] += share * ((row[$j] - stats.x) * stats.y * weights[$j] + biases[$j]);

@@ -10,7 +10,21 @@ fn row_at(at: u32, thread: u32) -> array<vec4f, EACH> {
   return row;
 }
 
-/** Mean and 1/√(variance + eps), of two rows at once: what takes long is that threads meet. */
+/** Mean and 1/√(variance + eps). */
+fn stats_of_one(row: array<vec4f, EACH>, eps: f32, thread: u32) -> vec2f {
+  var sum = vec4f();
+#repeat j EACH
+  if ($ju * WG + thread < FOURS) { sum += row[$j]; }
+#end j
+  let mean = sums_over(vec2f(sum_of_four(sum), 0.0), thread).x / f32(4u * FOURS);
+  var squares = vec4f();
+#repeat j EACH
+  if ($ju * WG + thread < FOURS) { squares = fma(row[$j] - mean, row[$j] - mean, squares); }
+#end j
+  return vec2f(mean, 1.0 / sqrt(sums_over(vec2f(sum_of_four(squares), 0.0), thread).x / f32(4u * FOURS) + eps));
+}
+
+/** The same of two rows at once: what takes long is that threads meet. */
 fn stats_of(row: array<vec4f, EACH>, other: array<vec4f, EACH>, eps: f32, thread: u32) -> array<vec2f, 2> {
   var sum = array<vec4f, 2>();
 #repeat j EACH
@@ -31,6 +45,5 @@ fn stats_of(row: array<vec4f, EACH>, other: array<vec4f, EACH>, eps: f32, thread
   return array<vec2f, 2>(vec2f(means.x, factors.x), vec2f(means.y, factors.y));
 }
 
-fn sums_of(fours: array<vec4f, 2>) -> vec2f {
-  return vec2f(fours[0].x + fours[0].y + fours[0].z + fours[0].w, fours[1].x + fours[1].y + fours[1].z + fours[1].w);
-}
+fn sums_of(fours: array<vec4f, 2>) -> vec2f { return vec2f(sum_of_four(fours[0]), sum_of_four(fours[1])); }
+fn sum_of_four(x: vec4f) -> f32 { return x.x + x.y + x.z + x.w; }

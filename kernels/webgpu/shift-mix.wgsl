@@ -1,6 +1,7 @@
 // Layer norm, token shift and mixes. The workgroups of a token along y have the same statistics and a part of the channels
 // each. Those of a row's first token read the slot's shift vector and then write it, which is the normed last token of the
-// row: nobody else looks at their part of it in this launch. All in vectors of four.
+// row: nobody else looks at their part of it in this launch. All in vectors of four. SINGLE: each row has one token, so nothing is
+// looked up before that is normed.
 #include "step.wgsl"
 @group(0) @binding(0) var<storage, read_write> arena: array<vec4f>;
 struct Params {
@@ -58,19 +59,24 @@ fn run(group: vec3u, groups: vec3u, thread: u32) {
   let after = min((group.y + 1u) * part, CHANNELS);
   let at = p.x + t * CHANNELS;
   // All that a step of one token needs is asked for before the sums are made.
-  let isFirst = t == token_start(t);
-  let last = p.x + (token_end(t) - 1u) * CHANNELS;
   let row = row_at(at, thread);
-  // A row's first token writes what its last is normed to; any other needs the token before.
-  let other = select(at - CHANNELS, last, isFirst);
-  let other_row = row_at(other, thread);
+  let isFirst = SINGLE == 1u || t == token_start(t);
+  var other = at;
+  var other_row = row;
+  if (SINGLE == 0u) {
+    // A row's first token writes what its last is normed to; any other needs the token before.
+    other = select(at - CHANNELS, p.x + (token_end(t) - 1u) * CHANNELS, isFirst);
+    other_row = row_at(other, thread);
+  }
   let state = min(token_slot(t), p.slots) * p.slot_size + p.shift;
   var own = own_at(at, state, min(first, CHANNELS - 4u));
-  let stats = stats_of(row, other_row, p.eps, thread);
+  var stats = array<vec2f, 2>();
+  if (SINGLE == 1u) { stats[0] = stats_of_one(row, p.eps, thread); } else { stats = stats_of(row, other_row, p.eps, thread); }
   for (var c = first; c < after; c += 4u * WG) {
     if (c != first) { own = own_at(at, state, c); }
     let h = normed(own.x, stats[0], own);
-    let others = normed(arena[(other + c) / 4u], stats[1], own);
+    var others = h;
+    if (SINGLE == 0u) { others = normed(arena[(other + c) / 4u], stats[1], own); }
     let d = select(others, own.held, isFirst) - h;
 #repeat i OUTPUTS
     if ($iu < p.outputs) {

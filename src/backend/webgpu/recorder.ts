@@ -24,8 +24,8 @@ const FIRST_PARAMS_BYTES = 1 << 16
 
 interface KeptVariant extends KernelVariant {
   readonly rows?: (step: StepShape) => number
-  /** Other constants for few rows. */
-  readonly ofFew?: Constants
+  /** Other constants for some steps; `isFew`: they have few rows. */
+  readonly ofStep?: (step: StepShape, isFew: boolean) => Constants
 }
 
 /** In the place of one that is made later. */
@@ -151,53 +151,42 @@ export class Launches implements Recorder {
     words: (as: KeptAs) => readonly Word[],
     buffers: readonly (readonly [Access, GPUBuffer])[],
     grid: (step: StepShape) => readonly [x: number, y: number],
-    { rows = ({ numTokens }) => numTokens, ofFew = {}, ...variant }: KeptVariant = {},
+    { rows = ({ numTokens }) => numTokens, ofStep = () => ({}), ...variant }: KeptVariant = {},
   ): void {
     const access = buffers.map(([one]) => one)
     const isFew = (step: StepShape) => rows(step) < LEAST_BY_MATRICES
-    const few = { ...variant, constants: { ...variant.constants, ...ofFew } }
-    this.addLater(() => {
-      // Where more are kept as f16, it has few alone.
-      const isOfFew = keeper.keeps('halves')
-      const plain = this.#launchOf(file, words('halves'), buffers, grid, keepingNone(isOfFew ? few : variant))
-      const kernel = this.#lazily(file, access, () => keeper.variant(variant, 'halves'))
-      const bound = keeper.bound('halves')
-      return {
-        ...plain,
-        plan(step) {
-          if (keeper.keeps('bytes') && isFew(step)) return null
-          const planned = plain.plan(step)
-          return planned && keeper.keeps('halves') && !isFew(step)
-            ? { ...planned, kernel: kernel(), ...bound }
-            : planned
-        },
+    const made = new Map<string, Kernel>()
+    const kernelOf = (kept: KeptAs | 'none', own: Constants) => {
+      const key = `${kept} ${Object.values(own).join()}`
+      let kernel = made.get(key)
+      if (kernel === undefined) {
+        const all = { ...variant, constants: { ...variant.constants, ...own } }
+        kernel = this.kernel(file, access, kept === 'none' ? keepingNone(all) : keeper.variant(all, kept))
+        made.set(key, kernel)
       }
-    })
-    this.addLater(() => {
-      if (!keeper.keeps('bytes')) return NOTHING
-      const kernel = this.#lazily(file, access, () => keeper.variant(few, 'bytes'))
-      const bound = keeper.bound('bytes')
-      return {
-        bindings: this.bind(
-          access,
-          this.params(words('bytes')),
-          buffers.map(([, buffer]) => buffer),
-        ),
-        plan(step) {
-          const [x, y] = grid(step)
-          return isFew(step) && x > 0 && y > 0 ? { kernel: kernel(), x, y, ...bound } : null
-        },
-      }
-    })
-  }
-
-  /** Made when first needed. */
-  #lazily(file: string, access: readonly Access[], variant: () => KernelVariant): () => Kernel {
-    let kernel: Kernel | undefined
-    return () => {
-      kernel ??= this.kernel(file, access, variant())
       return kernel
     }
+    const launchOf = (as: KeptAs, keptIn: (step: StepShape) => KeptAs | 'none' | null): Launch => ({
+      bindings: this.bind(
+        access,
+        this.params(words(as)),
+        buffers.map(([, buffer]) => buffer),
+      ),
+      plan: (step) => {
+        const [x, y] = grid(step)
+        const kept = keptIn(step)
+        if (kept === null || x === 0 || y === 0) return null
+        const kernel = kernelOf(kept, ofStep(step, isFew(step)))
+        return { kernel, x, y, ...(kept !== 'none' && keeper.bound(kept)) }
+      },
+    })
+    this.addLater(() =>
+      launchOf('halves', (step) => {
+        if (isFew(step)) return keeper.keeps('bytes') ? null : 'none'
+        return keeper.keeps('halves') ? 'halves' : 'none'
+      }),
+    )
+    this.addLater(() => (keeper.keeps('bytes') ? launchOf('bytes', (step) => (isFew(step) ? 'bytes' : null)) : NOTHING))
   }
 
   /** An op that writes tensors of so many columns, which it may keep. */

@@ -216,8 +216,11 @@ export class Recording extends Launches {
     this.launchKept(keeper, 'shift-mix', words, slots, grid, {
       constants: { OUTPUTS: out.length, ...constants },
       files,
-      // One kernel for both halves of a layer, whose code a launch does not wait for.
-      ofFew: { OUTPUTS: Math.max(MIXES_OF_TIME, out.length) },
+      // One kernel of few rows for both halves of a layer, whose code a launch does not wait for.
+      ofStep: ({ numTokens, numRows }, isFew) => ({
+        ...(isFew && !this.device.isSoftware && { OUTPUTS: Math.max(MIXES_OF_TIME, out.length) }),
+        SINGLE: Number(isFew && numTokens === numRows),
+      }),
     })
   }
 
