@@ -82,6 +82,7 @@ const CASES_OF_DOTS = [
   ['i8', 104, 1104],
   ['i8', 4104, 64],
   ['q4', 4104, 4160],
+  ['q4', 6200, 2112],
 ] as const
 
 test.skipIf(!opened).each(IS_SLOW ? CASES_OF_DOTS : CASES_OF_DOTS.slice(0, 2))(

@@ -206,7 +206,8 @@ export function formFor(work: Work, tokens: number, isKeeping = false): Form {
 function formByDots({ blocks }: Work, tokens: number, isKeeping: boolean): Form {
   // Whole groups of outputs are four blocks; where there are fewer workgroups, more would not run at once.
   if (tokens > 1) return byDots(tokens === 2 ? 2 : 4, 2, isKeeping ? 2 : 1, 1)
-  return isKeeping || blocks >= MANY_BLOCKS ? byDots(1, 2, 2, 1) : byDots(1, 1, 1, 2)
+  if (isKeeping || blocks >= MANY_BLOCKS) return byDots(1, 2, 2, 1)
+  return blocks > SOME_BLOCKS ? byDots(1, 2, 2, 2) : byDots(1, 1, 1, 2)
 }
 
 function formForOne({ blocks, columns, type }: Work): Form {
