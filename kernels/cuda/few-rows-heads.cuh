@@ -24,18 +24,21 @@ __device__ __forceinline__ u32 low_word(const FewRows& op, const Block& b, int l
   return pack(pair.x, pair.y);
 }
 
-/** What the recurrence reads of a head's keys. */
-struct Keys {
-  float2 k, kk, b;
-};
-
-__device__ __forceinline__ Keys prepare_keys(float2 k, float2 a, const Constants& c) {
-  const float2 kk = removal_key(k, c);
+/** The removal key, which needs no low rank. */
+__device__ __forceinline__ float2 removal_of(const Shared& sh) {
+  const int lane = threadIdx.x & 31;
+  Constants constants = {};
+  constants.k_k = load_pair(sh.constants[3], 2 * lane);
+  const float2 kk = removal_key(unpack(sh.words[1][lane]), constants);
   const float length = sqrtf(warp_sum(kk.x * kk.x + kk.y * kk.y));
   // Not fmaxf, which would drop a NaN.
   const float scale = 1.0f / (length < 1e-12f ? 1e-12f : length);
-  const float2 unit = make_float2(kk.x * scale, kk.y * scale);
-  return {scaled_key(k, a, c), unit, make_float2(unit.x * a.x, unit.y * a.y)};
+  return make_float2(kk.x * scale, kk.y * scale);
+}
+
+/** With words, run by the warp that does not multiply, while the others multiply the low ranks. */
+__device__ __forceinline__ void prepare_removal(Shared& sh) {
+  *reinterpret_cast<float2*>(sh.operands.kk + 2 * (threadIdx.x & 31)) = removal_of(sh);
 }
 
 /** Prepares the recurrence's operands from the low ranks: one warp the keys, three more warps the
@@ -50,13 +53,12 @@ __device__ __forceinline__ void prepare_head(const FewRows& op, const Wkv7& mixi
   Constants constants = {};
   if (warp == 0) {
     raw.a = low_word(op, b, 1);
-    constants.k_k = load_pair(c[3], at), constants.k_a = load_pair(c[4], at);
-    constants.a_bias = load_pair(c[1], at);
-    const Keys keys =
-        prepare_keys(unpack(words[1][lane]), learning_rate(mixing, raw, constants), constants);
-    *reinterpret_cast<float2*>(o.k + at) = keys.k;
-    *reinterpret_cast<float2*>(o.kk + at) = keys.kk;
-    *reinterpret_cast<float2*>(o.b + at) = keys.b;
+    constants.k_a = load_pair(c[4], at), constants.a_bias = load_pair(c[1], at);
+    const float2 a = learning_rate(mixing, raw, constants);
+    const float2 kk = WORDS ? load_pair(o.kk, at) : removal_of(sh);
+    if constexpr (!WORDS) *reinterpret_cast<float2*>(o.kk + at) = kk;
+    *reinterpret_cast<float2*>(o.k + at) = scaled_key(unpack(words[1][lane]), a, constants);
+    *reinterpret_cast<float2*>(o.b + at) = make_float2(kk.x * a.x, kk.y * a.y);
   } else if (warp == 1) {
     const float2 w = low_pair(op, b.sh.sums, 0), bias = load_pair(c[0], at);
     *reinterpret_cast<float2*>(o.w + at) = make_float2(decay(w.x + bias.x), decay(w.y + bias.y));
@@ -80,7 +82,10 @@ __device__ __forceinline__ void run_head(const FewRows& op, Block& b, Stream& s,
   const int lane = threadIdx.x & 31;
   const bool is_worker = threadIdx.x < kWorkers;
   const f16* const inputs = reinterpret_cast<const f16*>(b.region);
-  if (is_worker) low_products(op, s, inputs, b.sh.sums, mixing.v_gate != nullptr);
+  if (is_worker)
+    low_products(op, s, inputs, b.sh.sums, mixing.v_gate != nullptr);
+  else if (WORDS)
+    prepare_removal(b.sh);
   sync_threads();
   prepare_head(op, mixing, b.sh, b, task);
   sync_threads();

@@ -8,7 +8,8 @@
 #pragma once
 #include "few-rows.cuh"
 
-/** Weights are read in units of 16 rows by 64 columns (2 KB). */
+/** Weights are read in units of 16 rows by 64 columns (2 KB). Those of value may have 8 rows by 128
+ * columns (kIsWide): as lines 8 to 15 they then have the second half of the rows. */
 constexpr int kTileRows = 16;
 constexpr u32 kSlot = 2 * kTileRows * kUnitColumns, kRing = RING * kSlot;
 constexpr u32 kRingBytes = WARPS * kRing;
@@ -42,7 +43,7 @@ constexpr int kHeadsEach = TOKENS * ((kHeads + BLOCKS - 1) / BLOCKS);
 constexpr int kLowTiles = 64 / kTileRows;
 /** Units of `rows` rows of `columns` columns that a warp reads, at most. */
 __device__ constexpr int most_units(int rows, int columns) {
-  const int units = columns / kUnitColumns, slices = slices_of(columns);
+  const int units = columns / unit_columns(columns), slices = slices_of(columns);
   return (rows + kTileRows - 1) / kTileRows * ((units + slices - 1) / slices);
 }
 constexpr int kMostUnits = (MIXES - 1) * most_units(1, CHANNELS) + most_units(IN_ROWS, CHANNELS) +
@@ -100,7 +101,7 @@ __device__ __forceinline__ int list_rows(Unit* units, int count, int matrix, Pla
   for (int row = rows.begin; row < rows.end; row += kTileRows)
 #pragma unroll 1
     for (int unit = own.begin; unit < own.end; unit++)
-      units[count++] = unit_of(matrix, row * Columns + unit * kUnitColumns, Columns,
+      units[count++] = unit_of(matrix, row * Columns + unit * unit_columns(Columns), Columns,
                                min(kTileRows, rows.end - row), kUnitColumns);
   return count;
 }
@@ -161,11 +162,17 @@ __device__ __forceinline__ void ask(Stream& s, u32 place) {
     if (++s.index == s.num_units) s.index = 0, s.layer++;
     if (matrix == nullptr) continue;
     const int lane = threadIdx.x & 31, row = lane >> 3, vector = lane & 7;
-    const f16* from = matrix + unit.offset + row * unit.stride + kVector * vector;
+    const u32 four = 4 * (u32)unit.stride;
+    const f16* const from = matrix + (unit.offset + row * unit.stride + kVector * vector);
     const int left = vector < unit.vectors ? unit.rows - row : 0;
-#pragma unroll
-    for (int i = 0; i < 4; i++, from += 4 * unit.stride)
-      copy_ahead(s.own + place + 512 * i, from, left > 4 * i, s.policy);
+    const bool is_wide = kIsWide && unit.matrix == kValueMatrix;
+    const u32 second = is_wide ? kUnitColumns : 2 * four;
+    const int in_second = is_wide ? left : left - 8;
+    const u32 to = s.own + place;
+    copy_ahead(to, from, left > 0, s.policy);
+    copy_ahead(to + 512, from + four, left > 4, s.policy);
+    copy_ahead(to + 1024, from + second, in_second > 0, s.policy);
+    copy_ahead(to + 1536, from + (second + four), in_second > 4, s.policy);
     break;
   }
   end_group();
@@ -206,6 +213,7 @@ __device__ __forceinline__ void add_unit(Stream& s, Tile (&tiles)[Tokens], const
   wait_for_groups<RING - 2>();
   __syncwarp();
   ask(s, s.free);
+  constexpr bool kWide = unit_columns(Columns) > kUnitColumns;
   const u8* const from = s.ring + s.slot + 128 * row;
   const int at0 = 16 * (column ^ (row & 1) << 2), at1 = at0 ^ 64;
   const auto load = [&](int at) { return *reinterpret_cast<const uint4*>(from + at); };
@@ -221,12 +229,20 @@ __device__ __forceinline__ void add_unit(Stream& s, Tile (&tiles)[Tokens], const
     add_products(tiles[t].first, w00, x0[t]);
     if (both) add_products(tiles[t].first, w01, x1[t]);
   }
-  if (rows > 8) {
+  if (kWide) {
+#pragma unroll
+    for (int t = 0; t < Tokens; t++) {
+      x0[t] = *reinterpret_cast<const uint2*>(inputs + t * Columns + 64);
+      x1[t] = *reinterpret_cast<const uint2*>(inputs + t * Columns + 96);
+    }
+  }
+  if (kWide || rows > 8) {
     const uint4 w10 = load(at0 + 1024), w11 = load(at1 + 1024);
 #pragma unroll
     for (int t = 0; t < Tokens; t++) {
-      add_products(tiles[t].second, w10, x0[t]);
-      if (both) add_products(tiles[t].second, w11, x1[t]);
+      Products& sums = kWide ? tiles[t].first : tiles[t].second;
+      add_products(sums, w10, x0[t]);
+      if (both) add_products(sums, w11, x1[t]);
     }
   }
   s.free = s.slot;
@@ -252,7 +268,7 @@ __device__ __forceinline__ void multiply_rows(Stream& s, const f16* input, float
     Tile tiles[TOKENS] = {};
 #pragma unroll 1
     for (int unit = own.begin; unit < own.end; unit++)
-      add_unit<Columns>(s, tiles, input + kUnitColumns * unit, true, rows - row);
+      add_unit<Columns>(s, tiles, input + unit_columns(Columns) * unit, true, rows - row);
 #pragma unroll
     for (int t = 0; t < TOKENS; t++) keep_tile(tiles[t], sums + t * kTokenSums + row, rows - row);
   }

@@ -25,8 +25,19 @@ constexpr int kVector = 8;
 constexpr int kUnitColumns = 64, kUnits = CHANNELS / kUnitColumns;
 __device__ constexpr int most(int a, int b) { return a > b ? a : b; }
 __device__ constexpr int least(int a, int b) { return a < b ? a : b; }
+constexpr int kHeads = CHANNELS / 64;
+/** Rows of output and of value per block, at most. */
+constexpr int kOutputRows = (CHANNELS + BLOCKS - 1) / BLOCKS;
+/** Whether warps read value in units of 8 rows by 128 columns: others would be half empty. */
+constexpr bool kIsWide = WORDS && kOutputRows <= 8 && KEYS % 128 == 0 && KEYS > CHANNELS;
+/** Columns of a unit of a matrix with so many columns. */
+__device__ constexpr int unit_columns(int columns) {
+  return kIsWide && columns == KEYS ? 2 * kUnitColumns : kUnitColumns;
+}
 /** Number of warps that divide a row's columns among them. */
-__device__ constexpr int slices_of(int columns) { return least(columns / kUnitColumns, WARPS); }
+__device__ constexpr int slices_of(int columns) {
+  return least(columns / unit_columns(columns), WARPS);
+}
 /** Whether the two halves of the warps take stages in turns (few-rows-stages.cuh): where each warp
  * then has four units of a stage of four rows. With eight, turns are slower. */
 #if FEED && !QUANT
@@ -35,7 +46,6 @@ constexpr bool kInTurns = SPLIT == 1 && STAGE_ROWS == 4 && kUnits == 2 * WARPS;
 constexpr bool kInTurns = false;
 #endif
 constexpr int kSlices = kInTurns ? WARPS / 2 : slices_of(CHANNELS);
-constexpr int kHeads = CHANNELS / 64;
 /** kIn: r, k, v, then the inner matrices of w, a, g and of the gate of v. kLow: the outer matrices
  * of those four. */
 constexpr int kIn = 7, kLow = 4, kFirstLow = kIn - kLow;
@@ -119,8 +129,6 @@ __device__ __forceinline__ void copy_matrices(Matrices* to, const FewRows& op) {
         reinterpret_cast<const u64*>(&op.layers[i / kWords].matrices)[i % kWords];
 }
 
-/** Rows of output and of key per block, at most. */
-constexpr int kOutputRows = (CHANNELS + BLOCKS - 1) / BLOCKS;
 /** Rows of key that stay together: a word has two of their outputs. */
 constexpr int kTogether = WORDS ? 2 : 1;
 constexpr int kKeyRows = (KEYS / kTogether + BLOCKS - 1) / BLOCKS * kTogether;
@@ -179,7 +187,7 @@ template <int Columns = CHANNELS>
 __device__ __forceinline__ Place slice_of_warp() {
   const int warp = threadIdx.x >> 5;
   if (warp >= slices_of(Columns)) return {0, 0};
-  return part_of(Columns / kUnitColumns, warp, slices_of(Columns));
+  return part_of(Columns / unit_columns(Columns), warp, slices_of(Columns));
 }
 
 /** Rows of `in` in a layer. Those of the gate of v are the last. */

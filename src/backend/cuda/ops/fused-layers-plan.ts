@@ -144,7 +144,7 @@ interface Shape {
   readonly inRows: number
   readonly keyRows: number
   readonly outRows: number
-  /** Columns of ffn.value if blocks read all of it in f16, else 0. */
+  /** Columns of ffn.value if blocks read all of it in f16, else 0; half of them if units of it are twice as wide. */
   readonly valueColumns: number
   readonly type: Rwkv7Layer['type']
 }
@@ -276,7 +276,9 @@ export function planOf(
   const widths = { BLOCKS: blocks, WARPS, CHANNELS: channels, KEYS, IN_ROWS, MIXES }
   const rounded = type === 'f16' ? {} : { IN_WEIGHT }
   const common = { TOKENS: tokens, ...widths, REGION, LIST, STATE_F16, ...rounded, ACTIVE }
-  const rows = { inRows: IN_ROWS, keyRows, outRows, valueColumns: words ? KEYS : 0 }
+  // As kIsWide of few-rows.cuh.
+  const isWide = outRows <= 8 && KEYS % (2 * UNIT_COLUMNS) === 0 && KEYS > channels
+  const rows = { inRows: IN_ROWS, keyRows, outRows, valueColumns: words ? KEYS / (isWide ? 2 : 1) : 0 }
   const shape = { tokens, channels, headSize, ranks, blocks, mixes: MIXES, ...rows, type }
   const ways = type === 'f16' ? [readingByWarps(shape)] : []
   const readings = type !== 'f16' || choose(channels) === 'feed' ? [...readingsByFeed(shape), ...ways] : ways
