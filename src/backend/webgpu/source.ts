@@ -10,7 +10,8 @@ import { readKernelFile } from './kernel-files.ts'
 export type Constants = Readonly<Record<string, number>>
 
 /**
- * A file with its includes: `#include "name.wgsl"`, or `#include NAME` for a file that the variant chooses. The lines between
+ * A file with its includes: `#include "name.wgsl"`, or `#include NAME` for a file that the variant chooses; once, but with a
+ * space before it as often as it stands there, for lines within functions. The lines between
  * `#repeat i COUNT` and `#end i` come as often as the constant says, with $i for 0, 1, …: drivers differ in which loops they
  * unroll, and an array that is indexed in a loop is not kept in registers.
  */
@@ -23,10 +24,10 @@ export function readSource(file: string, variant: Readonly<Record<string, string
 function expand(name: string, variant: Readonly<Record<string, string>>, done: Set<string>): string {
   done.add(name)
   return readKernelFile(name).replace(
-    /^#include (?:"([^"]+)"|(\w+))$/gm,
-    (_, quoted: string | undefined, chosen: string | undefined) => {
+    /^( *)#include (?:"([^"]+)"|(\w+))$/gm,
+    (_, space: string, quoted: string | undefined, chosen: string | undefined) => {
       const included = quoted ?? `${variant[chosen!]}.wgsl`
-      return done.has(included) ? '' : expand(included, variant, done)
+      return space === '' && done.has(included) ? '' : expand(included, variant, done)
     },
   )
 }
