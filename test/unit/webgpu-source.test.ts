@@ -15,3 +15,10 @@ test('repeated lines are expanded as often as the constants say, also nested one
 test('a repeat without its constant is an error', () => {
   expect(() => readSource('linear', FILES, { NT: 2, R: 3 })).toThrow(/UNROLL is no constant/)
 })
+
+test('an include with a space before it comes as often as it stands there', () => {
+  const constants = { DOWN: 2, ACROSS: 3, STEP: 2, SETS: 2, WEIGHTS_EACH: 1, OTHERS_EACH: 1 }
+  const code = readSource('matrix-steps-beside', {}, constants)
+  // The products of a step: with others beside, and twice in the loop without.
+  expect(code.match(/= subgroupMatrixMultiplyAccumulate\(/g)).toHaveLength((1 + 2) * 2 * 3 * 2)
+})
