@@ -191,3 +191,24 @@ test('a chunked body takes the memory of what has arrived, not of what might com
     await delay(20)
   }
 })
+
+test('whose large bodies are refused one after the other waits with the next, others do not', async () => {
+  const port = await listen(undefined, { limits: { ...LIMITS, bodyBytes: 128 * KIB } })
+  const [small, large] = [JSON.stringify(HELLO), JSON.stringify(HELLO).padEnd(100 * KIB)]
+  const took = async (key: string, body: string, status: number) => {
+    const began = performance.now()
+    await expect.poll(send(port, { key, body }).status, { timeout: 5000, interval: 5 }).toBe(status)
+    return performance.now() - began
+  }
+  const refused = async (count: number) => {
+    for (let i = 0; i < count; i++) expect(await took('ann', '['.repeat(100 * KIB), 400)).toBeLessThan(500)
+  }
+  await refused(31)
+  expect(await took('ann', large, 200)).toBeLessThan(500)
+  await refused(32)
+  const waits = took('ann', large, 200)
+  expect(await took('ann', small, 200)).toBeLessThan(500)
+  expect(await took('ben', large, 200)).toBeLessThan(500)
+  expect(await waits).toBeGreaterThan(900)
+  expect(await took('ann', large, 200)).toBeLessThan(500)
+})

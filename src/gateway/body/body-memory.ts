@@ -3,6 +3,7 @@
  * waits in memory for its last byte, and its request for a slot. Bytes count as they arrive; Content-Length does not.
  */
 import type { Readable } from 'node:stream'
+import { setTimeout as delay } from 'node:timers/promises'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { SkeinError } from '../../errors.ts'
 import { turns } from '../../threads/turns.ts'
@@ -29,12 +30,22 @@ export interface BodyBounds {
 }
 
 const STRANGERS_PART = 1 / 8
+/** Reading so much, or refusing it on the way, takes milliseconds of the event loop. */
+const LARGE_BYTES = 64 * 1024
+/** Who has been refused so many large bodies in a row has the next ones read at this distance. None waits longer than the most. */
+const IN_A_ROW = 32
+const REST_MS = 1000
+const MOST_REST_MS = 5000
+/** Without another refusal they are forgotten. */
+const FORGET_MS = 10_000
 /** Every caller with a key may hold this much, whatever others hold. */
 const OWN_BYTES = 2 ** 20
 
 /** Several apps may share one. */
 export class BodyMemory {
   readonly #bytes = new Map<string, number>()
+  /** Large bodies that were refused, by caller, since the last one that was taken; and until when the next waits. */
+  readonly #refusals = new Map<string, { readonly count: number; readonly until: number }>()
   #total = 0
 
   /** Throws as `check` does. */
@@ -55,6 +66,29 @@ export class BodyMemory {
     const isSpare = !hasKey || before + bytes > OWN_BYTES
     if (isSpare && this.#total > own && this.#total + bytes > bodiesBytes)
       throw tooMuch('all callers', this.#total, bytes)
+  }
+
+  refused({ name }: Caller): void {
+    const { count, until } = this.#refusals.get(name) ?? { count: 0, until: 0 }
+    this.#remember(name, count + 1, Math.max(until, performance.now() + REST_MS))
+  }
+
+  taken({ name }: Caller): void {
+    this.#refusals.delete(name)
+  }
+
+  /** How long a large body waits; one that comes after it waits longer. */
+  restOf({ name }: Caller): number {
+    const { count, until } = this.#refusals.get(name) ?? { count: 0, until: 0 }
+    if (count < IN_A_ROW) return 0
+    this.#remember(name, count, until + REST_MS)
+    return Math.max(0, until - performance.now())
+  }
+
+  #remember(name: string, count: number, at: number): void {
+    const own = { count, until: Math.min(at, performance.now() + MOST_REST_MS) }
+    this.#refusals.set(name, own)
+    setTimeout(() => this.#refusals.get(name) === own && this.#refusals.delete(name), FORGET_MS).unref()
   }
 
   free({ name }: Caller, bytes: number): void {
@@ -124,6 +158,24 @@ class HeldBody {
     this.#bytes += bytes
   }
 
+  /** Waits if the caller's last large bodies were refused. Meanwhile it counts as announced, so that few wait. */
+  async rest(announced: number): Promise<void> {
+    const ms = this.#memory.restOf(this.#caller)
+    if (ms === 0) return
+    const more = Math.max(0, announced - this.#bytes)
+    this.grow(more)
+    await delay(ms, null, { ref: false })
+    if (this.#isFreed) return
+    this.#memory.free(this.#caller, more)
+    this.#bytes -= more
+  }
+
+  /** A large body was read to its end, or refused. */
+  ended(isTaken: boolean): void {
+    if (isTaken) this.#memory.taken(this.#caller)
+    else this.#memory.refused(this.#caller)
+  }
+
   /** The body will be parsed into `bytes`. */
   become(bytes: number): void {
     this.grow(bytes)
@@ -184,17 +236,24 @@ export async function readBody(
   const { heldBody, principal } = request
   const parts: Uint8Array[] = []
   let size = 0
+  let hasRested = false
   let isStranger = principal === null
   const announced = Number(request.headers['content-length'] ?? 0)
   checkSize(announced, bodyLimit)
   // What would be refused before its end is not read. A stranger's may be found to be somebody's.
   if (!isStranger) heldBody?.check(announced)
+  const isLarge = () => Math.max(announced, size) > LARGE_BYTES
   try {
     for await (const bytes of partsOf(payload)) {
       parts.push(bytes)
       size += bytes.length
       checkSize(size, bodyLimit)
       heldBody?.grow(bytes.length)
+      if (!hasRested && !isStranger && isLarge()) {
+        hasRested = true
+        await heldBody?.rest(announced)
+        if (payload.destroyed) throw gone()
+      }
       await turns.do(() => look(bytes))
       if (isStranger && size > strangerBodyBytes) {
         heldBody?.belongsTo(keyOf())
@@ -209,7 +268,12 @@ export async function readBody(
       await turns.do(() => body.set(part, at))
       at += part.length
     }
+    if (isLarge()) heldBody?.ended(true)
     return body
+  } catch (error) {
+    const { code } = SkeinError.from(error)
+    if (isLarge() && !isStranger && code !== 'queue_full' && code !== 'aborted') heldBody?.ended(false)
+    throw error
   } finally {
     for (const part of parts) letGo(part)
   }
@@ -235,8 +299,12 @@ async function* partsOf(payload: Readable): AsyncGenerator<Uint8Array> {
     // No encoding is set, so the parts are bytes.
     for await (const part of parts) yield part as Uint8Array
   } catch (cause) {
-    throw new SkeinError('aborted', 'the client went away before the end of its body', { cause })
+    throw gone(cause)
   }
+}
+
+function gone(cause?: unknown): SkeinError {
+  return new SkeinError('aborted', 'the client went away before the end of its body', { cause })
 }
 
 function checkSize(bytes: number, limit: number): void {
