@@ -63,7 +63,9 @@ async function overload() {
     const body = () => ({ prompt: tokens(24), max_tokens: 64 })
     const alone = await oneByOne(port, body, 40)
     await closed(port, body, 96, 4)
+    const unloaded = [look(), performance.now()]
     const { whole, steady } = await closed(port, body, 96, 10)
+    const canShares = shares(...unloaded, look(), performance.now())
     const capacity = whole
     const rate = 5 * capacity
     const all = []
@@ -109,16 +111,19 @@ async function overload() {
         ),
         'line empty and normal after s': round(backMs / 1000),
         'quiet p99 ms': at(alone, 0.99),
-        // Percent of the overload's time in which the loops ran, and in which they waited for a core.
-        ...Object.fromEntries(
-          ['gatewayRan', 'gatewayWaited', 'loopRan', 'loopWaited'].map((name) => [
-            `${name} %`,
-            round((100 * (after[name] - before[name])) / (overAt - began)),
-          ]),
-        ),
+        ...shares(before, began, after, overAt),
       },
+      'what it can': canShares,
     })
   })
+}
+
+/** Percent of the time in which the loops ran, and in which they waited for a core. */
+function shares(before, from, after, to) {
+  const names = ['gatewayRan', 'gatewayWaited', 'othersRan', 'loopRan', 'loopWaited', 'workerRan']
+  return Object.fromEntries(
+    names.map((name) => [`${name} %`, round((100 * (after[name] - before[name])) / (to - from))]),
+  )
 }
 
 /** Milliseconds of whole answers in sequence. */
