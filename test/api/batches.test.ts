@@ -238,6 +238,19 @@ test('a repeated turn of a session is reported as such', async () => {
   ])
 })
 
+/** At 1,000 s, a batch of two chats that expires at 4,600. */
+async function addTwoChats(store: FolderBatchStore): Promise<void> {
+  const file = { id: 'file-a', tenant: 'a', filename: 'a', purpose: 'batch', created: 1000 }
+  const content = Buffer.from(requestsOf(2, chat))
+  await store.addFile({ ...file, bytes: content.length, expires: null }, content, 10_000)
+  const data = {
+    ...{ endpoint: CHATS, inputFile: 'file-a', window: '1h', metadata: null, expires: 4600 },
+    ...{ outputSeconds: 60, total: 0, outputFile: null, errorFile: null, errors: [], times: {} },
+    counts: null,
+  }
+  await store.addBatch({ id: 'b', tenant: 'a', status: 'validating', created: 1000, data }, 1)
+}
+
 test('an expired batch says so in its lines', async () => {
   const store = new FolderBatchStore(temporaryFolder())
   let now = 1000
@@ -249,15 +262,7 @@ test('an expired batch says so in its lines', async () => {
   const bounds = { lines: 10, lineBytes: 1000 }
   const onError = vi.fn()
   const runner = new BatchRunner({ store, rows, bounds, onError, now: () => now })
-  const file = { id: 'file-a', tenant: 'a', filename: 'a', purpose: 'batch', created: 1000 }
-  const content = Buffer.from(requestsOf(2, chat))
-  await store.addFile({ ...file, bytes: content.length, expires: null }, content, 10_000)
-  const data = {
-    ...{ endpoint: CHATS, inputFile: 'file-a', window: '1h', metadata: null, expires: 4600 },
-    ...{ outputSeconds: 60, total: 0, outputFile: null, errorFile: null, errors: [], times: {} },
-    counts: null,
-  }
-  await store.addBatch({ id: 'b', tenant: 'a', status: 'validating', created: 1000, data }, 1)
+  await addTwoChats(store)
   runner.start()
   const statusNow = async () => (await store.batch('a', 'b'))?.status
   await vi.waitFor(async () => expect(await statusNow()).toBe('in_progress'), WAIT)
@@ -291,16 +296,7 @@ test('a server that has lost its lease stops, and finishes nothing', async () =>
   const onError = vi.fn()
   const bounds = { lines: 10, lineBytes: 1000 }
   const runner = new BatchRunner({ store, rows, bounds, onError, now: () => 1000 })
-  const content = Buffer.from(requestsOf(2, chat))
-  const file = { id: 'file-a', tenant: 'a', filename: 'a', purpose: 'batch', created: 1000 }
-  await store.addFile({ ...file, bytes: content.length, expires: null }, content, 10_000)
-  const data = {
-    ...{ endpoint: CHATS, inputFile: 'file-a', window: '1h', metadata: null, expires: 4600 },
-    ...{ outputSeconds: 60, total: 0, outputFile: null, errorFile: null, errors: [], times: {} },
-    counts: null,
-  }
-  const batch = { id: 'b', tenant: 'a', status: 'validating', created: 1000, data } as const
-  await store.addBatch(batch, 1)
+  await addTwoChats(store)
   runner.start()
   await vi.waitFor(() => expect(running).toBeDefined(), WAIT)
   // As after a pause: by now the batch belongs to another server.

@@ -7,6 +7,12 @@ import { CHAT, COMPLETIONS, eventsOf, postTo } from './kit.ts'
 const GREEDY = { temperature: 0, max_tokens: 12 }
 const user = (content: string) => ({ role: 'user', content })
 
+/** The text of a stream's events. */
+const streamedText = (reply: { body: string }) =>
+  (eventsOf(reply.body).slice(0, -1) as { choices: [{ delta: { content: string } }] }[])
+    .map(({ choices }) => choices[0].delta.content)
+    .join('')
+
 describe.skipIf(!hasDemo)('sessions', () => {
   let app: FastifyInstance
   beforeAll(async () => {
@@ -14,6 +20,7 @@ describe.skipIf(!hasDemo)('sessions', () => {
   })
   afterAll(() => app.close())
 
+  const numDecoding = async () => (await app.inject('/v1/queue/status')).json().decode
   const chat = async (body: object) => (await postTo(app, CHAT, { ...GREEDY, ...body })).json()
 
   test('a chat that sends only new messages has the same answer as one that sends all', async () => {
@@ -217,14 +224,10 @@ describe.skipIf(!hasDemo)('sessions', () => {
       await expect
         .poll(() => postTo(app, '/v1/server/pause', { request_id: 'p' }), { interval: 1 })
         .toMatchObject({ statusCode: 200 })
-      const textOf = (reply: { body: string }) =>
-        (eventsOf(reply.body).slice(0, -1) as { choices: [{ delta: { content: string } }] }[])
-          .map(({ choices }) => choices[0].delta.content)
-          .join('')
-      const before = textOf(await open)
+      const before = streamedText(await open)
       expect(before.length).toBeLessThan(whole.length)
       const resumed = await postTo(app, '/v1/server/resume', { session_id: 'paused' })
-      expect(before + textOf(resumed)).toBe(whole)
+      expect(before + streamedText(resumed)).toBe(whole)
     })
   })
 
@@ -237,19 +240,14 @@ describe.skipIf(!hasDemo)('sessions', () => {
     const whole = (await state({ contents: story, session_id: 'alone' })).json().choices[0].message
     const mine = { contents: story, session_id: 'overtaken', request_id: 'q' }
     const open = state({ ...mine, stream: true, chunk_size: 1 })
-    const numDecoding = async () => (await app.inject('/v1/queue/status')).json().decode
     await expect.poll(numDecoding, { interval: 1 }).toBe(1)
     await postTo(app, '/v1/server/pause', { request_id: 'q' })
-    const textOf = (reply: { body: string }) =>
-      (eventsOf(reply.body).slice(0, -1) as { choices: [{ delta: { content: string } }] }[])
-        .map(({ choices }) => choices[0].delta.content)
-        .join('')
-    const before = textOf(await open)
+    const before = streamedText(await open)
     expect(before.length).toBeLessThan(whole.content.length)
     // Like the turn itself, if it ended just before the pause.
     await state({ contents: ['User: 你好\n\nAssistant:'], session_id: 'overtaken' })
     const resumed = await postTo(app, '/v1/server/resume', { request_id: 'q' })
-    expect(before + textOf(resumed)).toBe(whole.content)
+    expect(before + streamedText(resumed)).toBe(whole.content)
   })
 
   test('/multi_state grows a tree', async () => {
@@ -271,7 +269,6 @@ describe.skipIf(!hasDemo)('sessions', () => {
     ])
     const long = { max_tokens: 200, stop_tokens: [], ignore_eos: true, request_id: 'm' }
     const open = say('User: Three.\n\nAssistant:', 4, long)
-    const numDecoding = async () => (await app.inject('/v1/queue/status')).json().decode
     await expect.poll(numDecoding, { interval: 1 }).toBe(1)
     await postTo(app, '/v1/server/pause', { request_id: 'm' })
     expect((await open).statusCode).toBe(409)

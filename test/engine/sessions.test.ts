@@ -527,13 +527,18 @@ describe('tenants and files', () => {
     expect(await refusal(strange, 'sessions.import', misfit)).toBe('state_incompatible')
   })
 
+  /** What an exported file holds. */
+  function opened(bytes: Uint8Array) {
+    const headerEnd = 16 + new DataView(bytes.buffer, bytes.byteOffset).getUint32(12, true)
+    const identity = JSON.parse(Buffer.from(bytes.subarray(16, headerEnd)).toString())
+    return { identity, snapshot: decodeSnapshot(withoutSeal(bytes), identity).snapshot }
+  }
+
   test('a state with more tokens than a session may have, or with a prompt as tail, is refused', async () => {
     const { engine } = setUp()
     await tell(engine, turnOf({}))
     const bytes = await call(engine, 'sessions.export', REF)
-    const headerEnd = 16 + new DataView(bytes.buffer, bytes.byteOffset).getUint32(12, true)
-    const identity = JSON.parse(Buffer.from(bytes.subarray(16, headerEnd)).toString())
-    const { snapshot } = decodeSnapshot(withoutSeal(bytes), identity)
+    const { snapshot, identity } = opened(bytes)
     const owner = { namespace: '', isForeign: false }
     const refused = async (change: Partial<typeof snapshot>) => {
       const changed = encodeSnapshot({ ...snapshot, ...change }, identity, owner)
@@ -561,9 +566,7 @@ describe('tenants and files', () => {
     expect(await importAs(REF.tenant, withoutSeal(bytes))).toBe('forbidden')
     expect(await importAs(REF.tenant, bytes, setUp({ states }).engine)).toBe('forbidden')
     // A client that makes its own state can also make its checksum.
-    const headerEnd = 16 + new DataView(bytes.buffer, bytes.byteOffset).getUint32(12, true)
-    const identity = JSON.parse(Buffer.from(bytes.subarray(16, headerEnd)).toString())
-    const { snapshot } = decodeSnapshot(withoutSeal(bytes), identity)
+    const { snapshot, identity } = opened(bytes)
     const [first, ...others] = snapshot.state
     const state = [first!.map((value) => value + 1), ...others]
     const owner = { namespace: '', isForeign: false }
