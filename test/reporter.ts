@@ -32,7 +32,10 @@ function atNight(modules: readonly TestModule[]): string[] {
 function secondTries(modules: readonly TestModule[]): string[] {
   return testsOf(modules)
     .filter((test) => test.diagnostic()?.flaky)
-    .map((test) => `needed a second try: ${test.module.relativeModuleId} > ${test.fullName}`)
+    .map((test) => {
+      const why = test.result().errors?.[0]?.message.split('\n')[0]
+      return `needed a second try: ${test.module.relativeModuleId} > ${test.fullName} (${why})`
+    })
 }
 
 function overBudget({ length }: readonly TestModule[], minutes: number): string[] {
