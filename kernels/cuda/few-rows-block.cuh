@@ -36,7 +36,7 @@ struct Shared {
   u32 words[4][32];
   alignas(16) float gate[64];
   float outputs[64];
-  alignas(16) float scratch[2][TOKENS][32];
+  float scratch[2][TOKENS][32];
   float bonus;
   /** Number of active u in each warp's share. */
   int counts[TOKENS][WARPS];

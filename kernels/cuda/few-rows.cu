@@ -92,7 +92,6 @@ __device__ __forceinline__ Rows load_x(const FewRows& op, const Block& b) {
 __device__ __forceinline__ Rows norm_of(Rows h, const FewRows& op, Block& b,
                                         const NormOperands& n) {
   normalise(h.of, op.eps, b.sh.scratch);
-  if (!is_owner()) return h;
 #pragma unroll
   for (int t = 0; t < TOKENS; t++) h.of[t] = affine(h.of[t], n.weight, n.bias);
   return h;
@@ -138,15 +137,13 @@ __device__ __forceinline__ Row in_phase(const FewRows& op, Block& b, Stream& s, 
   if (!WORDS && !is_first) b.barrier.wait();
   const Rows h = norm_of(WORDS && !is_first ? take_x(b, kAfterValue) : load_x(op, b), op, b, n);
   b.words.epoch++;
-  if (is_owner()) {
-    find_previous(n.previous, h, b);
+  find_previous(n.previous, h, b);
 #pragma unroll
-    for (int i = 0; i < MIXES; i++)
+  for (int i = 0; i < MIXES; i++)
 #pragma unroll
-      for (int t = 0; t < TOKENS; t++)
-        if (has[i])
-          mix_input(inputs + (i * TOKENS + t) * CHANNELS, h.of[t], n.previous.of[t], mixes[i]);
-  }
+    for (int t = 0; t < TOKENS; t++)
+      if (has[i])
+        mix_input(inputs + (i * TOKENS + t) * CHANNELS, h.of[t], n.previous.of[t], mixes[i]);
   const Row own = own_shift(h);
   sync_threads();
   if (threadIdx.x >= kWorkers) return own;
@@ -298,12 +295,9 @@ __device__ __forceinline__ Row key_phase(const FewRows& op, Block& b, Stream& s,
 #if WORDS
   keep_shift(op, b, layer, 0, load_row(b.sh.shift));
 #endif
-  if (is_owner()) {
-    find_previous(n.previous, h, b);
+  find_previous(n.previous, h, b);
 #pragma unroll
-    for (int t = 0; t < TOKENS; t++)
-      mix_input(input + t * CHANNELS, h.of[t], n.previous.of[t], mix);
-  }
+  for (int t = 0; t < TOKENS; t++) mix_input(input + t * CHANNELS, h.of[t], n.previous.of[t], mix);
   const Row own = own_shift(h);
   sync_threads();
   const Place rows = share_of_keys();

@@ -15,8 +15,6 @@
 #endif
 /** Whether blocks poll words (few-rows-words.cuh) instead of waiting at barriers. */
 #define WORDS (!QUANT && !ACTIVE)
-/** Narrow models: most warps own no channels (norm.cuh). */
-#define OWNERS_ADD WORDS
 #include "norm.cuh"
 #include "wkv7.cuh"
 

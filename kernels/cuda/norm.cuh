@@ -66,60 +66,19 @@ __device__ __forceinline__ void sync_threads() {
     sync_some(0, THREADS);
 }
 
-/** Whether only warps that own channels add. The others wait. */
-#ifndef OWNERS_ADD
-#define OWNERS_ADD 0
-#endif
-constexpr int kOwners = OWNERS_ADD && kGroups < THREADS ? (kGroups + 31) / 32 : THREADS / 32;
-
-__device__ __forceinline__ bool is_owner() {
-  return kOwners == THREADS / 32 || threadIdx.x < 32 * kOwners;
-}
-
-/** Adds the second half to the first, until one number is left. */
-template <int N>
-__device__ __forceinline__ float fold_sum(const float (&x)[N]) {
-  if constexpr (N == 1) {
-    return x[0];
-  } else {
-    float half[N / 2];
-#pragma unroll
-    for (int i = 0; i < N / 2; i++) half[i] = x[i] + x[i + N / 2];
-    return fold_sum(half);
-  }
-}
-
-/** The sum of the owners' sums, added as warp_sum() does. */
-__device__ __forceinline__ float sum_of_warps(const float (&of)[32]) {
-  constexpr int kSize = 8;
-  if constexpr (!OWNERS_ADD || kOwners > kSize) {
-    const int lane = threadIdx.x & 31;
-    return warp_sum(lane < kOwners ? of[lane] : 0.0f);
-  } else {
-    float sums[kSize];
-#pragma unroll
-    for (int w = 0; w < kSize; w += 4) {
-      const float4 four = *reinterpret_cast<const float4*>(of + w);
-      sums[w] = four.x, sums[w + 1] = w + 1 < kOwners ? four.y : 0.0f;
-      sums[w + 2] = w + 2 < kOwners ? four.z : 0.0f, sums[w + 3] = w + 3 < kOwners ? four.w : 0.0f;
-      if (w >= kOwners) sums[w] = 0;
-    }
-    return fold_sum(sums);
-  }
-}
-
-/** Sums of several rows over a block. scratch: shared memory, if OWNERS_ADD aligned to 16 bytes, not
- * the one that the previous sums used. */
+/** Sums of several rows over a block. scratch: shared memory, not the one that the previous sums
+ * used. */
 template <int Rows>
 __device__ __forceinline__ void block_sums(float (&x)[Rows], float (&scratch)[Rows][32]) {
+  const int lane = threadIdx.x & 31;
 #pragma unroll
   for (int i = 0; i < Rows; i++) {
     x[i] = warp_sum(x[i]);
-    if ((threadIdx.x & 31) == 0) scratch[i][threadIdx.x >> 5] = x[i];
+    if (lane == 0) scratch[i][threadIdx.x >> 5] = x[i];
   }
   sync_threads();
 #pragma unroll
-  for (int i = 0; i < Rows; i++) x[i] = sum_of_warps(scratch[i]);
+  for (int i = 0; i < Rows; i++) x[i] = warp_sum(lane < THREADS / 32 ? scratch[i][lane] : 0.0f);
 }
 
 /** Normalises each row to (x − mean) / √(var + eps). The variance is computed from the
@@ -127,11 +86,6 @@ __device__ __forceinline__ void block_sums(float (&x)[Rows], float (&scratch)[Ro
 template <int Rows>
 __device__ __forceinline__ void normalise(Row (&x)[Rows], float eps,
                                           float (&scratch)[2][Rows][32]) {
-  if (!is_owner()) {
-    sync_threads();
-    sync_threads();
-    return;
-  }
   float sums[Rows] = {};
 #pragma unroll
   for (int r = 0; r < Rows; r++)
